@@ -1,0 +1,3 @@
+//! Actions on the machine or another process, each with an outcome and a dry run.
+
+#![forbid(unsafe_code)]

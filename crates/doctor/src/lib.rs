@@ -1,0 +1,3 @@
+//! Findings: what stands between a user or a program and huge pages, with the remedy.
+
+#![forbid(unsafe_code)]

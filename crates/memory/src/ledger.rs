@@ -1,0 +1,317 @@
+//! The ledger: what the heap asked the kernel for, what it obtained and why it fell back, in a page of
+//! words that the launcher shares with the program.
+//!
+//! The ledger says what was *asked* and *answered*. What is mapped in the end, the launcher reads from the
+//! kernel; the two are shown side by side, and the kernel is believed.
+
+use megapage_kernel::SharedWords;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Environment variable: the backing asked for, as `megapage run --heap` spells it.
+pub const HEAP_VARIABLE: &str = "MEGAPAGE_HEAP";
+/// Environment variable: milliseconds after which freed memory goes back to the kernel; `never` keeps it.
+pub const RETURN_AFTER_VARIABLE: &str = "MEGAPAGE_RETURN_AFTER_MS";
+/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of the launcher.
+pub const LEDGER_VARIABLE: &str = "MEGAPAGE_LEDGER";
+/// Environment variable: `1` populates large hugetlb mappings at once instead of at first touch. The
+/// launcher sets it wherever a hugetlb cgroup limit might be hit by a fault.
+pub const POPULATE_VARIABLE: &str = "MEGAPAGE_POPULATE";
+
+/// The version of the word layout below, stored with the ledger; the two sides must agree.
+pub const FORMAT: u64 = 1;
+
+/// What a 2 MiB chunk of the heap was mapped as, from the dearest to the plainest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Backing {
+    /// Part of a 1 GiB hugetlb page.
+    Hugetlb1G = 0,
+    /// A 2 MiB hugetlb page.
+    Hugetlb2M = 1,
+    /// Advised to be a 2 MiB transparent huge page.
+    Thp = 2,
+    /// Base pages.
+    Base = 3,
+}
+
+impl Backing {
+    /// All of them, in the order of the chain.
+    pub const ALL: [Backing; 4] = [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Thp, Backing::Base];
+
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backing::Hugetlb1G => "hugetlb-1g",
+            Backing::Hugetlb2M => "hugetlb-2m",
+            Backing::Thp => "thp",
+            Backing::Base => "base",
+        }
+    }
+}
+
+/// Why a request was served by a plainer backing than the one asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FallBack {
+    /// mmap found too few unreserved 1 GiB pages in the pool (ENOMEM).
+    PoolShort1G = 0,
+    /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
+    PoolShort2M = 1,
+    /// The pages were reserved but could not be had when they were populated: a hugetlb cgroup limit, or
+    /// a NUMA policy that the pool cannot satisfy.
+    CgroupLimit = 2,
+    /// Transparent huge pages are off, for the system or for this process.
+    ThpOff = 3,
+    /// The heap was moved from hugetlb to THP because the program forked.
+    Fork = 4,
+    /// The request is smaller than a huge page, or the heap is still too small to be worth one.
+    TooSmall = 5,
+    /// mmap answered something else; the last errno is in the ledger.
+    Other = 6,
+}
+
+impl FallBack {
+    /// All of them.
+    pub const ALL: [FallBack; 7] = [
+        FallBack::PoolShort1G,
+        FallBack::PoolShort2M,
+        FallBack::CgroupLimit,
+        FallBack::ThpOff,
+        FallBack::Fork,
+        FallBack::TooSmall,
+        FallBack::Other,
+    ];
+
+    /// The identifier used in JSON reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FallBack::PoolShort1G => "pool-short-1g",
+            FallBack::PoolShort2M => "pool-short-2m",
+            FallBack::CgroupLimit => "cgroup-limit",
+            FallBack::ThpOff => "thp-off",
+            FallBack::Fork => "fork",
+            FallBack::TooSmall => "too-small",
+            FallBack::Other => "other",
+        }
+    }
+}
+
+/// Word indices. A word is written by the program alone, except `ACKNOWLEDGED`.
+mod word {
+    pub const FORMAT: usize = 0;
+    pub const PID: usize = 1;
+    /// Low and high ends of the address ranges that the heap has reserved.
+    pub const HEAP_START: usize = 2;
+    pub const HEAP_END: usize = 3;
+    /// Bytes that the heap holds from the kernel now, per backing (4 words), and at the peak of their sum.
+    pub const HELD: usize = 8;
+    pub const HELD_AT_PEAK: usize = 16;
+    pub const PEAK: usize = 24;
+    /// Events and bytes per reason (2 words each).
+    pub const FALL_BACK: usize = 32;
+    pub const LAST_ERRNO: usize = 64;
+    pub const POPULATE_NS: usize = 65;
+    pub const POPULATE_BYTES: usize = 66;
+    pub const RETURNED_BYTES: usize = 67;
+    pub const FORKS: usize = 68;
+    pub const FORKS_REFUSED: usize = 69;
+    /// The program's exit handler raises EXITING and waits a bounded time for ACKNOWLEDGED, so that the
+    /// launcher can read the kernel's final figures while there are any.
+    pub const EXITING: usize = 70;
+    pub const ACKNOWLEDGED: usize = 71;
+}
+
+/// A view of the shared words, or of private ones when there is no launcher.
+#[derive(Debug)]
+pub struct Ledger {
+    words: Words,
+}
+
+#[derive(Debug)]
+enum Words {
+    Private([AtomicU64; 80]),
+    Shared(SharedWords),
+}
+
+impl Ledger {
+    /// A ledger that nobody else sees.
+    pub const fn private() -> Ledger {
+        Ledger { words: Words::Private([const { AtomicU64::new(0) }; 80]) }
+    }
+
+    /// The launcher's side of a fresh page.
+    pub fn launcher(words: SharedWords) -> Ledger {
+        let ledger = Ledger { words: Words::Shared(words) };
+        ledger.word(word::FORMAT).store(FORMAT, Relaxed);
+        ledger
+    }
+
+    /// The program's side: claims the page for process `pid`. `None` when the layout is another version's
+    /// or another process has claimed it (a child that inherited the variable).
+    pub fn claim(words: SharedWords, pid: u32) -> Option<Ledger> {
+        let ledger = Ledger { words: Words::Shared(words) };
+        if ledger.word(word::FORMAT).load(Relaxed) != FORMAT {
+            return None;
+        }
+        let claimed = ledger.word(word::PID).compare_exchange(0, pid as u64, Relaxed, Relaxed);
+        // exec keeps the process: its new program claims the page again.
+        matches!(claimed, Ok(_)).then_some(()).or((claimed == Err(pid as u64)).then_some(()))?;
+        Some(ledger)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        match &self.words {
+            Words::Private(words) => &words[index],
+            Words::Shared(words) => &words[index],
+        }
+    }
+
+    /// The process that claimed the ledger; 0 before any has.
+    pub fn pid(&self) -> u32 {
+        self.word(word::PID).load(Relaxed) as u32
+    }
+
+    /// Notes that the heap obtained `bytes` as `backing`.
+    pub fn obtained(&self, backing: Backing, bytes: u64) {
+        self.word(word::HELD + backing as usize).fetch_add(bytes, Relaxed);
+        let held: u64 = Backing::ALL.iter().map(|&b| self.held(b)).sum();
+        if self.word(word::PEAK).fetch_max(held, Relaxed) < held {
+            for b in Backing::ALL {
+                self.word(word::HELD_AT_PEAK + b as usize).store(self.held(b), Relaxed);
+            }
+        }
+    }
+
+    /// Notes that the heap gave `bytes` of `backing` back to the kernel.
+    pub fn returned(&self, backing: Backing, bytes: u64) {
+        self.word(word::HELD + backing as usize).fetch_sub(bytes, Relaxed);
+        self.word(word::RETURNED_BYTES).fetch_add(bytes, Relaxed);
+    }
+
+    /// Notes that `bytes` came from a plainer backing than asked for, and the errno (0 where there was none).
+    pub fn fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
+        self.word(word::FALL_BACK + 2 * reason as usize).fetch_add(1, Relaxed);
+        self.word(word::FALL_BACK + 2 * reason as usize + 1).fetch_add(bytes, Relaxed);
+        if errno != 0 {
+            self.word(word::LAST_ERRNO).store(errno as u64, Relaxed);
+        }
+    }
+
+    /// Notes that populating (and so zeroing) `bytes` took `ns` nanoseconds.
+    pub fn populated(&self, bytes: u64, ns: u64) {
+        self.word(word::POPULATE_BYTES).fetch_add(bytes, Relaxed);
+        self.word(word::POPULATE_NS).fetch_add(ns, Relaxed);
+    }
+
+    /// Widens the range of addresses that the heap uses.
+    pub fn spans(&self, start: u64, end: u64) {
+        let _ = self.word(word::HEAP_START).compare_exchange(0, start, Relaxed, Relaxed);
+        self.word(word::HEAP_START).fetch_min(start, Relaxed);
+        self.word(word::HEAP_END).fetch_max(end, Relaxed);
+    }
+
+    /// Notes a fork, and whether it was refused because the pool could not carry a second copy.
+    pub fn forked(&self, refused: bool) {
+        self.word(if refused { word::FORKS_REFUSED } else { word::FORKS }).fetch_add(1, Relaxed);
+    }
+
+    /// Bytes held now as `backing`, by the heap's own account.
+    pub fn held(&self, backing: Backing) -> u64 {
+        self.word(word::HELD + backing as usize).load(Relaxed)
+    }
+
+    /// Bytes held as `backing` when the heap's sum was highest. The four words are stored one by one: a
+    /// concurrent peak may mix two neighbouring ones.
+    pub fn held_at_peak(&self, backing: Backing) -> u64 {
+        self.word(word::HELD_AT_PEAK + backing as usize).load(Relaxed)
+    }
+
+    /// The largest number of bytes held at one time.
+    pub fn peak(&self) -> u64 {
+        self.word(word::PEAK).load(Relaxed)
+    }
+
+    /// Events and bytes for one reason.
+    pub fn fall_backs(&self, reason: FallBack) -> (u64, u64) {
+        let first = word::FALL_BACK + 2 * reason as usize;
+        (self.word(first).load(Relaxed), self.word(first + 1).load(Relaxed))
+    }
+
+    /// The errno of the latest fall-back that had one; 0 where none had.
+    pub fn last_errno(&self) -> i32 {
+        self.word(word::LAST_ERRNO).load(Relaxed) as i32
+    }
+
+    /// Bytes populated by explicit request, and the nanoseconds that it took.
+    pub fn populate(&self) -> (u64, u64) {
+        (self.word(word::POPULATE_BYTES).load(Relaxed), self.word(word::POPULATE_NS).load(Relaxed))
+    }
+
+    /// Bytes given back to the kernel so far.
+    pub fn returned_bytes(&self) -> u64 {
+        self.word(word::RETURNED_BYTES).load(Relaxed)
+    }
+
+    /// Forks that went ahead, and forks that were refused.
+    pub fn forks(&self) -> (u64, u64) {
+        (self.word(word::FORKS).load(Relaxed), self.word(word::FORKS_REFUSED).load(Relaxed))
+    }
+
+    /// The span of addresses that the heap uses; `None` before it has reserved any.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        let (start, end) =
+            (self.word(word::HEAP_START).load(Relaxed), self.word(word::HEAP_END).load(Relaxed));
+        (start < end).then_some((start, end))
+    }
+
+    /// The program says that it is about to exit.
+    pub fn announce_exit(&self) {
+        self.word(word::EXITING).store(1, Relaxed);
+    }
+
+    /// Whether the program has said that it is about to exit.
+    pub fn is_exiting(&self) -> bool {
+        self.word(word::EXITING).load(Relaxed) != 0
+    }
+
+    /// The launcher says that it has taken the final figures.
+    pub fn acknowledge_exit(&self) {
+        self.word(word::ACKNOWLEDGED).store(1, Relaxed);
+    }
+
+    /// Whether the launcher has taken the final figures.
+    pub fn is_exit_acknowledged(&self) -> bool {
+        self.word(word::ACKNOWLEDGED).load(Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launcher_and_program_see_the_same_figures() {
+        let (file, words) = SharedWords::create(c"ledger").unwrap();
+        let launcher = Ledger::launcher(words);
+        let program = Ledger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
+        assert!(Ledger::claim(SharedWords::map(&file).unwrap(), 8).is_none(), "one process only");
+        assert!(Ledger::claim(SharedWords::map(&file).unwrap(), 7).is_some(), "exec keeps the process");
+
+        program.obtained(Backing::Hugetlb2M, 4 << 20);
+        program.obtained(Backing::Thp, 2 << 20);
+        program.returned(Backing::Hugetlb2M, 4 << 20);
+        program.fell_back(FallBack::PoolShort2M, 2 << 20, 12);
+        assert_eq!(launcher.pid(), 7);
+        assert_eq!(launcher.peak(), 6 << 20);
+        assert_eq!(launcher.held(Backing::Hugetlb2M), 0);
+        assert_eq!(launcher.held_at_peak(Backing::Hugetlb2M), 4 << 20);
+        assert_eq!(launcher.fall_backs(FallBack::PoolShort2M), (1, 2 << 20));
+        assert_eq!(launcher.last_errno(), 12);
+    }
+
+    #[test]
+    fn a_page_of_another_layout_is_refused() {
+        let (file, _) = SharedWords::create(c"ledger").unwrap();
+        assert!(Ledger::claim(SharedWords::map(&file).unwrap(), 7).is_none());
+    }
+}

@@ -1,0 +1,3 @@
+//! Kernel files to immutable snapshots: who uses which memory, and how it is mapped.
+
+#![forbid(unsafe_code)]

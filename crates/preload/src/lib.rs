@@ -1,0 +1,1 @@
+//! libmegapage.so: malloc for unmodified programs, on huge pages.

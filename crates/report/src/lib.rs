@@ -1,0 +1,72 @@
+//! Snapshots, outcomes and bench results as tables and JSON.
+//!
+//! Architecture invariant: this crate is given values and returns text. It reads nothing and decides nothing.
+
+#![forbid(unsafe_code)]
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// The width, in columns, that the human form of every report keeps within.
+pub const WIDTH: u16 = 100;
+
+/// `value` as JSON with `"schema"` as its first field. `value` must serialise to an object.
+///
+/// `schema` is `megapage.<command>/<version>`; the version rises whenever a field changes its meaning or goes.
+pub fn json(schema: &str, value: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        schema: &'a str,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    serde_json::to_string_pretty(&Versioned { schema, value })
+        .expect("reports hold no map with keys other than strings")
+}
+
+/// A table of at most [`WIDTH`] columns: a header line, then the rows, figures aligned to the right.
+///
+/// A cell counts as a figure when it starts with a digit, a sign or a dash.
+pub fn table<R, C>(header: &[&str], rows: R) -> String
+where
+    R: IntoIterator<Item = C>,
+    C: IntoIterator<Item = String>,
+{
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row.into_iter().map(|text| {
+            let is_figure = text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
+            let alignment = if is_figure { CellAlignment::Right } else { CellAlignment::Left };
+            comfy_table::Cell::new(text).set_alignment(alignment)
+        }));
+    }
+    table.to_string().lines().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_names_its_schema_first() {
+        #[derive(Serialize)]
+        struct Value {
+            bytes: u64,
+        }
+        let text = json("megapage.test/1", &Value { bytes: 7 });
+        assert_eq!(text, "{\n  \"schema\": \"megapage.test/1\",\n  \"bytes\": 7\n}");
+    }
+
+    #[test]
+    fn tables_fit_the_width() {
+        let long = "word ".repeat(60);
+        let text = table(&["name", "what"], [[String::from("a"), long]]);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH as usize), "{text}");
+        assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+    }
+}

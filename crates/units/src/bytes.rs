@@ -1,0 +1,204 @@
+//! Byte counts: how they are read from a user and shown to one.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Sub};
+use std::str::FromStr;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+
+    /// `n` times 1024 bytes, saturating.
+    pub const fn kib(n: u64) -> Bytes {
+        Bytes(n.saturating_mul(1 << 10))
+    }
+
+    /// `n` times 1024² bytes, saturating.
+    pub const fn mib(n: u64) -> Bytes {
+        Bytes(n.saturating_mul(1 << 20))
+    }
+
+    /// `n` times 1024³ bytes, saturating.
+    pub const fn gib(n: u64) -> Bytes {
+        Bytes(n.saturating_mul(1 << 30))
+    }
+
+    /// The difference, or zero where `other` is larger.
+    pub const fn saturating_sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+
+    /// This many bytes in MiB, for a report.
+    pub fn as_mib(self) -> f64 {
+        self.0 as f64 / (1 << 20) as f64
+    }
+}
+
+impl Add for Bytes {
+    type Output = Bytes;
+    fn add(self, other: Bytes) -> Bytes {
+        Bytes(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        self.0 += other.0;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Bytes;
+    fn sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0 - other.0)
+    }
+}
+
+impl Mul<u64> for Bytes {
+    type Output = Bytes;
+    fn mul(self, n: u64) -> Bytes {
+        Bytes(self.0 * n)
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Bytes>>(items: I) -> Bytes {
+        items.fold(Bytes::ZERO, Add::add)
+    }
+}
+
+/// Three significant figures in the largest binary unit that keeps the figure at 1 or more:
+/// `512 MiB`, `1.50 GiB`, `17 B`.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut scaled = self.0 as f64;
+        let mut unit = 0;
+        while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+            scaled /= 1024.0;
+            unit += 1;
+        }
+        let text = if scaled.fract() == 0.0 || scaled >= 100.0 {
+            format!("{scaled:.0} {}", UNITS[unit])
+        } else if scaled >= 10.0 {
+            format!("{scaled:.1} {}", UNITS[unit])
+        } else {
+            format!("{scaled:.2} {}", UNITS[unit])
+        };
+        f.pad(&text)
+    }
+}
+
+/// Why a size could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParseBytesError {
+    /// No figure before the unit, or none at all.
+    NoFigure(String),
+    /// The unit is none of B, K, M, G, T (with or without `i` and `B`).
+    UnknownUnit(String),
+    /// More than 2^64 - 1 bytes.
+    TooLarge(String),
+}
+
+impl fmt::Display for ParseBytesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFigure(text) => write!(f, "'{text}' is not a size; write it like 512m, 2g or 4GiB"),
+            Self::UnknownUnit(text) => {
+                write!(f, "'{text}' has an unknown unit; use k, m, g or t (powers of 1024)")
+            }
+            Self::TooLarge(text) => write!(f, "'{text}' is more than 2^64 bytes"),
+        }
+    }
+}
+
+impl std::error::Error for ParseBytesError {}
+
+/// Reads `4096`, `4k`, `2m`, `1.5g`, `512MiB`, `2MB`. All units are powers of 1024, as hugeadm's are.
+impl FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+        let (figure, unit) = trimmed.split_at(split);
+        let unit = unit.trim().to_ascii_lowercase();
+        let shift = match unit.trim_end_matches('b').trim_end_matches('i') {
+            "" if !unit.starts_with('i') => 0,
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return Err(ParseBytesError::UnknownUnit(text.to_string())),
+        };
+        if figure.is_empty() {
+            return Err(ParseBytesError::NoFigure(text.to_string()));
+        }
+        let too_large = || ParseBytesError::TooLarge(text.to_string());
+        match figure.split_once('.') {
+            None => {
+                // Only digits are left, so that the one way to fail is to overflow.
+                let whole: u64 = figure.parse().map_err(|_| too_large())?;
+                whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large)
+            }
+            Some(_) => {
+                let scaled =
+                    figure.parse::<f64>().map_err(|_| ParseBytesError::NoFigure(text.to_string()))?
+                        * (1u64 << shift) as f64;
+                if scaled >= u64::MAX as f64 {
+                    return Err(too_large());
+                }
+                Ok(Bytes(scaled as u64))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_spelling() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("2m", 2 << 20),
+            ("2MB", 2 << 20),
+            ("512MiB", 512 << 20),
+            ("1g", 1 << 30),
+            ("1.5g", 3 << 29),
+            ("1 GiB", 1 << 30),
+            ("17B", 17),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_size() {
+        assert!(matches!("".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
+        assert!(matches!("m".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
+        assert!(matches!("1.2.3m".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
+        assert!(matches!("-1m".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
+        assert!(matches!("4x".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
+        assert!(matches!("4i".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
+        assert!(matches!("99999999999g".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
+        assert!(matches!("99999999999999999999".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
+    }
+
+    #[test]
+    fn shows_three_figures() {
+        assert_eq!(Bytes(17).to_string(), "17 B");
+        assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
+        assert_eq!(Bytes(3 << 29).to_string(), "1.50 GiB");
+        assert_eq!(Bytes::mib(870).to_string(), "870 MiB");
+    }
+}

@@ -1,0 +1,23 @@
+//! Page sizes, byte counts and address ranges as types of their own.
+//!
+//! Architecture invariant: no I/O, no clock, no threads, no dependencies. Everything here is a value.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod page;
+mod range;
+
+pub use bytes::{Bytes, ParseBytesError};
+pub use page::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize, ParsePageSizeError};
+pub use range::VirtRange;
+
+/// A process identifier, as in `/proc/PID`. Always positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pid(pub i32);
+
+impl std::fmt::Display for Pid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}

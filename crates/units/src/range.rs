@@ -1,0 +1,75 @@
+//! Ranges of virtual addresses.
+
+use crate::Bytes;
+use std::fmt;
+
+/// A half-open range of virtual addresses `[start, end)` of one process. `start <= end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtRange {
+    start: u64,
+    end: u64,
+}
+
+impl VirtRange {
+    /// The range `[start, end)`; `None` where `end < start`.
+    pub const fn new(start: u64, end: u64) -> Option<VirtRange> {
+        if start <= end { Some(VirtRange { start, end }) } else { None }
+    }
+
+    /// The first address.
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// The first address after the range.
+    pub const fn end(self) -> u64 {
+        self.end
+    }
+
+    /// The length.
+    pub const fn len(self) -> Bytes {
+        Bytes(self.end - self.start)
+    }
+
+    /// Whether the range holds no address.
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// The largest range inside this one whose ends are multiples of `alignment` (a power of two, in
+    /// bytes); `None` where there is none of at least `alignment` bytes.
+    pub const fn aligned_interior(self, alignment: u64) -> Option<VirtRange> {
+        let Some(start) = self.start.checked_next_multiple_of(alignment) else {
+            return None;
+        };
+        let end = self.end & !(alignment - 1);
+        if start < end { Some(VirtRange { start, end }) } else { None }
+    }
+
+    /// The part that both ranges hold; `None` where they do not overlap.
+    pub fn intersection(self, other: VirtRange) -> Option<VirtRange> {
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        (start < end).then_some(VirtRange { start, end })
+    }
+}
+
+/// As in `/proc/PID/maps`: `7f0000000000-7f0000200000`.
+impl fmt::Display for VirtRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}-{:x}", self.start, self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interior_is_aligned_and_inside() {
+        let range = VirtRange::new(0x1000, 0x60_0000).unwrap();
+        assert_eq!(range.aligned_interior(0x20_0000), VirtRange::new(0x20_0000, 0x60_0000));
+        assert_eq!(VirtRange::new(0x1000, 0x20_1000).unwrap().aligned_interior(0x20_0000), None);
+        assert_eq!(VirtRange::new(u64::MAX - 5, u64::MAX).unwrap().aligned_interior(0x20_0000), None);
+        assert_eq!(VirtRange::new(2, 1), None);
+    }
+}
