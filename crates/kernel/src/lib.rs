@@ -8,8 +8,13 @@
 
 #![deny(unsafe_code)]
 
+pub mod hugetlb;
+mod meminfo;
 mod root;
 mod shared;
+mod user;
 
+pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};
+pub use user::effective_uid;

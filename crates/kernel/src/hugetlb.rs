@@ -1,0 +1,218 @@
+//! The pools of hugetlb pages, of the machine and of each NUMA node.
+//!
+//! Source: Documentation/admin-guide/mm/hugetlbpage.rst and mm/hugetlb.c. The machine's pools lie in
+//! `/sys/kernel/mm/hugepages`, a node's in `/sys/devices/system/node/nodeN/hugepages`. `/proc/meminfo`
+//! and `vm.nr_hugepages` speak of the default size only and are not used here.
+
+use crate::{KernelError, KernelRoot};
+use megapage_units::PageSize;
+use std::fmt;
+
+const MACHINE: &str = "sys/kernel/mm/hugepages";
+const NODES: &str = "sys/devices/system/node";
+
+/// Which pool of a page size: the machine's, or one node's part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PoolScope {
+    /// The sum over all nodes. The kernel spreads new pages over them evenly.
+    Machine,
+    /// One NUMA node, by its number.
+    Node(u32),
+}
+
+/// `the machine`, `node 1`.
+impl fmt::Display for PoolScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolScope::Machine => f.pad("the machine"),
+            PoolScope::Node(node) => f.pad(&format!("node {node}")),
+        }
+    }
+}
+
+/// A figure of a pool that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PoolFile {
+    /// `nr_hugepages`. Read: all pages of the pool, surplus ones included. Written: the number of
+    /// persistent pages wanted. The write succeeds even where fewer are obtained: read back.
+    Pages,
+    /// `nr_overcommit_hugepages`: how many surplus pages may be taken on demand. Machine only; EINVAL
+    /// for sizes that the page allocator does not hand out (1 GiB).
+    Overcommit,
+}
+
+impl PoolFile {
+    const fn name(self) -> &'static str {
+        match self {
+            PoolFile::Pages => "nr_hugepages",
+            PoolFile::Overcommit => "nr_overcommit_hugepages",
+        }
+    }
+}
+
+/// What the kernel says of one pool, in pages. The files are read one by one: on a busy machine the figures
+/// may be a moment apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolFigures {
+    /// All pages, surplus ones included.
+    pub total: u64,
+    /// Pages that no mapping or file holds. Some of them may be reserved.
+    pub free: u64,
+    /// Free pages promised to mappings that have not touched them yet. The kernel counts these for the
+    /// machine only: `None` for a node.
+    pub reserved: Option<u64>,
+    /// Pages beyond the persistent ones, given back to the kernel when they are freed.
+    pub surplus: u64,
+    /// How many surplus pages may be taken on demand. `None` for a node.
+    pub overcommit: Option<u64>,
+}
+
+impl PoolFigures {
+    /// Pages that the pool keeps when they are free: what a write to `nr_hugepages` sets.
+    pub fn persistent(&self) -> u64 {
+        self.total.saturating_sub(self.surplus)
+    }
+
+    /// Pages that a mapping or a file holds.
+    pub fn in_use(&self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+
+    /// Free pages that are not promised to anybody: what a new mapping can have. `None` for a node,
+    /// where the kernel does not say what is reserved.
+    pub fn available(&self) -> Option<u64> {
+        Some(self.free.saturating_sub(self.reserved?))
+    }
+}
+
+/// Where a pool's figure is kept, relative to the root, such as
+/// `sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
+pub fn path(size: PageSize, scope: PoolScope, file: PoolFile) -> String {
+    format!("{}/{}", directory(size, scope), file.name())
+}
+
+fn directory(size: PageSize, scope: PoolScope) -> String {
+    match scope {
+        PoolScope::Machine => format!("{MACHINE}/hugepages-{}kB", size.kib()),
+        PoolScope::Node(node) => format!("{NODES}/node{node}/hugepages/hugepages-{}kB", size.kib()),
+    }
+}
+
+/// The page sizes that the kernel keeps a pool of, ascending. Empty where it was built without hugetlb.
+pub fn page_sizes(root: &KernelRoot) -> Result<Vec<PageSize>, KernelError> {
+    let names = match root.list(MACHINE) {
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        names => names?,
+    };
+    let size_of = |name: &String| {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1024)?)
+    };
+    let mut sizes: Vec<PageSize> = names.iter().filter_map(size_of).collect();
+    sizes.sort();
+    Ok(sizes)
+}
+
+/// The NUMA nodes, ascending. Empty where the kernel was built without NUMA.
+pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
+    let names = match root.list(NODES) {
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut nodes: Vec<u32> =
+        names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
+    nodes.sort();
+    Ok(nodes)
+}
+
+/// The figures of one pool. A size or node that is not there answers ENOENT ([`KernelError::is_gone`]).
+pub fn figures(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<PoolFigures, KernelError> {
+    let directory = directory(size, scope);
+    let read = |name: &str| root.read_u64(format!("{directory}/{name}"));
+    let machine_only = |name: &str| match scope {
+        PoolScope::Machine => read(name).map(Some),
+        PoolScope::Node(_) => Ok(None),
+    };
+    Ok(PoolFigures {
+        total: read("nr_hugepages")?,
+        free: read("free_hugepages")?,
+        reserved: machine_only("resv_hugepages")?,
+        surplus: read("surplus_hugepages")?,
+        overcommit: machine_only("nr_overcommit_hugepages")?,
+    })
+}
+
+/// Asks the kernel for a figure. A shortfall of pages is not an error here: read back.
+pub fn write(
+    root: &KernelRoot,
+    size: PageSize,
+    scope: PoolScope,
+    file: PoolFile,
+    pages: u64,
+) -> Result<(), KernelError> {
+    root.write(path(size, scope, file), &pages.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn tree() -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        for (directory, files) in [
+            (
+                "sys/kernel/mm/hugepages/hugepages-2048kB",
+                &[
+                    ("nr_hugepages", 12),
+                    ("free_hugepages", 7),
+                    ("resv_hugepages", 3),
+                    ("surplus_hugepages", 2),
+                    ("nr_overcommit_hugepages", 5),
+                ][..],
+            ),
+            ("sys/kernel/mm/hugepages/hugepages-1048576kB", &[]),
+            (
+                "sys/devices/system/node/node1/hugepages/hugepages-2048kB",
+                &[("nr_hugepages", 12), ("free_hugepages", 7), ("surplus_hugepages", 2)],
+            ),
+            ("sys/devices/system/node/power", &[]),
+        ] {
+            fs::create_dir_all(tree.path().join(directory)).unwrap();
+            for (name, figure) in files {
+                fs::write(tree.path().join(directory).join(name), format!("{figure}\n")).unwrap();
+            }
+        }
+        tree
+    }
+
+    #[test]
+    fn pools_are_read_for_the_machine_and_a_node() {
+        let tree = tree();
+        let root = KernelRoot::captured(tree.path());
+        assert_eq!(page_sizes(&root).unwrap(), [PageSize::HUGE_2M, PageSize::HUGE_1G]);
+        assert_eq!(nodes(&root).unwrap(), [1]);
+        let machine = figures(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        assert_eq!((machine.persistent(), machine.in_use(), machine.available()), (10, 5, Some(4)));
+        let node = figures(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap();
+        assert_eq!((node.in_use(), node.available(), node.overcommit), (5, None, None));
+        assert!(figures(&root, PageSize::HUGE_2M, PoolScope::Node(0)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_write_goes_to_the_file_that_is_named() {
+        let tree = tree();
+        let root = KernelRoot::captured(tree.path());
+        write(&root, PageSize::HUGE_2M, PoolScope::Node(1), PoolFile::Pages, 99).unwrap();
+        assert_eq!(figures(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap().total, 99);
+        assert_eq!(figures(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 12);
+    }
+
+    #[test]
+    fn a_kernel_without_hugetlb_has_no_sizes() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        assert!(page_sizes(&root).unwrap().is_empty());
+        assert!(nodes(&root).unwrap().is_empty());
+    }
+}

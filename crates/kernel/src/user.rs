@@ -1,0 +1,6 @@
+//! Who this process is.
+
+/// The effective user, as geteuid(2) answers. Cannot fail.
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

@@ -1,0 +1,21 @@
+//! What tests need of the machine: loud skips, the machine lock, a pool that is put back.
+//!
+//! A test that needs root or hugetlb pages reads
+//! ```no_run
+//! # use megapage_testing::PoolGuard;
+//! # use megapage_units::PageSize;
+//! let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+//! ```
+//! and either has the pages until the guard is dropped, or has been reported as skipped.
+//!
+//! Architecture invariant: for `dev-dependencies` alone; no crate that ships depends on this one.
+
+#![forbid(unsafe_code)]
+
+mod lock;
+mod pool;
+mod skip;
+
+pub use lock::MachineLock;
+pub use pool::{LEAST_AVAILABLE, PoolGuard};
+pub use skip::{NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, require_root, skip};

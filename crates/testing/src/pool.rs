@@ -1,0 +1,137 @@
+//! A pool of hugetlb pages for the length of a test.
+
+use crate::{MachineLock, skip};
+use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
+use megapage_kernel::{KernelRoot, meminfo};
+use megapage_units::{Bytes, PageSize};
+
+/// Memory that stays available however many pages a test asks for.
+pub const LEAST_AVAILABLE: Bytes = Bytes::gib(2);
+
+/// Pages added to a pool, and the machine lock. Dropping it, also by a panic, puts the pool's size and its
+/// overcommit back to what they were, whatever the test has made of them. Nested guards of one size are
+/// dropped in the reverse order, as local variables are.
+#[derive(Debug)]
+pub struct PoolGuard {
+    size: PageSize,
+    former: PoolFigures,
+    _lock: MachineLock,
+}
+
+impl PoolGuard {
+    /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only put back in the end.
+    /// `None`, after a loud skip, without root, without a pool of that size, where less than
+    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages.
+    pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
+        PoolGuard::try_reserve(size, pages)
+            .map_err(|why| skip(&format!("needs {pages} hugetlb pages of {size}: {why}")))
+            .ok()
+    }
+
+    fn try_reserve(size: PageSize, pages: u64) -> Result<PoolGuard, String> {
+        if !crate::is_root() {
+            return Err("not root".into());
+        }
+        let lock = MachineLock::take();
+        let root = KernelRoot::live();
+        let former = hugetlb::figures(&root, size, PoolScope::Machine).map_err(|error| error.to_string())?;
+        let available = meminfo(&root).map_err(|error| error.to_string())?.available.unwrap_or(Bytes::ZERO);
+        let needed = Bytes(size.bytes().0.saturating_mul(pages));
+        if available < LEAST_AVAILABLE.max(Bytes(needed.0.saturating_add(LEAST_AVAILABLE.0))) {
+            return Err(format!("{available} available, of which {LEAST_AVAILABLE} are to stay"));
+        }
+        // From here on the guard puts back what has been changed, on every way out.
+        let guard = PoolGuard { size, former, _lock: lock };
+        let wanted = former.persistent() + pages;
+        if pages > 0 {
+            hugetlb::write(&root, size, PoolScope::Machine, PoolFile::Pages, wanted)
+                .map_err(|error| error.to_string())?;
+        }
+        let obtained = guard.figures().persistent();
+        if obtained < wanted {
+            return Err(format!("the kernel found {} of them", obtained.saturating_sub(former.persistent())));
+        }
+        Ok(guard)
+    }
+
+    /// The pool as it is now.
+    ///
+    /// # Panics
+    /// Where the kernel's files cannot be read.
+    pub fn figures(&self) -> PoolFigures {
+        hugetlb::figures(&KernelRoot::live(), self.size, PoolScope::Machine).expect("read a moment ago")
+    }
+
+    /// The pool as it was before.
+    pub fn former(&self) -> PoolFigures {
+        self.former
+    }
+}
+
+impl Drop for PoolGuard {
+    fn drop(&mut self) {
+        let root = KernelRoot::live();
+        let put_back = |file, pages| {
+            if let Err(error) = hugetlb::write(&root, self.size, PoolScope::Machine, file, pages) {
+                // A panic in a drop would hide the test's own.
+                eprintln!("the pool of {} was not put back: {error}", self.size);
+            }
+        };
+        let now = hugetlb::figures(&root, self.size, PoolScope::Machine).unwrap_or_default();
+        if let Some(pages) = self.former.overcommit
+            && now.overcommit != self.former.overcommit
+        {
+            put_back(PoolFile::Overcommit, pages);
+        }
+        if now.persistent() != self.former.persistent() {
+            put_back(PoolFile::Pages, self.former.persistent());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_come_and_go() {
+        let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 3) else { return };
+        let former = guard.former();
+        assert_eq!(guard.figures().persistent(), former.persistent() + 3);
+        let inner = PoolGuard::reserve(PageSize::HUGE_2M, 2).unwrap();
+        assert_eq!(inner.figures().persistent(), former.persistent() + 5);
+        drop(inner);
+        assert_eq!(guard.figures().persistent(), former.persistent() + 3);
+        let lock = MachineLock::take();
+        drop(guard);
+        let now = hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        assert_eq!(now.persistent(), former.persistent());
+        drop(lock);
+    }
+
+    #[test]
+    fn a_panic_puts_the_pool_back() {
+        let _lock = MachineLock::take();
+        let before = || hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        let former = before().persistent();
+        let result = std::panic::catch_unwind(|| {
+            let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
+            assert_eq!(before().persistent(), former + 1);
+            panic!("as a failing test does");
+        });
+        assert_eq!(result.is_err(), crate::is_root());
+        assert_eq!(before().persistent(), former);
+    }
+
+    #[test]
+    fn memory_that_is_needed_stays() {
+        if !crate::require_root() {
+            return;
+        }
+        let total = meminfo(&KernelRoot::live()).unwrap().total.unwrap();
+        let pages = total.0 / PageSize::HUGE_2M.bytes().0;
+        let why = PoolGuard::try_reserve(PageSize::HUGE_2M, pages).unwrap_err();
+        assert!(why.contains("are to stay"), "{why}");
+        assert!(PoolGuard::try_reserve(PageSize::HUGE_2M, u64::MAX / 2).is_err());
+    }
+}

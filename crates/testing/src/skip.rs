@@ -1,0 +1,46 @@
+//! Skips that cannot be overlooked.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// Environment variable: a file to which every skip is appended as a line.
+pub const SKIPPED_VARIABLE: &str = "MEGAPAGE_SKIPPED";
+/// Environment variable: when set, a skip fails the test.
+pub const NO_SKIP_VARIABLE: &str = "MEGAPAGE_NO_SKIP";
+
+/// Says `SKIPPED: TEST: why` on standard error, where libtest cannot capture it, and in the file that
+/// `MEGAPAGE_SKIPPED` names. The caller then returns.
+///
+/// # Panics
+/// Where `MEGAPAGE_NO_SKIP` is set, or the file cannot be written.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("SKIPPED: {}: {why}\n", thread.name().unwrap_or("(unnamed thread)"));
+    // Only the print macros are captured; the handle itself is not. Losing the line to a closed
+    // descriptor is no reason to fail.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os(SKIPPED_VARIABLE) {
+        let written = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()));
+        if let Err(error) = written {
+            panic!("{SKIPPED_VARIABLE}={}: {error}", path.display());
+        }
+    }
+    assert!(std::env::var_os(NO_SKIP_VARIABLE).is_none(), "{NO_SKIP_VARIABLE} is set: {why}");
+}
+
+/// Whether the effective user is root.
+pub fn is_root() -> bool {
+    megapage_kernel::effective_uid() == 0
+}
+
+/// Whether the effective user is root; skips where it is not.
+pub fn require_root() -> bool {
+    if !is_root() {
+        skip("needs root");
+    }
+    is_root()
+}
