@@ -1,3 +1,39 @@
-//! Chores of the repository.
+//! Chores of the repository that need more than a shell line.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod tidy;
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => repository().and_then(|root| tidy::run(&root)),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// The root of the repository: where the workspace's `Cargo.toml` lies.
+fn repository() -> Result<PathBuf> {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
+    match Path::new(&manifest).parent() {
+        Some(root) => Ok(root.to_path_buf()),
+        None => bail!("{manifest} has no parent directory"),
+    }
+}

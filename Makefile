@@ -1,0 +1,46 @@
+# Thin: each target calls a script or cargo. What a script lacks, it installs (scripts/install-deps).
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO_TARGET_DIR ?= target
+export CARGO_TARGET_DIR
+
+.PHONY: all build check test demo bench install uninstall clean
+
+all: build
+
+build:
+	scripts/install-deps build
+	cargo build --release --locked
+
+# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages.
+check:
+	scripts/install-deps build
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo xtask tidy
+	cargo test --locked --quiet --lib --bins
+
+# Everything, on real programs: closes with "N passed, N failed, N skipped".
+test:
+	scripts/test
+
+# The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
+demo:
+	scripts/demo
+
+# The two benches against every peer; half an hour.
+bench: build
+	scripts/install-deps bench
+	$(CARGO_TARGET_DIR)/release/megapage bench access
+	$(CARGO_TARGET_DIR)/release/megapage bench retrieval
+
+install:
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
+
+clean:
+	cargo clean

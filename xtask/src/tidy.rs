@@ -1,0 +1,122 @@
+//! `cargo xtask tidy`: the invariants that ARCHITECTURE.md explains, checked mechanically.
+//!
+//! Each rule is a function from text to findings, so that its tests can hand it a bad sample.
+
+mod manifest;
+mod prose;
+mod rust;
+mod scan;
+mod vendored;
+
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Directories whose files are not ours to tidy: vendored sources and captured kernel trees.
+const NOT_OURS: [&str; 2] = ["crates/preload/vendor/mimalloc/", "fixtures/"];
+
+/// One breach of an invariant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The file, relative to the root of the repository.
+    pub path: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong, and what to do about it where that is not plain.
+    pub what: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, what: impl Into<String>) -> Finding {
+        Finding { path: path.to_string(), line, what: what.into() }
+    }
+}
+
+/// `path:line: what`, as compilers print it.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
+
+/// Checks the repository at `root`, prints what is wrong and answers 1 where anything is.
+pub fn run(root: &Path) -> Result<ExitCode> {
+    let files = read_files(root)?;
+    let mut findings = Vec::new();
+    for (path, text) in &files {
+        findings.extend(prose::whitespace(path, text));
+        if path.ends_with(".rs") {
+            findings.extend(rust::check(path, text));
+        }
+        if path.ends_with(".md") {
+            findings.extend(prose::links(path, text, |target| root.join(target).exists()));
+        }
+    }
+    let commands = prose::Commands {
+        subcommands: prose::subcommands(text_of(&files, "crates/cli/src/main.rs")?),
+        targets: prose::make_targets(text_of(&files, "Makefile")?),
+    };
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
+        findings.extend(commands.check(path, text));
+    }
+    findings.extend(manifest::check(&cargo_metadata(root)?)?);
+    findings.extend(vendored::check(root)?);
+
+    findings.sort();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text_of<'a>(files: &'a BTreeMap<String, String>, path: &str) -> Result<&'a str> {
+    files.get(path).map(String::as_str).with_context(|| format!("{path} is missing"))
+}
+
+/// The text files that are ours, by path: what git tracks or would add.
+fn read_files(root: &Path) -> Result<BTreeMap<String, String>> {
+    let listed = stdout(Command::new("git").current_dir(root).args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]))?;
+    let mut files = BTreeMap::new();
+    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+        if NOT_OURS.iter().any(|directory| path.starts_with(directory)) {
+            continue;
+        }
+        // A file that was deleted but is still in the index has no text; a binary one has none of ours.
+        if let Ok(text) = fs::read_to_string(root.join(path)) {
+            files.insert(path.to_string(), text);
+        }
+    }
+    ensure!(!files.is_empty(), "git lists no files in {}", root.display());
+    Ok(files)
+}
+
+fn cargo_metadata(root: &Path) -> Result<String> {
+    stdout(Command::new("cargo").current_dir(root).args([
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version=1",
+    ]))
+}
+
+/// What a command prints; an error that quotes its standard error where it fails.
+fn stdout(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}

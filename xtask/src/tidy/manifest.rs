@@ -1,0 +1,140 @@
+//! Dependencies between the crates point one way.
+
+use super::Finding;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::Path;
+
+/// For each crate, the crates of this workspace that it may be built from. A crate that is not listed
+/// fails the check: whoever adds one decides where it stands.
+const MAY_DEPEND_ON: [(&str, &[&str]); 11] = [
+    ("units", &[]),
+    ("report", &["units"]),
+    ("kernel", &["units"]),
+    ("observe", &["units", "kernel"]),
+    ("memory", &["units", "kernel"]),
+    ("act", &["units", "kernel", "observe"]),
+    ("preload", &["units", "kernel", "memory"]),
+    ("launch", &["units", "kernel", "observe", "act", "memory"]),
+    ("doctor", &["units", "kernel", "observe", "launch"]),
+    ("bench", &["units", "kernel", "observe", "act", "report"]),
+    ("cli", &["units", "kernel", "observe", "act", "launch", "doctor", "bench", "report"]),
+];
+
+/// Only these may be built from the libraries that make system calls.
+const MAY_CALL_THE_SYSTEM: [&str; 2] = ["kernel", "preload"];
+const SYSTEM_LIBRARIES: [&str; 3] = ["libc", "rustix", "nix"];
+
+/// Crates that no shipped code links, only tests.
+const FOR_TESTS_ONLY: &str = "testing";
+/// What the crate for tests may be built from.
+const TESTING_MAY_DEPEND_ON: [&str; 4] = ["units", "kernel", "observe", "act"];
+
+/// Checks the output of `cargo metadata --no-deps`.
+pub fn check(metadata: &str) -> Result<Vec<Finding>> {
+    let metadata: Value = serde_json::from_str(metadata).context("cargo metadata printed no JSON")?;
+    let root = metadata["workspace_root"].as_str().unwrap_or_default();
+    let mut findings = Vec::new();
+    for package in metadata["packages"].as_array().context("cargo metadata lists no packages")? {
+        let path = package["manifest_path"].as_str().unwrap_or_default();
+        let path = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path)).display().to_string();
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(krate) = name.strip_prefix("megapage-") else {
+            if name != "xtask" {
+                findings.push(Finding::new(&path, 1, format!("package {name} is not named megapage-...")));
+            }
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let kind = dependency["kind"].as_str().unwrap_or("normal");
+            let on = dependency["name"].as_str().unwrap_or_default();
+            if let Some(what) = judge(krate, kind, on) {
+                findings.push(Finding::new(&path, 1, what));
+            }
+        }
+        if krate != FOR_TESTS_ONLY && allowed(krate).is_none() {
+            findings.push(Finding::new(
+                &path,
+                1,
+                format!("crate {krate} has no place in the dependency order (xtask/src/tidy/manifest.rs)"),
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+fn allowed(krate: &str) -> Option<&'static [&'static str]> {
+    MAY_DEPEND_ON.iter().find(|(name, _)| *name == krate).map(|(_, on)| *on)
+}
+
+/// Why `krate` may not have a dependency of this kind on the package `on`.
+fn judge(krate: &str, kind: &str, on: &str) -> Option<String> {
+    if SYSTEM_LIBRARIES.contains(&on) && !MAY_CALL_THE_SYSTEM.contains(&krate) {
+        return Some(format!("crate {krate} depends on {on}: system calls belong in crates/kernel"));
+    }
+    let on = on.strip_prefix("megapage-")?;
+    if kind == "dev" {
+        // A test may use anything.
+        return None;
+    }
+    let allowed = if krate == FOR_TESTS_ONLY { Some(&TESTING_MAY_DEPEND_ON[..]) } else { allowed(krate) };
+    (!allowed?.contains(&on)).then(|| {
+        format!("crate {krate} must not depend on {on}: see the dependency order in ARCHITECTURE.md")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(package: &str, dependencies: &[(&str, &str)]) -> Vec<String> {
+        let dependencies: Vec<Value> = dependencies
+            .iter()
+            .map(|(name, kind)| {
+                serde_json::json!({ "name": name, "kind": if *kind == "normal" { None } else { Some(kind) } })
+            })
+            .collect();
+        let metadata = serde_json::json!({
+            "workspace_root": "/r",
+            "packages": [{
+                "name": package,
+                "manifest_path": format!("/r/crates/{package}/Cargo.toml"),
+                "dependencies": dependencies,
+            }],
+        });
+        check(&metadata.to_string()).unwrap().into_iter().map(|f| f.to_string()).collect()
+    }
+
+    #[test]
+    fn the_order_of_the_crates_is_accepted() {
+        assert!(found("megapage-kernel", &[("megapage-units", "normal"), ("libc", "normal")]).is_empty());
+        assert!(found("megapage-units", &[("megapage-testing", "dev"), ("serde", "normal")]).is_empty());
+        assert!(found("megapage-testing", &[("megapage-act", "normal")]).is_empty());
+        assert!(found("xtask", &[("anyhow", "normal")]).is_empty());
+    }
+
+    #[test]
+    fn a_dependency_against_the_order_is_caught() {
+        assert_eq!(
+            found("megapage-units", &[("megapage-kernel", "normal")]),
+            [
+                "crates/megapage-units/Cargo.toml:1: crate units must not depend on kernel: see the dependency \
+              order in ARCHITECTURE.md"
+            ]
+        );
+        assert_eq!(found("megapage-memory", &[("megapage-report", "build")]).len(), 1);
+        assert_eq!(found("megapage-cli", &[("megapage-testing", "normal")]).len(), 1);
+    }
+
+    #[test]
+    fn system_libraries_outside_the_kernel_crate_are_caught() {
+        assert!(found("megapage-observe", &[("libc", "normal")])[0].contains("belong in crates/kernel"));
+        assert_eq!(found("megapage-observe", &[("rustix", "dev")]).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_without_a_place_is_caught() {
+        assert!(found("megapage-new", &[])[0].contains("crate new has no place"));
+        assert!(found("stranger", &[])[0].contains("not named megapage-"));
+    }
+}

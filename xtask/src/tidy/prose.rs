@@ -1,0 +1,177 @@
+//! Rules for text of any kind, and for documentation that names commands and files.
+
+use super::Finding;
+
+/// Trailing spaces, carriage returns, and a last line without an end.
+pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in text.split('\n').enumerate() {
+        if line.ends_with('\r') {
+            findings.push(Finding::new(path, number + 1, "the line ends in a carriage return"));
+        } else if line.ends_with([' ', '\t']) {
+            findings.push(Finding::new(path, number + 1, "trailing whitespace"));
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        findings.push(Finding::new(path, text.lines().count(), "no newline at the end of the file"));
+    }
+    findings
+}
+
+/// Links of a Markdown file to files that do not exist. `exists` answers for a path relative to the
+/// repository's root.
+pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices("](") {
+            let rest = &line[at + 2..];
+            let target = rest[..rest.find(')').unwrap_or(rest.len())].split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let full =
+                if directory.is_empty() { target.to_string() } else { format!("{directory}/{target}") };
+            if !exists(&full) {
+                findings.push(Finding::new(
+                    path,
+                    number + 1,
+                    format!("the link's target {full} does not exist"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The subcommands that the `enum Command` of the command line declares, as a user types them.
+pub fn subcommands(main_rs: &str) -> Vec<String> {
+    main_rs
+        .lines()
+        .skip_while(|line| !line.starts_with("enum Command"))
+        .skip(1)
+        .take_while(|line| !line.starts_with('}'))
+        .filter_map(|line| line.trim().split_once('(').map(|(name, _)| name))
+        .filter(|name| !name.is_empty() && name.chars().all(char::is_alphanumeric))
+        .map(str::to_lowercase)
+        .collect()
+}
+
+/// The targets that a Makefile declares at the start of a line.
+pub fn make_targets(makefile: &str) -> Vec<String> {
+    makefile
+        .lines()
+        .filter(|line| !line.starts_with(['\t', '#', ' ', '.']) && !line.contains(":="))
+        .filter_map(|line| line.split_once(':').map(|(names, _)| names))
+        .flat_map(str::split_whitespace)
+        .map(str::to_string)
+        .collect()
+}
+
+/// What the commands in a document are checked against.
+pub struct Commands {
+    /// Of `megapage`.
+    pub subcommands: Vec<String>,
+    /// Of `make`.
+    pub targets: Vec<String>,
+}
+
+impl Commands {
+    /// Commands in the shell blocks (```` ```sh ````, ```` ```console ````) of a Markdown file that do not exist.
+    pub fn check(&self, path: &str, text: &str) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut in_shell = false;
+        for (number, line) in text.lines().enumerate() {
+            if let Some(language) = line.trim_start().strip_prefix("```") {
+                in_shell = !in_shell && matches!(language.trim(), "sh" | "console" | "bash" | "shell");
+                continue;
+            }
+            if in_shell && let Some(what) = self.judge(line) {
+                findings.push(Finding::new(path, number + 1, what));
+            }
+        }
+        findings
+    }
+
+    fn judge(&self, line: &str) -> Option<String> {
+        let line = line.trim().trim_start_matches("$ ").trim_start_matches("# ");
+        let words: Vec<&str> = line.split_whitespace().skip_while(|word| *word == "sudo").collect();
+        let (program, argument) = (*words.first()?, words.get(1).copied().unwrap_or_default());
+        let is_option = argument.starts_with('-');
+        match program.rsplit('/').next()? {
+            "megapage" if !is_option && !self.subcommands.iter().any(|name| name == argument) => {
+                Some(format!("megapage has no command '{argument}'"))
+            }
+            "make"
+                if !is_option
+                    && !argument.is_empty()
+                    && !self.targets.iter().any(|name| name == argument) =>
+            {
+                Some(format!("the Makefile has no target '{argument}'"))
+            }
+            "cargo" if argument == "xtask" && words.get(2) != Some(&"tidy") => {
+                Some(format!("xtask has no command '{}'", words.get(2).unwrap_or(&"")))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(findings: Vec<Finding>) -> Vec<String> {
+        findings.into_iter().map(|f| f.to_string()).collect()
+    }
+
+    #[test]
+    fn stray_whitespace_is_caught() {
+        assert!(whitespace("a", "x\n\ny\n").is_empty());
+        assert!(whitespace("a", "").is_empty());
+        assert_eq!(
+            lines(whitespace("a", "x \ny\t\nz\r\nw")),
+            [
+                "a:1: trailing whitespace",
+                "a:2: trailing whitespace",
+                "a:3: the line ends in a carriage return",
+                "a:4: no newline at the end of the file"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dead_link_is_caught() {
+        let exists = |path: &str| path == "docs/run.md";
+        let text = "[a](run.md#x) [b](https://example.org/) [c](#top)\n[d](gone.md)\n";
+        assert_eq!(
+            lines(links("docs/index.md", text, exists)),
+            ["docs/index.md:2: the link's target docs/gone.md does not exist"]
+        );
+        assert!(links("README.md", "[a](docs/run.md)", exists).is_empty());
+    }
+
+    #[test]
+    fn commands_are_read_from_their_sources() {
+        let main = "struct A;\n/// The commands.\nenum Command {\n    /// Runs.\n    Run(run::Args),\n    Pool(pool::Args),\n}\nfn f(a: u8) {}\n";
+        assert_eq!(subcommands(main), ["run", "pool"]);
+        let makefile = "PREFIX := /usr\n.PHONY: test\ntest check: build\n\techo a: b\n";
+        assert_eq!(make_targets(makefile), ["test", "check"]);
+    }
+
+    #[test]
+    fn a_command_that_does_not_exist_is_caught() {
+        let commands = Commands { subcommands: vec!["run".to_string()], targets: vec!["test".to_string()] };
+        let good = "```sh\nmake test\nmegapage run -- ls\nsudo megapage --help\ncargo xtask tidy\nls\n```\nmake up a story\n";
+        assert!(commands.check("README.md", good).is_empty());
+        let bad = "```console\n$ megapage fly\n$ sudo make war\n$ cargo xtask launder\n```\n";
+        assert_eq!(
+            lines(commands.check("README.md", bad)),
+            [
+                "README.md:2: megapage has no command 'fly'",
+                "README.md:3: the Makefile has no target 'war'",
+                "README.md:4: xtask has no command 'launder'"
+            ]
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! Rules for one Rust source file.
+
+use super::{Finding, scan::Source};
+
+/// The longest source file, in lines: past that, a file has stopped fitting its name.
+const MOST_LINES: usize = 700;
+
+/// Crates that may hold unsafe code and call the C library: the kernel crate, and the C entry points.
+const UNSAFE_CRATES: [&str; 2] = ["kernel", "preload"];
+
+/// Crates whose functions depend on their arguments alone.
+const PURE_CRATES: [&str; 2] = ["units", "decide"];
+
+/// What a pure crate must not name: the outside world, the clock, other threads, chance, global state.
+const IMPURE: [&str; 12] = [
+    "std::fs",
+    "std::io",
+    "std::env",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::time",
+    "std::sync",
+    "rand::",
+    "thread_local!",
+    "static mut",
+    "std::os",
+];
+
+/// Test files that may name kernel paths, and why each must.
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 0] = [];
+
+/// Everything that is wrong with the Rust file `path` (relative to the repository) whose text is `text`.
+pub fn check(path: &str, text: &str) -> Vec<Finding> {
+    let file = File { path, krate: crate_of(path), source: Source::scan(text) };
+    let mut findings = Vec::new();
+    file.length(text, &mut findings);
+    file.leftovers(&mut findings);
+    file.forbids_unsafe(&mut findings);
+    file.unsafe_is_explained(&mut findings);
+    file.kernel_paths(&mut findings);
+    file.system_calls(&mut findings);
+    file.purity(&mut findings);
+    findings
+}
+
+/// The directory name of the crate that a file belongs to: `kernel` for `crates/kernel/src/lib.rs`.
+fn crate_of(path: &str) -> &str {
+    let inside = path.strip_prefix("crates/").unwrap_or(path);
+    inside.split('/').next().unwrap_or_default()
+}
+
+struct File<'a> {
+    path: &'a str,
+    krate: &'a str,
+    source: Source,
+}
+
+impl File<'_> {
+    fn finding(&self, line: usize, what: impl Into<String>) -> Finding {
+        Finding::new(self.path, line + 1, what)
+    }
+
+    /// Integration tests and benches: their own crates, linked to nothing that ships.
+    fn is_test_file(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("/tests.rs")
+    }
+
+    /// Lines of code that ship, with their numbers from 0.
+    fn shipped(&self) -> impl Iterator<Item = (usize, &str)> {
+        let all_tests = self.is_test_file();
+        let lines = self.source.code.iter().enumerate();
+        lines
+            .filter(move |(number, _)| !all_tests && !self.source.test[*number])
+            .map(|(number, line)| (number, line.as_str()))
+    }
+
+    fn length(&self, text: &str, findings: &mut Vec<Finding>) {
+        let lines = text.lines().count();
+        if lines > MOST_LINES {
+            findings.push(
+                self.finding(MOST_LINES, format!("{lines} lines, more than {MOST_LINES}: split the file")),
+            );
+        }
+    }
+
+    fn leftovers(&self, findings: &mut Vec<Finding>) {
+        for (number, line) in self.source.code.iter().enumerate() {
+            for leftover in ["dbg!", "todo!", "unimplemented!"] {
+                if has_word(line, leftover) {
+                    findings.push(self.finding(number, format!("{leftover} is left over")));
+                }
+            }
+            for leftover in ["TODO", "FIXME", "XXX"] {
+                if has_word(&self.source.comment[number], leftover) {
+                    findings.push(self.finding(number, format!("{leftover} is left over")));
+                }
+            }
+        }
+    }
+
+    fn is_crate_root(&self) -> bool {
+        let inside = self.path.split_once("/src/").map(|(_, inside)| inside);
+        match inside {
+            Some("lib.rs" | "main.rs") => true,
+            Some(inside) => inside
+                .strip_prefix("bin/")
+                .is_some_and(|name| !name.contains('/') || name.ends_with("/main.rs")),
+            None => false,
+        }
+    }
+
+    fn forbids_unsafe(&self, findings: &mut Vec<Finding>) {
+        let says = |attribute: &str| self.source.code.iter().any(|line| line.contains(attribute));
+        if self.is_crate_root() {
+            let wanted =
+                if UNSAFE_CRATES.contains(&self.krate) { "deny(unsafe_code)" } else { "forbid(unsafe_code)" };
+            if !says(&format!("#![{wanted}]")) && !says("#![forbid(unsafe_code)]") {
+                findings.push(self.finding(0, format!("the crate root lacks #![{wanted}]")));
+            }
+        }
+        let allowed = self.source.code.iter().position(|line| line.contains("allow(unsafe_code)"));
+        if let Some(number) = allowed {
+            let header = self.source.comment[..number].join(" ").to_lowercase();
+            if !UNSAFE_CRATES.contains(&self.krate) {
+                findings.push(self.finding(number, "unsafe code belongs in crates/kernel"));
+            } else if !header.contains("obligation") {
+                findings.push(self.finding(
+                    number,
+                    "the file's header must state its obligation (`//! File-level obligation: ...`)",
+                ));
+            }
+        }
+    }
+
+    fn unsafe_is_explained(&self, findings: &mut Vec<Finding>) {
+        for (number, line) in self.source.code.iter().enumerate() {
+            let opens_block = has_word(line, "unsafe {") || has_word(line, "unsafe impl");
+            if opens_block && !self.explained(number) {
+                findings.push(self.finding(number, "no `// SAFETY:` comment before this unsafe block"));
+            }
+        }
+    }
+
+    /// Whether a SAFETY comment stands on line `number` or just above the statement that it is part of.
+    fn explained(&self, number: usize) -> bool {
+        if self.source.comment[number].contains("SAFETY:") {
+            return true;
+        }
+        for above in (0..number).rev() {
+            if self.source.comment[above].contains("SAFETY:") {
+                return true;
+            }
+            let code = self.source.code[above].trim_end();
+            let is_comment = code.trim().is_empty() && !self.source.comment[above].trim().is_empty();
+            if !is_comment && (code.is_empty() || code.ends_with([';', '}'])) {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn kernel_paths(&self, findings: &mut Vec<Finding>) {
+        // This file has to spell the paths that it looks for.
+        let may = ["kernel", "xtask"].contains(&self.krate);
+        if may || TESTS_THAT_NAME_KERNEL_PATHS.iter().any(|(path, _)| *path == self.path) {
+            return;
+        }
+        for (number, text) in &self.source.strings {
+            // Unit tests lay out captured trees, so that they have to name the files in them.
+            if !self.source.test[*number] && names_kernel_path(text) {
+                findings.push(self.finding(
+                    *number,
+                    format!("\"{text}\" names a kernel file: only crates/kernel may (a test needs an entry in xtask/src/tidy/rust.rs)"),
+                ));
+            }
+        }
+    }
+
+    fn system_calls(&self, findings: &mut Vec<Finding>) {
+        if UNSAFE_CRATES.contains(&self.krate) {
+            return;
+        }
+        for (number, line) in self.source.code.iter().enumerate() {
+            for outside in ["libc::", "rustix::", "nix::", "extern \"", "asm!"] {
+                if has_word(line, outside) {
+                    findings.push(self.finding(
+                        number,
+                        format!("`{outside}` outside crates/kernel: add a function there instead"),
+                    ));
+                }
+            }
+        }
+    }
+
+    fn purity(&self, findings: &mut Vec<Finding>) {
+        if !PURE_CRATES.contains(&self.krate) {
+            return;
+        }
+        for (number, line) in self.shipped() {
+            for outside in IMPURE {
+                if has_word(line, outside) {
+                    findings.push(
+                        self.finding(number, format!("`{outside}` in crates/{}, which is pure", self.krate)),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether a string literal is, or holds, a path under /proc or /sys.
+fn names_kernel_path(text: &str) -> bool {
+    text.starts_with("proc/")
+        || text.starts_with("sys/")
+        || ["/proc", "/sys"].iter().any(|root| {
+            text.match_indices(root).any(|(at, _)| {
+                let before = text[..at].chars().next_back();
+                let after = text[at + root.len()..].chars().next();
+                !before.is_some_and(|c| c.is_alphanumeric() || c == '}' || c == '.')
+                    && after.is_none_or(|c| c == '/')
+            })
+        })
+}
+
+/// Whether `line` holds `word` with no letter, digit or underscore before it.
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        let ends_open = !word.ends_with(|c: char| c.is_alphanumeric());
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_')
+            && (ends_open || !after.is_some_and(|c| c.is_alphanumeric() || c == '_'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The findings for `text` as a file at `path`, as `line: message`.
+    fn found(path: &str, text: &str) -> Vec<String> {
+        check(path, text).into_iter().map(|f| format!("{}: {}", f.line, f.what)).collect()
+    }
+
+    fn one(path: &str, text: &str, wanted: &str) {
+        let found = found(path, text);
+        assert_eq!(found.len(), 1, "{path}: {found:?}");
+        assert!(found[0].contains(wanted), "{found:?} lacks {wanted:?}");
+    }
+
+    const ROOT: &str = "#![forbid(unsafe_code)]\n";
+
+    #[test]
+    fn a_clean_file_has_no_findings() {
+        assert!(found("crates/observe/src/lib.rs", ROOT).is_empty());
+        assert!(found("crates/kernel/src/lib.rs", "#![deny(unsafe_code)]\n").is_empty());
+        assert!(found("crates/kernel/src/x.rs", "const P: &str = \"proc/meminfo\";\n").is_empty());
+    }
+
+    #[test]
+    fn a_crate_root_without_forbid_is_caught() {
+        one("crates/observe/src/lib.rs", "fn a() {}\n", "1: the crate root lacks #![forbid(unsafe_code)]");
+        one("crates/bench/src/bin/w.rs", "fn main() {}\n", "forbid(unsafe_code)");
+        one("crates/bench/src/bin/w/main.rs", "fn main() {}\n", "forbid(unsafe_code)");
+        one("crates/kernel/src/lib.rs", "// #![deny(unsafe_code)]\n", "deny(unsafe_code)");
+        one("xtask/src/main.rs", "fn main() {}\n", "forbid(unsafe_code)");
+    }
+
+    #[test]
+    fn unsafe_code_outside_its_place_is_caught() {
+        one("crates/observe/src/a.rs", "#![allow(unsafe_code)]\n", "1: unsafe code belongs in crates/kernel");
+        one(
+            "crates/kernel/src/a.rs",
+            "//! Maps.\n#![allow(unsafe_code)]\n",
+            "2: the file's header must state",
+        );
+        let stated = "//! Maps.\n//! File-level obligation: none.\n#![allow(unsafe_code)]\n";
+        assert!(found("crates/kernel/src/a.rs", stated).is_empty());
+    }
+
+    #[test]
+    fn an_unexplained_unsafe_block_is_caught() {
+        one(
+            "crates/kernel/src/a.rs",
+            "fn a() {\n    let x = 1;\n    unsafe { b() };\n}\n",
+            "3: no `// SAFETY:`",
+        );
+        one("crates/kernel/src/a.rs", "struct A;\nunsafe impl Send for A {}\n", "2: no `// SAFETY:`");
+        for explained in [
+            "fn a() {\n    // SAFETY: b is fine.\n    unsafe { b() };\n}\n",
+            "fn a() {\n    // SAFETY: b is fine,\n    // really.\n    let x =\n        unsafe { b() };\n}\n",
+            "// SAFETY: no data.\nunsafe impl Send for A {}\n",
+            "fn a() { let s = \"unsafe {\"; } // unsafe {\n",
+        ] {
+            assert!(found("crates/kernel/src/a.rs", explained).is_empty(), "{explained}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_path_outside_the_kernel_crate_is_caught() {
+        for path in ["/proc/meminfo", "proc/meminfo", "/sys/kernel/mm", "sys/kernel", "/proc", "cat /sys/x"] {
+            one("crates/observe/src/a.rs", &format!("const P: &str = \"{path}\";\n"), "1: \"");
+        }
+        one("crates/cli/tests/a.rs", "const P: &str = \"/proc/meminfo\";\n", "names a kernel file");
+        for other in ["procfs", "/etc/sysctl.d", "{root}/sys", "processes", "system"] {
+            let text = format!("const P: &str = \"{other}\";\n");
+            assert!(found("crates/observe/src/a.rs", &text).is_empty(), "{other}");
+        }
+        let in_test = "#[cfg(test)]\nmod tests {\n    const P: &str = \"proc/meminfo\";\n}\n";
+        assert!(found("crates/observe/src/a.rs", in_test).is_empty());
+    }
+
+    #[test]
+    fn a_system_call_outside_the_kernel_crate_is_caught() {
+        one("crates/act/src/a.rs", "fn a() { libc::getpid(); }\n", "`libc::` outside crates/kernel");
+        one("crates/act/src/a.rs", "use rustix::fs;\n", "`rustix::`");
+        one("crates/act/src/a.rs", "extern \"C\" {}\n", "`extern \"`");
+        assert!(found("crates/preload/src/a.rs", "fn a() { libc::getpid(); }\n").is_empty());
+        assert!(found("crates/act/src/a.rs", "// libc::getpid\nuse my_libc::x;\n").is_empty());
+    }
+
+    #[test]
+    fn impurity_in_a_pure_crate_is_caught() {
+        one("crates/units/src/a.rs", "use std::fs;\n", "`std::fs` in crates/units, which is pure");
+        one("crates/decide/src/a.rs", "fn a() { std::time::Instant::now(); }\n", "`std::time`");
+        one("crates/decide/src/a.rs", "static mut A: u8 = 0;\n", "`static mut`");
+        assert!(found("crates/units/src/a.rs", "#[cfg(test)]\nmod tests {\n use std::fs;\n}\n").is_empty());
+        assert!(found("crates/observe/src/a.rs", "use std::fs;\n").is_empty());
+    }
+
+    #[test]
+    fn leftovers_are_caught() {
+        one("crates/act/src/a.rs", "fn a() { dbg!(1); }\n", "dbg! is left over");
+        one("crates/act/src/a.rs", "fn a() { todo!() }\n", "todo! is left over");
+        // The words are put together here so that this file passes its own rule.
+        one("crates/act/src/a.rs", &format!("// {}{}: later\n", "TO", "DO"), "1: TODO is left over");
+        one("crates/act/src/a.rs", &format!("/* {}{} */\n", "FIX", "ME"), "FIXME is left over");
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_caught() {
+        one("crates/act/src/a.rs", &"\n".repeat(MOST_LINES + 1), "701: 701 lines, more than 700");
+        assert!(found("crates/act/src/a.rs", &"\n".repeat(MOST_LINES)).is_empty());
+    }
+}
