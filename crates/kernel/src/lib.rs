@@ -8,12 +8,24 @@
 
 #![deny(unsafe_code)]
 
+mod environment;
+mod heap;
 pub mod hugetlb;
+mod lock;
 mod meminfo;
 mod root;
 mod shared;
 mod user;
 
+pub use environment::{
+    MAX_VALUE, environment_is_ready, environment_variable, remove_environment_variable,
+    remove_from_environment_list,
+};
+pub use heap::{
+    Errno, ErrnoGuard, OwnedRange, allocate_words, huge_page, hugetlb_available, memory_available_and_total,
+    release_words, set_errno, thp_is_possible, thread_count,
+};
+pub use lock::{Lock, Locked};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};

@@ -35,6 +35,17 @@ impl SharedWords {
         Ok((file, words))
     }
 
+    /// Maps the page of the memory file that `path` opens, such as `/proc/PID/fd/N`. Allocates nothing.
+    pub fn open(path: &std::ffi::CStr) -> io::Result<SharedWords> {
+        // SAFETY: the path is a C string.
+        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        SharedWords::map(&unsafe { File::from_raw_fd(fd) })
+    }
+
     /// Maps the first page of `file`, which must be at least a page long (a shorter one is refused:
     /// reading it would raise SIGBUS) and open for reading and writing.
     pub fn map(file: &File) -> io::Result<SharedWords> {

@@ -17,6 +17,11 @@ pub const LEDGER_VARIABLE: &str = "MEGAPAGE_LEDGER";
 /// launcher sets it wherever a hugetlb cgroup limit might be hit by a fault.
 pub const POPULATE_VARIABLE: &str = "MEGAPAGE_POPULATE";
 
+/// Environment variable: bytes of available memory below which memory counts as short.
+pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
+/// Environment variable: `1` leaves the library in the environment of the program's children.
+pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
+
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
 pub const FORMAT: u64 = 1;
 
@@ -128,6 +133,7 @@ pub struct Ledger {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a ledger lives in a static; boxing would allocate")]
 enum Words {
     Private([AtomicU64; 80]),
     Shared(SharedWords),
@@ -155,8 +161,7 @@ impl Ledger {
         }
         let claimed = ledger.word(word::PID).compare_exchange(0, pid as u64, Relaxed, Relaxed);
         // exec keeps the process: its new program claims the page again.
-        matches!(claimed, Ok(_)).then_some(()).or((claimed == Err(pid as u64)).then_some(()))?;
-        Some(ledger)
+        (claimed.is_ok() || claimed == Err(pid as u64)).then_some(ledger)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -179,6 +184,19 @@ impl Ledger {
             for b in Backing::ALL {
                 self.word(word::HELD_AT_PEAK + b as usize).store(self.held(b), Relaxed);
             }
+        }
+    }
+
+    /// Notes that `bytes` held as `from` are now held as `to`.
+    pub fn converted(&self, from: Backing, to: Backing, bytes: u64) {
+        self.word(word::HELD + from as usize).fetch_sub(bytes, Relaxed);
+        self.word(word::HELD + to as usize).fetch_add(bytes, Relaxed);
+    }
+
+    /// Takes over every figure of `other` but its owner and its exit handshake.
+    pub fn continue_from(&self, other: &Ledger) {
+        for index in word::HEAP_START..word::EXITING {
+            self.word(index).store(other.word(index).load(Relaxed), Relaxed);
         }
     }
 

@@ -5,9 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+mod chunk;
+mod config;
+mod heap;
 mod ledger;
+mod span;
 
+pub use chunk::{Chunk, Mapping, SLICE};
+pub use config::{Config, Heap};
+pub use heap::{HugeHeap, Reserved};
 pub use ledger::{
-    Backing, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger, POPULATE_VARIABLE,
-    RETURN_AFTER_VARIABLE,
+    Backing, CHILDREN_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger, POPULATE_VARIABLE,
+    RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };

@@ -1,1 +1,17 @@
 //! libmegapage.so: malloc for unmodified programs, on huge pages.
+//!
+//! mimalloc allocates; the `memory` crate puts huge pages behind it. This crate is the seam: the C entry
+//! points of both, a constructor that reads what was asked, and the fork handlers.
+//!
+//! Architecture invariants: nothing here prints; nothing changes the program's errno but what the C
+//! standard says; the program's children get no trace of the library unless asked; a setuid program never
+//! loads it (ld.so(8), secure-execution mode).
+
+mod entry;
+mod lifecycle;
+mod primitives;
+
+use megapage_memory::HugeHeap;
+
+/// The heap of this process.
+static HEAP: HugeHeap = HugeHeap::new();

@@ -1,0 +1,407 @@
+//! Address ranges that a heap owns, and what they are backed with. Nothing here allocates.
+//!
+//! File-level obligation: an [`OwnedRange`] is made by [`OwnedRange::reserve`], from a new mapping at an
+//! address of the kernel's choice (or, by [`OwnedRange::of_allocator`], from what the C allocator was given
+//! of one and hands back), and every operation stays inside. No Rust reference
+//! into a range is ever formed by this crate's users (`forbid(unsafe_code)` keeps them from it): the
+//! addresses go to a C allocator, which hands them to a program. Discarding a part of a range is therefore
+//! what `free` is to a pointer: the allocator's decision, made when no block in it is live.
+
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_void};
+use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
+use std::ptr;
+
+/// An error number, as errno(3) lists them. Never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// No memory, or (hugetlb) no unreserved page in the pool.
+    pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+
+    fn last() -> Errno {
+        // SAFETY: the location is this thread's own and always valid.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+/// Saves the caller's errno and puts it back when dropped: an allocator must not change it.
+#[derive(Debug)]
+pub struct ErrnoGuard(c_int);
+
+impl ErrnoGuard {
+    /// Remembers errno as it is now.
+    pub fn save() -> ErrnoGuard {
+        ErrnoGuard(Errno::last().0)
+    }
+}
+
+impl Drop for ErrnoGuard {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}
+
+/// Sets the calling thread's errno.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the location is this thread's own and always valid.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+fn check(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// A reserved range of this process's addresses. Plain data: copying it copies no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedRange {
+    start: usize,
+    len: usize,
+}
+
+impl OwnedRange {
+    /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
+    /// multiple of `alignment` (a power of two of at least a base page).
+    pub fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
+        assert!(alignment.is_power_of_two() && len > 0);
+        let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                padded,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let base = address as usize;
+        let start = base.next_multiple_of(alignment);
+        let (before, after) = (start - base, base + padded - (start + len));
+        // SAFETY: both pieces are ends of the mapping made above, which nobody else knows of yet.
+        unsafe {
+            if before > 0 {
+                libc::munmap(base as *mut c_void, before);
+            }
+            if after > 0 {
+                libc::munmap((start + len) as *mut c_void, after);
+            }
+        }
+        Ok(OwnedRange { start, len })
+    }
+
+    /// A range that the allocator above got from this heap and hands back by address and length, as C
+    /// does. The allocator's contract (mimalloc's prim.h) is that it does so only with what it was given.
+    pub const fn of_allocator(start: usize, len: usize) -> OwnedRange {
+        OwnedRange { start, len }
+    }
+
+    /// The first address.
+    pub const fn start(self) -> usize {
+        self.start
+    }
+
+    /// The length in bytes.
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the range is empty; a reserved one never is.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first address after the range.
+    pub const fn end(self) -> usize {
+        self.start + self.len
+    }
+
+    /// `len` bytes at `offset` as a range of its own. Panics where that is not inside this range.
+    pub fn part(self, offset: usize, len: usize) -> OwnedRange {
+        assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the range");
+        OwnedRange { start: self.start + offset, len }
+    }
+
+    fn address(self) -> *mut c_void {
+        self.start as *mut c_void
+    }
+
+    /// Gives the addresses and all memory behind them back (munmap(2)).
+    pub fn release(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header).
+        check(unsafe { libc::munmap(self.address(), self.len) })
+    }
+
+    /// Makes the range readable and writable (mprotect(2)).
+    pub fn open(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned; giving access takes nothing away.
+        check(unsafe { libc::mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
+    }
+
+    /// Discards the memory behind the range and makes it inaccessible again, in one step that leaves the
+    /// addresses reserved. Works for every backing, hugetlb pages included when they are covered whole.
+    pub fn close(self) -> Result<(), Errno> {
+        self.map_over(libc::PROT_NONE, libc::MAP_NORESERVE)
+    }
+
+    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet touched.
+    /// ENOMEM means that the pool has too few unreserved pages (and the range is as [`OwnedRange::close`]
+    /// leaves it, for the kernel unmaps before it looks). Both ends must be multiples of `size`.
+    pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
+        let bytes = size.bytes().0 as usize;
+        assert!(
+            self.start.is_multiple_of(bytes) && self.len.is_multiple_of(bytes),
+            "not a multiple of the page size"
+        );
+        // MAP_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
+        let flags = libc::MAP_HUGETLB | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
+        self.map_over(libc::PROT_READ | libc::PROT_WRITE, flags).inspect_err(|_| {
+            let _ = self.close();
+        })
+    }
+
+    fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        let address = unsafe { libc::mmap(self.address(), self.len, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
+    }
+
+    /// Faults the whole range in for writing, and so zeroes new pages, without a signal when it cannot
+    /// (MADV_POPULATE_WRITE, Linux 5.14). EFAULT is a fault that would have been SIGBUS. Contents stay.
+    pub fn populate(self) -> Result<(), Errno> {
+        loop {
+            // SAFETY: populating changes no contents.
+            match check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_POPULATE_WRITE) }) {
+                // A signal interrupts it; each call advances, so that the loop ends.
+                Err(Errno(libc::EINTR)) => continue,
+                other => return other,
+            }
+        }
+    }
+
+    /// Advises transparent huge pages for the range (MADV_HUGEPAGE). EINVAL where the kernel has none.
+    pub fn advise_thp(self) -> Result<(), Errno> {
+        // SAFETY: advice changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
+    }
+
+    /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents stay.
+    pub fn collapse(self) -> Result<(), Errno> {
+        // SAFETY: collapsing changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
+    }
+
+    /// Discards the contents of the range, which stays accessible and reads as zero (MADV_DONTNEED). Not
+    /// for hugetlb: there, less than a whole page would be left untouched with success returned.
+    pub fn discard(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header).
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTNEED) })
+    }
+
+    /// Moves the contents of the range onto transparent huge pages at the same addresses. The caller
+    /// must make sure that no other thread runs: a write between copy and switch would be lost.
+    /// On an error nothing has changed.
+    pub fn move_to_thp(self) -> Result<(), Errno> {
+        let copy = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
+        let moved = copy.open().and_then(|()| {
+            let _ = copy.advise_thp();
+            copy.populate()?;
+            // SAFETY: both ranges are `len` bytes long, mapped, readable (the source is in use by the
+            // program, the copy was opened and populated), and the copy is new, so that they are disjoint.
+            unsafe { ptr::copy_nonoverlapping(self.start as *const u8, copy.start as *mut u8, self.len) };
+            // SAFETY: both ranges are owned; the target's contents have just been copied.
+            let address = unsafe {
+                libc::mremap(
+                    copy.address(),
+                    copy.len,
+                    self.len,
+                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                    self.address(),
+                )
+            };
+            if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
+        });
+        if moved.is_err() {
+            let _ = copy.release();
+        }
+        moved
+    }
+}
+
+/// `count` zeroed words that live until the process ends or [`release_words`] is called on them.
+pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::AtomicU64], Errno> {
+    let len = (8 * count).next_multiple_of(megapage_units::BASE_PAGE);
+    let range = OwnedRange::reserve(len, megapage_units::BASE_PAGE)?;
+    range.open()?;
+    // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words long;
+    // atomics allow shared mutation.
+    Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
+}
+
+/// Gives back words that [`allocate_words`] made. The caller must hold the last copy of the slice.
+pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
+    let len = std::mem::size_of_val(words).next_multiple_of(megapage_units::BASE_PAGE);
+    let range = OwnedRange { start: words.as_ptr() as usize, len };
+    let _ = range.release();
+}
+
+/// The number of unreserved pages (Free - Rsvd) in the pool of `size`, which the next mapping can have;
+/// `None` where the kernel has no such pool. Reads sysfs without allocating.
+pub fn hugetlb_available(size: PageSize) -> Option<u64> {
+    let figure = |name: &str| {
+        let mut path = [0u8; 96];
+        let len = write_path(&mut path, size.kib(), name)?;
+        read_figure(&path[..len])
+    };
+    Some(figure("free_hugepages")?.saturating_sub(figure("resv_hugepages")?))
+}
+
+fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
+    use std::io::Write;
+    let mut rest = &mut buffer[..];
+    write!(rest, "/sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}\0").ok()?;
+    let left = rest.len();
+    Some(buffer.len() - left)
+}
+
+/// Whether transparent huge pages can be had by madvise: the setting is not `never` and the process has
+/// not been told to do without (PR_SET_THP_DISABLE). Does not allocate.
+pub fn thp_is_possible() -> bool {
+    let mut text = [0u8; 64];
+    let Some(len) = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) else {
+        return false;
+    };
+    // SAFETY: this prctl takes no pointer.
+    let disabled = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
+    !disabled && !text[..len].windows(7).any(|window| window == b"[never]")
+}
+
+/// MemAvailable and MemTotal of /proc/meminfo in bytes. Does not allocate.
+pub fn memory_available_and_total() -> Option<(u64, u64)> {
+    let mut text = [0u8; 512];
+    let len = read_file(b"/proc/meminfo\0", &mut text)?;
+    let field = |name: &[u8]| {
+        let at = text[..len].windows(name.len()).position(|window| window == name)? + name.len();
+        first_figure(&text[at..len]).map(|kib| kib << 10)
+    };
+    Some((field(b"MemAvailable:")?, field(b"MemTotal:")?))
+}
+
+/// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
+pub fn thread_count() -> Option<u64> {
+    let mut text = [0u8; 1024];
+    let len = read_file(b"/proc/self/stat\0", &mut text)?;
+    // The command name may hold anything: count fields after its closing parenthesis.
+    let after = text[..len].iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = text[after..len].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    first_figure(fields.nth(17)?)
+}
+
+fn read_figure(path: &[u8]) -> Option<u64> {
+    let mut text = [0u8; 32];
+    let len = read_file(path, &mut text)?;
+    first_figure(&text[..len])
+}
+
+fn first_figure(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().skip_while(|byte| !byte.is_ascii_digit());
+    let mut figure: Option<u64> = None;
+    for byte in digits.take_while(|byte| byte.is_ascii_digit()) {
+        figure = Some(figure.unwrap_or(0).checked_mul(10)?.checked_add(u64::from(byte - b'0'))?);
+    }
+    figure
+}
+
+/// Reads up to a buffer's length from `path`, which must end in a NUL byte.
+fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
+    let path = std::ffi::CStr::from_bytes_with_nul(path).ok()?;
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the buffer is writable and of the given length; the descriptor is ours to close.
+    let read = unsafe {
+        let read = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
+        libc::close(fd);
+        read
+    };
+    usize::try_from(read).ok()
+}
+
+/// The page size that fits `bytes` exactly, for the two sizes a heap uses.
+pub const fn huge_page(bytes: usize) -> Option<PageSize> {
+    match bytes {
+        HUGE_2M => Some(PageSize::HUGE_2M),
+        HUGE_1G => Some(PageSize::HUGE_1G),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poke(range: OwnedRange, offset: usize, byte: u8) {
+        assert!(offset < range.len());
+        // SAFETY: in these tests the range is open and the offset inside.
+        unsafe { *((range.start() + offset) as *mut u8) = byte }
+    }
+
+    fn peek(range: OwnedRange, offset: usize) -> u8 {
+        assert!(offset < range.len());
+        // SAFETY: as above.
+        unsafe { *((range.start() + offset) as *const u8) }
+    }
+
+    #[test]
+    fn a_reserved_range_is_aligned_and_can_be_used_and_discarded() {
+        let range = OwnedRange::reserve(3 * HUGE_2M, HUGE_2M).unwrap();
+        assert_eq!(range.start() % HUGE_2M, 0);
+        let chunk = range.part(HUGE_2M, HUGE_2M);
+        chunk.open().unwrap();
+        chunk.populate().unwrap();
+        poke(chunk, 5, 7);
+        chunk.discard().unwrap();
+        assert_eq!(peek(chunk, 5), 0);
+        poke(chunk, HUGE_2M - 1, 9);
+        chunk.move_to_thp().unwrap();
+        assert_eq!(peek(chunk, HUGE_2M - 1), 9);
+        chunk.close().unwrap();
+        assert_eq!(chunk.populate(), Err(Errno(libc::ENOMEM)), "inaccessible again");
+        range.release().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the range")]
+    fn a_part_must_lie_inside() {
+        OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap().part(HUGE_2M, 1);
+    }
+
+    #[test]
+    fn figures_are_read_without_allocation() {
+        let (available, total) = memory_available_and_total().unwrap();
+        assert!(0 < available && available < total);
+        assert!(thread_count().unwrap() >= 1);
+        assert_eq!(first_figure(b"  12 kB"), Some(12));
+        assert_eq!(first_figure(b"none"), None);
+        assert_eq!(first_figure(b"99999999999999999999"), None);
+    }
+
+    #[test]
+    fn errno_is_kept() {
+        set_errno(libc::EXDEV);
+        {
+            let _guard = ErrnoGuard::save();
+            set_errno(libc::EINVAL);
+        }
+        assert_eq!(Errno::last(), Errno(libc::EXDEV));
+    }
+}

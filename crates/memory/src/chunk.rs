@@ -1,0 +1,151 @@
+//! The state of one 2 MiB chunk, packed into two words.
+//!
+//! A chunk has 32 slices of 64 KiB, the step in which the allocator commits and decommits. *Committed* slices
+//! are in use. *Used* slices may hold old bytes: a slice that was decommitted while its chunk stayed mapped
+//! is used and not committed (dirty); a slice that is not used reads as zero (clean).
+
+use crate::Backing;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// 64 KiB in bytes: the allocator's commit step, mimalloc's arena slice.
+pub const SLICE: usize = 64 << 10;
+
+/// How a chunk is mapped now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Reserved addresses only.
+    None,
+    /// Mapped, with pages reserved in the pool that are not faulted in yet; nothing counts as obtained.
+    Reserved(Backing),
+    /// Mapped and ready.
+    Mapped(Backing),
+}
+
+impl Mapping {
+    const fn encode(self) -> u64 {
+        match self {
+            Mapping::None => 0,
+            Mapping::Reserved(backing) => 0x10 | backing as u64,
+            Mapping::Mapped(backing) => 0x20 | backing as u64,
+        }
+    }
+
+    fn decode(word: u64) -> Mapping {
+        let backing = Backing::ALL[(word & 3) as usize];
+        match word >> 4 {
+            0 => Mapping::None,
+            1 => Mapping::Reserved(backing),
+            _ => Mapping::Mapped(backing),
+        }
+    }
+}
+
+/// A chunk's two words. They are written only with the chunk's group lock held; relaxed order suffices.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    slices: &'a AtomicU64,
+    mapping: &'a AtomicU64,
+}
+
+impl<'a> Chunk<'a> {
+    /// How many words each chunk takes.
+    pub const WORDS: usize = 2;
+
+    /// The chunk of index `index` among `words`.
+    pub fn at(words: &'a [AtomicU64], index: usize) -> Chunk<'a> {
+        Chunk { slices: &words[2 * index], mapping: &words[2 * index + 1] }
+    }
+
+    /// How the chunk is mapped.
+    pub fn mapping(self) -> Mapping {
+        Mapping::decode(self.mapping.load(Relaxed))
+    }
+
+    /// Notes a new mapping.
+    pub fn set_mapping(self, mapping: Mapping) {
+        self.mapping.store(mapping.encode(), Relaxed);
+    }
+
+    /// The committed slices, a bit each.
+    pub fn committed(self) -> u32 {
+        self.slices.load(Relaxed) as u32
+    }
+
+    /// The slices that may hold old bytes, a bit each.
+    pub fn used(self) -> u32 {
+        (self.slices.load(Relaxed) >> 32) as u32
+    }
+
+    /// Sets both bit maps.
+    pub fn set_slices(self, committed: u32, used: u32) {
+        self.slices.store(u64::from(used) << 32 | u64::from(committed), Relaxed);
+    }
+
+    /// Commits the slices of `mask`; whether all of them were clean.
+    pub fn commit(self, mask: u32) -> bool {
+        let clean = self.used() & mask == 0;
+        self.set_slices(self.committed() | mask, self.used() | mask);
+        clean
+    }
+}
+
+/// The slices that `[start, end)` touches (`whole` = false) or covers (`whole` = true); offsets in bytes
+/// within one chunk, `start <= end <= 2 MiB`.
+pub fn slice_mask(start: usize, end: usize, whole: bool) -> u32 {
+    let (first, last) =
+        if whole { (start.div_ceil(SLICE), end / SLICE) } else { (start / SLICE, end.div_ceil(SLICE)) };
+    if first >= last {
+        return 0;
+    }
+    let below = |bits: usize| if bits >= 32 { u32::MAX } else { (1u32 << bits) - 1 };
+    below(last) & !below(first)
+}
+
+/// The runs of set bits in `mask`, each as (first slice, number of slices).
+pub fn runs(mut mask: u32) -> impl Iterator<Item = (usize, usize)> {
+    std::iter::from_fn(move || {
+        if mask == 0 {
+            return None;
+        }
+        let first = mask.trailing_zeros();
+        let count = (mask >> first).trailing_ones();
+        let cleared = if first + count >= 32 { 0 } else { u32::MAX << (first + count) };
+        mask &= cleared;
+        Some((first as usize, count as usize))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::HUGE_2M;
+
+    #[test]
+    fn masks_touch_or_cover() {
+        assert_eq!(slice_mask(0, HUGE_2M, false), u32::MAX);
+        assert_eq!(slice_mask(0, HUGE_2M, true), u32::MAX);
+        assert_eq!(slice_mask(SLICE, 2 * SLICE, true), 0b10);
+        assert_eq!(slice_mask(SLICE + 1, 2 * SLICE, false), 0b10);
+        assert_eq!(slice_mask(SLICE + 1, 2 * SLICE, true), 0);
+        assert_eq!(slice_mask(SLICE + 1, 3 * SLICE - 1, false), 0b110);
+        assert_eq!(slice_mask(5, 5, true), 0);
+    }
+
+    #[test]
+    fn runs_of_every_mask_rebuild_it() {
+        for mask in [0, 1, 0b1011, u32::MAX, 0x8000_0000, 0xF0F0_0001] {
+            let rebuilt = runs(mask)
+                .fold(0u32, |all, (first, n)| all | slice_mask(first * SLICE, (first + n) * SLICE, true));
+            assert_eq!(rebuilt, mask);
+        }
+    }
+
+    #[test]
+    fn mappings_survive_packing() {
+        for backing in Backing::ALL {
+            for mapping in [Mapping::None, Mapping::Reserved(backing), Mapping::Mapped(backing)] {
+                assert_eq!(Mapping::decode(mapping.encode()), mapping);
+            }
+        }
+    }
+}

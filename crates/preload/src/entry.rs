@@ -1,0 +1,169 @@
+//! The entry points of malloc(3) and its relatives, which take the place of the C library's.
+//!
+//! They are written out because a Rust dynamic library exports only Rust's own symbols. Each is a jump to
+//! mimalloc. C++'s `operator new` and `delete` reach us through libstdc++, which calls malloc and free.
+
+use megapage_kernel::{ErrnoGuard, set_errno};
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+
+unsafe extern "C" {
+    fn mi_malloc(size: usize) -> *mut c_void;
+    fn mi_calloc(count: usize, size: usize) -> *mut c_void;
+    fn mi_realloc(block: *mut c_void, size: usize) -> *mut c_void;
+    fn mi_free(block: *mut c_void);
+    fn mi_malloc_usable_size(block: *const c_void) -> usize;
+    fn mi_malloc_aligned(size: usize, alignment: usize) -> *mut c_void;
+    fn mi_collect(force: bool);
+}
+
+/// malloc(3).
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size is allowed.
+    let block = unsafe { mi_malloc(size) };
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// calloc(3).
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // SAFETY: any count and size are allowed; an overflow of their product answers null.
+    let block = unsafe { mi_calloc(count, size) };
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// realloc(3). As glibc's, `realloc(block, 0)` frees the block and answers null.
+///
+/// # Safety
+/// `block` must be null or have come from one of these functions and not have been freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if size == 0 && !block.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { mi_free(block) };
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    let moved = unsafe { mi_realloc(block, size) };
+    if moved.is_null() { out_of_memory() } else { moved }
+}
+
+/// reallocarray(3).
+///
+/// # Safety
+/// As [`realloc`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's promise.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => out_of_memory(),
+    }
+}
+
+/// free(3). errno is kept, as POSIX.1-2024 demands.
+///
+/// # Safety
+/// `block` must be null or have come from one of these functions and not have been freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { mi_free(block) }
+}
+
+/// The old name of free(3).
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cfree(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { mi_free(block) }
+}
+
+/// malloc_usable_size(3).
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> usize {
+    // SAFETY: the caller's promise.
+    if block.is_null() { 0 } else { unsafe { mi_malloc_usable_size(block) } }
+}
+
+/// posix_memalign(3): errno is left alone and the error returned.
+///
+/// # Safety
+/// `result` must be valid for writing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*const c_void>()) {
+        return libc::EINVAL;
+    }
+    let _errno = ErrnoGuard::save();
+    // SAFETY: the alignment is a power of two.
+    let block = unsafe { mi_malloc_aligned(size, alignment) };
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *result = block };
+    0
+}
+
+/// aligned_alloc(3). As glibc's, it takes sizes that are not multiples of the alignment.
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    // SAFETY: the alignment is a power of two.
+    let block = unsafe { mi_malloc_aligned(size, alignment) };
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// memalign(3). As glibc's, it rounds the alignment up to a power of two.
+#[unsafe(no_mangle)]
+extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    match alignment.checked_next_power_of_two() {
+        Some(alignment) => aligned_alloc(alignment, size),
+        None => {
+            set_errno(libc::EINVAL);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// valloc(3).
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: usize) -> *mut c_void {
+    aligned_alloc(megapage_units::BASE_PAGE, size)
+}
+
+/// pvalloc(3).
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(megapage_units::BASE_PAGE) {
+        Some(size) => aligned_alloc(megapage_units::BASE_PAGE, size),
+        None => out_of_memory(),
+    }
+}
+
+/// malloc_trim(3): gives free memory back now. 1 when any went.
+#[unsafe(no_mangle)]
+extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    let _errno = ErrnoGuard::save();
+    let before = crate::HEAP.ledger().returned_bytes();
+    // SAFETY: no argument can be wrong.
+    unsafe { mi_collect(true) };
+    crate::HEAP.sweep();
+    c_int::from(crate::HEAP.ledger().returned_bytes() > before)
+}
+
+#[cold]
+fn out_of_memory() -> *mut c_void {
+    set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}

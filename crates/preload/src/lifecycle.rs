@@ -1,0 +1,152 @@
+//! From the program's start to its end: the constructor, fork, and the handshake at exit.
+
+use crate::HEAP;
+use megapage_kernel::{
+    MAX_VALUE, SharedWords, environment_is_ready, environment_variable, remove_environment_variable,
+    remove_from_environment_list, set_errno,
+};
+use megapage_memory::{
+    CHILDREN_VARIABLE, Config, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
+    RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
+};
+use std::os::raw::{c_int, c_long, c_void};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The file name under which the library finds itself in LD_PRELOAD.
+const LIBRARY: &[u8] = b"libmegapage.so";
+/// How often and how many times the exit handler looks for the launcher's answer: at most 100 ms.
+const EXIT_POLL: Duration = Duration::from_millis(1);
+const EXIT_POLLS: usize = 100;
+/// The purge delay until something else is asked, in milliseconds.
+const RETURN_AFTER_MS: c_long = 1000;
+
+unsafe extern "C" {
+    fn megapage_set_return_after(milliseconds: c_long);
+}
+
+/// Reads the environment and configures the heap. Runs at the first allocation, which may come before the
+/// C library has an environment; the constructor then runs it again.
+pub fn configure() {
+    let mut buffer = [0; MAX_VALUE];
+    let mut config = Config::DEFAULT;
+    let mut return_after = RETURN_AFTER_MS;
+    if environment_is_ready() {
+        if let Some(heap) =
+            environment_variable(HEAP_VARIABLE, &mut buffer).and_then(|v| Heap::parse(v.to_bytes()))
+        {
+            config.heap = heap;
+        }
+        if let Some(value) = environment_variable(POPULATE_VARIABLE, &mut buffer) {
+            config.populate = value != c"0";
+        }
+        if let Some(bytes) = environment_variable(SHORT_BELOW_VARIABLE, &mut buffer).and_then(figure) {
+            config.short_below = bytes;
+        }
+        if let Some(value) = environment_variable(RETURN_AFTER_VARIABLE, &mut buffer) {
+            return_after = match figure(value) {
+                Some(milliseconds) => c_long::try_from(milliseconds).unwrap_or(c_long::MAX),
+                None if value == c"never" => -1,
+                None => RETURN_AFTER_MS,
+            };
+        }
+    }
+    HEAP.configure(config);
+    // SAFETY: any figure is allowed.
+    unsafe { megapage_set_return_after(return_after) };
+}
+
+fn figure(value: &std::ffi::CStr) -> Option<u64> {
+    value.to_str().ok()?.parse().ok()
+}
+
+/// Before the program's own constructors and `main`, with one thread.
+extern "C" fn start() {
+    configure();
+    let mut buffer = [0; MAX_VALUE];
+    if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
+        && let Ok(words) = SharedWords::open(path)
+    {
+        HEAP.attach_ledger(words, std::process::id());
+    }
+    let for_children = environment_variable(CHILDREN_VARIABLE, &mut buffer) == Some(c"1");
+    // Children never share this process's ledger.
+    remove_environment_variable(LEDGER_VARIABLE);
+    if !for_children {
+        for name in
+            [HEAP_VARIABLE, RETURN_AFTER_VARIABLE, POPULATE_VARIABLE, SHORT_BELOW_VARIABLE, CHILDREN_VARIABLE]
+        {
+            remove_environment_variable(name);
+        }
+        remove_from_environment_list("LD_PRELOAD", |item| {
+            item.rsplit(|&byte| byte == b'/').next() == Some(LIBRARY)
+        });
+    }
+    real_fork();
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
+}
+
+/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
+extern "C" fn end() {
+    let ledger = HEAP.ledger();
+    if ledger.pid() != std::process::id() {
+        return;
+    }
+    ledger.announce_exit();
+    for _ in 0..EXIT_POLLS {
+        if ledger.is_exit_acknowledged() {
+            return;
+        }
+        std::thread::sleep(EXIT_POLL);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+unsafe extern "C" fn fork_prepare() {
+    HEAP.lock_for_fork();
+}
+
+unsafe extern "C" fn fork_parent() {
+    HEAP.unlock_after_fork(false);
+}
+
+unsafe extern "C" fn fork_child() {
+    HEAP.unlock_after_fork(true);
+}
+
+type Fork = unsafe extern "C" fn() -> c_int;
+
+/// The C library's fork(2), looked up once, before any thread exists.
+fn real_fork() -> Option<Fork> {
+    static REAL: OnceLock<Option<Fork>> = OnceLock::new();
+    *REAL.get_or_init(|| {
+        // SAFETY: the name is a C string.
+        let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) };
+        // SAFETY: the C library's `fork` has this type; a null pointer is `None`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<Fork>>(symbol) }
+    })
+}
+
+/// fork(2), refused with ENOMEM where a huge page written after it could not be copied and the child would
+/// be killed (see [`megapage_memory::HugeHeap::before_fork`]).
+#[unsafe(no_mangle)]
+extern "C" fn fork() -> c_int {
+    let Some(real) = real_fork() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    if let Err(errno) = HEAP.before_fork() {
+        set_errno(errno.0);
+        return -1;
+    }
+    // SAFETY: the C library's own function, called as the program would have.
+    unsafe { real() }
+}

@@ -1,0 +1,106 @@
+// mimalloc as one translation unit (after its own src/static.c), with the six primitives that reserve,
+// commit and release memory replaced by ours. The vendored sources are untouched: their definitions of the
+// six are compiled under other names and dropped by the compiler.
+
+#define _DEFAULT_SOURCE
+#include "mimalloc.h"
+#include "mimalloc/internal.h"
+#include "mimalloc/prim.h"
+
+#include "prim/os.c"
+
+#define _mi_prim_mem_init upstream_prim_mem_init
+#define _mi_prim_alloc static __attribute__((unused)) upstream_prim_alloc
+#define _mi_prim_free static __attribute__((unused)) upstream_prim_free
+#define _mi_prim_commit static __attribute__((unused)) upstream_prim_commit
+#define _mi_prim_decommit static __attribute__((unused)) upstream_prim_decommit
+#define _mi_prim_reset static __attribute__((unused)) upstream_prim_reset
+#define _mi_prim_getenv static __attribute__((unused)) upstream_prim_getenv
+#include "prim/prim.c"
+#undef _mi_prim_mem_init
+#undef _mi_prim_alloc
+#undef _mi_prim_free
+#undef _mi_prim_commit
+#undef _mi_prim_decommit
+#undef _mi_prim_reset
+#undef _mi_prim_getenv
+
+#include "prim/prim-tls.c"
+#include "util/libc.c"
+#include "util/options.c"
+#include "util/random.c"
+#include "util/stats.c"
+#include "util/threadlocal.c"
+#include "arena/arena.c"
+#include "arena/arena-alloc.c"
+#include "arena/arena-page.c"
+#include "arena/bitmap-chunk.c"
+#include "arena/bitmap.c"
+#include "alloc/alloc.c"
+#include "alloc/alloc-generic.c"
+#include "alloc/alloc-aligned.c"
+#include "alloc/alloc-posix.c"
+#include "alloc/page.c"
+#include "alloc/page-queue.c"
+#include "heap/heap.c"
+#include "heap/process.c"
+#include "heap/page-map.c"
+#include "heap/subproc.c"
+#include "heap/theap.c"
+#include "profile/sample-guarded.c"
+#include "profile/sample-profile.c"
+#include "profile/pprof.c"
+
+// Defined in lib.rs.
+extern void megapage_configure(void);
+extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr);
+extern int megapage_release(void* addr, size_t size);
+extern int megapage_commit(void* addr, size_t size, bool* is_zero);
+extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
+
+void _mi_prim_mem_init(mi_os_mem_config_t* config) {
+  upstream_prim_mem_init(config);
+  megapage_configure();
+}
+
+int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool commit, bool allow_large,
+                   bool* is_large, bool* is_zero, void** addr) {
+  (void)hint_addr;
+  (void)allow_large;
+  // "Large" would mean pinned: never decommitted. Ours can be, a huge page at a time.
+  *is_large = false;
+  return megapage_reserve(size, try_alignment, commit, is_zero, addr);
+}
+
+int _mi_prim_free(void* addr, size_t size) {
+  return size == 0 ? 0 : megapage_release(addr, size);
+}
+
+int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
+  return megapage_commit(addr, size, is_zero);
+}
+
+int _mi_prim_decommit(void* addr, size_t size, bool* needs_recommit) {
+  return megapage_decommit(addr, size, needs_recommit);
+}
+
+// Resetting is optional ("might be reset at any moment"), and decommitting is what is configured.
+int _mi_prim_reset(void* addr, size_t size) {
+  (void)addr;
+  (void)size;
+  return 0;
+}
+
+// No MIMALLOC_* variable reaches the allocator: one could make it print or work around our primitives.
+int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
+  (void)name;
+  (void)result;
+  (void)result_size;
+  return 0;
+}
+
+// Milliseconds after which freed memory is purged; negative for never.
+void megapage_set_return_after(long milliseconds) {
+  mi_option_set(mi_option_purge_delay, milliseconds);
+  mi_option_set(mi_option_arena_purge_mult, 1);
+}

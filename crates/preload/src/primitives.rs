@@ -1,0 +1,81 @@
+//! What mimalloc's OS layer calls (see src/mimalloc.c, and prim.h for the contract of each).
+
+use crate::{HEAP, lifecycle};
+use std::os::raw::{c_int, c_void};
+
+/// Called once, before anything else here, when mimalloc initialises: at the first allocation.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_configure() {
+    lifecycle::configure();
+}
+
+/// Reserves (and commits) `size` bytes; 0 or an errno.
+///
+/// # Safety
+/// `is_zero` and `address` must be valid for writing, as prim.h promises.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_reserve(
+    size: usize,
+    alignment: usize,
+    commit: bool,
+    is_zero: *mut bool,
+    address: *mut *mut c_void,
+) -> c_int {
+    match HEAP.reserve(size, alignment, commit) {
+        Ok(reserved) => {
+            // SAFETY: valid for writing, by the contract.
+            unsafe {
+                *is_zero = reserved.clean;
+                *address = reserved.address as *mut c_void;
+            }
+            0
+        }
+        Err(errno) => {
+            // SAFETY: as above.
+            unsafe { *address = std::ptr::null_mut() };
+            errno.0
+        }
+    }
+}
+
+/// Releases what `megapage_reserve` returned; 0 or an errno.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
+    HEAP.release(address as usize, size).map_or_else(|errno| errno.0, |()| 0)
+}
+
+/// Commits a part of a reserved range; 0 or an errno.
+///
+/// # Safety
+/// `is_zero` must be valid for writing, as prim.h promises.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_commit(address: *mut c_void, size: usize, is_zero: *mut bool) -> c_int {
+    match HEAP.commit(address as usize, size) {
+        Ok(clean) => {
+            // SAFETY: valid for writing, by the contract.
+            unsafe { *is_zero = clean };
+            0
+        }
+        Err(errno) => errno.0,
+    }
+}
+
+/// Decommits a part of a reserved range; 0 or an errno.
+///
+/// # Safety
+/// `needs_recommit` must be valid for writing, as prim.h promises.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_decommit(
+    address: *mut c_void,
+    size: usize,
+    needs_recommit: *mut bool,
+) -> c_int {
+    match HEAP.decommit(address as usize, size) {
+        Ok(needed) => {
+            // SAFETY: valid for writing, by the contract.
+            unsafe { *needs_recommit = needed };
+            0
+        }
+        Err(errno) => errno.0,
+    }
+}
