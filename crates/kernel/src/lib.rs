@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod cgroup;
 mod environment;
 mod heap;
 pub mod hugetlb;
@@ -15,6 +16,7 @@ mod lock;
 mod meminfo;
 mod root;
 mod shared;
+pub mod thp;
 mod user;
 
 pub use environment::{
