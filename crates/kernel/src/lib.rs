@@ -12,6 +12,8 @@ pub mod cgroup;
 mod environment;
 mod heap;
 pub mod hugetlb;
+pub mod identity;
+pub mod limits;
 mod lock;
 mod meminfo;
 mod root;

@@ -1,0 +1,299 @@
+//! Who a user or a process is: accounts, groups, capabilities, confinement.
+//!
+//! File-level obligation of the unsafe code: the C library's reentrant look-ups get a buffer that outlives
+//! every pointer they store in it, and what they point to is copied before the buffer goes.
+
+#![allow(unsafe_code)]
+
+use crate::{KernelError, KernelRoot};
+use megapage_units::Pid;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The login name.
+    pub name: String,
+    /// The user.
+    pub uid: u32,
+    /// The group that a login starts with.
+    pub gid: u32,
+    /// All groups of a login, `gid` among them.
+    pub groups: Vec<u32>,
+}
+
+/// The largest buffer tried for one entry of the name service.
+const LARGEST_ENTRY: usize = 1 << 20;
+
+/// The account with this login name or, where there is none and the name is a figure, with this user number.
+/// `Ok(None)`: no such account. Source: getpwnam_r(3), getgrouplist(3).
+pub fn account(name: &str) -> io::Result<Option<Account>> {
+    // A name with a zero byte in it can't be an account's.
+    let Ok(text) = CString::new(name) else { return Ok(None) };
+    // SAFETY: per `lookup`, the pointers are valid for the call, and the buffer's length is its own.
+    let by_name = lookup(|entry, buffer, length, found| unsafe {
+        libc::getpwnam_r(text.as_ptr(), entry, buffer, length, found)
+    })?;
+    match (by_name, name.parse()) {
+        (None, Ok(uid)) => account_of(uid),
+        (found, _) => found.map(with_groups).transpose(),
+    }
+}
+
+/// The account of a user number; `Ok(None)`: it has none. Source: getpwuid_r(3).
+pub fn account_of(uid: u32) -> io::Result<Option<Account>> {
+    // SAFETY: as in `account`.
+    lookup(|entry, buffer, length, found| unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) })?
+        .map(with_groups)
+        .transpose()
+}
+
+/// Runs one look-up with growing buffers, and copies what it finds. The groups are left empty.
+fn lookup(
+    mut call: impl FnMut(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
+) -> io::Result<Option<Account>> {
+    let mut buffer: Vec<libc::c_char> = vec![0; 4096];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        match call(entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the call stored a valid entry there, whose strings lie in `buffer`.
+                let (entry, name) = unsafe { (&*found, CStr::from_ptr((*found).pw_name)) };
+                return Ok(Some(Account {
+                    name: name.to_string_lossy().into_owned(),
+                    uid: entry.pw_uid,
+                    gid: entry.pw_gid,
+                    groups: Vec::new(),
+                }));
+            }
+            libc::ERANGE if buffer.len() < LARGEST_ENTRY => buffer.resize(buffer.len() * 4, 0),
+            // What the manual page lists, beside 0, as "not found" on some systems.
+            libc::ENOENT | libc::ESRCH => return Ok(None),
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+fn with_groups(mut account: Account) -> io::Result<Account> {
+    // NGROUPS_MAX: a process can't have more.
+    const MOST_GROUPS: usize = 65_536;
+    let name = CString::new(account.name.as_str()).map_err(io::Error::other)?;
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut count = groups.len() as libc::c_int;
+        // SAFETY: `groups` has room for `count` entries, and the name is a C string.
+        let result =
+            unsafe { libc::getgrouplist(name.as_ptr(), account.gid, groups.as_mut_ptr(), &mut count) };
+        if result >= 0 {
+            groups.truncate(count.max(0) as usize);
+            account.groups = groups;
+            return Ok(account);
+        }
+        if groups.len() >= MOST_GROUPS {
+            return Err(io::Error::other(format!("{} is in too many groups", account.name)));
+        }
+        groups.resize(groups.len() * 4, 0);
+    }
+}
+
+/// The name of a group; `None` where it has none. Source: getgrgid_r(3).
+pub fn group_name(gid: u32) -> Option<String> {
+    let mut buffer: Vec<libc::c_char> = vec![0; 4096];
+    loop {
+        let mut entry = MaybeUninit::<libc::group>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: every pointer is valid for the call, and the buffer's length is its own.
+        let result = unsafe {
+            libc::getgrgid_r(gid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
+        };
+        match result {
+            0 if !found.is_null() => {
+                // SAFETY: the call stored a valid entry there, whose name lies in `buffer`.
+                let name = unsafe { CStr::from_ptr((*found).gr_name) };
+                return Some(name.to_string_lossy().into_owned());
+            }
+            libc::ERANGE if buffer.len() < LARGEST_ENTRY => buffer.resize(buffer.len() * 4, 0),
+            _ => return None,
+        }
+    }
+}
+
+/// A set of capabilities (capabilities(7)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// No capability.
+    pub const NONE: Capabilities = Capabilities(0);
+
+    /// CAP_IPC_LOCK: SHM_HUGETLB without being in `vm.hugetlb_shm_group`; no limit on locked memory.
+    pub fn ipc_lock(self) -> bool {
+        self.has(14)
+    }
+
+    /// CAP_SYS_PTRACE: looking at processes of other users.
+    pub fn sys_ptrace(self) -> bool {
+        self.has(19)
+    }
+
+    /// CAP_SYS_ADMIN: mounting, among much else.
+    pub fn sys_admin(self) -> bool {
+        self.has(21)
+    }
+
+    /// CAP_SYS_NICE: process_madvise(2) on another process.
+    pub fn sys_nice(self) -> bool {
+        self.has(23)
+    }
+
+    fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 != 0
+    }
+}
+
+/// What the kernel says in `/proc/PID/status` of a process's rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The effective user.
+    pub uid: u32,
+    /// The effective group.
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// The effective capabilities, in the process's user namespace.
+    pub capabilities: Capabilities,
+    /// 0: no seccomp; 1: strict; 2: a filter. `None` on a kernel without it.
+    pub seccomp: Option<u32>,
+    /// Whether exec can't grant privileges (PR_SET_NO_NEW_PRIVS).
+    pub no_new_privileges: bool,
+}
+
+impl Credentials {
+    /// Of process `pid`, or of the caller.
+    pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<Credentials, KernelError> {
+        let path = pid.map_or("proc/self/status".to_string(), |pid| format!("proc/{pid}/status"));
+        let text = root.read(&path)?;
+        let field = |name: &str| {
+            text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+        };
+        let missing = |name: &str| KernelError::Parse {
+            path: root.path(&path),
+            line: 1,
+            what: format!("expected a line '{name}:' with figures"),
+        };
+        // real, effective, saved, file system
+        let effective = |name: &str| -> Result<u32, KernelError> {
+            let figure = field(name).and_then(|text| text.split_whitespace().nth(1));
+            figure.and_then(|figure| figure.parse().ok()).ok_or_else(|| missing(name))
+        };
+        let capabilities = field("CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+        Ok(Credentials {
+            uid: effective("Uid")?,
+            gid: effective("Gid")?,
+            groups: field("Groups")
+                .unwrap_or_default()
+                .split_whitespace()
+                .filter_map(|figure| figure.parse().ok())
+                .collect(),
+            capabilities: Capabilities(capabilities.ok_or_else(|| missing("CapEff"))?),
+            seccomp: field("Seccomp").and_then(|figure| figure.parse().ok()),
+            no_new_privileges: field("NoNewPrivs") == Some("1"),
+        })
+    }
+}
+
+/// Whether the caller's user namespace is not the machine's own: capabilities then hold within it only.
+///
+/// The initial namespace maps all users to themselves (user_namespaces(7)); so might another, which can't be
+/// told apart and behaves the same for what is asked here.
+pub fn in_user_namespace(root: &KernelRoot) -> bool {
+    root.read("proc/self/uid_map").is_ok_and(|text| {
+        let figures: Vec<&str> = text.split_whitespace().collect();
+        figures != ["0", "0", "4294967295"]
+    })
+}
+
+/// The file that says that this is a container, where there is one.
+pub fn container(root: &KernelRoot) -> Option<String> {
+    // Left by docker, podman and CRI-O, and systemd respectively.
+    for mark in [".dockerenv", "run/.containerenv", "run/systemd/container"] {
+        if root.read(mark).is_ok() {
+            return Some(format!("/{mark}"));
+        }
+    }
+    // Set by systemd-nspawn, LXC and podman for the first process.
+    let environment = root.read("proc/1/environ").unwrap_or_default();
+    let mark = environment.split('\0').find(|entry| entry.starts_with("container="));
+    mark.map(|mark| format!("/proc/1/environ: {mark}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn accounts_are_found_by_name_and_by_number() {
+        let root = account("root").unwrap().unwrap();
+        assert_eq!((root.uid, root.gid), (0, 0));
+        assert!(root.groups.contains(&0));
+        assert_eq!(account("0").unwrap(), Some(root));
+        assert_eq!(account("no-such-user-here").unwrap(), None);
+        assert_eq!(account("nul\0byte").unwrap(), None);
+        assert_eq!(account_of(4_000_000_001).unwrap(), None);
+        assert_eq!(group_name(0).as_deref(), Some("root"));
+        assert_eq!(group_name(4_000_000_001), None);
+    }
+
+    #[test]
+    fn credentials_are_those_of_the_effective_user() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("proc/9")).unwrap();
+        fs::write(
+            directory.path().join("proc/9/status"),
+            "Name:\tx\nUid:\t1000\t33\t1000\t1000\nGid:\t5\t6\t5\t5\nGroups:\t6 27 \n\
+             CapEff:\t0000000000804000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n",
+        )
+        .unwrap();
+        let root = KernelRoot::captured(directory.path());
+        let credentials = Credentials::read(&root, Some(Pid(9))).unwrap();
+        assert_eq!((credentials.uid, credentials.gid), (33, 6));
+        assert_eq!(credentials.groups, [6, 27]);
+        assert!(credentials.capabilities.ipc_lock() && credentials.capabilities.sys_nice());
+        assert!(!credentials.capabilities.sys_ptrace() && !credentials.capabilities.sys_admin());
+        assert_eq!(credentials.seccomp, Some(2));
+        assert!(credentials.no_new_privileges);
+        fs::write(directory.path().join("proc/9/status"), "Name:\tx\n").unwrap();
+        let error = Credentials::read(&root, Some(Pid(9))).unwrap_err().to_string();
+        assert!(error.contains("expected a line 'Uid:'"), "{error}");
+    }
+
+    #[test]
+    fn containers_and_namespaces_are_known_by_their_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(directory.path());
+        assert_eq!(container(&root), None);
+        assert!(!in_user_namespace(&root));
+        fs::create_dir_all(directory.path().join("proc/self")).unwrap();
+        fs::create_dir_all(directory.path().join("proc/1")).unwrap();
+        fs::write(directory.path().join("proc/self/uid_map"), "         0          0 4294967295\n").unwrap();
+        assert!(!in_user_namespace(&root));
+        fs::write(directory.path().join("proc/self/uid_map"), "0 100000 65536\n").unwrap();
+        assert!(in_user_namespace(&root));
+        fs::write(directory.path().join("proc/1/environ"), "TERM=x\0container=lxc\0").unwrap();
+        assert_eq!(container(&root).as_deref(), Some("/proc/1/environ: container=lxc"));
+        fs::write(directory.path().join(".dockerenv"), "").unwrap();
+        assert_eq!(container(&root).as_deref(), Some("/.dockerenv"));
+    }
+
+    #[test]
+    fn the_caller_can_be_read() {
+        let own = Credentials::read(&KernelRoot::live(), None).unwrap();
+        assert_eq!(own.uid, crate::effective_uid());
+    }
+}
