@@ -16,6 +16,7 @@ pub mod identity;
 pub mod limits;
 mod lock;
 mod meminfo;
+pub mod probe;
 mod root;
 mod shared;
 pub mod thp;

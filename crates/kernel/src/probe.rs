@@ -1,0 +1,456 @@
+//! Trials: whether a user is given a huge page, found out by asking for one in a child process.
+//!
+//! A trial takes one huge page for a moment and leaves nothing behind. It runs in a child of the caller, so
+//! that what kills it (SIGBUS, seccomp) kills nothing else, and that it may become another user. The child
+//! keeps the caller's control group, namespaces and seccomp filter.
+//!
+//! File-level obligation: between fork and exit the child only makes system calls and touches memory that
+//! it has mapped itself or that was prepared before the fork; it allocates nothing, takes no lock, and leaves
+//! by _exit(2) or a signal. Other threads of the caller may have held any lock at the fork.
+
+#![allow(unsafe_code)]
+
+use crate::{KernelRoot, limits::Limit};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr;
+
+/// After this many seconds a child that has not answered is killed.
+const PATIENCE_S: u32 = 10;
+
+/// Whom a trial's child becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assumed {
+    /// Real, effective and saved user. Becoming another than the caller needs CAP_SETUID, and drops all
+    /// capabilities unless it is 0.
+    pub uid: u32,
+    /// Real, effective and saved group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// RLIMIT_MEMLOCK, which SHM_HUGETLB depends on; `None`: the caller's.
+    pub locked: Option<Limit>,
+}
+
+/// What is asked of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// mmap(2) with MAP_HUGETLB of one private page, then a write to it.
+    MapHugetlb(PageSize),
+    /// shmget(2) with SHM_HUGETLB of one page, then a write to it.
+    ShmHugetlb(PageSize),
+    /// shmget(2) with SHM_HUGETLB and SHM_NORESERVE of `bytes`, without touching any: asks for the permission
+    /// alone, whatever the pool holds.
+    ShmPermission {
+        /// The pool.
+        size: PageSize,
+        /// The size of the segment.
+        bytes: Bytes,
+    },
+    /// A new file in this directory of a hugetlbfs mount, one page long, mapped shared and written.
+    /// The file is removed as soon as it is open.
+    Hugetlbfs {
+        /// The mount point or a directory below it.
+        directory: PathBuf,
+        /// The mount's page size.
+        size: PageSize,
+    },
+    /// madvise(MADV_HUGEPAGE) on one aligned region of 2 MiB, then a write to it.
+    MadviseThp,
+    /// madvise(MADV_POPULATE_WRITE) on one base page (Linux 5.14).
+    PopulateWrite,
+    /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux 6.1).
+    CollapseOther,
+}
+
+/// What the kernel answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The page is there, and huge where that was asked for.
+    Obtained,
+    /// Every call succeeded, but the kernel mapped base pages.
+    BasePages,
+    /// A system call failed.
+    Refused {
+        /// Its name.
+        call: &'static str,
+        /// Why, as errno(3).
+        errno: i32,
+    },
+    /// The child was killed by this signal at the first write: SIGBUS where the page was not to be had.
+    Killed(i32),
+}
+
+/// The calls that can fail, in the numbering of the child's answer.
+const CALLS: [&str; 12] = [
+    "setrlimit",
+    "setgroups",
+    "setresgid",
+    "setresuid",
+    "mmap",
+    "shmget",
+    "shmat",
+    "open",
+    "ftruncate",
+    "madvise",
+    "fork",
+    "process_madvise",
+];
+
+/// How many of [`CALLS`] belong to becoming another user, and say nothing about huge pages.
+const ASSUMING: usize = 4;
+
+/// What the child writes to its pipe: an index of [`CALLS`] and an errno, or `SUCCESS` and an address.
+type Record = [u64; 2];
+const SUCCESS: u64 = u64::MAX;
+
+/// Makes one trial, as the caller or as somebody else.
+///
+/// # Errors
+/// When the trial could not be made at all: no child, another user not to be assumed, or no answer within
+/// ten seconds.
+pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
+    let file = match trial {
+        Trial::Hugetlbfs { directory, .. } => {
+            let path = directory.join(format!(".megapage-trial.{}", std::process::id()));
+            CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?
+        }
+        _ => CString::default(),
+    };
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: the child runs `child` alone, which keeps the file-level obligation.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: this is the child; everything it is given was made before the fork.
+        unsafe { child(who, trial, &file, writer.as_raw_fd()) }
+    }
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    drop(writer);
+    let mut bytes = [0; size_of::<Record>()];
+    let answered = File::from(reader).read_exact(&mut bytes);
+    let (first, second) = bytes.split_at(8);
+    let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight of them"));
+    let record = answered.map(|()| (number(first), number(second)));
+    let huge = match record {
+        // The child waits, so that its mappings can be looked at.
+        Ok((SUCCESS, address)) if *trial == Trial::MadviseThp => {
+            Some(anonymous_huge_at(&KernelRoot::live(), Pid(pid), address))
+        }
+        _ => None,
+    };
+    let signal = reap(pid)?;
+    match record {
+        Ok((SUCCESS, _)) => match huge.transpose()? {
+            Some(Bytes::ZERO) => Ok(Answer::BasePages),
+            _ => Ok(Answer::Obtained),
+        },
+        Ok((call, errno)) => {
+            let errno = errno as i32;
+            let call = call as usize;
+            let name = CALLS[call.min(CALLS.len() - 1)];
+            if call < ASSUMING {
+                let error = io::Error::from_raw_os_error(errno);
+                return Err(io::Error::new(error.kind(), format!("{name} for the trial: {error}")));
+            }
+            Ok(Answer::Refused { call: name, errno })
+        }
+        Err(_) if signal == Some(libc::SIGALRM) => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE_S} s")))
+        }
+        Err(error) => signal.map(Answer::Killed).ok_or(error),
+    }
+}
+
+/// Ends the child, if it has not ended by itself, and says which signal it died of before that.
+fn reap(pid: libc::pid_t) -> io::Result<Option<i32>> {
+    // The pipe is at its end or holds an answer: either way the child has nothing left to do. It is ours and
+    // not yet waited for, so that the number can't be another process's. A signal that is already on its way
+    // to a dying child stays the one that is reported.
+    // SAFETY: kill(2) touches no memory of ours.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid for the call.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
+            return Ok(libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// `AnonHugePages` of the mapping that holds `address`.
+fn anonymous_huge_at(root: &KernelRoot, pid: Pid, address: u64) -> io::Result<Bytes> {
+    let text = root.read(format!("proc/{pid}/smaps")).map_err(io::Error::other)?;
+    let mut inside = false;
+    for line in text.lines() {
+        if let Some((start, end)) = line.split_once(' ').and_then(|(range, _)| range.split_once('-'))
+            && let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
+        {
+            inside = (start..end).contains(&address);
+        } else if inside && let Some(figure) = line.strip_prefix("AnonHugePages:") {
+            let kib = figure.trim().trim_end_matches(" kB").parse().map_err(io::Error::other)?;
+            return Ok(Bytes::kib(kib));
+        }
+    }
+    Err(io::Error::other(format!("/proc/{pid}/smaps has no mapping at {address:x}")))
+}
+
+/// The child's whole life.
+///
+/// # Safety
+/// To be called in a newly forked child, with a descriptor that it may write to.
+unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: RawFd) -> ! {
+    // SAFETY: for the whole block, system calls with valid arguments, and writes to memory mapped here.
+    unsafe {
+        // The Rust runtime reports a SIGBUS as a stack overflow where it can; the parent wants the signal.
+        libc::signal(libc::SIGBUS, libc::SIG_DFL);
+        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        let result = match become_user(who) {
+            Ok(()) => {
+                // An ordinary process of that user: visible to the user's other processes. Dying is
+                // expected, and wants no core (a limit of 1 also keeps one from a core_pattern pipe).
+                libc::prctl(libc::PR_SET_DUMPABLE, 1);
+                let core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+                libc::setrlimit(libc::RLIMIT_CORE, &core);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::alarm(PATIENCE_S);
+                run(trial, file, answer)
+            }
+            Err(failure) => Err(failure),
+        };
+        let record: Record = match result {
+            Ok(address) => [SUCCESS, address as u64],
+            Err(Failure(call, errno)) => [call, errno as u64],
+        };
+        libc::write(answer, record.as_ptr().cast(), size_of::<Record>());
+        // Until the parent has looked and kills us, or the alarm does.
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+/// An index of [`CALLS`], and why it failed.
+struct Failure(u64, i32);
+
+/// Turns a call's result into a [`Failure`] where it is -1.
+fn check<T: PartialEq + From<i8>>(call: &str, result: T) -> Result<T, Failure> {
+    if result != T::from(-1) {
+        return Ok(result);
+    }
+    let index = CALLS.iter().position(|name| *name == call).unwrap_or(CALLS.len() - 1);
+    // SAFETY: the C library's own errno, which it says is always there.
+    Err(Failure(index as u64, unsafe { *libc::__errno_location() }))
+}
+
+/// # Safety
+/// As [`child`].
+unsafe fn become_user(who: Option<&Assumed>) -> Result<(), Failure> {
+    let Some(who) = who else { return Ok(()) };
+    // SAFETY: for the whole block, system calls whose pointers are to values that live here. They are made
+    // directly: the C library's wrappers would signal threads that this child does not have.
+    unsafe {
+        if let Some(Limit(locked)) = who.locked {
+            let cur = locked.map_or(libc::RLIM_INFINITY, |bytes| bytes.0);
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit);
+            limit = libc::rlimit { rlim_cur: cur, rlim_max: limit.rlim_max.max(cur) };
+            check("setrlimit", libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit))?;
+        }
+        if libc::geteuid() == 0 {
+            check("setgroups", libc::syscall(libc::SYS_setgroups, who.groups.len(), who.groups.as_ptr()))?;
+        }
+        check("setresgid", libc::syscall(libc::SYS_setresgid, who.gid, who.gid, who.gid))?;
+        check("setresuid", libc::syscall(libc::SYS_setresuid, who.uid, who.uid, who.uid))?;
+    }
+    Ok(())
+}
+
+/// Makes the trial; returns the address that was written.
+///
+/// # Safety
+/// As [`child`].
+unsafe fn run(trial: &Trial, file: &CString, answer: RawFd) -> Result<usize, Failure> {
+    const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: for the whole block, mappings at addresses of the kernel's choice overlap nothing; only they
+    // are written to, within their length; the file's name is a C string.
+    unsafe {
+        match trial {
+            Trial::MapHugetlb(size) => {
+                let flags = ANONYMOUS | libc::MAP_HUGETLB | hugetlb_size(*size);
+                let address = map(size.bytes(), flags, -1)?;
+                write_to(address);
+                Ok(address)
+            }
+            Trial::ShmHugetlb(size) => {
+                let flags = libc::IPC_CREAT | libc::SHM_HUGETLB | hugetlb_size(*size) | 0o600;
+                let id = check("shmget", libc::shmget(libc::IPC_PRIVATE, size.bytes().0 as usize, flags))?;
+                let attached = check("shmat", libc::shmat(id, ptr::null(), 0) as isize);
+                // From here on it lives no longer than it is attached.
+                libc::shmctl(id, libc::IPC_RMID, ptr::null_mut());
+                let address = attached? as usize;
+                write_to(address);
+                Ok(address)
+            }
+            Trial::ShmPermission { size, bytes } => {
+                let flags =
+                    libc::IPC_CREAT | libc::SHM_HUGETLB | libc::SHM_NORESERVE | hugetlb_size(*size) | 0o600;
+                let id = check("shmget", libc::shmget(libc::IPC_PRIVATE, bytes.0 as usize, flags))?;
+                libc::shmctl(id, libc::IPC_RMID, ptr::null_mut());
+                Ok(0)
+            }
+            Trial::Hugetlbfs { size, .. } => {
+                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+                let descriptor = check("open", libc::open(file.as_ptr(), flags, 0o600))?;
+                libc::unlink(file.as_ptr());
+                check("ftruncate", libc::ftruncate(descriptor, size.bytes().0 as i64))?;
+                let address = map(size.bytes(), libc::MAP_SHARED, descriptor)?;
+                write_to(address);
+                Ok(address)
+            }
+            Trial::MadviseThp => {
+                let address = map(Bytes(2 * HUGE_2M as u64), ANONYMOUS, -1)?.next_multiple_of(HUGE_2M);
+                let pointer = ptr::without_provenance_mut(address);
+                check("madvise", libc::madvise(pointer, HUGE_2M, libc::MADV_HUGEPAGE))?;
+                write_to(address);
+                Ok(address)
+            }
+            Trial::PopulateWrite => {
+                let address = map(Bytes(4096), ANONYMOUS, -1)?;
+                let pointer = ptr::without_provenance_mut(address);
+                check("madvise", libc::madvise(pointer, 4096, libc::MADV_POPULATE_WRITE))?;
+                Ok(address)
+            }
+            Trial::CollapseOther => collapse_other(answer),
+        }
+    }
+}
+
+/// Collapses a region of a child of this child.
+///
+/// # Safety
+/// As [`child`].
+unsafe fn collapse_other(answer: RawFd) -> Result<usize, Failure> {
+    // SAFETY: for the whole block, as in `run`; the descriptors are this process's own.
+    unsafe {
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let address = map(Bytes(2 * HUGE_2M as u64), anonymous, -1)?.next_multiple_of(HUGE_2M);
+        let mut ready = [-1; 2];
+        check("fork", libc::pipe2(ready.as_mut_ptr(), libc::O_CLOEXEC))?;
+        let target = check("fork", libc::fork())?;
+        if target == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // An alarm is not inherited.
+            libc::alarm(PATIENCE_S);
+            libc::close(answer);
+            write_to(address);
+            libc::write(ready[1], ptr::from_ref(&0u8).cast(), 1);
+            loop {
+                libc::pause();
+            }
+        }
+        libc::close(ready[1]);
+        let mut byte = 0u8;
+        libc::read(ready[0], ptr::from_mut(&mut byte).cast(), 1);
+        let descriptor = libc::syscall(libc::SYS_pidfd_open, target, 0);
+        let range = libc::iovec { iov_base: ptr::without_provenance_mut(address), iov_len: HUGE_2M };
+        let range = ptr::from_ref(&range);
+        let result = check("process_madvise", descriptor).and_then(|descriptor| {
+            let advised =
+                libc::syscall(libc::SYS_process_madvise, descriptor, range, 1, libc::MADV_COLLAPSE, 0);
+            check("process_madvise", advised)
+        });
+        libc::kill(target, libc::SIGKILL);
+        libc::waitpid(target, ptr::null_mut(), 0);
+        result.map(|_| address)
+    }
+}
+
+/// # Safety
+/// `flags` without MAP_FIXED.
+unsafe fn map(length: Bytes, flags: i32, descriptor: RawFd) -> Result<usize, Failure> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let address = unsafe { libc::mmap(ptr::null_mut(), length.0 as usize, protection, flags, descriptor, 0) };
+    check("mmap", address as isize).map(|address| address as usize)
+}
+
+/// # Safety
+/// `address` must be that of a writable mapping which nothing else uses. The write may raise SIGBUS.
+unsafe fn write_to(address: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(1) };
+}
+
+/// The bits of mmap(2)'s and shmget(2)'s flags that choose a page size (the same in both).
+fn hugetlb_size(size: PageSize) -> i32 {
+    (size.bytes().0.trailing_zeros() << libc::MAP_HUGE_SHIFT) as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_impossible_page_size_is_refused_without_harm() {
+        let size = PageSize::new(1 << 40).unwrap();
+        let answer = attempt(None, &Trial::MapHugetlb(size)).unwrap();
+        assert_eq!(answer, Answer::Refused { call: "mmap", errno: libc::EINVAL });
+    }
+
+    #[test]
+    fn a_file_outside_of_hugetlbfs_is_only_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_path_buf();
+        let trial = Trial::Hugetlbfs { directory: path.clone(), size: PageSize::HUGE_2M };
+        assert_eq!(attempt(None, &trial).unwrap(), Answer::Obtained);
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "nothing is left behind");
+        let trial = Trial::Hugetlbfs { directory: path.join("none"), size: PageSize::HUGE_2M };
+        assert_eq!(attempt(None, &trial).unwrap(), Answer::Refused { call: "open", errno: libc::ENOENT });
+    }
+
+    #[test]
+    fn becoming_somebody_else_needs_root() {
+        let nobody = Assumed { uid: 65_534, gid: 65_534, groups: vec![65_534], locked: None };
+        let result = attempt(Some(&nobody), &Trial::PopulateWrite);
+        if crate::effective_uid() == 0 {
+            assert_eq!(result.unwrap(), Answer::Obtained);
+            // What only the assumed user is refused: root's own directory.
+            let directory = tempfile::tempdir().unwrap();
+            let trial = Trial::Hugetlbfs { directory: directory.path().into(), size: PageSize::HUGE_2M };
+            let answer = attempt(Some(&nobody), &trial).unwrap();
+            assert_eq!(answer, Answer::Refused { call: "open", errno: libc::EACCES });
+        } else {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+    }
+
+    #[test]
+    fn the_mapping_is_found_by_its_address() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("proc/5")).unwrap();
+        std::fs::write(
+            directory.path().join("proc/5/smaps"),
+            "1000-2000 rw-p 00000000 00:00 0 \nAnonHugePages:  4096 kB\nVmFlags: rd wr \n\
+             200000-400000 rw-p 00000000 00:00 0 \nRss:  4 kB\nAnonHugePages:  2048 kB\n\
+             400000-500000 rw-p 00000000 00:00 0  [heap]\nAnonHugePages:  0 kB\n",
+        )
+        .unwrap();
+        let root = KernelRoot::captured(directory.path());
+        let at = |address| anonymous_huge_at(&root, Pid(5), address);
+        assert_eq!(at(0x20_0000).unwrap(), Bytes::mib(2));
+        assert_eq!(at(0x40_0000).unwrap(), Bytes::ZERO);
+        assert!(at(0x60_0000).is_err());
+    }
+}
