@@ -20,6 +20,8 @@ pub mod probe;
 mod root;
 mod shared;
 pub mod thp;
+pub mod process;
+pub mod smaps;
 mod user;
 
 pub use environment::{
