@@ -11,6 +11,7 @@
 pub mod cgroup;
 mod environment;
 mod heap;
+pub mod exec;
 pub mod hugetlb;
 pub mod identity;
 pub mod limits;
@@ -36,4 +37,4 @@ pub use lock::{Lock, Locked};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};
-pub use user::effective_uid;
+pub use user::{effective_gid, effective_uid};

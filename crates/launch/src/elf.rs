@@ -1,0 +1,156 @@
+//! One ELF file: the facts that decide which mechanism can reach it. Nothing is executed.
+
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
+use object::{Endianness, Object, ObjectSection, ReadCache, elf};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// Names that a 64-bit ELF file asks for and gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElfFacts {
+    /// `e_machine` of the ELF header.
+    pub machine: u16,
+    /// Whether the file is position-independent (ET_DYN).
+    pub position_independent: bool,
+    /// PT_INTERP: the dynamic loader; `None` in a static executable and in most libraries.
+    pub loader: Option<String>,
+    /// DT_NEEDED, in order.
+    pub needed: Vec<String>,
+    /// DT_RPATH and DT_RUNPATH, split at the colons, `$ORIGIN` left in.
+    pub run_paths: Vec<String>,
+    /// Undefined dynamic symbols.
+    pub imports: Vec<String>,
+    /// Those of [`TELLING_EXPORTS`] that the file defines dynamically.
+    pub exports: Vec<&'static str>,
+    /// Whether a Go linker made it (`.note.go.buildid` or `.go.buildinfo`).
+    pub go: bool,
+    /// Whether it holds glibc's table of tunables with `glibc.malloc.hugetlb` in it: true of glibc's own
+    /// dynamic loader since 2.35, and of static programs that were linked with such a glibc.
+    pub heap_tunable: bool,
+}
+
+/// Exports that tell what a file is: an allocator, or a language runtime.
+pub const TELLING_EXPORTS: [&str; 8] = [
+    "malloc",
+    "mallocx",
+    "mi_malloc",
+    "tc_malloc",
+    "Py_BytesMain",
+    "zend_startup",
+    "napi_create_function",
+    "JLI_Launch",
+];
+
+const TUNABLE: &[u8] = b"glibc.malloc.hugetlb\0";
+
+/// What a file is, as far as execve(2) cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A 64-bit ELF file.
+    Elf64(ElfFacts),
+    /// A 32-bit ELF file; its `e_machine`.
+    Elf32(u16),
+    /// Begins with `#!`: the rest of that line, without the blanks around it.
+    Script(String),
+    /// Something else: execvp(3) hands it to `/bin/sh`.
+    Other,
+}
+
+/// Reads what `path` is. InvalidData for a file that begins as ELF and is not well-formed.
+pub fn inspect_file(path: &Path) -> io::Result<FileKind> {
+    let mut file = File::open(path)?;
+    // The kernel looks at the first 256 bytes (BINPRM_BUF_SIZE) for the line of a script.
+    let mut start = Vec::with_capacity(256);
+    file.by_ref().take(256).read_to_end(&mut start)?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let end = line.iter().position(|&byte| byte == b'\n').unwrap_or(line.len());
+        return Ok(FileKind::Script(String::from_utf8_lossy(&line[..end]).trim().to_string()));
+    }
+    if !start.starts_with(&elf::ELFMAG) {
+        return Ok(FileKind::Other);
+    }
+    match start.get(4) {
+        Some(&elf::ELFCLASS64) => {}
+        Some(&elf::ELFCLASS32) if start.len() >= 20 => {
+            return Ok(FileKind::Elf32(u16::from_le_bytes([start[18], start[19]])));
+        }
+        _ => return Err(malformed("an ELF header of no known class")),
+    }
+    file.seek(SeekFrom::Start(0))?;
+    let cache = ReadCache::new(file);
+    inspect_elf(&cache).map(FileKind::Elf64)
+}
+
+fn malformed(what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
+    let file: ElfFile64<'_, Endianness, &ReadCache<File>> = ElfFile64::parse(data).map_err(malformed)?;
+    let endian = file.endian();
+    let header = file.elf_header();
+    let mut facts = ElfFacts {
+        machine: header.e_machine(endian),
+        position_independent: header.e_type(endian) == elf::ET_DYN,
+        go: file.section_by_name(".note.go.buildid").is_some()
+            || file.section_by_name(".go.buildinfo").is_some(),
+        ..ElfFacts::default()
+    };
+    // One read of the whole table: the cache would keep one entry for each name.
+    let strings: &[u8] = match file.section_by_name(".dynstr") {
+        Some(section) => section.data().map_err(malformed)?,
+        None => &[],
+    };
+    let name = |offset: u64| -> &[u8] {
+        let rest = strings.get(offset as usize..).unwrap_or_default();
+        &rest[..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())]
+    };
+    let text = |offset: u64| String::from_utf8_lossy(name(offset)).into_owned();
+
+    for segment in file.elf_program_headers() {
+        if let Some(loader) = segment.interpreter(endian, data).map_err(malformed)? {
+            facts.loader = Some(String::from_utf8_lossy(loader).into_owned());
+        }
+        for entry in segment.dynamic(endian, data).map_err(malformed)?.unwrap_or_default() {
+            let value = entry.d_val(endian);
+            match entry.tag32(endian) {
+                Some(elf::DT_NEEDED) => facts.needed.push(text(value)),
+                Some(elf::DT_RPATH | elf::DT_RUNPATH) => {
+                    facts.run_paths.extend(text(value).split(':').map(str::to_string));
+                }
+                _ => {}
+            }
+        }
+    }
+    for symbol in file.elf_dynamic_symbol_table().iter() {
+        let offset = u64::from(symbol.st_name(endian));
+        if offset == 0 {
+            continue;
+        }
+        if symbol.is_undefined(endian) {
+            facts.imports.push(text(offset));
+        } else if let Some(&export) = TELLING_EXPORTS.iter().find(|export| export.as_bytes() == name(offset))
+        {
+            facts.exports.push(export);
+        }
+    }
+    // The table of tunables has pointers to be relocated, hence this section.
+    if let Some(section) = file.section_by_name(".data.rel.ro") {
+        let bytes = section.data().map_err(malformed)?;
+        facts.heap_tunable = bytes.windows(TUNABLE.len()).any(|window| window == TUNABLE);
+    }
+    Ok(facts)
+}
+
+/// The usual name of an `e_machine` value; its figure where it is none of the common ones.
+pub fn machine_name(machine: u16) -> String {
+    match machine {
+        elf::EM_X86_64 => "x86-64".into(),
+        elf::EM_386 => "i386".into(),
+        elf::EM_AARCH64 => "aarch64".into(),
+        elf::EM_ARM => "arm".into(),
+        elf::EM_RISCV => "riscv".into(),
+        other => format!("ELF machine {other}"),
+    }
+}

@@ -1,0 +1,453 @@
+//! What a program is, from its files alone: which mechanisms can reach it, and what would make one harmful.
+
+use crate::elf::{ElfFacts, FileKind, inspect_file, machine_name};
+use crate::libraries::LibraryPath;
+use megapage_kernel::exec;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// How deep scripts may name scripts as their interpreters; the kernel's own bound.
+const DEEPEST_SCRIPT: usize = 5;
+/// Libraries that are looked into for one program; those after are left out and [`Program::missing`] says so.
+const MOST_LIBRARIES: usize = 512;
+
+/// Why a program cannot be looked at, and so cannot be run. [`InspectError::exit_status`] is what a shell
+/// would answer.
+#[derive(Debug, Error)]
+pub enum InspectError {
+    /// A name without a slash that is in no directory of PATH.
+    #[error("{0}: not found in PATH")]
+    NotInPath(String),
+    /// The file is not there.
+    #[error("{0}: no such file")]
+    NotFound(PathBuf),
+    /// A directory, a device, a socket.
+    #[error("{path}: is {what}, not a program")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
+    /// The calling user may not execute it.
+    #[error(
+        "{0}: no permission to execute it; chmod +x, or check the mount's noexec and the directories above"
+    )]
+    NotExecutable(PathBuf),
+    /// The calling user may execute it, but not read it.
+    #[error("{0}: cannot be read, so that what it is stays unknown; run it without megapage")]
+    NotReadable(PathBuf),
+    /// A script whose interpreter is not there.
+    #[error("{script}: its interpreter {interpreter} cannot be run: {why}")]
+    Interpreter {
+        /// The script.
+        script: PathBuf,
+        /// As the first line names it.
+        interpreter: String,
+        /// What is wrong with it.
+        why: Box<InspectError>,
+    },
+    /// Scripts that name scripts, more than the kernel follows.
+    #[error("{0}: more than {DEEPEST_SCRIPT} scripts that name scripts as their interpreters")]
+    TooDeep(PathBuf),
+    /// The file begins as an ELF file and is not well-formed.
+    #[error("{path}: not a well-formed program: {what}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Another answer of the kernel.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The answer.
+        source: io::Error,
+    },
+}
+
+impl InspectError {
+    /// 127 where there is no such program, 126 where there is one that cannot be run.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            InspectError::NotInPath(_) | InspectError::NotFound(_) => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// How a program comes by its C library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Linkage {
+    /// glibc's loader runs it.
+    Glibc,
+    /// musl's loader runs it.
+    Musl,
+    /// Another loader, by its path.
+    OtherLoader(String),
+    /// No loader: everything is in the file.
+    Static,
+}
+
+/// A way in which the new process gets rights that the caller lacks. The loader then ignores LD_PRELOAD and
+/// the tunables (AT_SECURE, ld.so(8)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// Set-user-ID, to this user.
+    SetUser(u32),
+    /// Set-group-ID, to this group.
+    SetGroup(u32),
+    /// File capabilities.
+    Capabilities,
+}
+
+/// A language runtime that manages its own heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// Built by the Go linker.
+    Go,
+    /// The JDK's launcher, or a program that links the JVM.
+    Jvm,
+    /// Node.js.
+    Node,
+    /// CPython.
+    Python,
+    /// PHP.
+    Php,
+}
+
+impl Runtime {
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Runtime::Go => "Go",
+            Runtime::Jvm => "JVM",
+            Runtime::Node => "Node.js",
+            Runtime::Python => "Python",
+            Runtime::Php => "PHP",
+        }
+    }
+}
+
+/// An allocator that the program brings along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allocator {
+    /// The executable defines `malloc` itself: every library in the process uses that one.
+    InExecutable,
+    /// A library among those needed provides `malloc`; a preloaded one comes before it.
+    Library(String),
+}
+
+/// A dynamic symbol that some file of the program imports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// The symbol.
+    pub symbol: String,
+    /// The file that imports it.
+    pub file: PathBuf,
+}
+
+/// Functions after which two processes hold the same private memory until one writes. vfork(2) and
+/// posix_spawn(3) share it instead and copy nothing, so they are not among them; clone(2) may do either.
+const FORKS: [&str; 7] = ["fork", "_Fork", "__fork", "__libc_fork", "forkpty", "daemon", "clone"];
+
+/// Functions that allocate or free and that the preloaded library does not provide. Memory from one of
+/// these that ends in `free`, or the other way round, would corrupt the heap.
+const PRIVATE_ALLOCATORS: [&str; 14] = [
+    "mallocx",
+    "rallocx",
+    "sdallocx",
+    "dallocx",
+    "je_malloc",
+    "je_free",
+    "tc_malloc",
+    "tc_free",
+    "tc_new",
+    "mi_malloc",
+    "mi_free",
+    "mi_heap_malloc",
+    "mi_new",
+    "scalable_malloc",
+];
+
+/// A program, resolved and looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The file that was named.
+    pub path: PathBuf,
+    /// The ELF file that runs in the end: `path` itself, or the interpreter of a script.
+    pub executable: PathBuf,
+    /// For a script: the arguments that come between the executable and the program's own, the script's path
+    /// last. A script that names `/usr/bin/env NAME` is resolved to NAME, so that nothing execs in between.
+    pub script_arguments: Vec<String>,
+    /// The architecture, such as `x86-64`.
+    pub machine: String,
+    /// Whether it is a 64-bit program of the architecture that megapage was built for.
+    pub native: bool,
+    /// Whether the executable is position-independent. With [`Linkage::Static`], a static-pie.
+    pub position_independent: bool,
+    /// How it comes by its C library.
+    pub linkage: Linkage,
+    /// Whether its glibc, linked or loaded, knows the tunable `glibc.malloc.hugetlb` (since 2.35).
+    pub heap_tunable: bool,
+    /// Rights that the process gets and the caller lacks.
+    pub privilege: Option<Privilege>,
+    /// The language runtime, where one is recognised.
+    pub runtime: Option<Runtime>,
+    /// The allocator that it brings along.
+    pub allocator: Option<Allocator>,
+    /// An import of an allocator's private interface.
+    pub private_allocation: Option<Import>,
+    /// The imports of [fork(2)] and the like by the executable and the libraries that it needs, libc and the
+    /// loader aside. Libraries that are loaded later with dlopen(3) cannot be known from here.
+    ///
+    /// [fork(2)]: https://man7.org/linux/man-pages/man2/fork.2.html
+    pub forks: Vec<Import>,
+    /// The libraries that it needs, and those that they need, where they were found.
+    pub libraries: Vec<PathBuf>,
+    /// Libraries that were not found, or were too many.
+    pub missing: Vec<String>,
+}
+
+impl Program {
+    /// Looks at the program that `name` means to execvp(3): a path where it has a slash, else looked up in
+    /// the caller's PATH. Reads files only; executes nothing.
+    pub fn inspect(name: impl AsRef<OsStr>) -> Result<Program, InspectError> {
+        let path = resolve(name.as_ref(), std::env::var_os("PATH").as_deref())?;
+        let mut program = Program::inspect_path(&path, 0)?;
+        program.path = path;
+        Ok(program)
+    }
+
+    fn inspect_path(path: &Path, depth: usize) -> Result<Program, InspectError> {
+        check_runnable(path)?;
+        let kind = inspect_file(path).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => InspectError::NotReadable(path.into()),
+            io::ErrorKind::InvalidData => {
+                InspectError::Malformed { path: path.into(), what: source.to_string() }
+            }
+            _ => InspectError::Io { path: path.into(), source },
+        })?;
+        match kind {
+            FileKind::Elf64(facts) => Ok(Program::from_elf(path, facts)),
+            FileKind::Elf32(machine) => Ok(Program::foreign(path, machine)),
+            FileKind::Script(line) => Program::from_script(path, &line, depth),
+            // What execvp(3) does with a file that the kernel does not know.
+            FileKind::Other => Program::from_script(path, "/bin/sh", depth),
+        }
+    }
+
+    /// A script: the interpreter's program, with the arguments that the kernel would put before the user's.
+    fn from_script(script: &Path, line: &str, depth: usize) -> Result<Program, InspectError> {
+        if depth >= DEEPEST_SCRIPT {
+            return Err(InspectError::TooDeep(script.into()));
+        }
+        let (interpreter, argument) = match line.split_once([' ', '\t']) {
+            Some((interpreter, argument)) => (interpreter, argument.trim()),
+            None => (line, ""),
+        };
+        let names_env = Path::new(interpreter).file_name() == Some(OsStr::new("env"));
+        let is_plain_name = !argument.is_empty() && !argument.contains([' ', '\t', '=', '-']);
+        let (path, argument) = if names_env && is_plain_name {
+            (resolve(OsStr::new(argument), std::env::var_os("PATH").as_deref()), "")
+        } else {
+            (Ok(PathBuf::from(interpreter)), argument)
+        };
+        let found = path.and_then(|path| Program::inspect_path(&path, depth + 1));
+        let mut program = found.map_err(|why| InspectError::Interpreter {
+            script: script.into(),
+            interpreter: if names_env { line.into() } else { interpreter.into() },
+            why: Box::new(why),
+        })?;
+        if !argument.is_empty() {
+            program.script_arguments.push(argument.to_string());
+        }
+        program.script_arguments.push(script.to_string_lossy().into_owned());
+        Ok(program)
+    }
+
+    fn foreign(path: &Path, machine: u16) -> Program {
+        Program {
+            path: path.into(),
+            executable: path.into(),
+            script_arguments: Vec::new(),
+            machine: format!("{} (32-bit)", machine_name(machine)),
+            native: false,
+            position_independent: false,
+            linkage: Linkage::OtherLoader("32-bit".into()),
+            heap_tunable: false,
+            privilege: privilege_of(path),
+            runtime: None,
+            allocator: None,
+            private_allocation: None,
+            forks: Vec::new(),
+            libraries: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    fn from_elf(path: &Path, facts: ElfFacts) -> Program {
+        let machine = machine_name(facts.machine);
+        let native = machine.replace('-', "_") == std::env::consts::ARCH;
+        let linkage = match &facts.loader {
+            None => Linkage::Static,
+            Some(loader) if loader.contains("ld-musl") => Linkage::Musl,
+            Some(loader) if loader.contains("/ld-linux") || loader.contains("/ld64") => Linkage::Glibc,
+            Some(loader) => Linkage::OtherLoader(loader.clone()),
+        };
+        let loader_knows_tunable = || {
+            let loader = facts.loader.as_deref().map(Path::new)?;
+            match inspect_file(loader).ok()? {
+                FileKind::Elf64(facts) => Some(facts.heap_tunable),
+                _ => None,
+            }
+        };
+        let heap_tunable = match linkage {
+            Linkage::Glibc => loader_knows_tunable().unwrap_or(false),
+            Linkage::Static => facts.heap_tunable,
+            _ => false,
+        };
+        let mut program = Program {
+            path: path.into(),
+            executable: path.into(),
+            script_arguments: Vec::new(),
+            machine,
+            native,
+            position_independent: facts.position_independent,
+            linkage,
+            heap_tunable,
+            privilege: privilege_of(path),
+            runtime: None,
+            allocator: facts.exports.contains(&"malloc").then_some(Allocator::InExecutable),
+            private_allocation: None,
+            forks: Vec::new(),
+            libraries: Vec::new(),
+            missing: Vec::new(),
+        };
+        program.follow_libraries(path, facts);
+        program
+    }
+
+    /// Looks into the executable and, breadth first as the loader does, into every library it needs.
+    fn follow_libraries(&mut self, path: &Path, facts: ElfFacts) {
+        let library_path = LibraryPath::of_machine(std::env::var("LD_LIBRARY_PATH").ok().as_deref());
+        let mut seen: BTreeSet<String> = BTreeSet::new();
+        let mut queue = std::collections::VecDeque::from([(path.to_path_buf(), facts)]);
+        while let Some((file, facts)) = queue.pop_front() {
+            self.note(&file, &facts);
+            for name in &facts.needed {
+                if !seen.insert(name.clone()) {
+                    continue;
+                }
+                let found = library_path.find(name, &file, &facts.run_paths);
+                let inspected = found.as_ref().and_then(|path| inspect_file(path).ok());
+                match (found, inspected) {
+                    (Some(path), Some(FileKind::Elf64(facts))) if seen.len() <= MOST_LIBRARIES => {
+                        self.libraries.push(path.clone());
+                        queue.push_back((path, facts));
+                    }
+                    _ => self.missing.push(name.clone()),
+                }
+            }
+        }
+    }
+
+    /// Takes from one file what it tells about the whole program.
+    fn note(&mut self, file: &Path, facts: &ElfFacts) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let exports = |symbol: &str| facts.exports.contains(&symbol);
+        let runtime = match () {
+            () if facts.go => Some(Runtime::Go),
+            () if exports("napi_create_function") => Some(Runtime::Node),
+            () if exports("JLI_Launch") || name.starts_with("libjvm.so") => Some(Runtime::Jvm),
+            () if exports("Py_BytesMain") => Some(Runtime::Python),
+            () if exports("zend_startup") => Some(Runtime::Php),
+            () => None,
+        };
+        self.runtime = self.runtime.or(runtime);
+
+        let is_libc = ["libc.so", "ld-linux", "ld64", "libpthread.so"].iter().any(|c| name.starts_with(c));
+        if is_libc {
+            return;
+        }
+        let provides_malloc = exports("malloc") || exports("mallocx") || exports("mi_malloc");
+        if file != self.executable && provides_malloc && self.allocator.is_none() {
+            self.allocator = Some(Allocator::Library(name));
+        }
+        for symbol in &facts.imports {
+            let import = || Import { symbol: symbol.clone(), file: file.into() };
+            if FORKS.contains(&symbol.as_str()) {
+                self.forks.push(import());
+            }
+            // An allocator's own files may use its private names among themselves.
+            if PRIVATE_ALLOCATORS.contains(&symbol.as_str()) && !provides_malloc {
+                self.private_allocation.get_or_insert_with(import);
+            }
+        }
+    }
+}
+
+/// The file that execvp(3) would run for `name`.
+fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, InspectError> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let unresolved = || InspectError::NotInPath(name.to_string_lossy().into_owned());
+    if name.is_empty() {
+        return Err(unresolved());
+    }
+    let mut refused = None;
+    for directory in std::env::split_paths(path_variable.unwrap_or(OsStr::new("/bin:/usr/bin"))) {
+        // An empty part of PATH means the current directory.
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
+        let candidate = directory.join(name);
+        match check_runnable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(InspectError::NotFound(_)) => {}
+            Err(error) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(unresolved))
+}
+
+/// Whether `path` is a regular file that the caller may execute.
+fn check_runnable(path: &Path) -> Result<(), InspectError> {
+    let metadata = fs::metadata(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => InspectError::NotFound(path.into()),
+        io::ErrorKind::PermissionDenied => InspectError::NotExecutable(path.into()),
+        _ => InspectError::Io { path: path.into(), source },
+    })?;
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "a directory" } else { "a special file" };
+        return Err(InspectError::NotAFile { path: path.into(), what });
+    }
+    exec::check_executable(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => InspectError::NotExecutable(path.into()),
+        _ => InspectError::Io { path: path.into(), source },
+    })
+}
+
+/// What the kernel would grant beyond the caller's rights. A mount with `nosuid` grants nothing; that is not
+/// looked at, and costs the preload where it applies.
+fn privilege_of(path: &Path) -> Option<Privilege> {
+    let metadata = fs::metadata(path).ok()?;
+    let (mode, own) = (metadata.permissions().mode(), megapage_kernel::effective_uid());
+    if mode & 0o4000 != 0 && metadata.uid() != own {
+        return Some(Privilege::SetUser(metadata.uid()));
+    }
+    // Without the group-execute bit, set-group-ID marks mandatory locking, not a program.
+    if mode & 0o2010 == 0o2010 && metadata.gid() != megapage_kernel::effective_gid() {
+        return Some(Privilege::SetGroup(metadata.gid()));
+    }
+    // root has every capability already.
+    (own != 0 && exec::has_file_capabilities(path).unwrap_or(false)).then_some(Privilege::Capabilities)
+}
