@@ -18,11 +18,15 @@ pub mod limits;
 mod lock;
 mod meminfo;
 pub mod probe;
+pub mod pagemap;
+pub mod process;
+pub mod promote;
 mod root;
 mod shared;
 pub mod thp;
 pub mod process;
 pub mod smaps;
+pub mod spawn;
 mod user;
 
 pub use environment::{

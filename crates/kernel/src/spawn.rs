@@ -1,0 +1,288 @@
+//! Starting a child, hearing of it, and passing signals on to it.
+//!
+//! File-level obligation: the one closure that runs between fork and exec makes async-signal-safe calls only;
+//! every structure handed to the kernel is initialised, of the kernel's size, and outlives the call.
+
+#![allow(unsafe_code)]
+
+use megapage_units::{Bytes, Pid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Numbers of the signals that a launcher deals with (signal(7)).
+pub mod signal {
+    pub use libc::{
+        SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGTSTP, SIGUSR1,
+        SIGUSR2, SIGWINCH,
+    };
+}
+
+/// A signal that came, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// The process that sent it with kill(2) or the like; `None` for the kernel's own, such as those of the
+    /// terminal, which go to the whole foreground process group.
+    pub sender: Option<Pid>,
+}
+
+/// Signals that come through a file descriptor instead of interrupting (signalfd(2)). They stay blocked in
+/// this thread until the value is dropped.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+    former: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks `numbers` in the calling thread and receives them. Call it before any other thread is started.
+    /// A signal that is ignored stays ignored.
+    pub fn take(numbers: &[i32]) -> io::Result<Signals> {
+        let mut set = empty_set();
+        for &number in numbers {
+            // SAFETY: `set` is an initialised signal set; a number that is none is refused with EINVAL.
+            if unsafe { libc::sigaddset(&mut set, number) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let mut former = empty_set();
+        // SAFETY: both sets are initialised and live through the call.
+        let errno = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut former) };
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        // SAFETY: `set` is initialised; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
+    }
+
+    /// The next signal that has come; `None` where there is none at the moment.
+    pub fn next(&self) -> io::Result<Option<Signal>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is writable and `size` bytes long.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if read < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: all-zero bytes are a valid value, and the kernel has filled the whole of it.
+        let info = unsafe { info.assume_init() };
+        // Codes of at most 0 are of signals that a process sent: SI_USER, SI_QUEUE, SI_TKILL.
+        let sender = (info.ssi_code <= 0).then_some(Pid(info.ssi_pid as i32));
+        Ok(Some(Signal { number: info.ssi_signo as i32, sender }))
+    }
+
+    /// Starts `command` with the signal mask that the caller had before [`Signals::take`]. The child stays in
+    /// the caller's process group, so that the terminal's job control works on both. An error is execve(2)'s.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
+        let former = self.former;
+        // SAFETY: the closure makes one system call, which is async-signal-safe, on a set that it owns.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) {
+                    0 => Ok(()),
+                    errno => Err(io::Error::from_raw_os_error(errno)),
+                }
+            });
+        }
+        Ok(Pid(command.spawn()?.id() as i32))
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the kernel gave in `take`. There is nothing to do about a failure.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.former, std::ptr::null_mut()) };
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::zeroed();
+    // SAFETY: the set is writable; sigemptyset(3) initialises it and cannot fail.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+/// Waits until `fd` is readable, for at most `timeout`; whether it is.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What has become of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildEvent {
+    /// It exited with this status.
+    Exited(i32),
+    /// It died of this signal.
+    Died(i32),
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It goes on after a stop.
+    Continued,
+}
+
+/// What an ended child used, with the children that it waited for (getrusage(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time in user mode.
+    pub user: Duration,
+    /// Processor time in the kernel.
+    pub system: Duration,
+    /// Faults served without input.
+    pub minor_faults: u64,
+    /// Faults that waited for input.
+    pub major_faults: u64,
+    /// The largest resident memory of the process or of one of those children; never counts hugetlb pages.
+    pub max_rss: Bytes,
+}
+
+/// What has become of child `pid` since the last call; `None` where nothing has. Never waits. After
+/// `Exited` or `Died` the child is collected, and its identifier may be used again.
+pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    // SAFETY: both results are writable; all-zero bytes are a valid `rusage`.
+    let (answer, usage) = unsafe {
+        let answer = libc::wait4(pid.0, &mut status, options, usage.as_mut_ptr());
+        (answer, usage.assume_init())
+    };
+    let event = match answer {
+        0 => return Ok(None),
+        -1 => return Err(io::Error::last_os_error()),
+        _ if libc::WIFEXITED(status) => ChildEvent::Exited(libc::WEXITSTATUS(status)),
+        _ if libc::WIFSIGNALED(status) => ChildEvent::Died(libc::WTERMSIG(status)),
+        _ if libc::WIFSTOPPED(status) => ChildEvent::Stopped(libc::WSTOPSIG(status)),
+        _ => ChildEvent::Continued,
+    };
+    let duration = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    };
+    let usage = Usage {
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+        minor_faults: usage.ru_minflt as u64,
+        major_faults: usage.ru_majflt as u64,
+        max_rss: Bytes::kib(usage.ru_maxrss as u64),
+    };
+    Ok(Some((event, usage)))
+}
+
+/// Sends a signal: kill(2). ESRCH where the process has gone, EPERM where it is not the caller's to signal.
+pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::kill(pid.0, number) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Stops the calling process until somebody continues it, as a shell's job control expects of a job.
+pub fn stop_self() -> io::Result<()> {
+    send_signal(Pid(std::process::id() as i32), libc::SIGSTOP)
+}
+
+/// Ends the calling process by signal `number`, without a core file of its own. For a signal whose default
+/// is not to end a process, it exits with 128 + `number`, as a shell would put it.
+pub fn die_of(number: i32) -> ! {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut set = empty_set();
+    // SAFETY: the structures are initialised and live through the calls; the process ends here, so that
+    // no handler or thread of its can be surprised by the changed disposition.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::signal(number, libc::SIG_DFL);
+        libc::sigaddset(&mut set, number);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(number);
+    }
+    std::process::exit(128 + number)
+}
+
+/// A descriptor that stands for process `pid` and becomes readable when it ends (pidfd_open(2)). ESRCH where
+/// there is none.
+pub fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid.0).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn outcome(pid: Pid) -> (ChildEvent, Usage) {
+        let pidfd = open_pidfd(pid).unwrap();
+        assert!(
+            wait_readable(pidfd.as_fd(), Duration::from_secs(20)).unwrap(),
+            "the child should have ended"
+        );
+        poll_child(pid).unwrap().expect("the child has ended")
+    }
+
+    #[test]
+    fn a_child_is_started_heard_of_and_signalled() {
+        let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
+        let pid = signals.spawn(Command::new("sh").args(["-c", "exit 7"])).unwrap();
+        let (event, usage) = outcome(pid);
+        assert_eq!(event, ChildEvent::Exited(7));
+        assert!(usage.minor_faults > 0 && usage.max_rss > Bytes::ZERO);
+
+        let pid = signals.spawn(Command::new("sleep").arg("60")).unwrap();
+        assert_eq!(poll_child(pid).unwrap(), None);
+        send_signal(pid, libc::SIGTERM).unwrap();
+        assert_eq!(outcome(pid).0, ChildEvent::Died(libc::SIGTERM));
+
+        // The child has the mask from before: SIGUSR2, blocked here, ends it.
+        let pid = signals.spawn(Command::new("sh").args(["-c", "kill -USR2 $$; exit 3"])).unwrap();
+        assert_eq!(outcome(pid).0, ChildEvent::Died(libc::SIGUSR2));
+
+        let error = signals.spawn(&mut Command::new("/no/such/program")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_signal_names_its_sender() {
+        let signals = Signals::take(&[libc::SIGWINCH]).unwrap();
+        assert_eq!(signals.next().unwrap(), None);
+        // SAFETY: no memory is passed; the signal is blocked in this thread, to which it is sent.
+        unsafe { libc::raise(libc::SIGWINCH) };
+        assert!(wait_readable(signals.as_fd(), Duration::from_secs(5)).unwrap());
+        let own = Pid(std::process::id() as i32);
+        assert_eq!(signals.next().unwrap(), Some(Signal { number: libc::SIGWINCH, sender: Some(own) }));
+    }
+
+    #[test]
+    fn waiting_ends_with_its_time() {
+        let signals = Signals::take(&[libc::SIGURG]).unwrap();
+        let start = Instant::now();
+        assert!(!wait_readable(signals.as_fd(), Duration::from_millis(20)).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(19));
+    }
+}
