@@ -10,23 +10,22 @@
 
 pub mod cgroup;
 mod environment;
-mod heap;
 pub mod exec;
+mod heap;
 pub mod hugetlb;
 pub mod identity;
 pub mod limits;
 mod lock;
 mod meminfo;
-pub mod probe;
 pub mod pagemap;
+pub mod probe;
 pub mod process;
 pub mod promote;
 mod root;
 mod shared;
-pub mod thp;
-pub mod process;
 pub mod smaps;
 pub mod spawn;
+pub mod thp;
 mod user;
 
 pub use environment::{
