@@ -375,7 +375,7 @@ mod tests {
         chunk.move_to_thp().unwrap();
         assert_eq!(peek(chunk, HUGE_2M - 1), 9);
         chunk.close().unwrap();
-        assert_eq!(chunk.populate(), Err(Errno(libc::ENOMEM)), "inaccessible again");
+        assert!(chunk.populate().is_err(), "inaccessible again");
         range.release().unwrap();
     }
 
