@@ -8,19 +8,24 @@
 
 #![deny(unsafe_code)]
 
+pub mod buddyinfo;
 pub mod cgroup;
 mod environment;
 pub mod exec;
 mod heap;
 pub mod hugetlb;
+pub mod hugetlb_users;
 pub mod identity;
 pub mod limits;
 mod lock;
 mod meminfo;
+pub mod mounts;
+pub mod pageblocks;
 pub mod pagemap;
 pub mod probe;
 pub mod process;
 pub mod promote;
+pub mod reclaim;
 mod root;
 mod shared;
 pub mod smaps;

@@ -43,6 +43,9 @@ pub struct Status {
     pub page_tables: Bytes,
     /// Locked memory.
     pub locked: Bytes,
+    /// Memory that the kernel has pinned for it in the long term (RDMA, VFIO, io_uring buffers): it can be
+    /// neither moved nor reclaimed.
+    pub pinned: Bytes,
     /// Threads.
     pub threads: u64,
     /// The effective capabilities, one bit each (see [`capability`]).
@@ -64,6 +67,15 @@ impl Status {
     pub fn has_capability(&self, capability: u8) -> bool {
         self.effective_capabilities >> capability & 1 == 1
     }
+}
+
+/// The processes that this one can see, ascending. Those of other users are missing where `/proc` is mounted
+/// with `hidepid`.
+pub fn list_processes(root: &KernelRoot) -> Result<Vec<Pid>, KernelError> {
+    let mut pids: Vec<Pid> =
+        root.list("proc")?.iter().filter_map(|name| name.parse().ok().map(Pid)).collect();
+    pids.sort();
+    Ok(pids)
 }
 
 /// The status of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
@@ -96,6 +108,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
         hugetlb: Bytes::ZERO,
         page_tables: Bytes::ZERO,
         locked: Bytes::ZERO,
+        pinned: Bytes::ZERO,
         threads: 0,
         effective_capabilities: 0,
         thp_enabled: None,
@@ -128,6 +141,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
             "HugetlbPages" => status.hugetlb = kib()?,
             "VmPTE" => status.page_tables = kib()?,
             "VmLck" => status.locked = kib()?,
+            "VmPin" => status.pinned = kib()?,
             "Threads" => status.threads = number()?,
             "CapEff" => {
                 status.effective_capabilities = u64::from_str_radix(value, 16).map_err(|_| bad())?;
@@ -181,6 +195,7 @@ mod tests {
         assert!(read_start_time(&root, status.pid).unwrap() > 0);
         assert_eq!(read_exe(&root, status.pid).unwrap(), std::env::current_exe().unwrap());
         assert!(!read_cmdline(&root, status.pid).unwrap().is_empty());
+        assert!(list_processes(&root).unwrap().contains(&status.pid));
     }
 
     #[test]

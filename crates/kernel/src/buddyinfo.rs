@@ -1,0 +1,133 @@
+//! `/proc/buddyinfo`: the page allocator's free blocks, by node, zone and order (proc_buddyinfo(5)).
+
+use crate::{KernelError, KernelRoot};
+use megapage_units::{BASE_PAGE, Bytes, PageSize};
+
+const BUDDYINFO: &str = "proc/buddyinfo";
+
+/// The free blocks of one zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeBlocks {
+    /// The NUMA node.
+    pub node: u32,
+    /// The zone, such as `Normal`.
+    pub zone: String,
+    /// How many free blocks there are of 2^order base pages, by order, from 0.
+    pub counts: Vec<u64>,
+}
+
+impl FreeBlocks {
+    /// All that is free.
+    pub fn free(&self) -> Bytes {
+        self.free_from(0)
+    }
+
+    /// What is free in blocks of at least 2^`order` base pages.
+    pub fn free_from(&self, order: usize) -> Bytes {
+        let pages = |(order, count): (usize, &u64)| count << order;
+        let pages: u64 = self.counts.iter().enumerate().skip(order).map(pages).sum();
+        Bytes(pages * BASE_PAGE as u64)
+    }
+
+    /// How many pages of `size` could be taken at once, without compaction. Sizes beyond the allocator's
+    /// largest block (1 GiB) are never counted: a free gigabyte may still be found by a search of the zone.
+    pub fn available(&self, size: PageSize) -> u64 {
+        self.free_from(order(size)).0 / size.bytes().0
+    }
+
+    /// The unusable free space index for `order` (Gorman and Whitcroft, 2005): the share, 0 to 1, of the
+    /// free memory that lies in blocks too small for a request of 2^`order` base pages. `None` where
+    /// nothing is free.
+    pub fn unusable(&self, order: usize) -> Option<f64> {
+        let free = self.free().0;
+        (free > 0).then(|| (free - self.free_from(order).0) as f64 / free as f64)
+    }
+
+    /// The fragmentation index for `order`, as `fragmentation_index()` in mm/vmstat.c computes it: towards
+    /// 0, a request of 2^`order` base pages would fail for lack of memory; towards 1, for fragmentation.
+    /// `None` where it would not fail, or nothing is free.
+    pub fn fragmentation_index(&self, order: usize) -> Option<f64> {
+        let blocks: u64 = self.counts.iter().sum();
+        if blocks == 0 || self.free_from(order).0 > 0 {
+            return None;
+        }
+        let free_pages = self.free().0 / BASE_PAGE as u64;
+        let requested = (1u64 << order) as f64;
+        Some(1.0 - (1.0 + free_pages as f64 / requested) / blocks as f64)
+    }
+}
+
+/// The order of a block that holds one page of `size`: 9 for 2 MiB.
+pub fn order(size: PageSize) -> usize {
+    (size.bytes().0 / BASE_PAGE as u64).ilog2() as usize
+}
+
+/// The free blocks of every zone, in the kernel's order.
+pub fn buddyinfo(root: &KernelRoot) -> Result<Vec<FreeBlocks>, KernelError> {
+    let text = root.read(BUDDYINFO)?;
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| {
+            parse(line).ok_or_else(|| KernelError::Parse {
+                path: root.path(BUDDYINFO),
+                line: index + 1,
+                what: format!("expected a zone's free blocks, found '{line}'"),
+            })
+        })
+        .collect()
+}
+
+/// `Node 0, zone   Normal   2384   1579 ...`
+fn parse(line: &str) -> Option<FreeBlocks> {
+    let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
+    let mut fields = rest.split_whitespace();
+    let zone = fields.next()?.to_string();
+    let counts = fields.map(|count| count.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    (!counts.is_empty() && counts.len() <= 32).then_some(())?;
+    Some(FreeBlocks { node: node.trim().parse().ok()?, zone, counts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn read(text: &str) -> Result<Vec<FreeBlocks>, KernelError> {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("proc")).unwrap();
+        fs::write(tree.path().join(BUDDYINFO), text).unwrap();
+        buddyinfo(&KernelRoot::captured(tree.path()))
+    }
+
+    #[test]
+    fn blocks_are_counted_by_order() {
+        let zones = read(
+            "Node 0, zone    DMA32      1      2      4      2      5      4      3      3      4      2    752\n\
+             Node 1, zone   Normal      4      0      2      0      0      0      0      0      0      0      0\n",
+        )
+        .unwrap();
+        assert_eq!((zones[0].node, zones[0].zone.as_str()), (0, "DMA32"));
+        assert_eq!(zones[0].available(PageSize::HUGE_2M), 2 + 2 * 752);
+        assert_eq!(zones[0].available(PageSize::HUGE_1G), 0);
+        assert_eq!(zones[0].fragmentation_index(9), None, "a request would succeed");
+
+        let scattered = &zones[1];
+        assert_eq!(scattered.free(), Bytes::kib(4 * 4 + 2 * 16));
+        assert_eq!(scattered.unusable(9), Some(1.0));
+        assert_eq!(scattered.unusable(2), Some(1.0 / 3.0));
+        // 12 free pages in 6 blocks, asked for 8: 1 - (1 + 12/8) / 6.
+        assert_eq!(scattered.fragmentation_index(3), Some(1.0 - 2.5 / 6.0));
+    }
+
+    #[test]
+    fn an_empty_zone_has_no_index() {
+        let zones = read("Node 0, zone Normal 0 0 0\n").unwrap();
+        assert_eq!((zones[0].unusable(1), zones[0].fragmentation_index(1)), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_zone_is_named_by_its_line() {
+        let error = read("Node 0, zone Normal 1 2\nNode 0, zone Normal one\n").unwrap_err().to_string();
+        assert!(error.contains("buddyinfo: line 2: expected a zone's free blocks"), "{error}");
+    }
+}
