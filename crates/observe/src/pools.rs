@@ -1,0 +1,419 @@
+//! The hugetlb pools: how large they are, what is left of them, who holds the rest, and what limits apply.
+
+use crate::wire;
+use megapage_kernel::hugetlb::{self, PoolFigures, PoolScope};
+use megapage_kernel::hugetlb_users::{self, HugetlbFile, SysvSegment};
+use megapage_kernel::mounts::{self, HugetlbfsMount};
+use megapage_kernel::smaps::{self, Mapping};
+use megapage_kernel::{KernelError, KernelRoot, meminfo, process};
+use megapage_units::{Bytes, PageSize, Pid};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Files that are listed for each hugetlbfs mount at most.
+const MOST_FILES: usize = 10_000;
+
+/// All pools at one moment. The kernel's files are read one after the other: on a busy machine, figures may be a
+/// moment apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pools {
+    /// `MemTotal`.
+    #[serde(serialize_with = "wire::some_bytes", rename = "memory_total_bytes")]
+    pub memory_total: Option<Bytes>,
+    /// `MemAvailable`: what new programs can have. Free hugetlb pages are not part of it.
+    #[serde(serialize_with = "wire::some_bytes", rename = "memory_available_bytes")]
+    pub memory_available: Option<Bytes>,
+    /// The size that mmap(MAP_HUGETLB) means when none is named.
+    pub default_page_size: Option<String>,
+    /// One pool for each page size, ascending.
+    pub pools: Vec<Pool>,
+    /// Processes that map hugetlb pages, or have reserved them by a mapping.
+    pub processes: Vec<ProcessUse>,
+    /// Files on the hugetlbfs mounts, mapped or not.
+    pub files: Vec<FileUse>,
+    /// Memory files (memfd_create) on hugetlb pages that processes have open.
+    pub memory_files: Vec<MemoryFileUse>,
+    /// System V segments: those that a process has attached on hugetlb pages, and unattached ones, of which the
+    /// kernel does not say what they are on.
+    pub segments: Vec<SegmentUse>,
+    /// The hugetlbfs mounts.
+    pub mounts: Vec<MountUse>,
+    /// Processes whose mappings could not be read, for lack of the right to: what they hold is not listed.
+    pub unreadable_processes: u64,
+    /// Whether more than 10,000 files, or deeper directories than are searched, were left out.
+    pub files_left_out: bool,
+}
+
+/// The pool of one page size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pool {
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// The sum over all nodes.
+    pub machine: Figures,
+    /// Each node's part; empty where the kernel knows no nodes.
+    pub nodes: Vec<NodeFigures>,
+}
+
+/// One pool's figures, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// All pages, surplus included.
+    pub total: u64,
+    /// Pages that nothing holds.
+    pub free: u64,
+    /// Free pages promised to mappings. `None` for a node: the kernel counts reservations for the machine only.
+    pub reserved: Option<u64>,
+    /// Free less reserved: what a new mapping can have. `None` for a node.
+    pub available: Option<u64>,
+    /// Pages beyond the persistent ones, which go back to the kernel when they are freed.
+    pub surplus: u64,
+    /// Pages that stay when they are freed.
+    pub persistent: u64,
+    /// How many surplus pages may be taken on demand. `None` for a node.
+    pub overcommit: Option<u64>,
+    /// Pages that a mapping or a file holds.
+    pub in_use: u64,
+}
+
+impl From<PoolFigures> for Figures {
+    fn from(figures: PoolFigures) -> Figures {
+        Figures {
+            total: figures.total,
+            free: figures.free,
+            reserved: figures.reserved,
+            available: figures.available(),
+            surplus: figures.surplus,
+            persistent: figures.persistent(),
+            overcommit: figures.overcommit,
+            in_use: figures.in_use(),
+        }
+    }
+}
+
+/// A node's part of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeFigures {
+    /// The node.
+    pub node: u32,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// What a process maps hugetlb pages by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MappingKind {
+    /// mmap(MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB): a heap.
+    Private,
+    /// mmap(MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB).
+    Shared,
+    /// A memory file.
+    MemoryFile,
+    /// A System V segment.
+    Segment,
+    /// A file on hugetlbfs.
+    File,
+}
+
+impl MappingKind {
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MappingKind::Private => "private",
+            MappingKind::Shared => "shared",
+            MappingKind::MemoryFile => "memory file",
+            MappingKind::Segment => "segment",
+            MappingKind::File => "file",
+        }
+    }
+}
+
+/// What one process maps of one page size in one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessUse {
+    /// The process.
+    #[serde(serialize_with = "wire::pid")]
+    pub pid: Pid,
+    /// Its command name.
+    pub command: String,
+    /// Its real user.
+    pub uid: u32,
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// What the mappings are of.
+    pub kind: MappingKind,
+    /// The file, memory file or segment; empty for anonymous memory.
+    pub name: String,
+    /// Addresses mapped, in bytes. What is mapped and not present is reserved, unless it was mapped with
+    /// MAP_NORESERVE.
+    #[serde(serialize_with = "wire::bytes", rename = "mapped_bytes")]
+    pub mapped: Bytes,
+    /// Pages present in the process's page tables, in bytes. A page that several processes share counts in each.
+    #[serde(serialize_with = "wire::bytes", rename = "present_bytes")]
+    pub present: Bytes,
+}
+
+/// A file on hugetlbfs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileUse {
+    /// Its path.
+    pub path: PathBuf,
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// Its length.
+    #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
+    pub length: Bytes,
+    /// The pages that it holds, until it is removed.
+    #[serde(serialize_with = "wire::bytes", rename = "allocated_bytes")]
+    pub allocated: Bytes,
+    /// Its owner.
+    pub uid: u32,
+}
+
+/// A memory file that is open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryFileUse {
+    /// The name that memfd_create was given.
+    pub name: PathBuf,
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// Its length.
+    #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
+    pub length: Bytes,
+    /// The pages that it holds, until the last descriptor and mapping are gone.
+    #[serde(serialize_with = "wire::bytes", rename = "allocated_bytes")]
+    pub allocated: Bytes,
+    /// The processes that have it open.
+    pub open_in: Vec<i32>,
+}
+
+/// A System V segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SegmentUse {
+    /// The identifier, for ipcrm -m.
+    pub id: u64,
+    /// The key.
+    pub key: i32,
+    /// The page size, where a process has it attached.
+    pub page_size: Option<String>,
+    /// Its length.
+    #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
+    pub length: Bytes,
+    /// How many times it is attached.
+    pub attached: u64,
+    /// Its owner.
+    pub uid: u32,
+}
+
+/// A hugetlbfs mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MountUse {
+    /// Where.
+    pub point: PathBuf,
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// The most that its files may hold; `None`: all of the pool.
+    #[serde(serialize_with = "wire::some_bytes", rename = "size_bytes")]
+    pub size: Option<Bytes>,
+    /// The permission bits of its root directory when it was mounted, in octal.
+    pub mode: String,
+    /// The owner of its root directory when it was mounted.
+    pub uid: u32,
+    /// The group of its root directory when it was mounted.
+    pub gid: u32,
+}
+
+/// Reads all pools and their users. Processes that end meanwhile are left out; those that may not be read are
+/// counted.
+pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
+    let info = meminfo(root)?;
+    let nodes = hugetlb::nodes(root)?;
+    let mut pools = Vec::new();
+    for page_size in hugetlb::page_sizes(root)? {
+        let machine = hugetlb::figures(root, page_size, PoolScope::Machine)?.into();
+        let mut parts = Vec::new();
+        for &node in &nodes {
+            match hugetlb::figures(root, page_size, PoolScope::Node(node)) {
+                Ok(figures) => parts.push(NodeFigures { node, figures: figures.into() }),
+                // A node without memory has no pools.
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pools.push(Pool { page_size, machine, nodes: parts });
+    }
+    let mounts = mounts::hugetlbfs_mounts(root)?;
+    let mut users = Users::default();
+    for pid in process::list_processes(root)? {
+        match users.add(root, pid, &mounts) {
+            Err(error) if !error.is_gone() => users.unreadable += 1,
+            _ => {}
+        }
+    }
+    let (files, files_left_out) = files(root, &mounts);
+    Ok(Pools {
+        memory_total: info.total,
+        memory_available: info.available,
+        default_page_size: info.default_huge_size.map(|size| size.to_string()),
+        pools,
+        segments: segments(hugetlb_users::sysv_segments(root)?, &users.processes),
+        processes: users.processes.into_iter().map(|(_, one)| one).collect(),
+        files,
+        memory_files: users.memory_files.into_values().collect(),
+        mounts: mounts.into_iter().map(mount).collect(),
+        unreadable_processes: users.unreadable,
+        files_left_out,
+    })
+}
+
+/// Inode, then what maps it.
+type Inode = u64;
+
+#[derive(Default)]
+struct Users {
+    processes: Vec<(Inode, ProcessUse)>,
+    memory_files: BTreeMap<(u64, u64), MemoryFileUse>,
+    unreadable: u64,
+}
+
+impl Users {
+    fn add(&mut self, root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -> Result<(), KernelError> {
+        let status = process::read_status(root, pid)?;
+        // Kernel threads and zombies have no memory; where the kernel gives the figure, pages that are
+        // present show in it, but pages that are only reserved do not.
+        if status.page_tables == Bytes::ZERO {
+            return Ok(());
+        }
+        if status.hugetlb > Bytes::ZERO || hugetlb_users::may_map_hugetlb(root, pid, mounts)? {
+            let mut uses: BTreeMap<_, (Inode, ProcessUse)> = BTreeMap::new();
+            for mapping in smaps::read_smaps(root, pid)?.iter().filter(|mapping| is_hugetlb(mapping)) {
+                let (kind, name) = kind(mapping);
+                let entry = uses.entry((mapping.kernel_page_size, kind, name.clone()));
+                let (_, sum) = entry.or_insert_with(|| {
+                    let one = ProcessUse {
+                        pid,
+                        command: status.name.clone(),
+                        uid: status.uids[0],
+                        page_size: mapping.kernel_page_size,
+                        kind,
+                        name,
+                        mapped: Bytes::ZERO,
+                        present: Bytes::ZERO,
+                    };
+                    (mapping.inode, one)
+                });
+                sum.mapped += mapping.range.len();
+                sum.present += mapping.hugetlb;
+            }
+            self.processes.extend(uses.into_values());
+        }
+        for file in hugetlb_users::memfds(root, pid).or_else(none_if_captured(root))? {
+            let entry = self.memory_files.entry(file.identity);
+            entry.or_insert_with(|| memory_file(file)).open_in.push(pid.0);
+        }
+        Ok(())
+    }
+}
+
+/// A captured tree holds no descriptors.
+fn none_if_captured(
+    root: &KernelRoot,
+) -> impl FnOnce(KernelError) -> Result<Vec<HugetlbFile>, KernelError> + use<> {
+    let live = root.is_live();
+    move |error| if live { Err(error) } else { Ok(Vec::new()) }
+}
+
+/// Device-DAX mappings have large pages too, but no pool.
+fn is_hugetlb(mapping: &Mapping) -> bool {
+    mapping.kernel_page_size > PageSize::BASE && !mapping.name.starts_with("/dev/dax")
+}
+
+/// What is mapped, by the name that the kernel gives its file.
+fn kind(mapping: &Mapping) -> (MappingKind, String) {
+    let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+    if name.starts_with("/anon_hugepage") {
+        let shared = mapping.permissions.ends_with('s');
+        (if shared { MappingKind::Shared } else { MappingKind::Private }, String::new())
+    } else if let Some(name) = name.strip_prefix("/memfd:") {
+        (MappingKind::MemoryFile, name.to_string())
+    } else if name.starts_with("/SYSV") {
+        (MappingKind::Segment, mapping.inode.to_string())
+    } else {
+        (MappingKind::File, mapping.name.clone())
+    }
+}
+
+fn files(root: &KernelRoot, mounts: &[HugetlbfsMount]) -> (Vec<FileUse>, bool) {
+    let mut all: BTreeMap<(u64, u64), FileUse> = BTreeMap::new();
+    let mut left_out = false;
+    for mount in mounts {
+        let (files, more) = hugetlb_users::files(root, mount, MOST_FILES);
+        left_out |= more;
+        // A bind mount shows the same files again.
+        for file in files {
+            all.entry(file.identity).or_insert(FileUse {
+                path: file.name,
+                page_size: file.page_size,
+                length: file.length,
+                allocated: file.allocated,
+                uid: file.uid,
+            });
+        }
+    }
+    let mut files: Vec<FileUse> = all.into_values().collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    (files, left_out)
+}
+
+fn memory_file(file: HugetlbFile) -> MemoryFileUse {
+    MemoryFileUse {
+        name: file.name,
+        page_size: file.page_size,
+        length: file.length,
+        allocated: file.allocated,
+        open_in: Vec::new(),
+    }
+}
+
+fn segments(segments: Vec<SysvSegment>, processes: &[(Inode, ProcessUse)]) -> Vec<SegmentUse> {
+    segments
+        .into_iter()
+        .filter_map(|segment| {
+            let page_size = processes
+                .iter()
+                .find(|(inode, one)| one.kind == MappingKind::Segment && *inode == segment.id)
+                .map(|(_, one)| one.page_size.to_string());
+            // Attached, but nowhere on hugetlb pages: an ordinary one, or attached where we may not look.
+            if page_size.is_none() && segment.attached > 0 {
+                return None;
+            }
+            Some(SegmentUse {
+                id: segment.id,
+                key: segment.key,
+                page_size,
+                length: segment.length,
+                attached: segment.attached,
+                uid: segment.uid,
+            })
+        })
+        .collect()
+}
+
+fn mount(mount: HugetlbfsMount) -> MountUse {
+    MountUse {
+        point: mount.mount.point,
+        page_size: mount.page_size,
+        size: mount.size,
+        mode: format!("{:o}", mount.mode),
+        uid: mount.uid,
+        gid: mount.gid,
+    }
+}
