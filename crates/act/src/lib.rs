@@ -1,3 +1,5 @@
 //! Actions on the machine or another process, each with an outcome and a dry run.
 
 #![forbid(unsafe_code)]
+
+pub mod promote;

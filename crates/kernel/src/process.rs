@@ -1,18 +1,9 @@
 //! One process, as `/proc/PID` shows it (proc_pid_status(5), proc_pid_stat(5)).
 
+use crate::identity::Capabilities;
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::path::PathBuf;
-
-/// Bit numbers of capabilities(7) that acting on another process needs.
-pub mod capability {
-    /// `process_madvise` with an advice that changes the target.
-    pub const SYS_NICE: u8 = 23;
-    /// Reading the memory map of a process of another user, or of one that is not dumpable.
-    pub const SYS_PTRACE: u8 = 19;
-    /// Setting the user of a child.
-    pub const SETUID: u8 = 7;
-}
 
 /// What `/proc/PID/status` says. Figures that a kernel thread or a zombie lacks are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +39,8 @@ pub struct Status {
     pub pinned: Bytes,
     /// Threads.
     pub threads: u64,
-    /// The effective capabilities, one bit each (see [`capability`]).
-    pub effective_capabilities: u64,
+    /// The effective capabilities.
+    pub capabilities: Capabilities,
     /// Whether the process may have transparent huge pages (`prctl(PR_SET_THP_DISABLE)` clears it). `None`
     /// where the kernel does not say.
     pub thp_enabled: Option<bool>,
@@ -61,11 +52,6 @@ impl Status {
     /// Whether the process has ended and waits to be collected.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
-    }
-
-    /// Whether the effective set holds this capability.
-    pub fn has_capability(&self, capability: u8) -> bool {
-        self.effective_capabilities >> capability & 1 == 1
     }
 }
 
@@ -110,7 +96,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
         locked: Bytes::ZERO,
         pinned: Bytes::ZERO,
         threads: 0,
-        effective_capabilities: 0,
+        capabilities: Capabilities::NONE,
         thp_enabled: None,
         seccomp_filter: false,
     };
@@ -144,7 +130,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
             "VmPin" => status.pinned = kib()?,
             "Threads" => status.threads = number()?,
             "CapEff" => {
-                status.effective_capabilities = u64::from_str_radix(value, 16).map_err(|_| bad())?;
+                status.capabilities = Capabilities(u64::from_str_radix(value, 16).map_err(|_| bad())?);
             }
             "THP_enabled" => status.thp_enabled = Some(number()? != 0),
             "Seccomp" => status.seccomp_filter = number()? == 2,
@@ -204,8 +190,7 @@ mod tests {
             parse_status("Name:\tkthreadd\nState:\tS (sleeping)\nTgid:\t2\nPPid:\t0\nCapEff:\t800000\n")
                 .unwrap();
         assert_eq!((status.rss, status.thp_enabled), (Bytes::ZERO, None));
-        assert!(status.has_capability(capability::SYS_NICE));
-        assert!(!status.has_capability(capability::SYS_PTRACE));
+        assert!(status.capabilities.sys_nice() && !status.capabilities.sys_ptrace());
         assert_eq!(parse_status("VmRSS:\tmuch kB\n").unwrap_err().0, 1);
     }
 

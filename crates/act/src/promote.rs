@@ -1,0 +1,412 @@
+//! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
+//! of it.
+
+use megapage_kernel::identity::Credentials;
+use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::smaps::{Mapping, read_smaps};
+use megapage_kernel::{KernelError, KernelRoot, process, promote, spawn};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use serde::Serialize;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Refusals for want of a huge page, one after the other, after which a promotion ends.
+const MOST_SHORTAGES: u32 = 4;
+
+/// Why no promotion was tried, or why it ended early.
+#[derive(Debug, Error)]
+pub enum PromoteError {
+    /// The caller lacks a right. The text says which.
+    #[error("process {pid}: {lacking}")]
+    NotAllowed {
+        /// The process.
+        pid: Pid,
+        /// What the caller would need, and how to get it.
+        lacking: String,
+    },
+    /// There is no such process.
+    #[error("process {0}: no such process")]
+    Gone(Pid),
+    /// The kernel has no process_madvise(2) with MADV_COLLAPSE.
+    #[error(
+        "the kernel has no process_madvise with MADV_COLLAPSE (Linux 6.1): promotion from outside is not possible"
+    )]
+    Unsupported,
+    /// An action on anything but the running machine.
+    #[error("a captured tree cannot be acted on")]
+    NotLive,
+    /// Another answer of the kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Another answer of process_madvise.
+    #[error("process {pid}: process_madvise: {source}")]
+    Call {
+        /// The process.
+        pid: Pid,
+        /// The answer.
+        source: io::Error,
+    },
+}
+
+/// What a promotion may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Regions in one call, 1 to 1024. The target can wait for the mmap lock for as long as one of them takes,
+    /// about 2 ms; a batch bounds how long the caller is deaf.
+    pub batch: usize,
+    /// After this time no further call is made.
+    pub time: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { batch: 16, time: Duration::from_secs(10) }
+    }
+}
+
+/// Regions of one process that are to be huge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// The process.
+    pub pid: Pid,
+    /// Aligned 2 MiB regions.
+    pub regions: Vec<VirtRange>,
+    /// What it may cost.
+    pub bounds: Bounds,
+}
+
+/// What came of a promotion. All figures are of regions or bytes of this promotion alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromoteOutcome {
+    /// Bytes that were to be huge.
+    pub asked_bytes: u64,
+    /// Bytes of those that the page tables show as huge afterwards.
+    pub obtained_bytes: u64,
+    /// System calls made.
+    pub calls: u64,
+    /// Regions refused for now: pinned, locked or off the LRU (EAGAIN).
+    pub busy: u64,
+    /// Regions that cannot be collapsed (EINVAL): no page table, `VM_NOHUGEPAGE`, write-protected by userfaultfd.
+    pub not_collapsible: u64,
+    /// Regions refused for want of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
+    /// since.
+    pub no_memory: u64,
+    /// Regions that were not tried: time was up, memory was short, or the process ended.
+    pub not_tried: u64,
+    /// Time in the calls, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Whether the process ended in between. That is no error.
+    pub gone: bool,
+}
+
+impl PromoteOutcome {
+    /// Adds the figures of a later promotion of the same process.
+    pub fn add(&mut self, later: PromoteOutcome) {
+        self.asked_bytes += later.asked_bytes;
+        self.obtained_bytes += later.obtained_bytes;
+        self.calls += later.calls;
+        self.busy += later.busy;
+        self.not_collapsible += later.not_collapsible;
+        self.no_memory += later.no_memory;
+        self.not_tried += later.not_tried;
+        self.elapsed_ns += later.elapsed_ns;
+        self.gone |= later.gone;
+    }
+}
+
+/// What of a process could be promoted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidates {
+    /// Regions that are not huge and dense enough.
+    pub regions: Vec<VirtRange>,
+    /// Present bytes that are on base pages in regions too sparse, or outside whole regions.
+    pub left_out: Bytes,
+}
+
+/// The regions of `pid` in private, writable, anonymous memory that are not huge yet and have at least
+/// `least_present` (1 to 512) of their base pages present: a collapse fills the others with zeros. At most
+/// `most` regions.
+pub fn candidates(
+    root: &KernelRoot,
+    pid: Pid,
+    least_present: u16,
+    most: usize,
+) -> Result<Candidates, PromoteError> {
+    let mut found = Candidates::default();
+    let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+    for mapping in read_smaps(root, pid).map_err(|error| refusal(root, pid, error))? {
+        let on_base = mapping.backing().base;
+        if !is_promotable(&mapping) || on_base == Bytes::ZERO {
+            continue;
+        }
+        let mut taken = Bytes::ZERO;
+        for region in pagemap.regions(mapping.range)? {
+            let huge = region.huge.unwrap_or(mapping.anon_huge >= region_bytes(&mapping));
+            if !huge && region.present >= least_present.max(1) && found.regions.len() < most {
+                taken += region.present_bytes();
+                found.regions.push(region.range);
+            }
+        }
+        found.left_out += on_base.saturating_sub(taken);
+    }
+    Ok(found)
+}
+
+/// Whether a mapping holds memory that the program uses as heap and that a collapse is for.
+fn is_promotable(mapping: &Mapping) -> bool {
+    mapping.is_heap_like() && mapping.kernel_page_size == PageSize::BASE
+}
+
+/// The bytes of a mapping that lie in whole regions.
+fn region_bytes(mapping: &Mapping) -> Bytes {
+    mapping.range.aligned_interior(HUGE_2M as u64).map_or(Bytes(1), VirtRange::len)
+}
+
+/// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
+pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<String>, KernelError> {
+    let own = Credentials::read(root, None)?;
+    if !own.capabilities.sys_nice() {
+        return Ok(Some(
+            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep \
+             on the megapage executable"
+                .into(),
+        ));
+    }
+    let Some(pid) = pid else { return Ok(None) };
+    let other = process::read_status(root, pid)?;
+    if other.uids[..3].iter().any(|&uid| uid != own.uid) && !own.capabilities.sys_ptrace() {
+        return Ok(Some(format!(
+            "it belongs to user {}: promotion from outside needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
+            other.uids[1]
+        )));
+    }
+    Ok(None)
+}
+
+/// A reader's error as the user should see it.
+fn refusal(root: &KernelRoot, pid: Pid, error: KernelError) -> PromoteError {
+    match error.raw_os_error() {
+        _ if error.is_gone() => PromoteError::Gone(pid),
+        // EACCES and EPERM.
+        Some(13 | 1) => PromoteError::NotAllowed {
+            pid,
+            lacking: lacking_right(root, Some(pid)).ok().flatten().unwrap_or_else(|| {
+                "its memory map cannot be read: CAP_SYS_PTRACE lacks, or a security module forbids it".into()
+            }),
+        },
+        _ => PromoteError::Kernel(error),
+    }
+}
+
+impl Promotion {
+    /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
+    pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
+        if !root.is_live() {
+            return Err(PromoteError::NotLive);
+        }
+        let pid = self.pid;
+        let mut outcome = PromoteOutcome {
+            asked_bytes: self.regions.len() as u64 * HUGE_2M as u64,
+            ..PromoteOutcome::default()
+        };
+        if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
+            return Err(PromoteError::NotAllowed { pid, lacking });
+        }
+        let pidfd = spawn::open_pidfd(pid).map_err(|_| PromoteError::Gone(pid))?;
+        let start = Instant::now();
+        let (mut next, mut shortages) = (0, 0);
+        let batch = self.bounds.batch.clamp(1, promote::MOST_RANGES);
+        while next < self.regions.len() && shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time {
+            let end = (next + batch).min(self.regions.len());
+            outcome.calls += 1;
+            match promote::collapse(pidfd.as_fd(), &self.regions[next..end]) {
+                Ok(advised) => {
+                    shortages = 0;
+                    // The next call begins at the region that failed, and so learns why.
+                    next += (advised / HUGE_2M as u64) as usize;
+                    if advised < HUGE_2M as u64 {
+                        outcome.busy += 1;
+                        next += 1;
+                    }
+                }
+                Err(error) => {
+                    match error.kind() {
+                        io::ErrorKind::WouldBlock => outcome.busy += 1,
+                        io::ErrorKind::InvalidInput => outcome.not_collapsible += 1,
+                        io::ErrorKind::OutOfMemory | io::ErrorKind::ResourceBusy => {
+                            outcome.no_memory += 1;
+                            shortages += 1;
+                        }
+                        io::ErrorKind::PermissionDenied => {
+                            let lacking = "process_madvise was refused though CAP_SYS_NICE is held: a security \
+                                           module, a seccomp filter or a user namespace forbids it";
+                            return Err(PromoteError::NotAllowed { pid, lacking: lacking.into() });
+                        }
+                        io::ErrorKind::Unsupported => return Err(PromoteError::Unsupported),
+                        // ESRCH has no kind of its own.
+                        _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
+                            return Err(PromoteError::Call { pid, source: error });
+                        }
+                        _ => {
+                            outcome.gone = true;
+                            break;
+                        }
+                    }
+                    next += 1;
+                }
+            }
+        }
+        outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
+        outcome.not_tried = (self.regions.len() - next.min(self.regions.len())) as u64;
+        match self.verify(root) {
+            Ok(obtained) => outcome.obtained_bytes = obtained.0,
+            Err(PromoteError::Gone(_)) => outcome.gone = true,
+            Err(error) => return Err(error),
+        }
+        Ok(outcome)
+    }
+
+    /// The bytes of the regions that are huge now, by the page tables; on kernels before 6.7 by smaps, which
+    /// also counts what was huge before in the same mapping.
+    fn verify(&self, root: &KernelRoot) -> Result<Bytes, PromoteError> {
+        let pid = self.pid;
+        let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+        let mut huge = 0;
+        for range in joined(&self.regions) {
+            let regions: Vec<Region> = match pagemap.regions(range) {
+                Ok(regions) => regions,
+                Err(error) if error.is_gone() => return Err(PromoteError::Gone(pid)),
+                Err(error) => return Err(error.into()),
+            };
+            if regions.iter().any(|region| region.huge.is_none()) {
+                return self.verify_by_smaps(root);
+            }
+            huge += regions.iter().filter(|region| region.huge == Some(true)).count() as u64;
+        }
+        Ok(Bytes(huge * HUGE_2M as u64))
+    }
+
+    fn verify_by_smaps(&self, root: &KernelRoot) -> Result<Bytes, PromoteError> {
+        let mappings = read_smaps(root, self.pid).map_err(|error| refusal(root, self.pid, error))?;
+        let mine = |mapping: &&Mapping| {
+            self.regions.iter().any(|region| region.intersection(mapping.range).is_some())
+        };
+        let huge: Bytes = mappings.iter().filter(mine).map(|mapping| mapping.anon_huge).sum();
+        Ok(huge.min(Bytes(self.regions.len() as u64 * HUGE_2M as u64)))
+    }
+
+    /// What [`Promotion::apply`] would do, as shell lines. No shell command collapses single regions: the
+    /// line that acts is megapage's own.
+    pub fn dry_run(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .regions
+            .iter()
+            .map(|region| format!("# process_madvise(pidfd of {}, {region}, MADV_COLLAPSE)", self.pid))
+            .collect();
+        lines.push(format!("megapage run --attach {} --once", self.pid));
+        lines
+    }
+}
+
+/// Adjacent ranges as one, so that a scan takes one call for them.
+fn joined(ranges: &[VirtRange]) -> Vec<VirtRange> {
+    let mut joined: Vec<VirtRange> = Vec::new();
+    for &range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end() == range.start() => {
+                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_testing::{is_root, skip};
+    use std::fs;
+
+    fn own() -> Pid {
+        Pid(std::process::id() as i32)
+    }
+
+    #[test]
+    fn a_captured_tree_is_not_acted_on() {
+        let promotion = Promotion { pid: own(), regions: vec![], bounds: Bounds::default() };
+        let tree = tempfile::tempdir().unwrap();
+        let refused = promotion.apply(&KernelRoot::captured(tree.path()));
+        assert!(matches!(refused, Err(PromoteError::NotLive)));
+    }
+
+    #[test]
+    fn the_right_that_lacks_is_named() {
+        let tree = tempfile::tempdir().unwrap();
+        let status = |directory: &str, uid: u32, capabilities: &str| {
+            let directory = tree.path().join("proc").join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            let text = format!(
+                "Name:\tx\nState:\tS (sleeping)\nTgid:\t9\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n\
+                 Gid:\t1\t1\t1\t1\nGroups:\t\nCapEff:\t{capabilities}\nNoNewPrivs:\t0\nSeccomp:\t0\n"
+            );
+            fs::write(directory.join("status"), text).unwrap();
+        };
+        let root = KernelRoot::captured(tree.path());
+        let lacking = || lacking_right(&root, Some(Pid(9))).unwrap();
+        status("9", 1000, "0");
+        status("self", 1000, "0");
+        assert!(lacking().unwrap().contains("CAP_SYS_NICE"));
+        status("self", 1000, "800000");
+        assert_eq!(lacking(), None);
+        status("self", 1001, "800000");
+        assert!(lacking().unwrap().contains("user 1000: promotion from outside needs CAP_SYS_PTRACE"));
+        status("self", 1001, "880000");
+        assert_eq!(lacking(), None);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_gone() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        assert!(matches!(candidates(&root, Pid(1), 1, 10), Err(PromoteError::Gone(Pid(1)))));
+    }
+
+    /// Our own memory: touched on base pages, then promoted, then proved by the page tables.
+    #[test]
+    fn dense_regions_become_huge_and_sparse_ones_do_not() {
+        if !is_root() {
+            return skip("needs CAP_SYS_NICE to promote memory");
+        }
+        let root = KernelRoot::live();
+        let mut memory = vec![0u8; 32 << 20];
+        let start = memory.as_ptr().addr();
+        let half = memory.len() / 2;
+        for at in (0..half).step_by(4096) {
+            memory[at] = 1;
+        }
+        for at in (half..memory.len()).step_by(64 * 4096) {
+            memory[at] = 1;
+        }
+        let inside = VirtRange::new(start as u64, (start + memory.len()) as u64).unwrap();
+        let mut found = candidates(&root, own(), 256, 10_000).unwrap();
+        found.regions.retain(|region| region.intersection(inside) == Some(*region));
+        if found.regions.is_empty() {
+            return skip("this system gives huge pages unasked: nothing is left to promote");
+        }
+        assert!((6..=8).contains(&found.regions.len()), "{:?}", found.regions);
+        let promotion = Promotion { pid: own(), regions: found.regions.clone(), bounds: Bounds::default() };
+        assert_eq!(promotion.dry_run().len(), found.regions.len() + 1);
+        let outcome = promotion.apply(&root).unwrap();
+        assert_eq!(outcome.asked_bytes, found.regions.len() as u64 * HUGE_2M as u64);
+        // Another thread's test may split or pin one for a moment; not all of them.
+        assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");
+        assert_eq!((outcome.not_tried, outcome.gone), (0, false));
+        assert!(memory.iter().step_by(4096).take(half / 4096).all(|&byte| byte == 1));
+        let again = candidates(&root, own(), 256, 10_000).unwrap();
+        let left = again.regions.iter().filter(|region| found.regions.contains(region)).count();
+        assert!(left as u64 * HUGE_2M as u64 <= outcome.asked_bytes - outcome.obtained_bytes);
+    }
+}
