@@ -10,6 +10,7 @@
 
 pub mod buddyinfo;
 pub mod cgroup;
+mod clock;
 mod environment;
 pub mod exec;
 mod heap;
@@ -18,6 +19,7 @@ pub mod hugetlb_users;
 pub mod identity;
 pub mod limits;
 mod lock;
+mod machine;
 mod meminfo;
 pub mod mounts;
 pub mod pageblocks;
@@ -33,6 +35,7 @@ pub mod spawn;
 pub mod thp;
 mod user;
 
+pub use clock::process_cpu_time;
 pub use environment::{
     MAX_VALUE, environment_is_ready, environment_variable, remove_environment_variable,
     remove_from_environment_list,
@@ -42,6 +45,7 @@ pub use heap::{
     release_words, set_errno, thp_is_possible, thread_count,
 };
 pub use lock::{Lock, Locked};
+pub use machine::{Machine, machine};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};

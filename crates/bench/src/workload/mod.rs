@@ -1,0 +1,109 @@
+//! What the peers are measured with. Each workload times its phases, checks its own result and says how the
+//! kernel backs its memory while it holds all of it.
+
+pub mod access;
+pub mod idle;
+mod random;
+pub mod release;
+pub mod retrieval;
+
+use anyhow::{Context, Result};
+use megapage_kernel::smaps::{BackingBytes, read_own_smaps};
+use megapage_kernel::{KernelRoot, process_cpu_time};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+pub use random::Random;
+
+/// What one run of a workload found. It is the one line that `megapage-workload` prints, as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The workload and its case, such as `access small`.
+    pub workload: String,
+    /// How long each phase took.
+    pub phases: Phases,
+    /// What else the workload measures; the unit is in the name.
+    pub figures: BTreeMap<String, f64>,
+    /// A digest of the results: equal for equal arguments, whatever the allocator.
+    pub checksum: u64,
+    /// How the heap was backed while the workload held all of its memory.
+    pub backing: HeapBacking,
+}
+
+/// Resident bytes of a process's heap (private, writable, anonymous mappings that are no stack), by what the
+/// kernel backs them with. They do not overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeapBacking {
+    /// On 1 GiB hugetlb pages.
+    pub hugetlb_1g: u64,
+    /// On 2 MiB hugetlb pages.
+    pub hugetlb_2m: u64,
+    /// On 2 MiB transparent huge pages.
+    pub thp: u64,
+    /// On base pages, and on transparent huge pages smaller than 2 MiB, which smaps does not tell apart.
+    pub base: u64,
+}
+
+impl HeapBacking {
+    /// What the kernel says of the calling process now.
+    pub fn of_this_process() -> Result<HeapBacking> {
+        let mappings = read_own_smaps(&KernelRoot::live()).context("how this process's memory is backed")?;
+        let bytes = BackingBytes::of(mappings.iter().filter(|mapping| mapping.is_heap_like()));
+        Ok(HeapBacking {
+            hugetlb_1g: bytes.hugetlb_1g.0,
+            hugetlb_2m: bytes.hugetlb_2m.0,
+            thp: bytes.thp.0,
+            base: bytes.base.0,
+        })
+    }
+
+    /// All resident bytes of the heap.
+    pub fn resident(&self) -> u64 {
+        self.hugetlb_1g + self.hugetlb_2m + self.thp + self.base
+    }
+
+    /// The share on pages of 2 MiB or more, 0 to 1; 0 for an empty heap.
+    pub fn huge_share(&self) -> f64 {
+        let huge = self.hugetlb_1g + self.hugetlb_2m + self.thp;
+        if huge == 0 { 0.0 } else { huge as f64 / self.resident() as f64 }
+    }
+}
+
+/// What one phase took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// By the clock on the wall.
+    pub wall_ns: u64,
+    /// Of the processors, by all threads of the process. It does not grow while others have the processors.
+    pub cpu_ns: u64,
+}
+
+/// The phases of a workload by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Phases(pub BTreeMap<String, Spent>);
+
+impl Phases {
+    /// Does `work` and notes under `name` what it took.
+    fn time<T>(&mut self, name: &str, work: impl FnOnce() -> T) -> T {
+        let (cpu, wall) = (process_cpu_time(), Instant::now());
+        let result = work();
+        let spent = Spent {
+            wall_ns: nanoseconds(wall.elapsed()),
+            cpu_ns: nanoseconds(process_cpu_time().saturating_sub(cpu)),
+        };
+        self.0.insert(name.into(), spent);
+        result
+    }
+}
+
+/// Nanoseconds in 64 bits: 584 years.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `count` scaled by `scale`, at least `floor`: the tests' way to the same work in little memory.
+fn scaled(count: usize, scale: f64, floor: usize) -> usize {
+    ((count as f64 * scale) as usize).max(floor)
+}

@@ -1,0 +1,50 @@
+//! What machine this is: processors and kernel release.
+
+use crate::{KernelError, KernelRoot};
+
+/// What a reader of a measurement must know of the machine that it was made on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The processors' model, as `/proc/cpuinfo` names it; empty where it names none (other architectures).
+    pub processor: String,
+    /// Processors that are online.
+    pub processors: usize,
+    /// Whether the processor says that it runs under a hypervisor (the `hypervisor` flag of x86).
+    pub virtualised: bool,
+    /// The kernel's release, as in `uname -r`.
+    pub kernel: String,
+}
+
+/// Reads `/proc/cpuinfo` and `/proc/sys/kernel/osrelease`.
+pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
+    let text = root.read("proc/cpuinfo")?;
+    let fields = || text.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.trim(), v.trim()));
+    let first = |name: &str| fields().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+    Ok(Machine {
+        processor: first("model name").to_string(),
+        processors: fields().filter(|(key, _)| *key == "processor").count(),
+        virtualised: first("flags").split_whitespace().any(|flag| flag == "hypervisor"),
+        kernel: root.read("proc/sys/kernel/osrelease")?.trim().to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_captured_machine_is_told() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("proc/sys/kernel")).unwrap();
+        fs::write(tree.path().join("proc/sys/kernel/osrelease"), "6.18.44\n").unwrap();
+        let processor =
+            |number| format!("processor\t: {number}\nmodel name\t: A: B\nflags\t\t: fpu hypervisor\n\n");
+        fs::write(tree.path().join("proc/cpuinfo"), processor(0) + &processor(1)).unwrap();
+        let found = machine(&KernelRoot::captured(tree.path())).unwrap();
+        let expected =
+            Machine { processor: "A: B".into(), processors: 2, virtualised: true, kernel: "6.18.44".into() };
+        assert_eq!(found, expected);
+        assert!(machine(&KernelRoot::live()).unwrap().processors > 0);
+    }
+}
