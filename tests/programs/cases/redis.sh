@@ -1,0 +1,66 @@
+# program: Redis: redis-benchmark, BGSAVE, AOF rewrite, kill -9 and reload, data compared
+# version: redis-server --version
+# modes: default preload-2m preload-thp tunable outside
+# seconds: 120
+cli() { redis-cli -s "$WORK/redis.sock" "$@"; }
+start() {
+    "$RUN" redis-server --port 0 --unixsocket "$WORK/redis.sock" --dir "$WORK" --daemonize no --save '' \
+        --enable-debug-command yes --appendfsync everysec --loglevel warning --activedefrag no "$@" >>redis.log 2>&1 &
+    server=$!
+    for _ in $(seq 200); do
+        [ "$(cli ping 2>/dev/null)" = PONG ] && return 0
+        kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    cat redis.log >&2
+    echo "redis-server does not answer" >&2
+    return 1
+}
+until_done() { # FIELD: waits until redis says that the background job has ended, and ended well
+    for _ in $(seq 300); do
+        info=$(cli info persistence)
+        if ! grep -q "^$1_in_progress:1" <<<"$info" && ! grep -q "^aof_rewrite_scheduled:1" <<<"$info"; then
+            grep -q "^$2:ok" <<<"$info"
+            return
+        fi
+        sleep 0.1
+    done
+    echo "$1 does not end" >&2
+    return 1
+}
+trap '[ -z "${server:-}" ] || kill -9 $server $(pidof redis-server) 2>/dev/null || true' EXIT
+
+start --appendonly yes
+cli debug populate 200000 key 200 >/dev/null
+redis-benchmark -s "$WORK/redis.sock" -q -n 50000 -c 20 -d 300 -r 20000 -t set,get,incr,lpush,rpop,sadd,hset,zadd \
+    >benchmark.txt
+# Snapshots and rewrites fork, while clients keep writing.
+redis-benchmark -s "$WORK/redis.sock" -q -n 60000 -c 10 -d 500 -r 20000 -t set,hset >during.txt &
+writer=$!
+cli bgrewriteaof >/dev/null
+until_done aof_rewrite aof_last_bgrewrite_status
+cli bgsave >/dev/null
+until_done rdb_bgsave rdb_last_bgsave_status
+wait $writer
+# The append-only file holds everything that was answered.
+sleep 1.5
+before=$(cli debug digest)
+size=$(cli dbsize)
+kill -9 "$(cli info server | tr -d '\r' | sed -n 's/^process_id://p')"
+wait $server || true
+start --appendonly yes
+[ "$(cli dbsize)" = "$size" ] && [ "$(cli debug digest)" = "$before" ] || {
+    echo "data after kill -9 and reload differ: $size keys before, $(cli dbsize) after" >&2
+    exit 1
+}
+# And the same through a snapshot.
+cli bgsave >/dev/null
+until_done rdb_bgsave rdb_last_bgsave_status
+cli shutdown nosave >/dev/null 2>&1 || true
+wait $server || true
+rm -rf appendonlydir
+start --appendonly no
+[ "$(cli debug digest)" = "$before" ]
+cli shutdown nosave >/dev/null 2>&1 || true
+wait $server
+server=

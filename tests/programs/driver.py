@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Runs real programs under `megapage run`, one line for each program and mechanism.
+
+A case is a shell script in cases/ whose first lines are a header:
+
+    # program: what it is, for the table
+    # version: a command whose first line of output names the version
+    # modes:   the modes (below) that apply to it
+    # seconds: its time limit (default 120)
+    # needs:   root, pool (hugetlb pages)
+
+It is run by `bash -euo pipefail` in an empty directory, and passes when it exits 0; 77 is a skip, with the
+reason as the last line on standard error. Its environment:
+
+    RUN         a command that starts its arguments under megapage, with the mode's options and $RUN_OPTIONS
+    MODE        the mode; `plain` where RUN starts its arguments as they are
+    SRC         sources of the programs, src/
+    WORK        the directory that it runs in
+    SCRATCH     a directory that all cases of this run share, for what is costly to build
+    REPOSITORY  the root of the repository
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+
+# Options of `megapage run` for each mode, and whether there are hugetlb pages to be had in it.
+MODES = {
+    "default": ([], True),
+    "preload-2m": (["--mechanism", "preload", "--heap", "2m"], True),
+    "preload-thp": (["--mechanism", "preload", "--heap", "thp"], False),
+    "tunable": (["--mechanism", "tunable"], True),
+    "runtime": (["--mechanism", "runtime"], True),
+    "outside": (["--mechanism", "outside"], False),
+}
+# Enough for a program to be worth it; fewer than the programs that run it dry ask for.
+POOL_PAGES = 256
+# Memory that stays available to everybody else while the pool is reserved, in KiB.
+LEAST_AVAILABLE_KIB = 2 << 20
+POOL_FILE = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+# The lock that the Rust tests take before they change the machine (crates/testing).
+LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
+
+
+class Case:
+    """One script of cases/, with its header."""
+
+    def __init__(self, path):
+        self.path = path
+        self.name = path.stem
+        header = {}
+        for line in path.read_text().splitlines():
+            if not line.startswith("# ") or ": " not in line:
+                break
+            key, _, value = line[2:].partition(": ")
+            header[key] = value.strip()
+        unknown = set(header) - {"program", "version", "modes", "seconds", "needs"}
+        missing = {"program", "version", "modes"} - set(header)
+        if unknown or missing:
+            sys.exit(f"driver: {path}: header has unknown {sorted(unknown)}, lacks {sorted(missing)}")
+        self.program = header["program"]
+        self.version_command = header["version"]
+        self.modes = header["modes"].split()
+        self.seconds = int(header.get("seconds", "120"))
+        self.needs = header.get("needs", "").split()
+        for mode in self.modes:
+            if mode not in MODES:
+                sys.exit(f"driver: {path}: unknown mode '{mode}'; there are {', '.join(MODES)}")
+
+    def version(self):
+        """The first line that names a version; empty where the program is not installed."""
+        shown = subprocess.run(
+            ["bash", "-c", self.version_command], capture_output=True, text=True, errors="replace"
+        )
+        lines = (shown.stdout + shown.stderr).strip().splitlines()
+        return lines[0].strip() if shown.returncode == 0 and lines else ""
+
+
+class Result:
+    """What one case did in one mode."""
+
+    def __init__(self, case, mode, outcome, why="", seconds=0.0, reports=()):
+        self.case, self.mode, self.outcome, self.why = case, mode, outcome, why
+        self.seconds, self.reports = seconds, list(reports)
+
+
+def memory_available_kib():
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def pool(pages):
+    """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and puts it back. Yields the pages got."""
+    if pages == 0 or os.getuid() != 0 or not POOL_FILE.exists():
+        yield 0
+        return
+    with open(LOCK_FILE, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = int(POOL_FILE.read_text())
+        try:
+            if memory_available_kib() - pages * 2048 >= LEAST_AVAILABLE_KIB:
+                POOL_FILE.write_text(str(before + pages))
+            yield int(POOL_FILE.read_text()) - before
+        finally:
+            POOL_FILE.write_text(str(before))
+
+
+def install(megapage, prefix):
+    """Copies the command and the library to where any user may read them, laid out as `make install` does."""
+    library = megapage.parent / "libmegapage.so"
+    for source, target in [(megapage, prefix / "bin/megapage"), (library, prefix / "lib/megapage/libmegapage.so")]:
+        if not source.exists():
+            sys.exit(f"driver: {source} is missing: run `cargo build --release`")
+        target.parent.mkdir(parents=True)
+        shutil.copy(source, target)
+        target.chmod(0o755)
+
+
+def write_launcher(path, prefix, mode, reports):
+    """The command that a case starts its programs with."""
+    if mode == "plain":
+        lines = 'exec "$@"'
+    else:
+        options = " ".join(MODES[mode][0])
+        lines = (
+            f"exec {prefix}/bin/megapage run {options} ${{RUN_OPTIONS:-}} "
+            f'--json --report "{reports}/$$.json" -- "$@"'
+        )
+    path.write_text(f"#!/bin/bash\n{lines}\n")
+    path.chmod(0o755)
+
+
+def run(case, mode, scratch):
+    """Runs one case in one mode."""
+    if "root" in case.needs and os.getuid() != 0:
+        return Result(case, mode, "skipped", "needs root")
+    work = scratch / f"{case.name}.{mode}"
+    reports = scratch / f"{case.name}.{mode}.reports"
+    for directory in (work, reports):
+        directory.mkdir()
+        directory.chmod(0o777)
+    launcher = scratch / f"run.{case.name}.{mode}"
+    write_launcher(launcher, scratch / "prefix", mode, reports)
+    environment = dict(
+        os.environ,
+        RUN=str(launcher),
+        MODE=mode,
+        SRC=str(scratch / "src"),
+        WORK=str(work),
+        SCRATCH=str(scratch),
+        REPOSITORY=str(REPOSITORY),
+    )
+    wants_pool = "pool" in case.needs or (mode != "plain" and MODES[mode][1])
+    with pool(POOL_PAGES if wants_pool else 0) as got:
+        if "pool" in case.needs and got < POOL_PAGES:
+            return Result(case, mode, "skipped", f"needs {POOL_PAGES} hugetlb pages, got {got}")
+        started = time.monotonic()
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", str(case.path)],
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            _, errors = process.communicate(timeout=case.seconds)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            status, errors = None, ""
+        finally:
+            # Whatever the case left running goes with its session.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        seconds = time.monotonic() - started
+    last = "\n".join(errors.strip().splitlines()[-12:])
+    if status is None:
+        result = Result(case, mode, "failed", f"no end after {case.seconds} s", seconds)
+    elif status == 77:
+        result = Result(case, mode, "skipped", last.splitlines()[-1] if last else "no reason given", seconds)
+    elif status != 0:
+        result = Result(case, mode, "failed", f"exit status {status}: {last}", seconds)
+    else:
+        result = Result(case, mode, "passed", "", seconds)
+    for report in sorted(reports.iterdir()):
+        try:
+            result.reports.append(json.loads(report.read_text()))
+        except ValueError as error:
+            result.outcome, result.why = "failed", f"{report.name} is no JSON report: {error}"
+    if result.outcome == "passed" and mode != "plain" and not result.reports:
+        result.outcome, result.why = "failed", "megapage run wrote no report"
+    if result.outcome == "passed":
+        shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs real programs under megapage run.")
+    default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
+    parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
+    parser.add_argument("--only", action="append", metavar="CASE", help="only this case; may be repeated")
+    parser.add_argument("--mode", action="append", metavar="MODE", help="only this mode, or `plain`; may be repeated")
+    parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the table of results, as Markdown")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
+    arguments = parser.parse_args()
+
+    cases = [Case(path) for path in sorted((HERE / "cases").glob("*.sh"))]
+    unknown = set(arguments.only or []) - {case.name for case in cases}
+    if unknown:
+        sys.exit(f"driver: no case {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in cases)}")
+    if arguments.only:
+        cases = [case for case in cases if case.name in arguments.only]
+
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-programs."))
+    scratch.chmod(0o755)
+    # A signal unwinds as an exception, so that the pool is put back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    results = []
+    try:
+        install(arguments.megapage.resolve(), scratch / "prefix")
+        # Also readable by the user that a case runs its program as.
+        shutil.copytree(HERE / "src", scratch / "src")
+        for case in cases:
+            version = case.version()
+            modes = [m for m in arguments.mode or case.modes if m == "plain" or m in case.modes]
+            for mode in modes:
+                if version:
+                    result = run(case, mode, scratch)
+                else:
+                    result = Result(case, mode, "skipped", f"not installed (no answer from: {case.version_command})")
+                if result.outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
+                    result.outcome, result.why = "failed", f"skipped where nothing may be: {result.why}"
+                results.append(result)
+                report_line(result)
+        if arguments.table:
+            import table
+
+            arguments.table.write_text(table.markdown(results))
+    finally:
+        if arguments.keep:
+            print(f"kept {scratch}", file=sys.stderr)
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    counts = [sum(r.outcome == outcome for r in results) for outcome in ("passed", "failed", "skipped")]
+    print("{} passed, {} failed, {} skipped".format(*counts))
+    return 0 if counts[1] == 0 and results else 1
+
+
+def report_line(result):
+    """One line for the terminal; a skip is loud, and is noted where the whole run collects them."""
+    line = f"{result.outcome:7} {result.case.name:14} {result.mode:12} {result.seconds:6.1f} s"
+    print(line + (f"  {result.why}" if result.why else ""), flush=True)
+    if result.outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
+        with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
+            skipped.write(f"program {result.case.name}, {result.mode}: {result.why}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
