@@ -591,8 +591,9 @@ impl HugeHeap {
     /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second page,
     /// and the child is killed when the pool has none. So: with enough unreserved pages, go ahead; else
     /// move the heap to THP, which only a process with one thread can; else refuse with ENOMEM, as the
-    /// kernel refuses a fork that it cannot back.
-    pub fn before_fork(&self) -> Result<(), Errno> {
+    /// kernel refuses a fork that it cannot back. `own_threads` is how many threads the process has when
+    /// the program runs in one: more when the library has some that are known to be idle.
+    pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
         let short = |backing: Backing, size: PageSize| {
@@ -603,7 +604,7 @@ impl HugeHeap {
             ledger.forked(false);
             return Ok(());
         }
-        let movable = thread_count() == Some(1);
+        let movable = thread_count() == Some(own_threads);
         let held = ledger.held(Backing::Hugetlb1G) + ledger.held(Backing::Hugetlb2M);
         let room =
             memory_available_and_total().is_some_and(|(available, total)| available > held + total / 20);

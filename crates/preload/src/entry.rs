@@ -3,6 +3,7 @@
 //! They are written out because a Rust dynamic library exports only Rust's own symbols. Each is a jump to
 //! mimalloc. C++'s `operator new` and `delete` reach us through libstdc++, which calls malloc and free.
 
+use crate::returner;
 use megapage_kernel::{ErrnoGuard, set_errno};
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -20,6 +21,9 @@ unsafe extern "C" {
 /// malloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
+    if returner::is_wanted() {
+        returner::start();
+    }
     // SAFETY: any size is allowed.
     let block = unsafe { mi_malloc(size) };
     if block.is_null() { out_of_memory() } else { block }

@@ -10,6 +10,7 @@
 mod entry;
 mod lifecycle;
 mod primitives;
+mod returner;
 
 use megapage_memory::HugeHeap;
 

@@ -1,8 +1,8 @@
 //! From the program's start to its end: the constructor, fork, and the handshake at exit.
 
-use crate::HEAP;
+use crate::{HEAP, returner};
 use megapage_kernel::{
-    MAX_VALUE, SharedWords, environment_is_ready, environment_variable, remove_environment_variable,
+    Errno, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, remove_environment_variable,
     remove_from_environment_list, set_errno,
 };
 use megapage_memory::{
@@ -52,6 +52,7 @@ pub fn configure() {
         }
     }
     HEAP.configure(config);
+    returner::configure(u64::try_from(return_after).ok());
     // SAFETY: any figure is allowed.
     unsafe { megapage_set_return_after(return_after) };
 }
@@ -120,6 +121,7 @@ unsafe extern "C" fn fork_parent() {
 
 unsafe extern "C" fn fork_child() {
     HEAP.unlock_after_fork(true);
+    returner::forget_in_child();
 }
 
 type Fork = unsafe extern "C" fn() -> c_int;
@@ -143,10 +145,13 @@ extern "C" fn fork() -> c_int {
         set_errno(libc::ENOSYS);
         return -1;
     };
-    if let Err(errno) = HEAP.before_fork() {
+    let pid = returner::hold_during(|own_thread| {
+        HEAP.before_fork(if own_thread { 2 } else { 1 })?;
+        // SAFETY: the C library's own function, called as the program would have.
+        Ok::<c_int, Errno>(unsafe { real() })
+    });
+    pid.unwrap_or_else(|errno| {
         set_errno(errno.0);
-        return -1;
-    }
-    // SAFETY: the C library's own function, called as the program would have.
-    unsafe { real() }
+        -1
+    })
 }

@@ -99,6 +99,11 @@ int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
   return 0;
 }
 
+// Purges what has been free for longer than the delay. Unlike mi_collect, it gives the calling thread no heap.
+void megapage_purge_expired(void) {
+  mi_arenas_try_purge(false /* force */, true /* visit all */, _mi_subproc_main(), 0);
+}
+
 // Milliseconds after which freed memory is purged; negative for never.
 void megapage_set_return_after(long milliseconds) {
   mi_option_set(mi_option_purge_delay, milliseconds);

@@ -1,6 +1,6 @@
 //! What mimalloc's OS layer calls (see src/mimalloc.c, and prim.h for the contract of each).
 
-use crate::{HEAP, lifecycle};
+use crate::{HEAP, lifecycle, returner};
 use std::os::raw::{c_int, c_void};
 
 /// Called once, before anything else here, when mimalloc initialises: at the first allocation.
@@ -52,6 +52,7 @@ extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
 unsafe extern "C" fn megapage_commit(address: *mut c_void, size: usize, is_zero: *mut bool) -> c_int {
     match HEAP.commit(address as usize, size) {
         Ok(clean) => {
+            returner::consider();
             // SAFETY: valid for writing, by the contract.
             unsafe { *is_zero = clean };
             0

@@ -1,0 +1,117 @@
+//! The thread that gives freed memory back when the program has stopped calling the allocator.
+//!
+//! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
+//! it. So a process whose heap has outgrown [`THRESHOLD`] gets one thread, which blocks every signal, wakes
+//! once per delay and purges what has expired. It ends when the heap has become small. With
+//! `--return-after never` there is none.
+
+use crate::HEAP;
+use megapage_kernel::Lock;
+use megapage_memory::Backing;
+use std::mem::MaybeUninit;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes of heap below which no thread is worth having.
+const THRESHOLD: u64 = 64 << 20;
+/// Bytes of stack: the thread makes system calls and walks bit maps.
+const STACK: usize = 128 << 10;
+/// The thread wakes at most this often, however short the delay, in milliseconds.
+const SHORTEST_MS: u64 = 50;
+
+unsafe extern "C" {
+    fn megapage_purge_expired();
+}
+
+/// The delay in milliseconds; 0 for "never": no thread.
+static DELAY_MS: AtomicU64 = AtomicU64::new(0);
+/// A thread is wanted, and the next call of malloc may start it.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// A thread runs, or is being started.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Held while the thread works on the heap.
+static WORKING: Lock = Lock::new();
+
+/// Sets the delay; `None` for never.
+pub fn configure(delay_ms: Option<u64>) {
+    DELAY_MS.store(delay_ms.map_or(0, |ms| ms.max(SHORTEST_MS)), Relaxed);
+}
+
+/// Called after the heap has grown.
+pub fn consider() {
+    if !RUNNING.load(Relaxed) && DELAY_MS.load(Relaxed) != 0 && held() >= THRESHOLD {
+        WANTED.store(true, Relaxed);
+    }
+}
+
+fn held() -> u64 {
+    Backing::ALL.iter().map(|&backing| HEAP.ledger().held(backing)).sum()
+}
+
+/// Whether [`start`] should be called. One load, for malloc's fast path.
+#[inline]
+pub fn is_wanted() -> bool {
+    WANTED.load(Relaxed)
+}
+
+/// Starts the thread. Called from malloc, where the caller holds no lock of the allocator; whatever
+/// pthread_create allocates comes back here and finds nothing wanted any more.
+#[cold]
+pub fn start() {
+    WANTED.store(false, Relaxed);
+    if RUNNING.swap(true, Relaxed) {
+        return;
+    }
+    let _errno = megapage_kernel::ErrnoGuard::save();
+    // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
+    // thread's function is part of this library, which is never unloaded. All signals are blocked around
+    // the creation, because the new thread inherits the mask: none of the program's signals reaches it.
+    let started = unsafe {
+        let mut all = MaybeUninit::uninit();
+        let mut former = MaybeUninit::uninit();
+        let mut attributes = MaybeUninit::uninit();
+        let mut thread = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
+            return;
+        }
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
+        let created = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        created == 0
+    };
+    // A limit on threads: the program comes first, and mimalloc still purges on later calls. RUNNING stays
+    // set, so that the attempt is not repeated.
+    let _ = started;
+}
+
+extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
+    // SAFETY: the name is a C string of at most 15 bytes.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
+    while held() >= THRESHOLD {
+        std::thread::sleep(Duration::from_millis(DELAY_MS.load(Relaxed)));
+        WORKING.with(|| {
+            // SAFETY: mimalloc lets any thread purge.
+            unsafe { megapage_purge_expired() };
+            HEAP.sweep();
+        });
+    }
+    RUNNING.store(false, Relaxed);
+    ptr::null_mut()
+}
+
+/// Runs `fork`, given whether the thread exists, while it does not touch the heap.
+pub fn hold_during<R>(fork: impl FnOnce(bool) -> R) -> R {
+    WORKING.with(|| fork(RUNNING.load(Relaxed)))
+}
+
+/// In a forked child: the thread was not copied.
+pub fn forget_in_child() {
+    RUNNING.store(false, Relaxed);
+    consider();
+}
