@@ -2,6 +2,7 @@
 //!
 //! Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, .../cgroup-v1/hugetlb.rst.
 
+use crate::mounts::{Mount, mounts};
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize, Pid};
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ impl Cgroups {
             Err(error) if error.is_gone() && pid.is_none() => return Ok(Cgroups::default()),
             Err(error) => return Err(error),
         };
-        let mounts = cgroup_mounts(&root.read("proc/self/mountinfo")?);
+        let mounts = mounts(root)?;
         // Absent on kernels without version 1 support.
         let known = root.read("proc/cgroups").unwrap_or_default();
         let view = View { root, own: &own, mounts: &mounts, known: &known };
@@ -99,7 +100,8 @@ impl Cgroups {
             hugetlb: view.lineage("hugetlb", hugetlb_charges),
             memory: view.lineage("memory", memory_charge),
             memory_counts_hugetlb: mounts.iter().any(|mount| {
-                mount.version == CgroupVersion::V2 && mount.has_option("memory_hugetlb_accounting")
+                version_of(mount) == Some(CgroupVersion::V2)
+                    && mount.super_options.iter().any(|option| option == "memory_hugetlb_accounting")
             }),
         })
     }
@@ -149,64 +151,6 @@ impl Cgroups {
     }
 }
 
-/// A mounted cgroup file system, from a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
-#[derive(Debug)]
-struct CgroupMount {
-    version: CgroupVersion,
-    /// The group that appears as the mount's root.
-    root: String,
-    point: String,
-    options: String,
-}
-
-impl CgroupMount {
-    fn has_option(&self, name: &str) -> bool {
-        self.options.split(',').any(|option| option == name)
-    }
-}
-
-fn cgroup_mounts(mountinfo: &str) -> Vec<CgroupMount> {
-    let mount = |line: &str| {
-        // ID parent major:minor root mount-point options [optional fields] - type source super-options
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(3);
-        let (root, point) = (left.next()?, left.next()?);
-        let mut right = right.split(' ');
-        let version = match right.next()? {
-            "cgroup" => CgroupVersion::V1,
-            "cgroup2" => CgroupVersion::V2,
-            _ => return None,
-        };
-        Some(CgroupMount {
-            version,
-            root: unescape(root),
-            point: unescape(point),
-            options: right.nth(1).unwrap_or_default().to_string(),
-        })
-    };
-    mountinfo.lines().filter_map(mount).collect()
-}
-
-/// Undoes the kernel's `\040` for a space, and likewise for tab, newline and backslash.
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        match rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
-}
-
 /// What the kernel says of one controller in `/proc/cgroups`.
 struct Known {
     enabled: bool,
@@ -218,7 +162,7 @@ struct Known {
 struct View<'a> {
     root: &'a KernelRoot,
     own: &'a str,
-    mounts: &'a [CgroupMount],
+    mounts: &'a [Mount],
     known: &'a str,
 }
 
@@ -235,12 +179,15 @@ impl View<'_> {
         let (version, path) = self.path(controller)?;
         let only_root = known.as_ref().is_some_and(|known| known.groups <= 1);
         let mount = self.mounts.iter().find(|mount| {
-            mount.version == version && (version == CgroupVersion::V2 || mount.has_option(controller))
+            version_of(mount) == Some(version)
+                && (version == CgroupVersion::V2
+                    || mount.super_options.iter().any(|option| option == controller))
         });
-        let Some((mount, below)) = mount.and_then(|mount| Some((mount, below(&path, &mount.root)?))) else {
+        let Some((mount, below)) = mount.and_then(|mount| Some((mount, below(&path, &mount.directory)?)))
+        else {
             return Some(Lineage { version, path, levels: Vec::new(), complete: only_root });
         };
-        let top = PathBuf::from(&mount.point);
+        let top = mount.point.clone();
         let is_root = self.is_hierarchy_root(&top, version);
         if version == CgroupVersion::V2 && is_root && known.is_none() && !self.offers(&top, controller) {
             return None;
@@ -298,8 +245,17 @@ impl View<'_> {
     }
 }
 
+/// Which kind of hierarchy a mount is; `None`: it is something else.
+fn version_of(mount: &Mount) -> Option<CgroupVersion> {
+    match mount.fs_type.as_str() {
+        "cgroup" => Some(CgroupVersion::V1),
+        "cgroup2" => Some(CgroupVersion::V2),
+        _ => None,
+    }
+}
+
 /// `path` relative to the group that a mount shows as its root; `None` where it lies outside.
-fn below(path: &str, mount_root: &str) -> Option<PathBuf> {
+fn below(path: &str, mount_root: &Path) -> Option<PathBuf> {
     let below = Path::new(path).strip_prefix(mount_root).ok()?;
     // A group above the namespace's root is shown as `/..`.
     let plain = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));

@@ -1,12 +1,11 @@
-//! Who a user or a process is: accounts, groups, capabilities, confinement.
+//! Who a user is and may do, and whether the caller is confined to a container or a user namespace.
 //!
 //! File-level obligation of the unsafe code: the C library's reentrant look-ups get a buffer that outlives
 //! every pointer they store in it, and what they point to is copied before the buffer goes.
 
 #![allow(unsafe_code)]
 
-use crate::{KernelError, KernelRoot};
-use megapage_units::Pid;
+use crate::KernelRoot;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -131,6 +130,11 @@ impl Capabilities {
     /// No capability.
     pub const NONE: Capabilities = Capabilities(0);
 
+    /// CAP_DAC_OVERRIDE: files whatever their permissions.
+    pub fn dac_override(self) -> bool {
+        self.has(1)
+    }
+
     /// CAP_IPC_LOCK: SHM_HUGETLB without being in `vm.hugetlb_shm_group`; no limit on locked memory.
     pub fn ipc_lock(self) -> bool {
         self.has(14)
@@ -153,57 +157,6 @@ impl Capabilities {
 
     fn has(self, bit: u32) -> bool {
         self.0 >> bit & 1 != 0
-    }
-}
-
-/// What the kernel says in `/proc/PID/status` of a process's rights.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// The effective user.
-    pub uid: u32,
-    /// The effective group.
-    pub gid: u32,
-    /// The supplementary groups.
-    pub groups: Vec<u32>,
-    /// The effective capabilities, in the process's user namespace.
-    pub capabilities: Capabilities,
-    /// 0: no seccomp; 1: strict; 2: a filter. `None` on a kernel without it.
-    pub seccomp: Option<u32>,
-    /// Whether exec can't grant privileges (PR_SET_NO_NEW_PRIVS).
-    pub no_new_privileges: bool,
-}
-
-impl Credentials {
-    /// Of process `pid`, or of the caller.
-    pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<Credentials, KernelError> {
-        let path = pid.map_or("proc/self/status".to_string(), |pid| format!("proc/{pid}/status"));
-        let text = root.read(&path)?;
-        let field = |name: &str| {
-            text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
-        };
-        let missing = |name: &str| KernelError::Parse {
-            path: root.path(&path),
-            line: 1,
-            what: format!("expected a line '{name}:' with figures"),
-        };
-        // real, effective, saved, file system
-        let effective = |name: &str| -> Result<u32, KernelError> {
-            let figure = field(name).and_then(|text| text.split_whitespace().nth(1));
-            figure.and_then(|figure| figure.parse().ok()).ok_or_else(|| missing(name))
-        };
-        let capabilities = field("CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
-        Ok(Credentials {
-            uid: effective("Uid")?,
-            gid: effective("Gid")?,
-            groups: field("Groups")
-                .unwrap_or_default()
-                .split_whitespace()
-                .filter_map(|figure| figure.parse().ok())
-                .collect(),
-            capabilities: Capabilities(capabilities.ok_or_else(|| missing("CapEff"))?),
-            seccomp: field("Seccomp").and_then(|figure| figure.parse().ok()),
-            no_new_privileges: field("NoNewPrivs") == Some("1"),
-        })
     }
 }
 
@@ -251,29 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_those_of_the_effective_user() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join("proc/9")).unwrap();
-        fs::write(
-            directory.path().join("proc/9/status"),
-            "Name:\tx\nUid:\t1000\t33\t1000\t1000\nGid:\t5\t6\t5\t5\nGroups:\t6 27 \n\
-             CapEff:\t0000000000804000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n",
-        )
-        .unwrap();
-        let root = KernelRoot::captured(directory.path());
-        let credentials = Credentials::read(&root, Some(Pid(9))).unwrap();
-        assert_eq!((credentials.uid, credentials.gid), (33, 6));
-        assert_eq!(credentials.groups, [6, 27]);
-        assert!(credentials.capabilities.ipc_lock() && credentials.capabilities.sys_nice());
-        assert!(!credentials.capabilities.sys_ptrace() && !credentials.capabilities.sys_admin());
-        assert_eq!(credentials.seccomp, Some(2));
-        assert!(credentials.no_new_privileges);
-        fs::write(directory.path().join("proc/9/status"), "Name:\tx\n").unwrap();
-        let error = Credentials::read(&root, Some(Pid(9))).unwrap_err().to_string();
-        assert!(error.contains("expected a line 'Uid:'"), "{error}");
-    }
-
-    #[test]
     fn containers_and_namespaces_are_known_by_their_files() {
         let directory = tempfile::tempdir().unwrap();
         let root = KernelRoot::captured(directory.path());
@@ -289,11 +219,5 @@ mod tests {
         assert_eq!(container(&root).as_deref(), Some("/proc/1/environ: container=lxc"));
         fs::write(directory.path().join(".dockerenv"), "").unwrap();
         assert_eq!(container(&root).as_deref(), Some("/.dockerenv"));
-    }
-
-    #[test]
-    fn the_caller_can_be_read() {
-        let own = Credentials::read(&KernelRoot::live(), None).unwrap();
-        assert_eq!(own.uid, crate::effective_uid());
     }
 }

@@ -13,6 +13,7 @@ pub mod cgroup;
 mod clock;
 mod environment;
 pub mod exec;
+pub mod glibc;
 mod heap;
 pub mod hugetlb;
 pub mod hugetlb_users;

@@ -1,5 +1,6 @@
 //! Limits that stand in the way of huge pages: of a process, of a login, and of the machine.
 
+use crate::process::{list_processes, read_status};
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::fmt;
@@ -67,11 +68,11 @@ impl Limits {
 /// The limits of the first process (lowest number) that user `uid` runs; `None` where it runs none whose
 /// limits can be read. A process that ends meanwhile is passed over.
 pub fn limits_of_user(root: &KernelRoot, uid: u32) -> Option<(Pid, Limits)> {
-    let mut pids: Vec<i32> = root.list("proc").ok()?.iter().filter_map(|name| name.parse().ok()).collect();
-    pids.sort_unstable();
-    pids.into_iter().map(Pid).find_map(|pid| {
-        let credentials = crate::identity::Credentials::read(root, Some(pid)).ok()?;
-        (credentials.uid == uid).then(|| Some((pid, Limits::read(root, Some(pid)).ok()?))).flatten()
+    list_processes(root).ok()?.into_iter().find_map(|pid| {
+        // The real user's limit counts, but a process with another effective one is not that user's own.
+        let status = read_status(root, pid).ok()?;
+        let owned = status.uids.iter().all(|own| *own == uid) && !status.is_zombie();
+        owned.then(|| Some((pid, Limits::read(root, Some(pid)).ok()?))).flatten()
     })
 }
 
@@ -165,8 +166,6 @@ pub struct Sysctls {
     pub shmmax: Option<Bytes>,
     /// `kernel.shmall`: all SysV segments together, in base pages.
     pub shmall: Option<u64>,
-    /// `kernel.yama.ptrace_scope`: 0 none, 1 descendants only, 2 with CAP_SYS_PTRACE only, 3 nobody.
-    pub ptrace_scope: Option<u64>,
 }
 
 impl Sysctls {
@@ -179,7 +178,6 @@ impl Sysctls {
             max_map_count: figure("vm/max_map_count"),
             shmmax: figure("kernel/shmmax").map(Bytes),
             shmall: figure("kernel/shmall"),
-            ptrace_scope: figure("kernel/yama/ptrace_scope"),
         }
     }
 }
@@ -271,6 +269,6 @@ Max address space         1073741824           unlimited            bytes
         let sysctls = Sysctls::read(&root);
         assert_eq!(sysctls.shmmax, Some(Bytes(18_446_744_073_692_774_399)));
         assert_eq!(sysctls.hugetlb_shm_group, Some(27));
-        assert_eq!(sysctls.ptrace_scope, None);
+        assert_eq!(sysctls.shmall, None);
     }
 }

@@ -10,7 +10,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::{KernelRoot, limits::Limit};
+use crate::KernelRoot;
+use crate::limits::Limit;
+use crate::smaps::read_smaps;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use std::ffi::CString;
 use std::fs::File;
@@ -190,19 +192,11 @@ fn reap(pid: libc::pid_t) -> io::Result<Option<i32>> {
 
 /// `AnonHugePages` of the mapping that holds `address`.
 fn anonymous_huge_at(root: &KernelRoot, pid: Pid, address: u64) -> io::Result<Bytes> {
-    let text = root.read(format!("proc/{pid}/smaps")).map_err(io::Error::other)?;
-    let mut inside = false;
-    for line in text.lines() {
-        if let Some((start, end)) = line.split_once(' ').and_then(|(range, _)| range.split_once('-'))
-            && let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
-        {
-            inside = (start..end).contains(&address);
-        } else if inside && let Some(figure) = line.strip_prefix("AnonHugePages:") {
-            let kib = figure.trim().trim_end_matches(" kB").parse().map_err(io::Error::other)?;
-            return Ok(Bytes::kib(kib));
-        }
-    }
-    Err(io::Error::other(format!("/proc/{pid}/smaps has no mapping at {address:x}")))
+    let mappings = read_smaps(root, pid).map_err(io::Error::other)?;
+    let mapping =
+        mappings.iter().find(|mapping| (mapping.range.start()..mapping.range.end()).contains(&address));
+    let missing = || io::Error::other(format!("the smaps of {pid} show no mapping at {address:x}"));
+    mapping.map(|mapping| mapping.anon_huge).ok_or_else(missing)
 }
 
 /// The child's whole life.
@@ -434,23 +428,5 @@ mod tests {
         } else {
             assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
-    }
-
-    #[test]
-    fn the_mapping_is_found_by_its_address() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(directory.path().join("proc/5")).unwrap();
-        std::fs::write(
-            directory.path().join("proc/5/smaps"),
-            "1000-2000 rw-p 00000000 00:00 0 \nAnonHugePages:  4096 kB\nVmFlags: rd wr \n\
-             200000-400000 rw-p 00000000 00:00 0 \nRss:  4 kB\nAnonHugePages:  2048 kB\n\
-             400000-500000 rw-p 00000000 00:00 0  [heap]\nAnonHugePages:  0 kB\n",
-        )
-        .unwrap();
-        let root = KernelRoot::captured(directory.path());
-        let at = |address| anonymous_huge_at(&root, Pid(5), address);
-        assert_eq!(at(0x20_0000).unwrap(), Bytes::mib(2));
-        assert_eq!(at(0x40_0000).unwrap(), Bytes::ZERO);
-        assert!(at(0x60_0000).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
 use crate::{KernelError, KernelRoot};
-use megapage_units::{Bytes, PageSize, Pid};
+use megapage_units::{Bytes, PageSize};
 
 const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
 
@@ -178,19 +178,6 @@ impl ThpSettings {
     }
 }
 
-/// Whether process `pid` (or the caller) may have transparent huge pages, as far as prctl(PR_SET_THP_DISABLE)
-/// is concerned: `THP_enabled:` in `/proc/PID/status`. `Ok(None)` where the kernel doesn't say (before 5.0).
-///
-/// The flag is inherited over fork and exec, so that the caller's is also that of what it starts.
-pub fn thp_allowed(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<bool>, KernelError> {
-    let text = match pid {
-        Some(pid) => root.read(format!("proc/{pid}/status"))?,
-        None => root.read("proc/self/status")?,
-    };
-    let figure = text.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
-    Ok(figure.map(|figure| figure.trim() != "0"))
-}
-
 /// The word in brackets: `always [madvise] never`.
 fn selected<T>(
     root: &KernelRoot,
@@ -315,22 +302,6 @@ mod tests {
         let (_keep, root) = tree(&[("enabled", "[perhaps]\n"), ("defrag", "[never]\n")]);
         let error = ThpSettings::read(&root).unwrap_err();
         assert!(error.to_string().contains("enabled: line 1: expected one known word"), "{error}");
-    }
-
-    #[test]
-    fn a_process_says_whether_it_is_disabled() {
-        let directory = tempfile::tempdir().unwrap();
-        for (pid, text) in
-            [("7", "Name:\tx\nTHP_enabled:\t0\n"), ("8", "THP_enabled:\t1\n"), ("9", "Name:\tx\n")]
-        {
-            fs::create_dir_all(directory.path().join("proc").join(pid)).unwrap();
-            fs::write(directory.path().join("proc").join(pid).join("status"), text).unwrap();
-        }
-        let root = KernelRoot::captured(directory.path());
-        assert_eq!(thp_allowed(&root, Some(Pid(7))).unwrap(), Some(false));
-        assert_eq!(thp_allowed(&root, Some(Pid(8))).unwrap(), Some(true));
-        assert_eq!(thp_allowed(&root, Some(Pid(9))).unwrap(), None);
-        assert!(thp_allowed(&root, Some(Pid(6))).unwrap_err().is_gone());
     }
 
     #[test]
