@@ -1,7 +1,6 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
 //! of it.
 
-use megapage_kernel::identity::Credentials;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, process, promote, spawn};
@@ -166,7 +165,7 @@ fn region_bytes(mapping: &Mapping) -> Bytes {
 
 /// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
 pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<String>, KernelError> {
-    let own = Credentials::read(root, None)?;
+    let own = process::read_own_status(root)?;
     if !own.capabilities.sys_nice() {
         return Ok(Some(
             "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep \
@@ -176,7 +175,7 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
     }
     let Some(pid) = pid else { return Ok(None) };
     let other = process::read_status(root, pid)?;
-    if other.uids[..3].iter().any(|&uid| uid != own.uid) && !own.capabilities.sys_ptrace() {
+    if other.uids[..3].iter().any(|&uid| uid != own.uids[1]) && !own.capabilities.sys_ptrace() {
         return Ok(Some(format!(
             "it belongs to user {}: promotion from outside needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
             other.uids[1]
