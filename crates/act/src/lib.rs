@@ -2,4 +2,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod pool;
 pub mod promote;

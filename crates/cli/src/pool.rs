@@ -1,12 +1,27 @@
-//! `megapage pool`.
+//! `megapage pool`: see, size and keep the pools of hugetlb pages.
+
+mod list;
+mod set;
 
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// (pool: being built)
+/// See, size and keep the pools of hugetlb pages.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
 
-pub fn main(_args: Args) -> Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(list::Args),
+    Set(set::Args),
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::List(args) => list::main(args),
+        Command::Set(args) => set::main(args),
+    }
 }

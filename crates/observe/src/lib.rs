@@ -4,4 +4,4 @@
 
 pub mod pools;
 pub mod unmovable;
-mod wire;
+pub mod wire;

@@ -1,6 +1,7 @@
 //! The hugetlb pools: how large they are, what is left of them, who holds the rest, and what limits apply.
 
 use crate::wire;
+use megapage_kernel::cgroup::{Cgroups, HugetlbCharge, Level};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolScope};
 use megapage_kernel::hugetlb_users::{self, HugetlbFile, SysvSegment};
 use megapage_kernel::mounts::{self, HugetlbfsMount};
@@ -39,6 +40,10 @@ pub struct Pools {
     pub segments: Vec<SegmentUse>,
     /// The hugetlbfs mounts.
     pub mounts: Vec<MountUse>,
+    /// The limits of the control groups that this process is in; a group without a limit for a size is left out.
+    pub limits: Vec<LimitUse>,
+    /// Whether groups further up may limit this process without being visible, as in a container.
+    pub limits_hidden: bool,
     /// Processes whose mappings could not be read, for lack of the right to: what they hold is not listed.
     pub unreadable_processes: u64,
     /// Whether more than 10,000 files, or deeper directories than are searched, were left out.
@@ -231,6 +236,28 @@ pub struct MountUse {
     pub gid: u32,
 }
 
+/// What a control group allows of one page size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitUse {
+    /// The group's directory.
+    pub group: PathBuf,
+    /// The page size.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// The most that may be touched; a touch beyond it raises SIGBUS. `None`: no limit.
+    #[serde(serialize_with = "wire::some_bytes")]
+    pub touched_limit_bytes: Option<Bytes>,
+    /// What is touched.
+    #[serde(serialize_with = "wire::bytes")]
+    pub touched_bytes: Bytes,
+    /// The most that may be mapped; mmap answers ENOMEM beyond it. `None`: no limit.
+    #[serde(serialize_with = "wire::some_bytes")]
+    pub mapped_limit_bytes: Option<Bytes>,
+    /// What is mapped.
+    #[serde(serialize_with = "wire::bytes")]
+    pub mapped_bytes: Bytes,
+}
+
 /// Reads all pools and their users. Processes that end meanwhile are left out; those that may not be read are
 /// counted.
 pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
@@ -259,6 +286,7 @@ pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
         }
     }
     let (files, files_left_out) = files(root, &mounts);
+    let groups = Cgroups::read(root, None)?.hugetlb;
     Ok(Pools {
         memory_total: info.total,
         memory_available: info.available,
@@ -269,6 +297,8 @@ pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
         files,
         memory_files: users.memory_files.into_values().collect(),
         mounts: mounts.into_iter().map(mount).collect(),
+        limits_hidden: groups.as_ref().is_some_and(|lineage| !lineage.complete),
+        limits: groups.iter().flat_map(|lineage| &lineage.levels).flat_map(limits).collect(),
         unreadable_processes: users.unreadable,
         files_left_out,
     })
@@ -405,6 +435,18 @@ fn segments(segments: Vec<SysvSegment>, processes: &[(Inode, ProcessUse)]) -> Ve
             })
         })
         .collect()
+}
+
+fn limits(level: &Level<Vec<HugetlbCharge>>) -> impl Iterator<Item = LimitUse> {
+    let limited = |size: &&HugetlbCharge| size.fault.limit.is_some() || size.reservation.limit.is_some();
+    level.figures.iter().filter(limited).map(|size| LimitUse {
+        group: level.directory.clone(),
+        page_size: size.page_size,
+        touched_limit_bytes: size.fault.limit,
+        touched_bytes: size.fault.usage,
+        mapped_limit_bytes: size.reservation.limit,
+        mapped_bytes: size.reservation.usage,
+    })
 }
 
 fn mount(mount: HugetlbfsMount) -> MountUse {

@@ -1,0 +1,252 @@
+//! Making the steps of a plan, one transaction: write, read back, work on a shortfall within a time bound, and
+//! put everything back where that was asked for or the kernel refused a step.
+
+use super::error::PoolError;
+use super::plan::{MemoryImpact, Plan, Step};
+use super::shortfall::{Shortfall, explain};
+use megapage_kernel::hugetlb::{self, PoolFile, PoolScope};
+use megapage_kernel::{KernelError, KernelRoot, reclaim};
+use serde::{Serialize, Serializer};
+use std::time::{Duration, Instant};
+
+/// Attempts at most for one step, the first write included. The time bound usually comes first.
+const MOST_ATTEMPTS: u32 = 10;
+
+/// A step and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepOutcome {
+    /// The step.
+    #[serde(flatten)]
+    pub step: Step,
+    /// The figure read back at the end; `None` in a dry run.
+    pub obtained: Option<u64>,
+    /// How often the figure was written: 0 where it was already as asked, or in a dry run.
+    pub attempts: u32,
+}
+
+impl StepOutcome {
+    /// Pages that were asked for and not obtained.
+    pub fn missing(&self) -> u64 {
+        self.obtained.map_or(0, |obtained| self.step.asked.saturating_sub(obtained))
+    }
+}
+
+/// What a transaction asked for and what it obtained.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// In the order in which they were made.
+    pub steps: Vec<StepOutcome>,
+    /// As the plan foresaw it.
+    pub memory: MemoryImpact,
+    /// Whether nothing was changed because only the commands were asked for.
+    pub dry_run: bool,
+    /// The equivalent shell lines.
+    pub commands: Vec<String>,
+    /// Whether caches were dropped on the way.
+    pub dropped_caches: bool,
+    /// Whether memory was compacted on the way.
+    pub compacted: bool,
+    /// Whether the former figures were put back because of a shortfall.
+    pub rolled_back: bool,
+    /// How long it took.
+    #[serde(serialize_with = "seconds", rename = "elapsed_seconds")]
+    pub elapsed: Duration,
+    /// Why pages are missing, and what would help; `None` where none are.
+    pub shortfall: Option<Shortfall>,
+}
+
+impl Outcome {
+    /// Whether every figure is as asked.
+    pub fn is_complete(&self) -> bool {
+        self.shortfall.is_none()
+    }
+}
+
+impl Plan {
+    /// What applying the plan would do, without doing it.
+    pub fn dry_run(&self) -> Outcome {
+        Outcome {
+            steps: self.steps.iter().map(|step| StepOutcome::not_made(step, None)).collect(),
+            memory: self.memory,
+            dry_run: true,
+            commands: self.commands(),
+            dropped_caches: false,
+            compacted: false,
+            rolled_back: false,
+            elapsed: Duration::ZERO,
+            shortfall: None,
+        }
+    }
+
+    /// The shell lines that do the same, for root. A test runs them.
+    pub fn commands(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for step in self.steps.iter().filter(|step| !step.is_no_op()) {
+            let file = format!("/{}", hugetlb::path(step.size, step.scope, step.file));
+            let write = format!("echo {} > {file}", step.asked);
+            lines.push(write.clone());
+            if step.asked > step.before && step.file == PoolFile::Pages && !self.timeout.is_zero() {
+                let short = format!("[ \"$(cat {file})\" -ge {} ]", step.asked);
+                let compact = format!("echo 1 > /{}", reclaim::compact_path(step.scope));
+                let drop = format!("echo {} > /{}", reclaim::DROP_ALL, reclaim::DROP_CACHES);
+                lines.push(format!("{short} || {{ {compact}; {write}; }}"));
+                lines.push(format!("{short} || {{ {drop}; {compact}; {write}; }}"));
+            }
+        }
+        lines
+    }
+
+    /// Makes the steps. An error means that the kernel refused a write: what was done before it has been put
+    /// back. A shortfall is no error but part of the outcome. Killed half-way, it leaves what it has obtained.
+    pub fn apply(&self, root: &KernelRoot) -> Result<Outcome, PoolError> {
+        if !root.is_live() {
+            return Err(PoolError::NotLive);
+        }
+        let start = Instant::now();
+        let mut work = Work { root, deadline: start + self.timeout, dropped_caches: false, compacted: false };
+        let mut outcomes: Vec<StepOutcome> = Vec::new();
+        for step in &self.steps {
+            match work.make(step) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(error) => {
+                    // The step itself may have been written before what failed.
+                    if read_back(root, step).is_ok_and(|now| now != step.before) {
+                        outcomes.push(StepOutcome { step: step.clone(), obtained: None, attempts: 1 });
+                    }
+                    put_back(root, &mut outcomes)?;
+                    return Err(refused(step, error));
+                }
+            }
+        }
+        // Before anything is put back: afterwards there is nothing to explain.
+        let shortfall = explain(root, &outcomes, self.roll_back);
+        let rolled_back = self.roll_back && shortfall.is_some();
+        if rolled_back {
+            put_back(root, &mut outcomes)?;
+        }
+        Ok(Outcome {
+            steps: outcomes,
+            memory: self.memory,
+            dry_run: false,
+            commands: self.commands(),
+            dropped_caches: work.dropped_caches,
+            compacted: work.compacted,
+            rolled_back,
+            elapsed: start.elapsed(),
+            shortfall,
+        })
+    }
+}
+
+impl StepOutcome {
+    fn not_made(step: &Step, obtained: Option<u64>) -> StepOutcome {
+        StepOutcome { step: step.clone(), obtained, attempts: 0 }
+    }
+}
+
+/// What the steps of one transaction share.
+struct Work<'a> {
+    root: &'a KernelRoot,
+    deadline: Instant,
+    dropped_caches: bool,
+    compacted: bool,
+}
+
+impl Work<'_> {
+    /// Writes and reads back. On a shortfall it compacts and writes again; where that gains nothing it drops
+    /// the caches as well, and goes on for as long as every such attempt gains pages.
+    fn make(&mut self, step: &Step) -> Result<StepOutcome, KernelError> {
+        if step.is_no_op() {
+            return Ok(StepOutcome::not_made(step, Some(step.before)));
+        }
+        let mut obtained = self.write(step)?;
+        let mut attempts = 1;
+        let mut drop_caches = false;
+        while obtained < step.asked && attempts < MOST_ATTEMPTS && Instant::now() < self.deadline {
+            // Neither is needed for the write to be right: where one is refused (a kernel without
+            // compaction), the attempt goes on without it.
+            if drop_caches {
+                self.dropped_caches |= reclaim::drop_caches(self.root).is_ok();
+            }
+            self.compacted |= reclaim::compact(self.root, step.scope).is_ok();
+            let now = self.write(step)?;
+            attempts += 1;
+            let gained = now > obtained;
+            obtained = now;
+            if !gained && drop_caches {
+                break;
+            }
+            drop_caches = true;
+        }
+        Ok(StepOutcome { step: step.clone(), obtained: Some(obtained), attempts })
+    }
+
+    fn write(&self, step: &Step) -> Result<u64, KernelError> {
+        hugetlb::write(self.root, step.size, step.scope, step.file, step.asked)?;
+        read_back(self.root, step)
+    }
+}
+
+fn read_back(root: &KernelRoot, step: &Step) -> Result<u64, KernelError> {
+    let figures = hugetlb::figures(root, step.size, step.scope)?;
+    Ok(match step.file {
+        PoolFile::Pages => figures.persistent(),
+        PoolFile::Overcommit => figures.overcommit.unwrap_or(0),
+    })
+}
+
+/// Puts the former figures back, the latest step first, and notes what is there then. The first refusal ends it:
+/// a kernel that took a figure a moment ago and refuses it now is beyond what can be mended here.
+fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), KernelError> {
+    for outcome in outcomes.iter_mut().rev().filter(|outcome| outcome.attempts > 0) {
+        let step = &outcome.step;
+        hugetlb::write(root, step.size, step.scope, step.file, step.before)?;
+        outcome.obtained = Some(read_back(root, step)?);
+    }
+    Ok(())
+}
+
+/// The kernel's refusal in the user's terms.
+fn refused(step: &Step, error: KernelError) -> PoolError {
+    let path = match &error {
+        KernelError::Io { path, .. } => path.display().to_string(),
+        KernelError::Parse { .. } => return PoolError::Kernel(error),
+    };
+    match error.raw_os_error() {
+        Some(errno::EACCES | errno::EPERM) => PoolError::Denied(path),
+        Some(errno::EROFS) => PoolError::ReadOnly(path),
+        Some(errno::EINVAL) => match step.file {
+            PoolFile::Pages => PoolError::Refused {
+                path,
+                what: "changes while it runs",
+                size: step.size,
+                help: "; reserve them at boot (megapage pool persist)",
+            },
+            PoolFile::Overcommit => {
+                PoolError::Refused { path, what: "overcommit", size: step.size, help: "" }
+            }
+        },
+        _ => PoolError::Kernel(error),
+    }
+}
+
+fn seconds<S: Serializer>(elapsed: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(elapsed.as_secs_f64())
+}
+
+/// Error numbers of errno(3), the same on every Linux architecture.
+mod errno {
+    pub const EPERM: i32 = 1;
+    pub const EACCES: i32 = 13;
+    pub const EINVAL: i32 = 22;
+    pub const EROFS: i32 = 30;
+}
+
+/// `the pool of 2m pages`, `node 1's pool of 2m pages`, `the overcommit limit of 2m pages`.
+pub fn title(step: &Step) -> String {
+    match (step.file, step.scope) {
+        (PoolFile::Overcommit, _) => format!("the overcommit limit of {} pages", step.size),
+        (PoolFile::Pages, PoolScope::Machine) => format!("the pool of {} pages", step.size),
+        (PoolFile::Pages, PoolScope::Node(node)) => format!("node {node}'s pool of {} pages", step.size),
+    }
+}

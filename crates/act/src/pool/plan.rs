@@ -1,0 +1,296 @@
+//! From a request and the present figures to the steps of a transaction, or the reason to refuse it.
+
+use super::error::PoolError;
+use super::spec::{Amount, SizeName, Spec};
+use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
+use megapage_kernel::{KernelRoot, MemInfo, meminfo, node_meminfo};
+use megapage_observe::wire;
+use megapage_units::{Bytes, PageSize};
+use serde::{Serialize, Serializer};
+use std::time::Duration;
+
+/// The available memory that is left alone unless `force` is given: 512 MiB or 5 % of all memory, whichever
+/// is more. Free hugetlb pages serve nothing but hugetlb mappings, so that a machine below this starts to
+/// reclaim, then to kill.
+pub fn floor(total: Bytes) -> Bytes {
+    Bytes::mib(512).max(Bytes(total.0 / 20))
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Pools to size.
+    pub pools: Vec<Spec>,
+    /// Overcommit limits (surplus pages on demand) to set.
+    pub overcommit: Vec<Spec>,
+    /// The node that figures without a node speak of; `None`: the machine.
+    pub node: Option<u32>,
+    /// Go below the [`floor`], and shrink below what is in use.
+    pub force: bool,
+    /// For how long a shortfall is worked on. No new attempt starts after it.
+    pub timeout: Duration,
+    /// Put everything back unless every page is obtained.
+    pub roll_back: bool,
+}
+
+/// One write: a figure of one pool, from what it is to what it shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The pool's page size.
+    #[serde(serialize_with = "wire::page_size", rename = "page_size")]
+    pub size: PageSize,
+    /// The machine or a node.
+    #[serde(serialize_with = "node", rename = "node")]
+    pub scope: PoolScope,
+    /// Pages, or the overcommit limit.
+    #[serde(serialize_with = "figure", rename = "figure")]
+    pub file: PoolFile,
+    /// The figure before: persistent pages, or the overcommit limit.
+    pub before: u64,
+    /// The figure asked for.
+    pub asked: u64,
+    /// Pages that turn into surplus, because they are in use or reserved: they go back to the kernel when
+    /// they are freed.
+    pub becomes_surplus: u64,
+    /// The pool's pages before and after, surplus included: what the step costs in memory.
+    #[serde(skip)]
+    total: (u64, u64),
+}
+
+impl Step {
+    /// Whether the figure is already as asked.
+    pub fn is_no_op(&self) -> bool {
+        self.before == self.asked
+    }
+
+    /// Memory that the step takes, less what it gives back.
+    fn memory(&self) -> i128 {
+        match self.file {
+            PoolFile::Pages => {
+                (i128::from(self.total.1) - i128::from(self.total.0)) * i128::from(self.size.bytes().0)
+            }
+            PoolFile::Overcommit => 0,
+        }
+    }
+}
+
+/// What the steps mean for the rest of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryImpact {
+    /// All memory.
+    #[serde(serialize_with = "wire::bytes", rename = "total_bytes")]
+    pub total: Bytes,
+    /// `MemAvailable` before.
+    #[serde(serialize_with = "wire::bytes", rename = "available_bytes")]
+    pub available: Bytes,
+    /// `MemAvailable` once every page is obtained.
+    #[serde(serialize_with = "wire::bytes", rename = "available_after_bytes")]
+    pub available_after: Bytes,
+    /// What [`floor`] says.
+    #[serde(serialize_with = "wire::bytes", rename = "floor_bytes")]
+    pub floor: Bytes,
+}
+
+/// `null` for the machine.
+fn node<S: Serializer>(scope: &PoolScope, to: S) -> Result<S::Ok, S::Error> {
+    match scope {
+        PoolScope::Machine => to.serialize_none(),
+        PoolScope::Node(node) => to.serialize_u32(*node),
+    }
+}
+
+fn figure<S: Serializer>(file: &PoolFile, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(match file {
+        PoolFile::Pages => "pages",
+        PoolFile::Overcommit => "overcommit",
+    })
+}
+
+/// The steps of one transaction, in the order in which they are made: overcommit limits first (the kernel may
+/// refuse them outright), then pools that shrink, then those that grow, the largest pages first.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Steps, no-ops included.
+    pub steps: Vec<Step>,
+    /// Their memory impact.
+    pub memory: MemoryImpact,
+    /// As in the request.
+    pub timeout: Duration,
+    /// As in the request.
+    pub roll_back: bool,
+}
+
+/// Reads the present figures and refuses what is unknown, contradictory, absurd or unsafe.
+pub fn plan(root: &KernelRoot, request: &Request) -> Result<Plan, PoolError> {
+    let info = meminfo(root)?;
+    let mut steps = Vec::new();
+    for (file, specs) in [(PoolFile::Overcommit, &request.overcommit), (PoolFile::Pages, &request.pools)] {
+        for spec in specs {
+            steps.extend(steps_of(root, &info, request, file, spec)?);
+        }
+    }
+    if steps.is_empty() {
+        return Err(PoolError::NothingAsked);
+    }
+    refuse_contradictions(&steps)?;
+    steps.sort_by_key(|step| {
+        let grows = step.asked > step.before;
+        (step.file == PoolFile::Pages, grows, std::cmp::Reverse(step.size), step.scope)
+    });
+    let memory = weigh(root, &info, &steps, request.force)?;
+    Ok(Plan { steps, memory, timeout: request.timeout, roll_back: request.roll_back })
+}
+
+/// The page size that a spec names, known to this kernel.
+pub(super) fn resolve_size(root: &KernelRoot, info: &MemInfo, spec: &Spec) -> Result<PageSize, PoolError> {
+    let known = hugetlb::page_sizes(root)?;
+    if known.is_empty() {
+        return Err(PoolError::NoHugetlb);
+    }
+    let size = match spec.size {
+        SizeName::Size(size) => size,
+        SizeName::Default => info.default_huge_size.ok_or(PoolError::NoHugetlb)?,
+    };
+    if !known.contains(&size) {
+        let list = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(PoolError::UnknownSize { spec: spec.text.clone(), size, known: list });
+    }
+    Ok(size)
+}
+
+fn steps_of(
+    root: &KernelRoot,
+    info: &MemInfo,
+    request: &Request,
+    file: PoolFile,
+    spec: &Spec,
+) -> Result<Vec<Step>, PoolError> {
+    let size = resolve_size(root, info, spec)?;
+    let mut steps = Vec::new();
+    for &(scope, amount) in &spec.amounts {
+        let scope = match (scope, request.node) {
+            (PoolScope::Machine, Some(node)) => PoolScope::Node(node),
+            (PoolScope::Node(_), Some(_)) => return Err(PoolError::NodeTwice { spec: spec.text.clone() }),
+            (scope, None) => scope,
+        };
+        if let PoolScope::Node(node) = scope {
+            if file == PoolFile::Overcommit {
+                return Err(PoolError::OvercommitOfNode { spec: spec.text.clone() });
+            }
+            let known = hugetlb::nodes(root)?;
+            if !known.contains(&node) {
+                let list = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(PoolError::UnknownNode { node, known: list });
+            }
+        }
+        let figures = hugetlb::figures(root, size, scope)?;
+        steps.push(step(spec, size, scope, file, &figures, amount)?);
+    }
+    Ok(steps)
+}
+
+fn step(
+    spec: &Spec,
+    size: PageSize,
+    scope: PoolScope,
+    file: PoolFile,
+    figures: &PoolFigures,
+    amount: Amount,
+) -> Result<Step, PoolError> {
+    let before = match file {
+        PoolFile::Pages => figures.persistent(),
+        PoolFile::Overcommit => figures.overcommit.unwrap_or(0),
+    };
+    let (Amount::Exactly(quantity) | Amount::More(quantity) | Amount::Less(quantity)) = amount;
+    let pages = quantity.pages(size).ok_or_else(|| PoolError::NotWhole { spec: spec.text.clone(), size })?;
+    let asked = match amount {
+        Amount::Exactly(_) => Some(pages),
+        Amount::More(_) => before.checked_add(pages),
+        Amount::Less(_) => {
+            let too_few = PoolError::TooFew { spec: spec.text.clone(), before };
+            Some(before.checked_sub(pages).ok_or(too_few)?)
+        }
+    };
+    // More than 2^64 pages, or bytes, is more than any machine has.
+    let asked = asked
+        .filter(|pages| pages.checked_mul(size.bytes().0).is_some())
+        .ok_or_else(|| PoolError::Absurd { spec: spec.text.clone(), asked: None, bound: None })?;
+    // As set_max_huge_pages() in mm/hugetlb.c: growing takes pages out of surplus before it allocates; what is
+    // in use or reserved cannot be given back and turns into surplus. Reserved pages are known for the machine only.
+    let held = figures.in_use() + figures.reserved.unwrap_or(0);
+    let total_after =
+        if asked >= before { asked.max(figures.total) } else { asked.max(held.min(figures.total)) };
+    let surplus_after = total_after - asked;
+    Ok(Step {
+        size,
+        scope,
+        file,
+        before,
+        asked,
+        becomes_surplus: match file {
+            PoolFile::Pages if asked < before => surplus_after.saturating_sub(figures.surplus),
+            _ => 0,
+        },
+        total: (figures.total, total_after),
+    })
+}
+
+/// Two figures for one pool in one transaction: which one is meant?
+fn refuse_contradictions(steps: &[Step]) -> Result<(), PoolError> {
+    for (index, step) in steps.iter().enumerate() {
+        for other in &steps[..index] {
+            let overlap = step.scope == other.scope
+                || step.scope == PoolScope::Machine
+                || other.scope == PoolScope::Machine;
+            if step.size == other.size && step.file == other.file && overlap {
+                return Err(PoolError::Contradiction { size: step.size });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn weigh(root: &KernelRoot, info: &MemInfo, steps: &[Step], force: bool) -> Result<MemoryImpact, PoolError> {
+    let (Some(total), Some(available)) = (info.total, info.available) else {
+        return Err(PoolError::NoMemoryFigures);
+    };
+    for step in steps {
+        let bound = match step.scope {
+            PoolScope::Machine => total,
+            PoolScope::Node(node) => node_meminfo(root, node)?.total.unwrap_or(total),
+        };
+        // Cannot overflow: `step` has seen to it.
+        let asked = Bytes(step.asked * step.size.bytes().0);
+        if step.asked > step.before && asked > bound {
+            let spec = format!("{}={}", step.size, step.asked);
+            return Err(PoolError::Absurd { spec, asked: Some(asked), bound: Some((step.scope, bound)) });
+        }
+        if step.becomes_surplus > 0 && !force {
+            return Err(PoolError::InUse {
+                size: step.size,
+                asked: step.asked,
+                scope: step.scope,
+                becomes_surplus: step.becomes_surplus,
+            });
+        }
+    }
+    let cost: i128 = steps.iter().map(Step::memory).sum();
+    let left = i128::from(available.0) - cost;
+    let impact = MemoryImpact {
+        total,
+        available,
+        available_after: Bytes(left.clamp(0, i128::from(u64::MAX)) as u64),
+        floor: floor(total),
+    };
+    if cost > 0 {
+        let swap = info.swap_free.unwrap_or(Bytes::ZERO);
+        let cost = Bytes(cost as u64);
+        if left + i128::from(swap.0) < 0 {
+            return Err(PoolError::NotThere { cost, available, swap });
+        }
+        if left < i128::from(impact.floor.0) && !force {
+            return Err(PoolError::BelowFloor { cost, impact });
+        }
+    }
+    Ok(impact)
+}

@@ -1,0 +1,212 @@
+//! `megapage pool list`.
+
+use anyhow::Result;
+use megapage_kernel::KernelRoot;
+use megapage_observe::pools::{Figures, Pools, pools};
+use megapage_report::{json, table};
+use megapage_units::Bytes;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show every pool: its size on the machine and on each node, what is left, who uses it, what limits apply.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON (schema megapage.pool-list/1).
+    #[arg(long)]
+    json: bool,
+    /// Read the kernel's files below this directory (a captured tree) instead of the running machine's.
+    #[arg(long, value_name = "DIR")]
+    kernel_root: Option<PathBuf>,
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = args.kernel_root.map_or_else(KernelRoot::live, KernelRoot::captured);
+    let pools = pools(&root)?;
+    if args.json {
+        println!("{}", json("megapage.pool-list/1", &pools));
+    } else {
+        print!("{}", human(&pools));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn human(pools: &Pools) -> String {
+    let mut text = String::new();
+    if pools.pools.is_empty() {
+        text += "This kernel has no hugetlb pools.\n";
+    } else {
+        text += &pool_table(pools);
+    }
+    if let (Some(available), Some(total)) = (pools.memory_available, pools.memory_total) {
+        text +=
+            &format!("\nMemory: {available} available of {total}, free pages of the pools not counted.\n");
+    }
+    if let Some(size) = &pools.default_page_size {
+        text += &format!("Default size: {size}\n");
+    }
+    text += &users(pools);
+    text += &limits(pools);
+    text
+}
+
+fn pool_table(pools: &Pools) -> String {
+    let row = |size: String, place: String, memory: Bytes, figures: &Figures| {
+        let some = |figure: Option<u64>| figure.map_or("-".to_string(), |figure| figure.to_string());
+        [
+            size,
+            place,
+            figures.total.to_string(),
+            figures.free.to_string(),
+            some(figures.reserved),
+            some(figures.available),
+            figures.surplus.to_string(),
+            figures.persistent.to_string(),
+            some(figures.overcommit),
+            memory.to_string(),
+        ]
+    };
+    let mut rows = Vec::new();
+    for pool in &pools.pools {
+        let memory = |figures: &Figures| Bytes(figures.total.saturating_mul(pool.page_size.bytes().0));
+        let size = pool.page_size.to_string();
+        rows.push(row(size.clone(), "machine".into(), memory(&pool.machine), &pool.machine));
+        for node in &pool.nodes {
+            let place = format!("node {}", node.node);
+            rows.push(row(size.clone(), place, memory(&node.figures), &node.figures));
+        }
+    }
+    let header = [
+        "SIZE",
+        "WHERE",
+        "TOTAL",
+        "FREE",
+        "RESERVED",
+        "AVAILABLE",
+        "SURPLUS",
+        "PERSISTENT",
+        "OVERCOMMIT",
+        "MEMORY",
+    ];
+    table(&header, rows)
+}
+
+fn users(pools: &Pools) -> String {
+    let mut text = String::new();
+    if !pools.processes.is_empty() {
+        text += "\nProcesses\n";
+        let header = ["PID", "COMMAND", "USER", "SIZE", "BY", "MAPPED", "PRESENT", "NAME"];
+        text += &table(
+            &header,
+            pools.processes.iter().map(|one| {
+                [
+                    one.pid.to_string(),
+                    one.command.clone(),
+                    one.uid.to_string(),
+                    one.page_size.to_string(),
+                    one.kind.name().to_string(),
+                    one.mapped.to_string(),
+                    one.present.to_string(),
+                    one.name.clone(),
+                ]
+            }),
+        );
+    }
+    if !pools.memory_files.is_empty() {
+        text += "\nMemory files\n";
+        text += &table(
+            &["NAME", "SIZE", "LENGTH", "ALLOCATED", "OPEN IN"],
+            pools.memory_files.iter().map(|file| {
+                [
+                    file.name.display().to_string(),
+                    file.page_size.to_string(),
+                    file.length.to_string(),
+                    file.allocated.to_string(),
+                    file.open_in.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                ]
+            }),
+        );
+    }
+    if !pools.segments.is_empty() {
+        text += "\nSystem V segments (unattached ones may be on base pages: the kernel does not say)\n";
+        text += &table(
+            &["ID", "KEY", "USER", "SIZE", "LENGTH", "ATTACHED"],
+            pools.segments.iter().map(|segment| {
+                [
+                    segment.id.to_string(),
+                    format!("{:#010x}", segment.key),
+                    segment.uid.to_string(),
+                    segment.page_size.clone().unwrap_or_else(|| "not known".to_string()),
+                    segment.length.to_string(),
+                    segment.attached.to_string(),
+                ]
+            }),
+        );
+    }
+    if !pools.mounts.is_empty() {
+        text += "\nMounts\n";
+        text += &table(
+            &["MOUNT", "SIZE", "LIMIT", "MODE", "USER", "GROUP"],
+            pools.mounts.iter().map(|mount| {
+                [
+                    mount.point.display().to_string(),
+                    mount.page_size.to_string(),
+                    mount.size.map_or("none".to_string(), |size| size.to_string()),
+                    mount.mode.clone(),
+                    mount.uid.to_string(),
+                    mount.gid.to_string(),
+                ]
+            }),
+        );
+    }
+    if !pools.files.is_empty() {
+        text += "\nFiles\n";
+        text += &table(
+            &["FILE", "SIZE", "LENGTH", "ALLOCATED", "USER"],
+            pools.files.iter().map(|file| {
+                [
+                    file.path.display().to_string(),
+                    file.page_size.to_string(),
+                    file.length.to_string(),
+                    file.allocated.to_string(),
+                    file.uid.to_string(),
+                ]
+            }),
+        );
+    }
+    if pools.files_left_out {
+        text += "There are more files than are listed.\n";
+    }
+    if pools.unreadable_processes > 0 {
+        text += &format!(
+            "\nProcesses that may not be read, and are not listed: {}\n",
+            pools.unreadable_processes
+        );
+    }
+    text
+}
+
+fn limits(pools: &Pools) -> String {
+    let mut text = String::new();
+    if !pools.limits.is_empty() {
+        text += "\nControl group limits on this process\n";
+        let of = |used: Bytes, limit: Option<Bytes>| match limit {
+            Some(limit) => format!("{used} of {limit}"),
+            None => format!("{used}, no limit"),
+        };
+        text += &table(
+            &["GROUP", "SIZE", "TOUCHED", "MAPPED"],
+            pools.limits.iter().map(|limit| {
+                [
+                    limit.group.display().to_string(),
+                    limit.page_size.to_string(),
+                    of(limit.touched_bytes, limit.touched_limit_bytes),
+                    of(limit.mapped_bytes, limit.mapped_limit_bytes),
+                ]
+            }),
+        );
+    }
+    if pools.limits_hidden {
+        text += "\nLimits of control groups further up may apply without being visible here.\n";
+    }
+    text
+}

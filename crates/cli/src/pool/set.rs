@@ -1,0 +1,211 @@
+//! `megapage pool set`.
+
+use anyhow::{Result, bail};
+use megapage_act::pool::{MemoryImpact, Outcome, Request, Shortfall, Spec, plan, title};
+use megapage_kernel::KernelRoot;
+use megapage_report::{WIDTH, json, table};
+use megapage_units::Bytes;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Size pools, as one transaction: weigh it, write, read back, work on a shortfall, explain it.
+///
+/// A POOL is SIZE=PAGES: 2m=512, 1g=2. Also 2MB:+64 and 2MB:-64 (relative), 2m=4g (memory), default=512, and
+/// 2m=0:100,1:300 (pages for each node).
+///
+/// Exit status: 0 all pages obtained; 1 a part; 2 refused or put back, with nothing changed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Pools and their sizes. Several are one transaction.
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+    /// Set how many surplus pages may be taken on demand, in the same form. May be given several times.
+    #[arg(long, value_name = "POOL")]
+    overcommit: Vec<String>,
+    /// Set the pools of this NUMA node instead of the machine's.
+    #[arg(long, value_name = "N")]
+    node: Option<String>,
+    /// Go below the safe floor of available memory (512 MiB, or 5 % of memory if that is more), and shrink a pool
+    /// below what is in use (the rest becomes surplus).
+    #[arg(long)]
+    force: bool,
+    /// For how long to work on a shortfall: compact, then drop caches as well, and try again. No new attempt
+    /// starts after it; 0 makes none.
+    #[arg(long, value_name = "SECONDS", default_value = "10")]
+    timeout: String,
+    /// Put everything back unless every page is obtained.
+    #[arg(long)]
+    rollback_on_shortfall: bool,
+    /// Change nothing; print the equivalent shell lines.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.pool-set/1).
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    let plan = plan(&root, &request(&args)?)?;
+    if !args.json && !args.dry_run {
+        // Before anything is changed, so that it stands there should the machine run short.
+        println!("{}", memory(&plan.memory));
+    }
+    let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
+    if args.json {
+        println!("{}", json("megapage.pool-set/1", &outcome));
+    } else if args.dry_run {
+        print!("{}", dry_run(&outcome));
+    } else {
+        print!("{}", human(&outcome));
+    }
+    if outcome.rolled_back {
+        bail!("not every page was obtained: everything was put back, as --rollback-on-shortfall asks");
+    }
+    Ok(if outcome.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn request(args: &Args) -> Result<Request> {
+    let specs =
+        |texts: &[String]| texts.iter().map(|text| Ok(text.parse::<Spec>()?)).collect::<Result<Vec<_>>>();
+    let node = match &args.node {
+        None => None,
+        Some(text) => match text.parse::<u32>() {
+            Ok(node) => Some(node),
+            Err(_) => bail!("--node '{text}' is not the number of a node"),
+        },
+    };
+    let timeout = match args.timeout.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Duration::from_secs_f64(seconds),
+        _ => bail!("--timeout '{}' is not a number of seconds from 0 to 3600", args.timeout),
+    };
+    Ok(Request {
+        pools: specs(&args.pools)?,
+        overcommit: specs(&args.overcommit)?,
+        node,
+        force: args.force,
+        timeout,
+        roll_back: args.rollback_on_shortfall,
+    })
+}
+
+fn memory(memory: &MemoryImpact) -> String {
+    format!(
+        "Memory: {} available of {}; {} would stay available (safe floor {}).",
+        memory.available, memory.total, memory.available_after, memory.floor
+    )
+}
+
+fn dry_run(outcome: &Outcome) -> String {
+    let mut text = format!("# {}\n", memory(&outcome.memory));
+    if outcome.commands.is_empty() {
+        text += "# Every figure is already as asked.\n";
+    }
+    for command in &outcome.commands {
+        text += &format!("{command}\n");
+    }
+    text
+}
+
+fn human(outcome: &Outcome) -> String {
+    let mut text = table(
+        &["POOL", "BEFORE", "ASKED", "OBTAINED", "MISSING"],
+        outcome.steps.iter().map(|step| {
+            // In a rolled-back transaction what is missing is what was missing before.
+            let missing = if outcome.rolled_back { "-".to_string() } else { step.missing().to_string() };
+            [
+                title(&step.step),
+                step.step.before.to_string(),
+                step.step.asked.to_string(),
+                step.obtained.map_or("-".to_string(), |pages| pages.to_string()),
+                missing,
+            ]
+        }),
+    );
+    for step in outcome.steps.iter().filter(|step| step.step.becomes_surplus > 0) {
+        text += &format!(
+            "{} pages of {} that are in use became surplus: they go back to the kernel when they are freed.\n",
+            step.step.becomes_surplus,
+            title(&step.step)
+        );
+    }
+    let mut work = Vec::new();
+    if outcome.compacted {
+        work.push("compacted memory");
+    }
+    if outcome.dropped_caches {
+        work.push("dropped caches");
+    }
+    if !work.is_empty() {
+        text += &format!(
+            "Worked on the shortfall for {:.1} s: {}.\n",
+            outcome.elapsed.as_secs_f64(),
+            work.join(", ")
+        );
+    }
+    if let Some(shortfall) = &outcome.shortfall {
+        text += &explain(outcome, shortfall);
+    }
+    text
+}
+
+fn explain(outcome: &Outcome, shortfall: &Shortfall) -> String {
+    let mut text = String::new();
+    for missing in &shortfall.missing {
+        let asked = outcome.steps.iter().find(|step| title(&step.step) == missing.pool);
+        let asked = asked.map_or(0, |step| step.step.asked);
+        text += &wrap(&format!(
+            "{}: asked {asked}, got {}; {} missing because {}.",
+            missing.pool,
+            asked - missing.pages,
+            missing.pages,
+            missing.because
+        ));
+        text += "What would help:\n";
+        for help in &missing.help {
+            text += &wrap(&format!("  - {help}"));
+        }
+    }
+    let Some(unmovable) = &shortfall.unmovable else { return text };
+    text += "Processes that hold most memory that cannot be moved:\n";
+    text += &table(
+        &["PID", "COMMAND", "UNMOVABLE", "PINNED", "PAGE TABLES", "KERNEL STACKS", "LOCKED"],
+        unmovable.holders.iter().map(|holder| {
+            [
+                holder.pid.to_string(),
+                holder.command.clone(),
+                holder.sum.to_string(),
+                holder.pinned.to_string(),
+                holder.page_tables.to_string(),
+                holder.kernel_stacks.to_string(),
+                holder.locked.to_string(),
+            ]
+        }),
+    );
+    let say = |bytes: Option<Bytes>| bytes.map_or("not known".to_string(), |bytes| bytes.to_string());
+    text += &wrap(&format!(
+        "Of no process: slab {} (and {} reclaimable), per-CPU data {}.",
+        say(unmovable.slab_unreclaimable),
+        say(unmovable.slab_reclaimable),
+        say(unmovable.percpu)
+    ));
+    text
+}
+
+/// Breaks a paragraph at spaces, so that lines keep within the width of reports; a longer word stays whole.
+fn wrap(paragraph: &str) -> String {
+    let indent = paragraph.len() - paragraph.trim_start().len();
+    let mut lines = vec![" ".repeat(indent)];
+    for word in paragraph.split_whitespace() {
+        let line = lines.last_mut().expect("starts with one");
+        if line.trim().is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH as usize {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(format!("{}{word}", " ".repeat(indent + 2)));
+        }
+    }
+    lines.join("\n") + "\n"
+}
