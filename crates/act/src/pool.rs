@@ -5,6 +5,7 @@
 
 mod apply;
 mod error;
+pub mod persist;
 mod plan;
 mod shortfall;
 mod spec;

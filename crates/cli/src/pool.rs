@@ -1,6 +1,7 @@
 //! `megapage pool`: see, size and keep the pools of hugetlb pages.
 
 mod list;
+mod persist;
 mod set;
 
 use anyhow::Result;
@@ -17,11 +18,13 @@ pub struct Args {
 enum Command {
     List(list::Args),
     Set(set::Args),
+    Persist(persist::Args),
 }
 
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::List(args) => list::main(args),
         Command::Set(args) => set::main(args),
+        Command::Persist(args) => persist::main(args),
     }
 }

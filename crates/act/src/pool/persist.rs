@@ -1,0 +1,371 @@
+//! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the rest.
+//!
+//! A call states the whole: what it does not name is not kept. Nothing is written where the pools would leave the
+//! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be mended), so
+//! that there is no `force` here.
+
+mod boot;
+mod files;
+
+pub use boot::{BootPool, Loader, parameters};
+pub use files::{BACKUP_SUFFIX, Edit, MARKER};
+
+use super::error::PoolError;
+use super::plan::{floor, resolve_size};
+use super::spec::{Amount, Quantity, Spec};
+use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::{KernelRoot, MemInfo, meminfo};
+use megapage_units::{Bytes, PageSize};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+const SYSCTL: &str = "etc/sysctl.d/60-megapage.conf";
+
+/// What to keep, and below which root its files are.
+#[derive(Clone, Debug)]
+pub struct PersistRequest {
+    /// Pools to keep. Without any, and without `overcommit` or `cma`: the pools as they are now.
+    pub pools: Vec<Spec>,
+    /// Overcommit limits to keep.
+    pub overcommit: Vec<Spec>,
+    /// Memory to set aside at boot for 1 GiB pages at run time (`hugetlb_cma=`): `4g`, or `0:2g,1:2g`.
+    pub cma: Option<String>,
+    /// Boot parameters for the default size too.
+    pub at_boot: bool,
+    /// `None`: found out by the files that are there.
+    pub loader: Option<Loader>,
+    /// `/`, or the root of an image.
+    pub root: PathBuf,
+    /// The memory of the machine that will boot; `None`: this one's.
+    pub memory: Option<Bytes>,
+}
+
+/// The files as they shall be.
+#[derive(Clone, Debug, Serialize)]
+pub struct PersistPlan {
+    /// Every file looked at, no-ops included.
+    pub edits: Vec<Edit>,
+    /// The boot parameters.
+    pub boot_parameters: Vec<String>,
+    /// What else there is to know, such as another file that sets the same.
+    pub notes: Vec<String>,
+    /// What is left to do by hand for the files to take effect.
+    pub next: Vec<String>,
+    /// The equivalent shell lines.
+    pub commands: Vec<String>,
+}
+
+/// Why pools are not kept. Nothing has been written, or everything has been put back.
+#[derive(Debug, Error)]
+pub enum PersistError {
+    /// The request itself is wrong.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// `+64`: relative to what, at the next boot?
+    #[error("'{0}': what is kept is a figure of its own; write it without + or -")]
+    Relative(String),
+    /// The same pool twice.
+    #[error("the {0} pool is given twice")]
+    Twice(PageSize),
+    /// No pool has a page, and none is named.
+    #[error("there is nothing to keep: every pool is empty; name one, such as 2m=512, or pass --remove")]
+    Nothing,
+    /// Would not leave enough to boot with.
+    #[error(
+        "{pools} in pools would leave {left} of {total} for everything else, below the safe floor of {floor}; keep less"
+    )]
+    TooMuch {
+        /// All pools and CMA.
+        pools: Bytes,
+        /// What is left.
+        left: Bytes,
+        /// The machine's memory.
+        total: Bytes,
+        /// The floor.
+        floor: Bytes,
+    },
+    /// Only vm.nr_overcommit_hugepages is kept, and it is of the default size.
+    #[error("'{spec}': only the overcommit limit of the default size ({default}) can be kept")]
+    OvercommitOfSize {
+        /// The argument.
+        spec: String,
+        /// The default size.
+        default: PageSize,
+    },
+    /// `--cma` that is no size.
+    #[error("--cma '{0}' is not an amount of memory; write 4g, or 0:2g,1:2g for nodes")]
+    Cma(String),
+    /// The running kernel has no CMA.
+    #[error("--cma: this kernel was built without CONFIG_CMA; keep 1 GiB pages instead (1g=N)")]
+    NoCma,
+    /// With hugetlb_cma the kernel skips gigantic pages at boot.
+    #[error(
+        "--cma and {0} pages exclude each other: with hugetlb_cma the kernel reserves none at boot; size them when it runs (megapage pool set)"
+    )]
+    CmaAndGigantic(PageSize),
+    /// No boot loader's files.
+    #[error("{}: no boot loader found (GRUB, systemd-boot); add to the kernel's command line yourself: {words}", .root.display())]
+    NoLoader {
+        /// Where it was looked for.
+        root: PathBuf,
+        /// The parameters.
+        words: String,
+    },
+    /// Fedora and its kin.
+    #[error(
+        "this GRUB takes its command line from boot loader entries; run: grubby --update-kernel=ALL --args=\"{0}\""
+    )]
+    Grubby(String),
+    /// Somebody else sets the same.
+    #[error("{}: sets {word} already, not by megapage; take it out first", .path.display())]
+    Foreign {
+        /// The parameter.
+        word: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file of our name that we did not write.
+    #[error("{}: was not written by megapage; move it away first", .0.display())]
+    NotOurs(PathBuf),
+    /// A symbolic link.
+    #[error("{}: is a symbolic link; megapage edits plain files only", .0.display())]
+    Link(PathBuf),
+    /// More boot entries than anybody has.
+    #[error("{0} boot entries are more than megapage edits")]
+    TooManyEntries(usize),
+    /// A file could not be read or written.
+    #[error("{}: {source}{}", .path.display(), if .source.kind() == io::ErrorKind::PermissionDenied { "; run as root (sudo)" } else { "" })]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+impl From<megapage_kernel::KernelError> for PersistError {
+    fn from(error: megapage_kernel::KernelError) -> PersistError {
+        PersistError::Pool(error.into())
+    }
+}
+
+/// What is to be kept, resolved.
+#[derive(Default)]
+struct Kept {
+    sysctl: Vec<String>,
+    boot: Vec<BootPool>,
+    cma: Option<String>,
+    bytes: u128,
+}
+
+/// Works out the files that keep the pools asked for, and refuses what is unknown, contradictory or unsafe.
+pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPlan, PersistError> {
+    let info = meminfo(root)?;
+    let kept = kept(root, &info, request)?;
+    let total = request.memory.or(info.total).ok_or(PoolError::NoMemoryFigures)?;
+    let pools = Bytes(kept.bytes.min(u64::MAX.into()) as u64);
+    let left = total.saturating_sub(pools);
+    if left < floor(total) {
+        return Err(PersistError::TooMuch { pools, left, total, floor: floor(total) });
+    }
+    let words = parameters(&kept.boot, kept.cma.as_deref());
+    assemble(request, &kept.sysctl, words)
+}
+
+/// The edits that take away everything that was kept.
+pub fn forget(request: &PersistRequest) -> Result<PersistPlan, PersistError> {
+    assemble(request, &[], Vec::new())
+}
+
+impl PersistPlan {
+    /// Whether every file is already as it shall be.
+    pub fn is_no_op(&self) -> bool {
+        self.edits.iter().all(Edit::is_no_op)
+    }
+
+    /// Writes the files, each atomically; when one fails, all are put back.
+    pub fn apply(&self) -> Result<(), PersistError> {
+        files::make_all(&self.edits)
+    }
+}
+
+fn kept(root: &KernelRoot, info: &MemInfo, request: &PersistRequest) -> Result<Kept, PersistError> {
+    let default = info.default_huge_size.ok_or(PoolError::NoHugetlb)?;
+    let present = request.pools.is_empty() && request.overcommit.is_empty() && request.cma.is_none();
+    let (pools, overcommit) = if present {
+        present_pools(root, default)?
+    } else {
+        (request.pools.clone(), request.overcommit.clone())
+    };
+    let mut kept = Kept::default();
+    let mut seen: Vec<PageSize> = Vec::new();
+    for spec in &pools {
+        let size = resolve_size(root, info, spec)?;
+        if seen.contains(&size) {
+            return Err(PersistError::Twice(size));
+        }
+        seen.push(size);
+        let mut figures = Vec::new();
+        for &(scope, amount) in &spec.amounts {
+            let pages = absolute(spec, amount, size)?;
+            kept.bytes += u128::from(pages) * u128::from(size.bytes().0);
+            figures.push((scope, pages));
+        }
+        match figures[..] {
+            [(PoolScope::Machine, pages)]
+                if size == default && size < PageSize::HUGE_1G && !request.at_boot =>
+            {
+                kept.sysctl.push(format!("vm.nr_hugepages = {pages}"));
+            }
+            [(PoolScope::Machine, pages)] => kept.boot.push(BootPool { size, pages: pages.to_string() }),
+            _ => {
+                let of_node = |&(scope, pages): &(PoolScope, u64)| match scope {
+                    PoolScope::Node(node) => format!("{node}:{pages}"),
+                    PoolScope::Machine => pages.to_string(),
+                };
+                let pages = figures.iter().map(of_node).collect::<Vec<_>>().join(",");
+                kept.boot.push(BootPool { size, pages });
+            }
+        }
+    }
+    for spec in &overcommit {
+        let size = resolve_size(root, info, spec)?;
+        if size != default {
+            return Err(PersistError::OvercommitOfSize { spec: spec.text.clone(), default });
+        }
+        let &[(PoolScope::Machine, amount)] = &spec.amounts[..] else {
+            return Err(PoolError::OvercommitOfNode { spec: spec.text.clone() }.into());
+        };
+        if kept.sysctl.iter().any(|line| line.starts_with("vm.nr_overcommit")) {
+            return Err(PersistError::Twice(size));
+        }
+        let pages = absolute(spec, amount, size)?;
+        kept.sysctl.push(format!("vm.nr_overcommit_hugepages = {pages}"));
+    }
+    if let Some(text) = &request.cma {
+        let (words, bytes) = cma(text)?;
+        // The running kernel says nothing about the one in an image.
+        if request.root == Path::new("/") && info.cma_total.is_none() {
+            return Err(PersistError::NoCma);
+        }
+        if let Some(pool) = kept.boot.iter().find(|pool| pool.size >= PageSize::HUGE_1G) {
+            return Err(PersistError::CmaAndGigantic(pool.size));
+        }
+        kept.bytes += bytes;
+        kept.cma = Some(words);
+    }
+    if present && kept.sysctl.is_empty() && kept.boot.is_empty() {
+        return Err(PersistError::Nothing);
+    }
+    Ok(kept)
+}
+
+/// The pools as they are now, as if they had been named.
+fn present_pools(root: &KernelRoot, default: PageSize) -> Result<(Vec<Spec>, Vec<Spec>), PersistError> {
+    let spec = |size: PageSize, pages: u64| Spec {
+        text: format!("{size}={pages}"),
+        size: super::spec::SizeName::Size(size),
+        amounts: vec![(PoolScope::Machine, Amount::Exactly(Quantity::Pages(pages)))],
+    };
+    let (mut pools, mut overcommit) = (Vec::new(), Vec::new());
+    for size in hugetlb::page_sizes(root)? {
+        let figures = hugetlb::figures(root, size, PoolScope::Machine)?;
+        if figures.persistent() > 0 {
+            pools.push(spec(size, figures.persistent()));
+        }
+        if let Some(pages @ 1..) = figures.overcommit
+            && size == default
+        {
+            overcommit.push(spec(size, pages));
+        }
+    }
+    Ok((pools, overcommit))
+}
+
+fn absolute(spec: &Spec, amount: Amount, size: PageSize) -> Result<u64, PersistError> {
+    let Amount::Exactly(quantity) = amount else { return Err(PersistError::Relative(spec.text.clone())) };
+    Ok(quantity.pages(size).ok_or_else(|| PoolError::NotWhole { spec: spec.text.clone(), size })?)
+}
+
+/// `4g` or `0:2g,1:2g` as the kernel writes it, and the sum.
+fn cma(text: &str) -> Result<(String, u128), PersistError> {
+    let bad = || PersistError::Cma(text.to_string());
+    let mut sum = 0;
+    let mut parts = Vec::new();
+    for part in text.split(',') {
+        let (node, amount) = match part.split_once(':') {
+            Some((node, amount)) => (format!("{}:", node.trim().parse::<u32>().map_err(|_| bad())?), amount),
+            None if text.contains(',') => return Err(bad()),
+            None => (String::new(), part),
+        };
+        let bytes: Bytes = amount.parse().map_err(|_| bad())?;
+        if bytes == Bytes::ZERO || !bytes.0.is_multiple_of(1 << 20) {
+            return Err(bad());
+        }
+        sum += u128::from(bytes.0);
+        parts.push(node + &boot::memparse(bytes));
+    }
+    Ok((parts.join(","), sum))
+}
+
+fn assemble(
+    request: &PersistRequest,
+    sysctl: &[String],
+    words: Vec<String>,
+) -> Result<PersistPlan, PersistError> {
+    let root = &request.root;
+    let text = (!sysctl.is_empty()).then(|| sysctl.join("\n") + "\n");
+    let mut edits = vec![Edit::own(root.join(SYSCTL), text)?];
+    let mut next = Vec::new();
+    if !edits[0].is_no_op() && !sysctl.is_empty() {
+        next.push("sysctl --system".to_string());
+    }
+    let loaders = match (request.loader, words.is_empty()) {
+        (Some(loader), _) => vec![loader],
+        (None, false) => vec![boot::detect(root, &words)?],
+        // Nothing to add: what an earlier call added goes, wherever it was.
+        (None, true) => vec![Loader::Grub, Loader::SystemdBoot],
+    };
+    for loader in loaders {
+        let boot_edits = boot::edits(root, loader, &words)?;
+        if boot_edits.iter().any(|edit| !edit.is_no_op()) {
+            next.extend((loader == Loader::Grub).then(|| "update-grub".to_string()));
+            next.push("reboot".to_string());
+        }
+        edits.extend(boot_edits);
+    }
+    let notes = if sysctl.is_empty() { Vec::new() } else { other_sysctls(root)? };
+    let commands = edits.iter().flat_map(Edit::commands).collect();
+    Ok(PersistPlan { edits, boot_parameters: words, notes, next, commands })
+}
+
+/// Other sysctl files that set the same; sysctl.d(5): the file whose name sorts last wins.
+fn other_sysctls(root: &Path) -> Result<Vec<String>, PersistError> {
+    let own = root.join(SYSCTL);
+    let mut paths = vec![root.join("etc/sysctl.conf")];
+    for directory in ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"] {
+        paths.extend(boot::listed(&root.join(directory), "conf")?);
+    }
+    let mut notes = Vec::new();
+    for path in paths.into_iter().filter(|path| *path != own) {
+        // Links are common here (99-sysctl.conf) and lead to files that are looked at anyway.
+        let Ok(Some(text)) = files::read(&path) else { continue };
+        let keys =
+            text.lines().filter_map(|line| Some(line.split_once('=')?.0.trim().trim_start_matches('-')));
+        let ours = [
+            "vm.nr_hugepages",
+            "vm/nr_hugepages",
+            "vm.nr_overcommit_hugepages",
+            "vm/nr_overcommit_hugepages",
+        ];
+        for key in keys.filter(|key| ours.contains(key)) {
+            notes.push(format!("{} sets {key} too: the file whose name sorts last wins", path.display()));
+        }
+    }
+    Ok(notes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Files of an image, edited and put back.
+
+use super::*;
+use std::fs;
+
+/// An image's root beside a captured tree of a machine with 24 GiB.
+struct Image {
+    directory: tempfile::TempDir,
+}
+
+impl Image {
+    fn new(files: &[(&str, &str)]) -> Image {
+        let directory = tempfile::tempdir().unwrap();
+        let image = Image { directory };
+        for (size, pages) in [("2048kB", 12), ("1048576kB", 0)] {
+            for (name, figure) in [
+                ("nr_hugepages", pages),
+                ("free_hugepages", pages),
+                ("resv_hugepages", 0),
+                ("surplus_hugepages", 0),
+                ("nr_overcommit_hugepages", 0),
+            ] {
+                let path = format!("kernel/sys/kernel/mm/hugepages/hugepages-{size}/{name}");
+                image.write(&path, &format!("{figure}\n"));
+            }
+        }
+        let meminfo = "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 2048 kB\n";
+        image.write("kernel/proc/meminfo", meminfo);
+        for (path, text) in files {
+            image.write(&format!("image/{path}"), text);
+        }
+        fs::create_dir_all(image.path("image")).unwrap();
+        image
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.directory.path().join(relative)
+    }
+
+    fn write(&self, relative: &str, text: &str) {
+        fs::create_dir_all(self.path(relative).parent().unwrap()).unwrap();
+        fs::write(self.path(relative), text).unwrap();
+    }
+
+    fn text(&self, relative: &str) -> Option<String> {
+        fs::read_to_string(self.path("image").join(relative)).ok()
+    }
+
+    fn request(&self, pools: &[&str]) -> PersistRequest {
+        PersistRequest {
+            pools: pools.iter().map(|text| text.parse().unwrap()).collect(),
+            overcommit: Vec::new(),
+            cma: None,
+            at_boot: false,
+            loader: None,
+            root: self.path("image"),
+            memory: None,
+        }
+    }
+
+    fn plan(&self, request: &PersistRequest) -> Result<PersistPlan, PersistError> {
+        persist(&KernelRoot::captured(self.path("kernel")), request)
+    }
+
+    fn refusal(&self, pools: &[&str]) -> String {
+        self.plan(&self.request(pools)).unwrap_err().to_string()
+    }
+
+    /// Every file below the image, with its text.
+    fn everything(&self) -> Vec<(PathBuf, String)> {
+        let (mut files, mut pending) = (Vec::new(), vec![self.path("image")]);
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    pending.push(path);
+                } else {
+                    files.push((path.clone(), fs::read_to_string(path).unwrap()));
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+}
+
+const GRUB: (&str, &str) =
+    ("etc/default/grub", "GRUB_CMDLINE_LINUX=\"quiet transparent_hugepage=madvise\"\n");
+const CMDLINE: (&str, &str) = ("etc/kernel/cmdline", "root=/dev/vda1  rw\n");
+const ENTRY: (&str, &str) = (
+    "efi/loader/entries/debian.conf",
+    "title Debian\nlinux /vmlinuz\noptions root=/dev/vda1\noptions   rw quiet\n",
+);
+
+#[test]
+fn the_default_size_goes_to_sysctl_and_the_rest_to_the_boot_parameters() {
+    let image = Image::new(&[GRUB]);
+    let mut request = image.request(&["2m=512", "1g=2"]);
+    request.overcommit = vec!["2m=64".parse().unwrap()];
+    let plan = image.plan(&request).unwrap();
+    assert_eq!(plan.boot_parameters, ["hugepagesz=1G", "hugepages=2"]);
+    assert_eq!(plan.next, ["sysctl --system", "update-grub", "reboot"]);
+    assert_eq!(image.everything().len(), 1, "a plan writes nothing");
+    plan.apply().unwrap();
+    let sysctl = "vm.nr_hugepages = 512\nvm.nr_overcommit_hugepages = 64\n";
+    assert_eq!(image.text("etc/sysctl.d/60-megapage.conf"), Some(format!("{MARKER}\n{sysctl}")));
+    let grub = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX hugepagesz=1G hugepages=2\"\n";
+    assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), Some(format!("{MARKER}\n{grub}")));
+
+    assert!(image.plan(&request).unwrap().is_no_op(), "a second call finds nothing to do");
+    // What a call does not name is not kept.
+    image.plan(&image.request(&["2m=7"])).unwrap().apply().unwrap();
+    assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), None);
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.everything().len(), 1);
+}
+
+#[test]
+fn the_largest_size_comes_first_and_every_size_before_its_count() {
+    let image = Image::new(&[GRUB]);
+    let mut request = image.request(&["2m=64", "1g=1"]);
+    request.at_boot = true;
+    let plan = image.plan(&request).unwrap();
+    assert_eq!(plan.boot_parameters.join(" "), "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64");
+    let plan = image.plan(&image.request(&["2m=0:100,1:300"])).unwrap();
+    assert_eq!(plan.boot_parameters.join(" "), "hugepagesz=2M hugepages=0:100,1:300");
+}
+
+#[test]
+fn without_a_pool_those_of_the_moment_are_kept() {
+    let image = Image::new(&[]);
+    image.plan(&image.request(&[])).unwrap().apply().unwrap();
+    let text = image.text("etc/sysctl.d/60-megapage.conf").unwrap();
+    assert!(text.ends_with("\nvm.nr_hugepages = 12\n"), "{text}");
+    image.write("kernel/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n");
+    assert!(image.refusal(&[]).starts_with("there is nothing to keep"));
+}
+
+#[test]
+fn systemd_boot_gets_its_command_line_and_entries_edited_and_put_back() {
+    let image = Image::new(&[CMDLINE, ENTRY]);
+    let before = image.everything();
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    assert_eq!(image.text(CMDLINE.0).unwrap(), "root=/dev/vda1 rw hugepagesz=1G hugepages=2\n");
+    let entry = image.text(ENTRY.0).unwrap();
+    assert_eq!(
+        entry,
+        "title Debian\nlinux /vmlinuz\noptions root=/dev/vda1\noptions rw quiet hugepagesz=1G hugepages=2\n"
+    );
+    assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
+
+    // Another figure replaces the first, and the copy stays that of the beginning.
+    image.plan(&image.request(&["1g=3"])).unwrap().apply().unwrap();
+    assert_eq!(image.text(CMDLINE.0).unwrap(), "root=/dev/vda1 rw hugepagesz=1G hugepages=3\n");
+    assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
+
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.everything(), before, "byte for byte");
+}
+
+#[test]
+fn what_somebody_has_changed_since_is_kept() {
+    let image = Image::new(&[CMDLINE]);
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    image.write("image/etc/kernel/cmdline", "root=/dev/vdb1 rw hugepagesz=1G hugepages=2 debug\n");
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.text("etc/kernel/cmdline").unwrap(), "root=/dev/vdb1 rw debug\n");
+}
+
+#[test]
+fn the_shell_lines_do_the_same() {
+    let files = [CMDLINE, ENTRY];
+    let (by_us, by_shell) = (Image::new(&files), Image::new(&files));
+    by_us.plan(&by_us.request(&["2m=5", "1g=2"])).unwrap().apply().unwrap();
+    let plan = by_shell.plan(&by_shell.request(&["2m=5", "1g=2"])).unwrap();
+    run(&plan.commands);
+    let relative = |image: &Image| {
+        let root = image.path("image");
+        let strip = |(path, text): (PathBuf, String)| (path.strip_prefix(&root).unwrap().to_path_buf(), text);
+        image.everything().into_iter().map(strip).collect::<Vec<_>>()
+    };
+    assert_eq!(relative(&by_us), relative(&by_shell));
+    run(&forget(&by_shell.request(&[])).unwrap().commands);
+    assert_eq!(by_shell.everything().len(), files.len());
+}
+
+fn run(commands: &[String]) {
+    let status = std::process::Command::new("sh").arg("-ec").arg(commands.join("\n")).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_machine_that_could_not_boot_is_refused() {
+    let image = Image::new(&[GRUB]);
+    let mut request = image.request(&["2m=2000"]);
+    request.memory = Some(Bytes::gib(2));
+    let error = image.plan(&request).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "3.91 GiB in pools would leave 0 B of 2 GiB for everything else, below the safe floor of 512 MiB; keep less"
+    );
+    request = image.request(&["2m=700"]);
+    request.memory = Some(Bytes::gib(2));
+    image.plan(&request).unwrap();
+    assert!(image.refusal(&["1g=23"]).contains("below the safe floor of 1.20 GiB"));
+    assert!(image.refusal(&["1g=99999999999999999"]).contains("below the safe floor"));
+}
+
+#[test]
+fn files_that_set_the_same_are_respected() {
+    let image = Image::new(&[("etc/default/grub", "GRUB_CMDLINE_LINUX=\"hugepages=5\"\n")]);
+    assert!(
+        image
+            .refusal(&["1g=1"])
+            .ends_with("grub: sets hugepages already, not by megapage; take it out first")
+    );
+    let image = Image::new(&[("etc/kernel/cmdline", "hugepages=5\n")]);
+    assert!(image.refusal(&["1g=1"]).contains("cmdline: sets hugepages=5 already"));
+    let image = Image::new(&[("etc/sysctl.d/60-megapage.conf", "vm.swappiness = 1\n")]);
+    assert!(image.refusal(&["2m=1"]).contains("was not written by megapage"));
+    let image = Image::new(&[("etc/sysctl.d/99-db.conf", "vm.nr_hugepages=9\n")]);
+    let notes = image.plan(&image.request(&["2m=1"])).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].contains("99-db.conf sets vm.nr_hugepages too"), "{notes:?}");
+}
+
+#[test]
+fn loaders_that_cannot_be_edited_are_named_with_what_to_do() {
+    let image = Image::new(&[]);
+    assert!(image.refusal(&["1g=1"]).ends_with("command line yourself: hugepagesz=1G hugepages=1"));
+    let image = Image::new(&[("etc/default/grub", "GRUB_ENABLE_BLSCFG=true\n")]);
+    let line = "run: grubby --update-kernel=ALL --args=\"hugepagesz=1G hugepages=1\"";
+    assert!(image.refusal(&["1g=1"]).ends_with(line));
+}
+
+#[test]
+fn requests_that_contradict_themselves_are_refused() {
+    let image = Image::new(&[GRUB]);
+    assert!(image.refusal(&["2m=+5"]).contains("a figure of its own"));
+    assert!(image.refusal(&["2m=5", "2m=6"]).contains("given twice"));
+    let mut request = image.request(&["1g=1"]);
+    request.cma = Some("4g".into());
+    assert!(image.plan(&request).unwrap_err().to_string().contains("exclude each other"));
+    request.pools.clear();
+    let plan = image.plan(&request).unwrap();
+    assert_eq!(plan.boot_parameters, ["hugetlb_cma=4G"]);
+    request.cma = Some("0:1g,1:512m".into());
+    assert_eq!(image.plan(&request).unwrap().boot_parameters, ["hugetlb_cma=0:1G,1:512M"]);
+    for text in ["", "much", "0", "4g,4g", "a:1g", "5k"] {
+        request.cma = Some(text.into());
+        assert!(matches!(image.plan(&request), Err(PersistError::Cma(_))), "{text}");
+    }
+    request.cma = None;
+    request.overcommit = vec!["1g=1".parse().unwrap()];
+    assert!(
+        image
+            .plan(&request)
+            .unwrap_err()
+            .to_string()
+            .contains("only the overcommit limit of the default size")
+    );
+}

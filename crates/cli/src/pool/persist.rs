@@ -1,0 +1,140 @@
+//! `megapage pool persist`.
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use megapage_act::pool::Spec;
+use megapage_act::pool::persist::{Edit, Loader, PersistPlan, PersistRequest, forget, persist};
+use megapage_kernel::KernelRoot;
+use megapage_report::json;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
+///
+/// Without --apply it changes nothing and prints the equivalent shell lines. Without a POOL it keeps the pools as
+/// they are now. A call states the whole: what it does not name is not kept.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Pools to keep: 2m=512, 1g=2, 2m=4g (memory), 2m=0:100,1:300 (pages for each node).
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+    /// Keep the overcommit limit of the default size: 2m=64.
+    #[arg(long, value_name = "POOL")]
+    overcommit: Vec<String>,
+    /// Set memory aside at boot for 1 GiB pages at run time (hugetlb_cma): 4g, or 0:2g,1:2g.
+    #[arg(long, value_name = "SIZE")]
+    cma: Option<String>,
+    /// Use boot parameters for the default size too: before memory is fragmented.
+    #[arg(long)]
+    boot: bool,
+    /// Whose files hold the kernel's command line.
+    #[arg(long, value_enum, default_value_t = LoaderChoice::Auto)]
+    loader: LoaderChoice,
+    /// Take away everything that was kept.
+    #[arg(long, conflicts_with_all = ["pools", "overcommit", "cma", "boot"])]
+    remove: bool,
+    /// Write the files.
+    #[arg(long)]
+    apply: bool,
+    /// Change nothing; print the equivalent shell lines. The default.
+    #[arg(long, conflicts_with = "apply")]
+    dry_run: bool,
+    /// Edit the files below this directory, such as an image's root.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// The memory of the machine that will boot; by default this one's.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Print JSON (schema megapage.pool-persist/1).
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LoaderChoice {
+    /// Found out by the files that are there.
+    Auto,
+    /// /etc/default/grub.d (Debian, Ubuntu).
+    Grub,
+    /// /etc/kernel/cmdline and the boot entries.
+    SystemdBoot,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    applied: bool,
+    #[serde(flatten)]
+    plan: &'a PersistPlan,
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let request = request(&args)?;
+    let plan = if args.remove { forget(&request)? } else { persist(&KernelRoot::live(), &request)? };
+    if args.apply {
+        plan.apply()?;
+    }
+    if args.json {
+        println!("{}", json("megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }));
+    } else {
+        print!("{}", human(&plan, args.apply));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn request(args: &Args) -> Result<PersistRequest> {
+    let specs =
+        |texts: &[String]| texts.iter().map(|text| Ok(text.parse::<Spec>()?)).collect::<Result<Vec<_>>>();
+    let memory = args.memory.as_deref().map(|text| match text.parse::<Bytes>() {
+        Ok(memory) => Ok(memory),
+        Err(error) => bail!("--memory: {error}"),
+    });
+    if !args.root.is_dir() {
+        bail!("--root '{}' is not a directory", args.root.display());
+    }
+    Ok(PersistRequest {
+        pools: specs(&args.pools)?,
+        overcommit: specs(&args.overcommit)?,
+        cma: args.cma.clone(),
+        at_boot: args.boot,
+        loader: match args.loader {
+            LoaderChoice::Auto => None,
+            LoaderChoice::Grub => Some(Loader::Grub),
+            LoaderChoice::SystemdBoot => Some(Loader::SystemdBoot),
+        },
+        root: args.root.clone(),
+        memory: memory.transpose()?,
+    })
+}
+
+fn human(plan: &PersistPlan, applied: bool) -> String {
+    let mut text = String::new();
+    if plan.is_no_op() {
+        text += "# Every file is already as asked.\n";
+    } else if applied {
+        for edit in plan.edits.iter().filter(|edit| !edit.is_no_op()) {
+            text += &format!("{} {}\n", verb(edit), edit.path.display());
+        }
+    } else {
+        text += "# Nothing is changed without --apply. The equivalent shell lines:\n";
+        for command in &plan.commands {
+            text += &format!("{command}\n");
+        }
+    }
+    for note in &plan.notes {
+        text += &format!("# Note: {note}.\n");
+    }
+    if !plan.next.is_empty() {
+        text += &format!("# To take effect: {}\n", plan.next.join("; "));
+    }
+    text
+}
+
+fn verb(edit: &Edit) -> &'static str {
+    match (&edit.before, &edit.after) {
+        (_, None) => "removed",
+        (None, _) => "wrote",
+        _ => "changed",
+    }
+}
