@@ -23,6 +23,7 @@ mod lock;
 mod machine;
 mod meminfo;
 pub mod mounts;
+mod own_memory;
 pub mod pageblocks;
 pub mod pagemap;
 pub mod probe;
@@ -48,6 +49,7 @@ pub use heap::{
 pub use lock::{Lock, Locked};
 pub use machine::{Machine, machine};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
+pub use own_memory::own_memory;
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};
 pub use user::{effective_gid, effective_uid};

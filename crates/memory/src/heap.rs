@@ -596,11 +596,11 @@ impl HugeHeap {
     pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
-        let short = |backing: Backing, size: PageSize| {
+        let carried = |backing: Backing, size: PageSize| {
             let pages = ledger.held(backing).div_ceil(size.bytes().0);
-            pages > 0 && hugetlb_available(size).unwrap_or(0) < pages
+            pages == 0 || self.pool_carries(size, pages)
         };
-        if !short(Backing::Hugetlb1G, PageSize::HUGE_1G) && !short(Backing::Hugetlb2M, PageSize::HUGE_2M) {
+        if carried(Backing::Hugetlb1G, PageSize::HUGE_1G) && carried(Backing::Hugetlb2M, PageSize::HUGE_2M) {
             ledger.forked(false);
             return Ok(());
         }
@@ -615,6 +615,22 @@ impl HugeHeap {
         }
         ledger.forked(true);
         Err(Errno::ENOMEM)
+    }
+
+    /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
+    /// the pool has pages (a cgroup limit), the one way to know is to fault them in, and give them back.
+    fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
+        if hugetlb_available(size).unwrap_or(0) < pages {
+            return false;
+        }
+        if !self.config().populate {
+            return true;
+        }
+        let bytes = size.bytes().0 as usize;
+        let Ok(trial) = OwnedRange::reserve(bytes * pages as usize, bytes) else { return false };
+        let carried = trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok();
+        let _ = trial.release();
+        carried
     }
 
     /// Moves every hugetlb page of the heap to THP. The process must have one thread.

@@ -1,0 +1,232 @@
+//! The heap against a model, on this kernel: what is clean is zero, what is committed keeps its bytes, what
+//! the pool cannot give is had elsewhere.
+
+use megapage_kernel::own_memory;
+use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
+use megapage_testing::PoolGuard;
+use megapage_units::{HUGE_2M, PageSize};
+use proptest::prelude::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// 64 MiB in bytes: two groups of chunks.
+const ARENA: usize = 64 << 20;
+
+fn heap(kind: Heap) -> HugeHeap {
+    let heap = HugeHeap::new();
+    heap.configure(Config { heap: kind, ..Config::DEFAULT });
+    heap
+}
+
+/// Outgrows the base pages that every heap starts with.
+fn grow_past_small(heap: &HugeHeap) {
+    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    heap.commit(arena.address, 4 * HUGE_2M).unwrap();
+}
+
+fn byte_at(memory: &File, address: usize) -> u8 {
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, address as u64).unwrap();
+    byte[0]
+}
+
+fn mapping(heap: &HugeHeap, address: usize) -> Mapping {
+    heap.chunk_at(address).unwrap().mapping()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit { first: usize, count: usize },
+    Decommit { first: usize, count: usize },
+    Sweep,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let slices = ARENA / SLICE;
+    let range = move || (0..slices, prop_oneof![8 => 1usize..40, 1 => 40usize..slices]);
+    let step = prop_oneof![
+        5 => range().prop_map(|(first, count)| Step::Commit { first, count }),
+        4 => range().prop_map(|(first, count)| Step::Decommit { first, count }),
+        1 => Just(Step::Sweep),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// Runs `steps` and checks every promise after each.
+fn check_against_model(heap: &HugeHeap, steps: &[Step]) {
+    let memory = own_memory().unwrap();
+    let slices = ARENA / SLICE;
+    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    // The byte that a committed slice must hold.
+    let mut model: Vec<Option<u8>> = vec![None; slices];
+    let mut stamp = 0u8;
+    for step in steps {
+        match *step {
+            Step::Commit { first, count } => {
+                let end = (first + count).min(slices);
+                let clean = heap.commit(arena.address + first * SLICE, (end - first) * SLICE).unwrap();
+                for (slice, byte) in model.iter_mut().enumerate().take(end).skip(first) {
+                    let address = arena.address + slice * SLICE + 17;
+                    if let Some(expected) = *byte {
+                        assert!(!clean, "a slice in use was called clean");
+                        assert_eq!(byte_at(&memory, address), expected, "a commit changed a slice in use");
+                        continue;
+                    }
+                    if clean {
+                        assert_eq!(byte_at(&memory, address), 0, "a clean slice holds old bytes");
+                    }
+                    stamp = stamp.wrapping_add(1).max(1);
+                    memory.write_all_at(&[stamp], address as u64).unwrap();
+                    *byte = Some(stamp);
+                }
+            }
+            Step::Decommit { first, count } => {
+                let end = (first + count).min(slices);
+                assert!(heap.decommit(arena.address + first * SLICE, (end - first) * SLICE).unwrap());
+                model[first..end].fill(None);
+            }
+            Step::Sweep => heap.sweep(),
+        }
+        for (slice, byte) in model.iter().enumerate() {
+            if let Some(expected) = byte {
+                let address = arena.address + slice * SLICE + 17;
+                assert_eq!(byte_at(&memory, address), *expected, "slice {slice} lost its byte at {step:?}");
+            }
+        }
+        for chunk in 0..ARENA / HUGE_2M {
+            let in_use = model[chunk * 32..(chunk + 1) * 32].iter().any(Option::is_some);
+            let mapped = matches!(mapping(heap, arena.address + chunk * HUGE_2M), Mapping::Mapped(_));
+            assert!(mapped || !in_use, "chunk {chunk} is in use and not mapped");
+        }
+    }
+    heap.release(arena.address, ARENA).unwrap();
+    let held: u64 = Backing::ALL.iter().map(|&backing| heap.ledger().held(backing)).sum();
+    assert_eq!(held, 0, "the account does not close");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn thp_keeps_every_promise(steps in steps()) {
+        check_against_model(&heap(Heap::Thp), &steps);
+    }
+
+    #[test]
+    fn thp_keeps_every_promise_while_memory_is_short(steps in steps()) {
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::Thp, short_below: u64::MAX, ..Config::DEFAULT });
+        check_against_model(&heap, &steps);
+    }
+}
+
+#[test]
+fn hugetlb_keeps_every_promise_with_a_pool_that_is_too_small() {
+    // A third of the arena: every run crosses the edge of the pool.
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 11) else { return };
+    let mut runner =
+        proptest::test_runner::TestRunner::new(ProptestConfig { cases: 25, ..Default::default() });
+    runner
+        .run(&steps(), |steps| {
+            let heap = heap(Heap::Hugetlb2M);
+            check_against_model(&heap, &steps);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
+    let heap = heap(Heap::Thp);
+    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    heap.commit(arena.address, SLICE).unwrap();
+    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Base));
+    assert_eq!(heap.ledger().fall_backs(FallBack::TooSmall).0, 1);
+    // Something to collapse: the kernel refuses an empty range.
+    own_memory().unwrap().write_all_at(&[1], arena.address as u64).unwrap();
+    heap.commit(arena.address, ARENA / 4).unwrap();
+    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Base));
+    assert_eq!(mapping(&heap, arena.address + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
+    assert_eq!(mapping(&heap, arena.address + ARENA / 2), Mapping::None);
+    // Once it is large, its first chunks follow.
+    heap.commit(arena.address, ARENA).unwrap();
+    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Thp));
+    assert_eq!(byte_at(&own_memory().unwrap(), arena.address), 1);
+    heap.release(arena.address, ARENA).unwrap();
+}
+
+#[test]
+fn a_dry_pool_is_counted_and_thp_takes_over() {
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+    let heap = heap(Heap::Auto);
+    grow_past_small(&heap);
+    let ledger = heap.ledger();
+    let before = ledger.held(Backing::Hugetlb2M);
+    let object = heap.reserve(ARENA, HUGE_2M, true).unwrap();
+    assert!(object.clean);
+    assert_eq!(ledger.held(Backing::Hugetlb2M), 4 * HUGE_2M as u64, "the pool was used up");
+    assert_eq!(ledger.held(Backing::Thp), ARENA as u64 - (4 * HUGE_2M as u64 - before));
+    let (times, bytes) = ledger.fall_backs(FallBack::PoolShort2M);
+    assert!(times > 0 && bytes > 0);
+    assert_eq!(ledger.last_errno(), 12, "ENOMEM");
+    heap.release(object.address, ARENA).unwrap();
+    assert_eq!(ledger.held(Backing::Hugetlb2M), before);
+}
+
+#[test]
+fn a_pool_that_is_filled_again_is_used_again() {
+    let heap = heap(Heap::Auto);
+    {
+        let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+        grow_past_small(&heap);
+        heap.reserve(ARENA, HUGE_2M, true).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+    let before = heap.ledger().held(Backing::Hugetlb2M);
+    heap.reserve(ARENA, HUGE_2M, true).unwrap();
+    assert!(heap.ledger().held(Backing::Hugetlb2M) > before);
+}
+
+#[test]
+fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 8) else { return };
+    let heap = heap(Heap::Hugetlb2M);
+    assert_eq!(heap.before_fork(1), Ok(()), "nothing on hugetlb yet");
+    grow_past_small(&heap);
+    heap.reserve(32 << 20, HUGE_2M, true).unwrap();
+    assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HUGE_2M as u64);
+    // The test harness has threads of its own, so that "one thread" is false.
+    assert_eq!(heap.before_fork(1), Err(megapage_kernel::Errno::ENOMEM));
+    assert_eq!(heap.ledger().forks(), (1, 1));
+    // Told that every thread is an idle one of the library, it moves the heap instead.
+    let threads = megapage_kernel::thread_count().unwrap();
+    assert_eq!(heap.before_fork(threads), Ok(()));
+    assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
+    assert!(heap.ledger().fall_backs(FallBack::Fork).1 > 0);
+}
+
+#[test]
+fn threads_commit_neighbouring_slices_without_loss() {
+    let heap = heap(Heap::Thp);
+    grow_past_small(&heap);
+    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let heap = &heap;
+            scope.spawn(move || {
+                let memory = own_memory().unwrap();
+                for slice in (thread..ARENA / SLICE).step_by(4) {
+                    let address = arena.address + slice * SLICE;
+                    assert!(heap.commit(address, SLICE).unwrap(), "a fresh slice is clean");
+                    assert_eq!(byte_at(&memory, address), 0);
+                    memory.write_all_at(&[thread as u8 + 1], address as u64).unwrap();
+                }
+            });
+        }
+    });
+    let memory = own_memory().unwrap();
+    for slice in 0..ARENA / SLICE {
+        assert_eq!(byte_at(&memory, arena.address + slice * SLICE), (slice % 4) as u8 + 1);
+    }
+}
