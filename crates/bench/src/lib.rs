@@ -9,4 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod install;
+pub mod peers;
+pub mod run;
 pub mod workload;

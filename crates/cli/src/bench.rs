@@ -1,12 +1,195 @@
 //! `megapage bench`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use clap::{Subcommand, ValueEnum};
+use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
+use megapage_units::Bytes;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// (bench: being built)
+/// Compare megapage with other allocators and with 4 KiB pages, on workloads that check themselves.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    bench: BenchArgs,
+}
 
-pub fn main(_args: Args) -> Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+#[derive(Debug, Subcommand)]
+enum BenchArgs {
+    /// Allocate small objects, an array or a hash map, and read them at random
+    Access {
+        /// small, array, map [default: all]
+        cases: Vec<String>,
+        /// Multiply sizes and work by this
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Find songs by noisy excerpts in an inverted index
+    Retrieval {
+        /// Bytes of postings, 1m to 16g; 8,192 x 250,000 counts for each thread come on top
+        #[arg(long, default_value = "8g", value_parser = size)]
+        size: Bytes,
+        /// Threads that build and search
+        #[arg(long, default_value = "2")]
+        threads: NonZeroUsize,
+        /// Queries in each run
+        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+        queries: u32,
+        /// Selects songs, excerpts and noise
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The share of each query's fingerprints that is replaced by random ones
+        #[arg(long, default_value_t = 0.75, value_parser = share)]
+        noise: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Free 80 % of 920 MB and see what stays resident
+    Release {
+        /// random, runs, big [default: all]
+        cases: Vec<String>,
+        /// Multiply sizes by this
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        /// Milliseconds from the last free to the reading, up to a minute
+        #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(..=60_000))]
+        wait: u64,
+        /// Make no call to the allocator in the meantime
+        #[arg(long)]
+        quiet: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// A program that has nothing to gain: is it slower?
+    Idle {
+        /// Multiply the work by this
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// A program that does nothing: what does starting it cost?
+    Startup {
+        /// Multiply the number of starts by this
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Rounds that count
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Rounds before them that do not count
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=100))]
+    warm_up: u32,
+    /// Peers to run, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<String>,
+    /// The clock that ratios and gates are taken from
+    #[arg(long, value_enum, default_value_t = ClockArg::Wall)]
+    clock: ClockArg,
+    /// Install the libraries of absent peers first (apt-get, pip)
+    #[arg(long)]
+    install: bool,
+    /// Exit with 1 unless every gate holds and every run ended well
+    #[arg(long)]
+    check: bool,
+    /// Print JSON (megapage.bench/1)
+    #[arg(long)]
+    json: bool,
+    /// Write the JSON to this file as well
+    #[arg(long)]
+    save: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ClockArg {
+    /// On the wall
+    Wall,
+    /// Of the processors: steadier on a machine that others use too
+    Cpu,
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
+        _ => Err("a scale is a number above 0, at most 4".into()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a share is a number from 0 to 1".into()),
+    }
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    if size < Bytes::mib(1) || size > Bytes::gib(16) {
+        return Err("the index is 1m to 16g".into());
+    }
+    Ok(size)
+}
+
+/// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let (bench, cases, scale, common) = match args.bench {
+        BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
+        BenchArgs::Release { cases, scale, wait, quiet, common } => {
+            (Bench::Release(ReleaseOptions { wait_ms: wait, quiet }), cases, scale, common)
+        }
+        BenchArgs::Idle { scale, common } => (Bench::Idle, Vec::new(), scale, common),
+        BenchArgs::Startup { scale, common } => (Bench::Startup, Vec::new(), scale, common),
+        BenchArgs::Retrieval { size, threads, queries, seed, noise, common } => {
+            let asked = RetrievalOptions { size, threads, queries, seed, noise };
+            (Bench::Retrieval(asked), Vec::new(), 1.0, common)
+        }
+    };
+    let clock = match common.clock {
+        ClockArg::Wall => Clock::Wall,
+        ClockArg::Cpu => Clock::Cpu,
+    };
+    let options = Options {
+        bench,
+        cases,
+        peers: common.peers,
+        runs: common.runs,
+        warm_up: common.warm_up,
+        scale,
+        clock,
+        install: common.install,
+    };
+    let on_terminal = std::io::stderr().is_terminal();
+    let mut progress = |line: &str| {
+        if on_terminal || line.starts_with("absent:") {
+            eprintln!("megapage: {line}");
+        }
+    };
+    let place = Place::beside_this_program()?;
+    // Opened first: a path that cannot be written is better known before the runs than after.
+    let mut file = match &common.save {
+        Some(path) => Some(File::create(path).with_context(|| path.display().to_string())?),
+        None => None,
+    };
+    let report = run::run(&options, &place, &mut progress)?;
+    let json = megapage_report::json("megapage.bench/1", &report);
+    if let Some(file) = &mut file {
+        writeln!(file, "{json}").context("the file for --save")?;
+    }
+    if common.json {
+        println!("{json}");
+    } else {
+        print!("{}", run::human(&report));
+    }
+    Ok(ExitCode::from(u8::from(common.check && !report.is_clean())))
 }

@@ -1,0 +1,163 @@
+//! What is demanded of megapage's default in each bench, judged from the figures.
+
+use super::Options;
+use super::cases::Bench;
+use super::report::{CaseReport, Report, Row};
+use super::statistics::Spread;
+use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer};
+use serde::Serialize;
+
+/// Access to memory on huge pages takes at most this share of the time on 4 KiB pages.
+const ACCESS_RATIO: f64 = 0.70;
+/// At least this share of the heap is on huge pages.
+const HUGE_SHARE: f64 = 0.95;
+/// After most is freed, at most this much more stays resident than with the best peer.
+const RESIDENT_RATIO: f64 = 1.10;
+/// A program that has nothing to gain runs at least at this share of its former speed.
+const IDLE_SPEED: f64 = 0.98;
+/// What preloading the library adds to a program's start.
+const STARTUP_NS: f64 = 2e6;
+/// However noisy the machine, more than this is no tie.
+const MOST_NOISE: f64 = 0.10;
+
+/// One demand and whether it holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gate {
+    /// The case.
+    pub case: &'static str,
+    /// What is demanded.
+    pub demand: String,
+    /// What was found.
+    pub found: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+/// Judges what ran; a bench without megapage's default has no gates.
+pub(super) fn judge(report: &Report, options: &Options) -> Vec<Gate> {
+    report.cases.iter().flat_map(|case| gates_of(case, options.bench)).collect()
+}
+
+fn gates_of(case: &CaseReport, bench: Bench) -> Vec<Gate> {
+    let Some(ours) = case.row(OURS).filter(|row| !row.samples.is_empty()) else { return Vec::new() };
+    let gates = match bench {
+        Bench::Access => vec![
+            ratio_at_most(case, ours, "access", ACCESS_RATIO),
+            as_fast_as_best(case, ours, "access"),
+            as_fast_as_best(case, ours, "allocate"),
+            Some(huge(case, ours)),
+        ],
+        Bench::Retrieval(_) => vec![as_fast_as_best(case, ours, "access"), Some(huge(case, ours))],
+        Bench::Release(_) => vec![resident(case, ours)],
+        Bench::Idle => vec![ratio_at_most(case, ours, "process", 1.0 / IDLE_SPEED)],
+        Bench::Startup => vec![startup(case)],
+    };
+    gates.into_iter().flatten().collect()
+}
+
+fn ratio_at_most(case: &CaseReport, ours: &Row, phase: &str, bound: f64) -> Option<Gate> {
+    let ratio = *ours.ratios.get(phase)?;
+    Some(Gate {
+        case: case.case,
+        demand: format!("{phase}: at most {bound:.2} of {BASELINE}"),
+        found: format!("{ratio:.2}"),
+        holds: ratio <= bound,
+    })
+}
+
+/// Of the other peers the one with the least figure, as `of` takes it from a row.
+fn best(case: &CaseReport, of: impl Fn(&Row) -> Option<Spread>) -> Option<(&str, Spread)> {
+    let others = case.rows.iter().filter(|row| Peer::named(row.peer).is_some_and(|peer| !peer.is_ours()));
+    let figures = others.filter_map(|row| Some((row.peer, of(row)?)));
+    figures.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
+}
+
+fn as_fast_as_best(case: &CaseReport, ours: &Row, phase: &str) -> Option<Gate> {
+    let of = |row: &Row| row.phases_ns.get(phase).copied();
+    let (name, theirs) = best(case, of)?;
+    let own = of(ours)?;
+    // Where the runs of either lie this far apart, a difference of medians as large says nothing.
+    let noise = own.noise().max(theirs.noise()).min(MOST_NOISE);
+    let ratio = own.median / theirs.median;
+    Some(Gate {
+        case: case.case,
+        demand: format!("{phase}: as fast as {name}, the best, within a noise of {:.0} %", 100.0 * noise),
+        found: format!("{ratio:.2} of its time"),
+        holds: ratio <= 1.0 + noise,
+    })
+}
+
+fn huge(case: &CaseReport, ours: &Row) -> Gate {
+    let share = ours.huge_share.map_or(0.0, |spread| spread.min);
+    Gate {
+        case: case.case,
+        demand: format!("heap on huge pages: at least {:.0} % in every run", 100.0 * HUGE_SHARE),
+        found: format!("{:.0} %", 100.0 * share),
+        holds: share >= HUGE_SHARE,
+    }
+}
+
+fn resident(case: &CaseReport, ours: &Row) -> Option<Gate> {
+    let of = |row: &Row| row.figures.get("after_bytes").copied();
+    let (name, theirs) = best(case, of)?;
+    let ratio = of(ours)?.median / theirs.median;
+    Some(Gate {
+        case: case.case,
+        demand: format!("resident at the end: at most {RESIDENT_RATIO:.2} of {name}, the best"),
+        found: format!("{ratio:.2}"),
+        holds: ratio <= RESIDENT_RATIO,
+    })
+}
+
+fn startup(case: &CaseReport) -> Option<Gate> {
+    let of = |name: &str| Some(case.row(name)?.phases_ns.get("process")?.median);
+    let added = of(LIBRARY_ALONE)? - of(BASELINE)?;
+    Some(Gate {
+        case: case.case,
+        demand: format!("preloading adds less than {:.0} ms", STARTUP_NS / 1e6),
+        found: format!("{:.2} ms", added / 1e6),
+        holds: added < STARTUP_NS,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Measurement;
+    use std::collections::BTreeMap;
+
+    fn row(peer: &'static str, access: f64, ratio: f64, share: f64) -> Row {
+        let spread = |median: f64| Spread { median, min: median * 0.98, max: median * 1.02 };
+        Row {
+            peer,
+            phases_ns: BTreeMap::from([("access".into(), spread(access)), ("allocate".into(), spread(1.0))]),
+            ratios: BTreeMap::from([("access".into(), ratio)]),
+            figures: BTreeMap::new(),
+            huge_share: Some(Spread { median: share, min: share, max: share }),
+            notes: Vec::new(),
+            samples: vec![Measurement::default()],
+        }
+    }
+
+    fn case(ours: Row) -> CaseReport {
+        let rows = vec![row("glibc", 100.0, 1.0, 0.0), row("mimalloc3", 65.0, 0.65, 0.9), ours];
+        CaseReport { case: "small", arguments: Vec::new(), rows }
+    }
+
+    fn verdicts(ours: Row) -> Vec<bool> {
+        gates_of(&case(ours), Bench::Access).iter().map(|gate| gate.holds).collect()
+    }
+
+    #[test]
+    fn each_demand_can_fail_alone() {
+        assert_eq!(verdicts(row(OURS, 65.5, 0.655, 0.99)), [true; 4]);
+        assert_eq!(verdicts(row(OURS, 65.5, 0.71, 0.99)), [false, true, true, true]);
+        assert_eq!(verdicts(row(OURS, 68.0, 0.68, 0.99)), [true, false, true, true]);
+        assert_eq!(verdicts(row(OURS, 65.0, 0.65, 0.5)), [true, true, true, false]);
+    }
+
+    #[test]
+    fn without_our_row_nothing_is_judged() {
+        assert!(gates_of(&case(row("megapage-thp", 65.0, 0.65, 1.0)), Bench::Access).is_empty());
+    }
+}

@@ -1,0 +1,191 @@
+//! The runner: every case under every peer, round after round, and what came of it.
+
+mod cases;
+mod gates;
+mod pool;
+mod process;
+mod report;
+mod statistics;
+mod table;
+
+use crate::install;
+use crate::peers::{Peer, Start};
+use anyhow::{Context, Result, ensure};
+use cases::Case;
+use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::{KernelRoot, meminfo};
+use megapage_units::Bytes;
+use pool::Pool;
+use process::Ran;
+use std::env;
+use std::path::{Path, PathBuf};
+
+pub use cases::{Bench, ReleaseOptions, RetrievalOptions};
+pub use gates::Gate;
+pub use report::{CaseReport, MachineReport, PeerReport, Report, Row};
+pub use statistics::{Clock, Spread};
+pub use table::human;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which bench.
+    pub bench: Bench,
+    /// The cases of it by name; all where none is named.
+    pub cases: Vec<String>,
+    /// The peers by name; all where none is named. The baseline always runs.
+    pub peers: Vec<String>,
+    /// Rounds that count.
+    pub runs: u32,
+    /// Rounds before them that do not: they warm the machine's memory (a virtual machine's host may have to
+    /// find it first, which is several times dearer than to touch it again).
+    pub warm_up: u32,
+    /// Multiplies sizes and work; 1 is what results are published at.
+    pub scale: f64,
+    /// The clock that medians, ratios and gates are taken from.
+    pub clock: Clock,
+    /// Install the libraries of absent peers first.
+    pub install: bool,
+}
+
+/// The programs and the library that the runs need.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// `megapage`.
+    pub megapage: PathBuf,
+    /// `megapage-workload`.
+    pub workload: PathBuf,
+    /// `libmegapage.so`.
+    pub library: PathBuf,
+}
+
+impl Place {
+    /// Beside the program that is running, or where `make install` puts them. Fails where there is no
+    /// workload program.
+    pub fn beside_this_program() -> Result<Place> {
+        let megapage = env::current_exe().context("where this program lies")?;
+        let directory = megapage.parent().unwrap_or(Path::new("/")).to_path_buf();
+        let workload = directory.join("megapage-workload");
+        ensure!(
+            workload.exists(),
+            "{} is missing; build it with 'cargo build --release -p megapage-bench'",
+            workload.display()
+        );
+        let installed = directory.join("../lib/megapage/libmegapage.so");
+        let chosen = env::var_os("MEGAPAGE_LIBRARY").map(PathBuf::from);
+        let library = chosen
+            .unwrap_or_else(|| if installed.exists() { installed } else { directory.join("libmegapage.so") });
+        Ok(Place { megapage, workload, library })
+    }
+
+    /// Why `peer` cannot run here; `None` where it can.
+    fn absence(&self, peer: &Peer) -> Option<String> {
+        match peer.start {
+            Start::Preload(library) if library.find().is_none() => {
+                Some(format!("{} is not installed: {}", library.file, library.how_to_install()))
+            }
+            Start::OwnLibrary if !self.library.exists() => {
+                Some(format!("{} is missing: cargo build --release", self.library.display()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Runs the bench: the rounds one after the other, in each every case under every peer, so that whatever
+/// changes on the machine in the meantime meets all of them. `progress` is given a line for each run.
+///
+/// The pool of 2 MiB pages is put back at the end, also after a failure or a signal to stop.
+pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
+    let peers = install::select(&options.peers)?;
+    let cases = cases::select(options)?;
+    if options.install {
+        install::install(&peers, progress)?;
+    }
+    let mut report = Report::begin(options, &cases, &peers, |peer| place.absence(peer))?;
+    let present: Vec<_> = peers.into_iter().filter(|peer| place.absence(peer).is_none()).collect();
+    for peer in report.peers.iter().filter(|peer| peer.absent.is_some()) {
+        progress(&format!("absent: {}: {}", peer.name, peer.absent.as_deref().unwrap_or_default()));
+    }
+    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
+        .context("signals cannot be taken")?;
+    let mut pool = PoolOrReason::take();
+    for case in &cases {
+        refuse_too_little_memory(case)?;
+    }
+
+    let rounds = options.warm_up + options.runs;
+    let total = rounds as usize * cases.len() * present.len();
+    let mut done = 0;
+    for round in 0..rounds {
+        let counted = round >= options.warm_up;
+        for (case, case_report) in cases.iter().zip(&mut report.cases) {
+            for peer in &present {
+                let note = pool.give(if peer.pool { case.pool } else { Bytes::ZERO });
+                let ran = run_once(case, peer, place, &signals)?;
+                done += 1;
+                let kind = if counted { "" } else { ", warm-up" };
+                let brief = match &ran {
+                    Ran::Well(found) => statistics::brief(found),
+                    Ran::Failed(how) => how.clone(),
+                };
+                progress(&format!("{done}/{total} {} {}{kind}: {brief}", case.title, peer.name));
+                case_report.note(peer, ran, note, counted);
+            }
+        }
+    }
+    drop(pool);
+    report.finish(options);
+    Ok(report)
+}
+
+fn run_once(case: &Case, peer: &Peer, place: &Place, signals: &Signals) -> Result<Ran> {
+    let mut measurements = Vec::new();
+    for _ in 0..case.repeats {
+        match process::run(peer, place, &case.arguments, signals)? {
+            Ran::Well(found) => measurements.push(found),
+            failed => return Ok(failed),
+        }
+    }
+    Ok(Ran::Well(statistics::median_measurement(measurements)))
+}
+
+/// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
+enum PoolOrReason {
+    Pool(Pool),
+    Reason(String),
+}
+
+impl PoolOrReason {
+    fn take() -> PoolOrReason {
+        match Pool::take() {
+            Ok(pool) => PoolOrReason::Pool(pool),
+            Err(error) => PoolOrReason::Reason(format!("{error:#}")),
+        }
+    }
+
+    /// Gives the next run a pool of `bytes`; what stood in the way, if anything did.
+    fn give(&mut self, bytes: Bytes) -> Option<String> {
+        let outcome = match self {
+            PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
+            PoolOrReason::Reason(_) if bytes == Bytes::ZERO => Ok(()),
+            PoolOrReason::Reason(reason) => Err(reason.clone()),
+        };
+        outcome.err().map(|why| format!("no pool of {bytes}: {why}"))
+    }
+}
+
+/// Memory that is left to the rest of the machine.
+const MARGIN: Bytes = Bytes::mib(512);
+
+fn refuse_too_little_memory(case: &Case) -> Result<()> {
+    let available = meminfo(&KernelRoot::live())?.available.unwrap_or(Bytes::ZERO);
+    let needed = case.memory.max(case.pool) + MARGIN;
+    ensure!(
+        available >= needed,
+        "{} needs {needed} of memory and {available} are available; use a smaller --size or --scale",
+        case.title
+    );
+    Ok(())
+}

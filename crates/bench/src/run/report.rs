@@ -1,0 +1,241 @@
+//! What a bench found, as data.
+
+use super::Options;
+use super::cases::Case;
+use super::gates::{self, Gate};
+use super::process::Ran;
+use super::statistics::{Clock, Spread};
+use crate::install;
+use crate::peers::{BASELINE, Peer};
+use crate::workload::Measurement;
+use anyhow::Result;
+use megapage_kernel::thp::ThpSettings;
+use megapage_kernel::{KernelRoot, machine, meminfo};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A whole bench: `megapage.bench/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `access`, `retrieval`, `release`, `idle` or `startup`.
+    pub bench: &'static str,
+    /// When it began, in seconds since 1970.
+    pub began_unix_seconds: u64,
+    /// Where.
+    pub machine: MachineReport,
+    /// What was asked for, absent peers included.
+    pub peers: Vec<PeerReport>,
+    /// Counted rounds.
+    pub runs: u32,
+    /// Rounds before them that do not count. With at least one, all figures are of warm memory.
+    pub warm_up_runs: u32,
+    /// What sizes and work were multiplied by.
+    pub scale: f64,
+    /// The clock that spreads, ratios and gates are taken from.
+    pub clock: Clock,
+    /// What each case found.
+    pub cases: Vec<CaseReport>,
+    /// What is demanded of megapage, and whether it holds.
+    pub gates: Vec<Gate>,
+}
+
+/// The machine that a bench ran on.
+#[derive(Clone, Debug, Serialize)]
+pub struct MachineReport {
+    /// The processors' model.
+    pub processor: String,
+    /// How many are online.
+    pub processors: usize,
+    /// Whether it is a virtual machine.
+    pub virtualised: bool,
+    /// The kernel's release.
+    pub kernel: String,
+    /// All memory.
+    pub memory_bytes: u64,
+    /// `enabled` of transparent huge pages; empty on a kernel without them.
+    pub thp_enabled: String,
+    /// `defrag` of transparent huge pages.
+    pub thp_defrag: String,
+}
+
+/// A peer that was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerReport {
+    /// Its name.
+    pub name: &'static str,
+    /// How it is selected, as shell words.
+    pub recipe: String,
+    /// The package and its version, where they can be told.
+    pub version: Option<String>,
+    /// Why it did not run; `None` where it did.
+    pub absent: Option<String>,
+}
+
+/// What one case found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaseReport {
+    /// The case's name within the bench.
+    pub case: &'static str,
+    /// The workload program's arguments.
+    pub arguments: Vec<String>,
+    /// One for each peer that ran, in the order of a round.
+    pub rows: Vec<Row>,
+}
+
+/// One case under one peer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The peer.
+    pub peer: &'static str,
+    /// Each phase's time in nanoseconds by the report's clock.
+    pub phases_ns: BTreeMap<String, Spread>,
+    /// Each phase's median as a ratio to the baseline's: below 1 is faster.
+    pub ratios: BTreeMap<String, f64>,
+    /// The workload's other figures.
+    pub figures: BTreeMap<String, Spread>,
+    /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1.
+    pub huge_share: Option<Spread>,
+    /// What went wrong: failed runs, a pool that could not be had. Empty where nothing did.
+    pub notes: Vec<String>,
+    /// Every counted run.
+    pub samples: Vec<Measurement>,
+}
+
+impl Report {
+    /// A report without measurements.
+    pub(super) fn begin(
+        options: &Options,
+        cases: &[Case],
+        peers: &[&'static Peer],
+        absence: impl Fn(&Peer) -> Option<String>,
+    ) -> Result<Report> {
+        let peer_report = |peer: &&'static Peer| {
+            let absent = absence(peer);
+            let version = if absent.is_none() { install::version(peer) } else { None };
+            PeerReport { name: peer.name, recipe: peer.recipe(), version, absent }
+        };
+        let peers: Vec<PeerReport> = peers.iter().map(peer_report).collect();
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let case_report = |case: &Case| CaseReport {
+            case: case.name,
+            arguments: case.arguments.clone(),
+            rows: peers.iter().filter(|peer| peer.absent.is_none()).map(|peer| Row::new(peer.name)).collect(),
+        };
+        Ok(Report {
+            bench: options.bench.name(),
+            began_unix_seconds: began,
+            machine: MachineReport::read()?,
+            runs: options.runs,
+            warm_up_runs: options.warm_up,
+            scale: options.scale,
+            clock: options.clock,
+            cases: cases.iter().map(case_report).collect(),
+            peers,
+            gates: Vec::new(),
+        })
+    }
+
+    /// Computes spreads, ratios and gates from the samples.
+    pub(super) fn finish(&mut self, options: &Options) {
+        for case in &mut self.cases {
+            case.finish(options.clock);
+        }
+        self.gates = gates::judge(self, options);
+    }
+
+    /// Whether every gate holds and nothing failed.
+    pub fn is_clean(&self) -> bool {
+        self.gates.iter().all(|gate| gate.holds)
+            && self.cases.iter().flat_map(|case| &case.rows).all(|row| row.notes.is_empty())
+    }
+}
+
+impl MachineReport {
+    fn read() -> Result<MachineReport> {
+        let root = KernelRoot::live();
+        let machine = machine(&root)?;
+        let thp = ThpSettings::read(&root)?;
+        let setting = |text: fn(&ThpSettings) -> String| thp.as_ref().map(text).unwrap_or_default();
+        Ok(MachineReport {
+            processor: machine.processor,
+            processors: machine.processors,
+            virtualised: machine.virtualised,
+            kernel: machine.kernel,
+            memory_bytes: meminfo(&root)?.total.map_or(0, |total| total.0),
+            thp_enabled: setting(|thp| thp.enabled.to_string()),
+            thp_defrag: setting(|thp| thp.defrag.to_string()),
+        })
+    }
+}
+
+impl CaseReport {
+    /// The row of that peer.
+    pub fn row(&self, peer: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.peer == peer)
+    }
+
+    /// Enters one run. What went wrong is noted whether or not the run counts, once.
+    pub(super) fn note(&mut self, peer: &Peer, ran: Ran, pool: Option<String>, counted: bool) {
+        let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
+        let mut note = |text: String| {
+            if !row.notes.contains(&text) {
+                row.notes.push(text);
+            }
+        };
+        if let Some(reason) = pool {
+            note(reason);
+        }
+        match ran {
+            Ran::Well(measurement) if counted => row.samples.push(measurement),
+            Ran::Well(_) => {}
+            Ran::Failed(how) => note(how),
+        }
+    }
+
+    fn finish(&mut self, clock: Clock) {
+        for row in &mut self.rows {
+            row.summarise(clock);
+        }
+        let baseline = self.row(BASELINE).map(|row| row.phases_ns.clone()).unwrap_or_default();
+        for row in &mut self.rows {
+            let ratio = |(name, spread): (&String, &Spread)| {
+                let base = baseline.get(name)?.median;
+                (base > 0.0).then(|| (name.clone(), spread.median / base))
+            };
+            row.ratios = row.phases_ns.iter().filter_map(ratio).collect();
+        }
+    }
+}
+
+impl Row {
+    fn new(peer: &'static str) -> Row {
+        Row {
+            peer,
+            phases_ns: BTreeMap::new(),
+            ratios: BTreeMap::new(),
+            figures: BTreeMap::new(),
+            huge_share: None,
+            notes: Vec::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    fn summarise(&mut self, clock: Clock) {
+        let Some(first) = self.samples.first() else { return };
+        let over =
+            |value: &dyn Fn(&Measurement) -> Option<f64>| Spread::of(self.samples.iter().filter_map(value));
+        let phases = first.phases.0.keys().filter_map(|name| {
+            let spread = over(&|sample| sample.phases.0.get(name).map(|spent| clock.of(spent)))?;
+            Some((name.clone(), spread))
+        });
+        let figures = first
+            .figures
+            .keys()
+            .filter_map(|name| Some((name.clone(), over(&|sample| sample.figures.get(name).copied())?)));
+        let (phases_ns, figures) = (phases.collect(), figures.collect());
+        self.huge_share = over(&|sample| Some(sample.backing.huge_share()));
+        self.phases_ns = phases_ns;
+        self.figures = figures;
+    }
+}

@@ -1,0 +1,123 @@
+//! Medians and spreads.
+
+use crate::workload::{Measurement, Spent};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Which time counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// On the wall: what a user waits for.
+    Wall,
+    /// Of the processors, all threads together: steadier where others use the machine too.
+    Cpu,
+}
+
+impl Clock {
+    /// The time of `spent` by this clock, in nanoseconds.
+    pub fn of(self, spent: &Spent) -> f64 {
+        match self {
+            Clock::Wall => spent.wall_ns as f64,
+            Clock::Cpu => spent.cpu_ns as f64,
+        }
+    }
+}
+
+/// The middle and the ends of some samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median; of an even number, the mean of the middle two.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of `samples`; `None` where there are none.
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut sorted: Vec<f64> = samples.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median =
+            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+        Some(Spread { median, min, max })
+    }
+
+    /// Half of the spread as a share of the median: how far a run lies from the middle one.
+    pub fn noise(&self) -> f64 {
+        if self.median > 0.0 { (self.max - self.min) / (2.0 * self.median) } else { 0.0 }
+    }
+}
+
+/// One measurement that stands for several of the same program: each phase's median. All else is the last's.
+pub(super) fn median_measurement(measurements: Vec<Measurement>) -> Measurement {
+    let mut samples: BTreeMap<String, Vec<Spent>> = BTreeMap::new();
+    for measurement in &measurements {
+        for (name, spent) in &measurement.phases.0 {
+            samples.entry(name.clone()).or_default().push(*spent);
+        }
+    }
+    let mut result = measurements.into_iter().next_back().unwrap_or_default();
+    for (name, spent) in samples {
+        let median = |clock: Clock| {
+            Spread::of(spent.iter().map(|one| clock.of(one))).map_or(0, |spread| spread.median as u64)
+        };
+        result.phases.0.insert(name, Spent { wall_ns: median(Clock::Wall), cpu_ns: median(Clock::Cpu) });
+    }
+    result
+}
+
+/// A run in a few words, for the progress line.
+pub(super) fn brief(found: &Measurement) -> String {
+    let phases: Vec<String> = found
+        .phases
+        .0
+        .iter()
+        .map(|(name, spent)| format!("{name} {}", milliseconds(spent.wall_ns as f64)))
+        .collect();
+    format!("{} ms, {:.0} % huge", phases.join(", "), 100.0 * found.backing.huge_share())
+}
+
+/// Nanoseconds as milliseconds in about three figures.
+pub(super) fn milliseconds(ns: f64) -> String {
+    let ms = ns / 1e6;
+    let decimals = if ms >= 100.0 {
+        0
+    } else if ms >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{ms:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_median_between_its_ends() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([3.0]), Some(Spread { median: 3.0, min: 3.0, max: 3.0 }));
+        let four = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!(four, Spread { median: 2.5, min: 1.0, max: 4.0 });
+        assert!((four.noise() - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn several_starts_count_as_their_median() {
+        let one = |wall_ns| {
+            let mut measurement = Measurement::default();
+            measurement.phases.0.insert("process".into(), Spent { wall_ns, cpu_ns: 1 });
+            measurement
+        };
+        let median = median_measurement(vec![one(10), one(1000), one(30)]);
+        assert_eq!(median.phases.0["process"], Spent { wall_ns: 30, cpu_ns: 1 });
+        assert_eq!(milliseconds(1_234_000_000.0), "1234");
+        assert_eq!(milliseconds(1_234_000.0), "1.23");
+    }
+}

@@ -1,0 +1,113 @@
+//! What a bench found, for people.
+
+use super::report::{CaseReport, Report, Row};
+use super::statistics::{Clock, Spread, milliseconds};
+use megapage_report::table;
+use megapage_units::Bytes;
+use std::fmt::Write;
+
+/// The report as text of at most 100 columns.
+pub fn human(report: &Report) -> String {
+    let mut text = String::new();
+    let machine = &report.machine;
+    let clock = match report.clock {
+        Clock::Wall => "time on the wall",
+        Clock::Cpu => "processor time",
+    };
+    let memory = if report.warm_up_runs > 0 { "warm memory" } else { "memory possibly cold" };
+    writeln!(text, "bench {}: median of {} interleaved runs, {clock}, {memory}", report.bench, report.runs)
+        .ok();
+    writeln!(
+        text,
+        "{} x {}{}, {}, Linux {}, THP {}",
+        machine.processors,
+        machine.processor,
+        if machine.virtualised { " (virtual)" } else { "" },
+        Bytes(machine.memory_bytes),
+        machine.kernel,
+        machine.thp_enabled
+    )
+    .ok();
+    for case in &report.cases {
+        writeln!(text, "\n{}", case.case).ok();
+        text += &case_table(case);
+        for row in &case.rows {
+            for note in &row.notes {
+                writeln!(text, "! {}: {note}", row.peer).ok();
+            }
+        }
+    }
+    for peer in &report.peers {
+        if let Some(why) = &peer.absent {
+            writeln!(text, "! {} did not run: {why}", peer.name).ok();
+        }
+    }
+    if !report.gates.is_empty() {
+        let rows = report.gates.iter().map(|gate| {
+            let verdict = if gate.holds { "holds" } else { "FAILS" };
+            [verdict.to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()]
+        });
+        writeln!(text, "\n{}", table(&["gate", "case", "demand", "found"], rows).trim_end()).ok();
+    }
+    text
+}
+
+/// Figures that are shown beside the phases, with their heading and how to write them.
+type Column = (&'static str, &'static str, fn(f64) -> String);
+const FIGURES: [Column; 8] = [
+    ("before_bytes", "before MB", |value| format!("{:.0}", value / 1e6)),
+    ("after_bytes", "after MB", |value| format!("{:.0}", value / 1e6)),
+    ("after_huge_share", "huge after", |value| format!("{:.0} %", 100.0 * value)),
+    ("queries_per_second", "queries/s", |value| format!("{value:.1}")),
+    ("real_time_rate", "real time", |value| format!("{value:.4}")),
+    ("lookup_share", "lookup", |value| format!("{:.0} %", 100.0 * value)),
+    ("sort_share", "sort", |value| format!("{:.0} %", 100.0 * value)),
+    ("recall", "recall", |value| format!("{:.1} %", 100.0 * value)),
+];
+
+/// What each phase is called in the report, where it is shown at all. The process as a whole is shown where
+/// it is all there is.
+const PHASES: [&str; 6] = ["allocate", "access", "free", "compute", "churn", "process"];
+
+fn case_table(case: &CaseReport) -> String {
+    let measured = |row: &&Row| !row.samples.is_empty();
+    let Some(any) = case.rows.iter().find(measured) else { return "no run ended well\n".into() };
+    let whole_only = !any.phases_ns.contains_key("access") && !any.phases_ns.contains_key("free");
+    let phases: Vec<&str> = PHASES
+        .into_iter()
+        .filter(|&name| any.phases_ns.contains_key(name) && (name != "process" || whole_only))
+        .collect();
+    let figures: Vec<&Column> = FIGURES.iter().filter(|column| any.figures.contains_key(column.0)).collect();
+    let narrow = phases.len() + figures.len() > 4;
+
+    let mut header = vec!["peer".to_string()];
+    for phase in &phases {
+        header.push(format!("{phase} ms"));
+        header.push("ratio".into());
+    }
+    header.extend(figures.iter().map(|column| column.1.to_string()));
+    header.push("huge".into());
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let rows = case.rows.iter().map(|row| {
+        let mut cells = vec![row.peer.to_string()];
+        for phase in &phases {
+            cells.push(row.phases_ns.get(*phase).map_or("-".into(), |spread| time(spread, narrow)));
+            cells.push(row.ratios.get(*phase).map_or("-".into(), |ratio| format!("{ratio:.2}")));
+        }
+        for (name, _, show) in &figures {
+            cells.push(row.figures.get(*name).map_or("-".into(), |spread| show(spread.median)));
+        }
+        cells.push(row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)));
+        cells
+    });
+    table(&header, rows)
+}
+
+/// The median, and the ends where there is room for them.
+fn time(spread: &Spread, narrow: bool) -> String {
+    let median = milliseconds(spread.median);
+    if narrow || spread.min == spread.max {
+        return median;
+    }
+    format!("{median} ({}-{})", milliseconds(spread.min), milliseconds(spread.max))
+}

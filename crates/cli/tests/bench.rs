@@ -1,0 +1,89 @@
+//! `megapage bench`: every wrong argument has its message and its exit status.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn bench(megapage: &Path, arguments: &[&str]) -> Output {
+    Command::new(megapage).arg("bench").args(arguments).output().expect("megapage starts")
+}
+
+/// The exit status is 2, nothing is on standard output, and standard error says `expected`, without a backtrace.
+fn assert_refused(output: &Output, expected: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(output.stdout.is_empty());
+    assert!(said.contains(expected), "expected '{expected}' in: {said}");
+    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
+}
+
+fn megapage() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_megapage"))
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    for (arguments, expected) in [
+        (&["speed"][..], "speed"),
+        (&["access", "--runs", "0"], "0 is not in 1..=1000"),
+        (&["access", "--runs", "many"], "many"),
+        (&["access", "--warm-up", "101"], "101 is not in"),
+        (&["access", "--scale", "0"], "a scale is a number above 0, at most 4"),
+        (&["access", "--scale", "-1"], "-1"),
+        (&["access", "--size", "8g"], "--size"),
+        (&["idle", "--clock", "sun"], "sun"),
+        (&["release", "--wait", "60001"], "60001 is not in"),
+        (&["retrieval", "--size", "17g"], "the index is 1m to 16g"),
+        (&["retrieval", "--size", "8x"], "unknown unit"),
+        (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
+        (&["retrieval", "--noise", "1.5"], "a share is a number from 0 to 1"),
+        (&["retrieval", "--threads", "0"], "0"),
+        (&["retrieval", "--queries", "0"], "0 is not in"),
+        (&["retrieval", "--seed", "-3"], "-3"),
+    ] {
+        assert_refused(&bench(megapage(), arguments), expected);
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_named_in_one_line() {
+    // A workload program beside this one, so that the tests do not depend on what else has been built.
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("megapage");
+    fs::copy(megapage(), &copy).unwrap();
+    let missing = bench(&copy, &["idle"]);
+    assert_refused(&missing, "megapage-workload is missing; build it with 'cargo build");
+    fs::copy("/bin/true", directory.path().join("megapage-workload")).unwrap();
+
+    let unwritable = directory.path().join("no/such/result.json");
+    let unwritable = unwritable.to_str().unwrap();
+    for (arguments, expected) in [
+        (
+            &["access", "huge"][..],
+            "megapage: 'huge' is no case of bench access; its cases are small, array, map",
+        ),
+        (&["release", "small"], "'small' is no case of bench release; its cases are random, runs, big"),
+        (&["access", "--peers", "glibc,dlmalloc"], "megapage: 'dlmalloc' is no peer; the peers are glibc, "),
+        (&["idle", "--peers", "glibc", "--save", unwritable], "result.json: No such file or directory"),
+        (&["retrieval", "--size", "16g", "--threads", "4096", "--peers", "glibc"], "use a smaller --size"),
+    ] {
+        let output = bench(&copy, arguments);
+        assert_refused(&output, expected);
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_failed_run_is_a_finding_for_check_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("megapage");
+    fs::copy(megapage(), &copy).unwrap();
+    fs::copy("/bin/false", directory.path().join("megapage-workload")).unwrap();
+    let arguments = ["idle", "--peers", "glibc", "--runs", "1", "--warm-up", "0"];
+    let plain = bench(&copy, &arguments);
+    assert_eq!(plain.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&plain.stdout).contains("! glibc: exit status 1"));
+    let checked = bench(&copy, &[&arguments[..], &["--check", "--json"]].concat());
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&checked.stdout).starts_with("{\n  \"schema\": \"megapage.bench/1\""));
+}
