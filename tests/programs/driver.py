@@ -170,27 +170,29 @@ def run(case, mode, scratch):
         if "pool" in case.needs and got < POOL_PAGES:
             return Result(case, mode, "skipped", f"needs {POOL_PAGES} hugetlb pages, got {got}")
         started = time.monotonic()
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", str(case.path)],
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            _, errors = process.communicate(timeout=case.seconds)
-            status = process.returncode
-        except subprocess.TimeoutExpired:
-            status, errors = None, ""
-        finally:
-            # Whatever the case left running goes with its session.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        seconds = time.monotonic() - started
+        # A file, not a pipe: what a failed case leaves running would keep a pipe open.
+        with tempfile.TemporaryFile("w+", errors="replace") as errors_file:
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", str(case.path)],
+                cwd=work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors_file,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(timeout=case.seconds)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                # Whatever the case left running goes with its session.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            seconds = time.monotonic() - started
+            errors_file.seek(0)
+            errors = errors_file.read()
     last = "\n".join(errors.strip().splitlines()[-12:])
     if status is None:
         result = Result(case, mode, "failed", f"no end after {case.seconds} s", seconds)

@@ -5,7 +5,11 @@
 cc -O1 -fno-builtin -o fill "$SRC/fill.c" -w
 group=
 clean_up() {
-    [ -z "$group" ] || rmdir "$group" 2>/dev/null || true
+    # A group is busy until the last process in it has been reaped.
+    for _ in $(seq 40); do
+        [ -d "$group" ] && ! rmdir "$group" 2>/dev/null || break
+        sleep 0.05
+    done
     [ -z "${mounted:-}" ] || umount "$mounted" 2>/dev/null || true
 }
 trap clean_up EXIT

@@ -6,27 +6,34 @@ cc -O1 -fno-builtin -DWITH_FORK -o fill-fork "$SRC/fill.c" -w
 cc -O1 -fno-builtin -o fill "$SRC/fill.c" -w
 cc -O1 -o hog "$SRC/hog.c"
 mkfifo to from
-empty_pool() { # PROGRAM: fills, then the rest of the pool is taken, then it forks
-    "$RUN" "$1" 300 fork wait <to >from &
+# 200 MiB, so that the pool holds a second copy until it is emptied.
+empty_pool() { # PROGRAM WHEN: the program fills and forks; at step WHEN the rest of the pool is taken
+    "$RUN" "$1" 200 fork wait late <to >from &
     fill=$!
     exec 3>to 4<from
-    for n in 1 2 3 4 5 6 7 8 fork; do
+    for n in 1 2 3 4 5 6 7 8 fork forked; do
         read -r -t 60 line <&4 && [ "$line" = "at $n" ] || {
-            echo "$1: expected 'at $n', got '${line:-nothing}'" >&2
+            echo "$1, pool emptied at $2: expected 'at $n', got '${line:-nothing}'" >&2
             exit 1
         }
-        if [ "$n" = fork ]; then
-            ./hog all >hog.txt &
+        if [ "$n" = "$2" ]; then
+            ./hog all >hog.txt 3>&- 4<&- &
             hog=$!
             for _ in $(seq 100); do [ -s hog.txt ] && break || sleep 0.05; done
         fi
         echo >&3
     done
-    wait $fill
+    wait $fill || {
+        echo "$1, pool emptied at $2: exit status $?" >&2
+        exit 1
+    }
     kill $hog
+    wait $hog || true
     rm -f hog.txt
     exec 3>&- 4<&-
 }
-empty_pool ./fill-fork
+empty_pool ./fill-fork fork
+empty_pool ./fill-fork forked
 # The launcher cannot see this one coming.
-empty_pool ./fill
+empty_pool ./fill fork
+empty_pool ./fill forked

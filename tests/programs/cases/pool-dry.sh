@@ -17,7 +17,7 @@ step() {
         exit 1
     }
     [ "$1" != 4 ] || {
-        ./hog all >hog.txt &
+        ./hog all >hog.txt 3>&- 4<&- &
         hog=$!
         for _ in $(seq 100); do [ -s hog.txt ] && break || sleep 0.05; done
     }
@@ -26,3 +26,4 @@ step() {
 for n in 1 2 3 4 5 6 7 8; do step $n; done
 wait $fill
 kill $hog
+wait $hog || true

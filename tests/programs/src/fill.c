@@ -1,8 +1,9 @@
 /* Fills memory in steps, verifies it, and can fork or wait on the way.
- * usage: fill MEGABYTES [fork] [wait]
+ * usage: fill MEGABYTES [fork] [wait] [late]
  *   fork          fork when the memory is full; parent and child both rewrite all of it
  *                 (looked up at run time unless built with -DWITH_FORK, so that no launcher sees it coming)
- *   wait          after each eighth, and before the fork, print "at N" and wait for a line on standard input */
+ *   wait          after each eighth, and before the fork, print "at N" and wait for a line on standard input
+ *   late          also after the fork, before either side writes */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>
@@ -52,10 +53,11 @@ static pid_t call_fork(void) {
 
 int main(int argc, char **argv) {
     size_t megabytes = argc > 1 ? (size_t)atol(argv[1]) : 64;
-    int forks = 0, waits = 0;
+    int forks = 0, waits = 0, late = 0;
     for (int i = 2; i < argc; i++) {
         forks |= strcmp(argv[i], "fork") == 0;
         waits |= strcmp(argv[i], "wait") == 0;
+        late |= strcmp(argv[i], "late") == 0;
     }
     CHECK(megabytes <= sizeof blocks / sizeof *blocks);
     for (size_t eighth = 1; eighth <= 8; eighth++) {
@@ -71,8 +73,9 @@ int main(int argc, char **argv) {
     if (forks) {
         if (waits) pause_at("fork");
         write_all(100);
-        int pipes[2];
-        CHECK(pipe(pipes) == 0);
+        int pipes[2], go[2];
+        char start = 0;
+        CHECK(pipe(pipes) == 0 && pipe(go) == 0);
         pid_t pid = call_fork();
         CHECK(pid >= 0 || errno == ENOMEM);
         if (pid < 0) {
@@ -81,6 +84,7 @@ int main(int argc, char **argv) {
         }
         if (pid == 0) {
             alarm(60);
+            CHECK(read(go[0], &start, 1) == 1);
             verify_all(100);
             write_all(200);
             verify_all(200);
@@ -89,6 +93,8 @@ int main(int argc, char **argv) {
             CHECK(read(pipes[0], blocks[count / 3], 4096) == 4096);
             _exit(0);
         }
+        if (late) pause_at("forked");
+        CHECK(write(go[1], &start, 1) == 1);
         write_all(300);
         verify_all(300);
         int status;
