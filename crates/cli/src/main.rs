@@ -31,7 +31,11 @@ enum Command {
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return refuse(&error),
+    };
+    let result = match command {
         // `run` answers with the status of the program that it ran, or 125 to 127 for its own failures.
         Command::Run(args) => return run::main(args),
         Command::Pool(args) => pool::main(args),
@@ -42,4 +46,22 @@ fn main() -> ExitCode {
         eprintln!("megapage: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Prints the help that was asked for, or one line that says what is wrong with the arguments.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help or the version. A reader that has gone away is no failure.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let command = std::env::args().nth(1).filter(|name| !name.starts_with('-')).unwrap_or_default();
+    let text = error.render().to_string();
+    // The first paragraph is what is wrong; the usage after it is what --help is for.
+    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let what = what.join(" ");
+    let help =
+        ["megapage", &command, "--help"].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+    eprintln!("megapage: {} (see {})", what.trim_start_matches("error: "), help.join(" "));
+    ExitCode::from(if command == "run" { run::FAILED } else { 2 })
 }

@@ -1,11 +1,171 @@
 //! `megapage run`.
 
+mod human;
+mod target;
+
+use crate::run::target::Target;
+use megapage_kernel::KernelRoot;
+use megapage_kernel::spawn::die_of;
+use megapage_launch::attach::Attachment;
+use megapage_launch::report::{Ended, RunReport};
+use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter};
+use megapage_launch::run::{RunError, prepare};
+use megapage_units::Pid;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
-/// (run: being built)
+/// The exit status for megapage's own failures.
+pub const FAILED: u8 = 125;
+
+/// Run a program on huge pages, and prove it.
+///
+/// The program keeps its standard streams, its exit status and its signals; megapage prints nothing unless a
+/// report is asked for. Exit status: the program's; 125 megapage itself failed, or --require was not met; 126
+/// the program cannot be executed; 127 there is no such program. SIGUSR1 to megapage makes a report at once.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// The backing of the heap: auto, 1g, 2m, thp or none
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    heap: Heap,
+    /// The backing of the program's text: none is all there is so far
+    #[arg(long, value_name = "KIND", default_value = "none")]
+    text: Text,
+    /// Fail with status 125 unless everything asked for is obtained
+    #[arg(long)]
+    require: bool,
+    /// Write a report when the program has ended; - is standard output
+    #[arg(long, value_name = "FILE|-")]
+    report: Option<PathBuf>,
+    /// Make the report JSON (schema megapage.run/1); on standard output without --report
+    #[arg(long)]
+    json: bool,
+    /// How the program is reached: auto, preload, tunable, runtime or outside
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
+    mechanism: Choice,
+    /// Give freed memory back after this time, such as 500ms, 1s, 2min, or never
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    return_after: ReturnAfter,
+    /// Let the program's children run with the preloaded library too
+    #[arg(long)]
+    children: bool,
+    /// Say what would be done, as shell lines, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Promote the memory of a running process from outside, until it ends or SIGINT comes
+    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "heap", "mechanism", "return_after", "children"])]
+    attach: Option<i32>,
+    /// With --attach: promote what is there now, and leave
+    #[arg(long, requires = "attach")]
+    once: bool,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required_unless_present = "attach", trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
 
-pub fn main(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+/// `--mechanism`, with `auto` for `None`.
+#[derive(Clone, Copy, Debug)]
+struct Choice(Option<Mechanism>);
+
+fn mechanism(text: &str) -> Result<Choice, String> {
+    if text == "auto" { Ok(Choice(None)) } else { text.parse().map(|it| Choice(Some(it))) }
+}
+
+/// `--text`: nothing moves a program's text yet, and what is not done is not accepted.
+#[derive(Clone, Copy, Debug)]
+enum Text {
+    None,
+}
+
+impl FromStr for Text {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Text, &'static str> {
+        match text {
+            "none" => Ok(Text::None),
+            "auto" | "2m" | "thp" => Err("text on huge pages is not supported; leave --text out"),
+            _ => Err("only none is supported"),
+        }
+    }
+}
+
+/// Runs, reports, and ends as the program has ended.
+pub fn main(args: Args) -> ExitCode {
+    match run(args) {
+        Ok(code) => code,
+        Err((status, message)) => {
+            eprintln!("megapage: {message}");
+            ExitCode::from(status)
+        }
+    }
+}
+
+type Failure = (u8, String);
+
+fn failure(error: RunError) -> Failure {
+    (error.exit_status(), error.to_string())
+}
+
+fn run(args: Args) -> Result<ExitCode, Failure> {
+    let Text::None = args.text;
+    let root = KernelRoot::live();
+    let path = args.report.clone().or(args.json.then(|| "-".into()));
+    let form = if args.json { json } else { human::text };
+    if let Some(pid) = args.attach {
+        let attachment = Attachment { pid: Pid(pid), once: args.once, require: args.require };
+        if args.dry_run {
+            return print(attachment.dry_run(&root).map_err(failure)?);
+        }
+        let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
+        let report = attachment.run(&root, |report| target.live(&form(report))).map_err(failure)?;
+        target.write(&form(&report)).map_err(|message| (FAILED, message))?;
+        return required(&report, args.require).map(|()| ExitCode::SUCCESS);
+    }
+    let Some((program, arguments)) = args.program.split_first() else {
+        return Err((FAILED, "no program is named".into()));
+    };
+    let request = Request {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        heap: args.heap,
+        mechanism: args.mechanism.0,
+        require: args.require,
+        return_after: args.return_after,
+        children: args.children,
+        watched: path.is_some() || args.require,
+    };
+    let prepared = prepare(&root, request).map_err(failure)?;
+    if args.dry_run {
+        return print(prepared.dry_run());
+    }
+    let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
+    let report = prepared.run(&root, |report| target.live(&form(report))).map_err(failure)?;
+    target.write(&form(&report)).map_err(|message| (FAILED, message))?;
+    required(&report, args.require)?;
+    match report.totals.map(|totals| totals.ended) {
+        Some(Ended::Signal(number)) => die_of(number),
+        Some(Ended::Status(status)) => Ok(ExitCode::from(status as u8)),
+        None => Err((FAILED, "the program's end was not seen".into())),
+    }
+}
+
+fn required(report: &RunReport, require: bool) -> Result<(), Failure> {
+    if require && !report.not_obtained.is_empty() {
+        return Err((FAILED, format!("--require: {}", report.not_obtained.join("; "))));
+    }
+    Ok(())
+}
+
+fn json(report: &RunReport) -> String {
+    megapage_report::json("megapage.run/1", report) + "\n"
+}
+
+fn print(lines: Vec<String>) -> Result<ExitCode, Failure> {
+    use std::io::Write;
+    let text: String = lines.into_iter().map(|line| line + "\n").collect();
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| (FAILED, format!("standard output: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }

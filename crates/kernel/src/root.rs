@@ -72,6 +72,11 @@ impl KernelRoot {
         self.root == Path::new("/")
     }
 
+    /// The path by which another process opens descriptor `fd` of process `pid` (proc_pid_fd(5)), where it may.
+    pub fn descriptor_path(pid: u32, fd: i32) -> PathBuf {
+        PathBuf::from(format!("/proc/{pid}/fd/{fd}"))
+    }
+
     /// The full path of `relative` (such as `proc/meminfo`, without a leading slash).
     pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.root.join(relative)

@@ -1,7 +1,21 @@
 //! Looks at a program, chooses a mechanism, starts it on huge pages, watches it and reports.
+//!
+//! Architecture invariant: the choice ([`mechanism`], [`runtimes`]) is pure, from facts that [`program`] and
+//! [`machine`] gather. What a report says is mapped comes from the kernel; what the heap asked for comes from
+//! the ledger, and the two are shown side by side.
 
 #![forbid(unsafe_code)]
 
+pub mod attach;
 mod elf;
 mod libraries;
+pub mod machine;
+pub mod mechanism;
 pub mod program;
+pub mod promoter;
+mod proof;
+pub mod report;
+pub mod request;
+pub mod run;
+pub mod runtimes;
+pub mod sample;

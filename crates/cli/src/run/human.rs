@@ -1,0 +1,221 @@
+//! The human form of a run's report.
+
+use megapage_launch::report::{Backed, Ended, HeapAccount, Moment, RunReport};
+use megapage_launch::request::Heap;
+use megapage_report::{WIDTH, table};
+use megapage_units::Bytes;
+
+/// The report as text of at most 100 columns.
+pub fn text(report: &RunReport) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| wrap(&mut out, &text);
+    line(headline(report));
+    line(format!("program: {} (pid {}, {})", report.program.path, report.program.pid, kind(report)));
+    line(format!("asked: heap {}", report.asked.heap.name()));
+    for considered in &report.considered {
+        let used = if considered.used { "used" } else { "not used" };
+        line(format!("  {} {used}: {}", considered.mechanism, considered.reason));
+    }
+    if let Some(moments) = memory(report) {
+        out.push('\n');
+        out.push_str(&moments);
+        out.push('\n');
+    }
+    let mut line = |text: String| wrap(&mut out, &text);
+    if let Some(peak) = report.peak_rss_bytes {
+        line(format!(
+            "peak: {} resident and {} of hugetlb pages in the fullest sample",
+            Bytes(peak),
+            Bytes(report.hugetlb_peak_bytes)
+        ));
+    }
+    if let Some(totals) = &report.totals {
+        line(format!(
+            "time: {:.2} s elapsed, {:.2} s user, {:.2} s system; faults: {} minor, {} major",
+            totals.elapsed_ms as f64 / 1e3,
+            totals.user_ms as f64 / 1e3,
+            totals.system_ms as f64 / 1e3,
+            totals.minor_faults,
+            totals.major_faults
+        ));
+    }
+    if let Some(account) = &report.account {
+        heap_account(account, &mut line);
+    }
+    if let Some(promotion) = &report.promotion {
+        line(format!(
+            "promotion: {} of {} asked for, in {} calls and {:.1} ms; {} regions busy, {} not collapsible, {} \
+             short of memory",
+            Bytes(promotion.obtained_bytes),
+            Bytes(promotion.asked_bytes),
+            promotion.calls,
+            promotion.elapsed_ns as f64 / 1e6,
+            promotion.busy,
+            promotion.not_collapsible,
+            promotion.no_memory
+        ));
+    }
+    line(format!(
+        "sampling: {} samples, {:.1} ms ({:.2} % of the run)",
+        report.sampling.samples, report.sampling.cost_ms, report.sampling.cost_percent
+    ));
+    for note in &report.notes {
+        line(format!("note: {note}"));
+    }
+    for missing in &report.not_obtained {
+        line(format!("not obtained: {missing}"));
+    }
+    out
+}
+
+fn headline(report: &RunReport) -> String {
+    let state = match report.totals.map(|totals| totals.ended) {
+        Some(Ended::Status(status)) => format!("status {status}"),
+        Some(Ended::Signal(signal)) => format!("died of signal {signal}"),
+        None if report.running => "running".into(),
+        None => "ended".into(),
+    };
+    let huge = |moment: &Option<Moment>| {
+        let figures = moment.as_ref().map(|moment| moment.heap.unwrap_or(moment.anonymous));
+        figures.and_then(|figures| figures.huge_percent).map_or("unknown".into(), |it| format!("{it:.1} %"))
+    };
+    match report.asked.heap {
+        Heap::None => format!("megapage run: {state}; no huge pages were asked for"),
+        _ => format!(
+            "megapage run: {state}; heap on huge pages: {} at the peak, {} at the end",
+            huge(&report.peak),
+            huge(&report.end)
+        ),
+    }
+}
+
+fn kind(report: &RunReport) -> String {
+    let mut words = vec![report.program.linkage.clone()];
+    words.extend(report.program.runtime.map(String::from));
+    words.extend(report.program.allocator.as_ref().map(|allocator| format!("malloc: {allocator}")));
+    if report.program.executable != report.program.path {
+        words.push(format!("run by {}", report.program.executable));
+    }
+    words.join(", ")
+}
+
+/// Memory by backing, at the peak and at the end.
+fn memory(report: &RunReport) -> Option<String> {
+    let (peak, end) = (report.peak.as_ref()?, report.end.as_ref()?);
+    let mut columns: Vec<(String, Backed)> = Vec::new();
+    for (name, moment) in [("peak", peak), ("end", end)] {
+        columns.push((format!("all, {name}"), moment.resident));
+        match moment.heap {
+            Some(heap) => columns.push((format!("heap, {name}"), heap)),
+            None => columns.push((format!("anonymous, {name}"), moment.anonymous)),
+        }
+    }
+    let header: Vec<&str> =
+        std::iter::once("backing").chain(columns.iter().map(|(name, _)| name.as_str())).collect();
+    type Figure = fn(&Backed) -> u64;
+    let kinds: [(&str, Figure); 8] = [
+        ("hugetlb 1 GiB", |it| it.hugetlb_1g_bytes),
+        ("hugetlb 2 MiB", |it| it.hugetlb_2m_bytes),
+        ("hugetlb other", |it| it.hugetlb_other_bytes),
+        ("THP", |it| it.thp_bytes),
+        ("shared, 2 MiB", |it| it.shmem_pmd_bytes),
+        ("file, 2 MiB", |it| it.file_pmd_bytes),
+        ("base pages", |it| it.base_bytes),
+        ("sum", |it| it.total_bytes),
+    ];
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for (name, figure) in kinds {
+        // A kind that occurs nowhere says nothing; base pages and the sum always do.
+        if matches!(name, "base pages" | "sum") || columns.iter().any(|(_, backed)| figure(backed) > 0) {
+            let cells = columns.iter().map(|(_, backed)| Bytes(figure(backed)).to_string());
+            rows.push(std::iter::once(name.to_string()).chain(cells).collect());
+        }
+    }
+    let share = |backed: &Backed| backed.huge_percent.map_or("-".into(), |it| format!("{it:.1} %"));
+    rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
+    let mut text = table(&header, rows);
+    let age = match (report.end_is_final, report.running) {
+        (true, _) => "the end is the exit of the program, by its own handshake".to_string(),
+        (false, true) => format!("the end is {} ms ago", end.age_ms),
+        (false, false) => format!("the end is the last sample, {} ms before the program ended", end.age_ms),
+    };
+    wrap(&mut text, &format!("(the kernel's figures; the peak is {} ms after the start; {age})", peak.at_ms));
+    Some(text)
+}
+
+fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
+    let held: Vec<String> = account
+        .held_at_peak_bytes
+        .iter()
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(name, bytes)| format!("{name} {}", Bytes(*bytes)))
+        .collect();
+    let held = if held.is_empty() { "nothing".into() } else { held.join(", ") };
+    line(format!(
+        "heap's own account: at its peak it had asked for and held {held}; it gave {} back",
+        Bytes(account.returned_bytes)
+    ));
+    line(format!(
+        "zeroing: {} populated before use in {:.1} ms; pages zeroed in faults are in the system time",
+        Bytes(account.populated_bytes),
+        account.populate_ns as f64 / 1e6
+    ));
+    for fall_back in &account.fall_backs {
+        line(format!(
+            "fall-back {}: {} in {} requests: {}",
+            fall_back.reason,
+            Bytes(fall_back.bytes),
+            fall_back.events,
+            fall_back.explanation
+        ));
+    }
+    if account.last_errno != 0 {
+        let error = std::io::Error::from_raw_os_error(account.last_errno);
+        line(format!("last errno of a fall-back: {error}"));
+    }
+    if account.forks + account.forks_refused > 0 {
+        line(format!(
+            "forks: {} made, {} refused for want of huge pages",
+            account.forks, account.forks_refused
+        ));
+    }
+}
+
+/// Appends `text`, broken at blanks to lines of at most [`WIDTH`] columns; a longer word stays whole.
+fn wrap(out: &mut String, text: &str) {
+    let indent = text.len() - text.trim_start().len();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > usize::from(WIDTH) {
+            out.push('\n');
+            column = 0;
+        }
+        if column == 0 {
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+        } else {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += width;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        let mut out = String::new();
+        wrap(&mut out, &format!("  {}", "word ".repeat(40)));
+        assert!(out.lines().count() > 1);
+        assert!(out.lines().all(|line| line.starts_with("  word") && line.chars().count() <= 100), "{out}");
+        let mut out = String::new();
+        wrap(&mut out, &"x".repeat(300));
+        assert_eq!(out.lines().count(), 1);
+    }
+}

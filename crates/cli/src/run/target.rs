@@ -1,0 +1,65 @@
+//! Where the reports of a run go.
+
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// The file, standard output, or nothing.
+pub enum Target {
+    /// No report was asked for; live ones go to standard error.
+    Nothing,
+    /// `-`.
+    Output,
+    /// A file, opened before the program starts.
+    File(PathBuf, File),
+}
+
+impl Target {
+    /// Opens the target: one that cannot be written is found before the program is started. The message says
+    /// which and why.
+    pub fn open(path: Option<PathBuf>) -> Result<Target, String> {
+        match path {
+            None => Ok(Target::Nothing),
+            Some(path) if path == Path::new("-") => Ok(Target::Output),
+            Some(path) => match File::create(&path) {
+                Ok(file) => Ok(Target::File(path, file)),
+                Err(error) => Err(format!("--report {}: {error}", path.display())),
+            },
+        }
+    }
+
+    /// Writes the final report. In a regular file it replaces any live one.
+    pub fn write(&mut self, text: &str) -> Result<(), String> {
+        let name = match self {
+            Target::Nothing => return Ok(()),
+            Target::Output => "-".to_string(),
+            Target::File(path, _) => path.display().to_string(),
+        };
+        self.put(text).map_err(|error| format!("--report {name}: {error}"))
+    }
+
+    /// Writes a live report. A failure is told and does not disturb the program.
+    pub fn live(&mut self, text: &str) {
+        let written = match self {
+            Target::Nothing => io::stderr().write_all(text.as_bytes()),
+            _ => self.put(text),
+        };
+        if let Err(error) = written {
+            eprintln!("megapage: live report: {error}");
+        }
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        match self {
+            Target::Nothing => Ok(()),
+            Target::Output => io::stdout().write_all(text.as_bytes()),
+            Target::File(_, file) => {
+                if file.metadata()?.is_file() {
+                    file.set_len(0)?;
+                    file.rewind()?;
+                }
+                file.write_all(text.as_bytes())
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Promotion of a process that runs already, until it ends or the user has enough.
+
+use crate::mechanism::{Considered, Plan};
+use crate::program::{Program, Runtime};
+use crate::promoter::Promoter;
+use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
+use crate::request::{Heap, Mechanism};
+use crate::run::RunError;
+use crate::sample::Samples;
+use megapage_act::promote::{PromoteError, Promotion, lacking_right};
+use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_status};
+use megapage_kernel::spawn::{self, Signals, signal};
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::Pid;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How often the process is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// An attachment, as asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Attachment {
+    /// The process.
+    pub pid: Pid,
+    /// Promote what is there now, then leave.
+    pub once: bool,
+    /// Whether to fail unless the process's heap is huge at the end.
+    pub require: bool,
+}
+
+impl Attachment {
+    /// What the first pass would do, as shell lines. Changes nothing.
+    pub fn dry_run(&self, root: &KernelRoot) -> Result<Vec<String>, RunError> {
+        self.check(root)?;
+        let promotion: Promotion = Promoter::new(self.pid, Duration::ZERO).plan(root)?;
+        Ok(promotion.dry_run())
+    }
+
+    /// Promotes until the process ends, SIGINT or SIGTERM comes, or once. `live` is given a report on SIGUSR1.
+    pub fn run(&self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+        let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGUSR1])
+            .map_err(|source| RunError::System { what: "signals", source })?;
+        let born = self.check(root)?;
+        let (start, mut samples) = (Instant::now(), Samples::default());
+        let mut promoter = Promoter::new(self.pid, Duration::ZERO);
+        let facts = self.facts(root);
+        let plan = plan();
+        let report = |samples: &Samples, promoter: &Promoter, note: Option<&str>| {
+            Pieces {
+                program: facts.clone(),
+                asked: Asked { heap: Heap::Thp, mechanism: Some(Mechanism::Outside), require: self.require },
+                plan: &plan,
+                samples,
+                ledger: None,
+                promotion: Some(promoter.outcome),
+                totals: None,
+                start,
+                now: Instant::now(),
+                notes: note.map(String::from).into_iter().collect(),
+            }
+            .report()
+        };
+        let mut stop = false;
+        samples.take(root, self.pid, None, 0);
+        loop {
+            let unfinished = match promoter.due() <= Instant::now() {
+                true => match promoter.pass(root) {
+                    Ok(unfinished) => unfinished,
+                    Err(PromoteError::Gone(_)) => break,
+                    Err(error) => return Err(error.into()),
+                },
+                false => false,
+            };
+            // The identifier may have been given to another process since.
+            if read_start_time(root, self.pid).ok() != Some(born) {
+                break;
+            }
+            if stop || (self.once && !unfinished) {
+                samples.last_is_final = samples.take(root, self.pid, None, 0);
+                return Ok(report(&samples, &promoter, None));
+            }
+            let size = read_status(root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
+            if samples.is_due(Instant::now(), size) {
+                samples.take(root, self.pid, None, size);
+            }
+            let pause = promoter.due().saturating_duration_since(Instant::now()).min(LOOK);
+            spawn::wait_readable(signals.as_fd(), pause)
+                .map_err(|source| RunError::System { what: "poll", source })?;
+            while let Ok(Some(signal)) = signals.next() {
+                match signal.number {
+                    signal::SIGUSR1 => live(&report(&samples, &promoter, None)),
+                    _ => stop = true,
+                }
+            }
+        }
+        let mut last = report(&samples, &promoter, Some("the process has ended"));
+        last.running = false;
+        Ok(last)
+    }
+
+    /// Sees that the process is there and may be promoted; when it started.
+    fn check(&self, root: &KernelRoot) -> Result<u64, RunError> {
+        let pid = self.pid;
+        let gone = |error: KernelError| match error.is_gone() {
+            true => RunError::Promote(PromoteError::Gone(pid)),
+            false => RunError::Kernel(error),
+        };
+        let status = read_status(root, pid).map_err(gone)?;
+        if status.is_zombie() {
+            return Err(PromoteError::Gone(pid).into());
+        }
+        if let Some(lacking) = lacking_right(root, Some(pid)).map_err(gone)? {
+            return Err(PromoteError::NotAllowed { pid, lacking }.into());
+        }
+        read_start_time(root, pid).map_err(gone)
+    }
+
+    fn facts(&self, root: &KernelRoot) -> ProgramFacts {
+        let exe = read_exe(root, self.pid).unwrap_or_default();
+        match Program::inspect(&exe) {
+            Ok(program) => ProgramFacts::of(&program, self.pid),
+            // A program file that was replaced or lies in another mount namespace: its name is what we have.
+            Err(_) => ProgramFacts {
+                path: read_cmdline(root, self.pid)
+                    .ok()
+                    .and_then(|it| it.into_iter().next())
+                    .unwrap_or_default(),
+                executable: exe.display().to_string(),
+                pid: self.pid.0,
+                linkage: "unknown".into(),
+                runtime: None::<Runtime>.map(Runtime::name),
+                allocator: None,
+                forks: Vec::new(),
+            },
+        }
+    }
+}
+
+fn plan() -> Plan {
+    let considered = Mechanism::ALL.map(|mechanism| Considered {
+        mechanism,
+        used: mechanism == Mechanism::Outside,
+        reason: match mechanism {
+            Mechanism::Outside => {
+                "the launcher promotes anonymous memory with process_madvise(MADV_COLLAPSE)".into()
+            }
+            _ => "the process runs already".into(),
+        },
+    });
+    Plan {
+        considered: considered.to_vec(),
+        heap: Heap::Thp,
+        environment: Vec::new(),
+        arguments: Vec::new(),
+        notes: Vec::new(),
+    }
+}

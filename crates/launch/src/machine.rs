@@ -1,0 +1,117 @@
+//! What the choice of a mechanism needs to know of the machine and of the caller.
+
+use megapage_act::promote::lacking_right;
+use megapage_kernel::cgroup::Cgroups;
+use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::identity::Credentials;
+use megapage_kernel::thp::{ThpEnabled, ThpSettings, thp_allowed};
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::{Bytes, PageSize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Environment variable: the library to preload, instead of the one that was installed with the command.
+pub const LIBRARY_VARIABLE: &str = "MEGAPAGE_LIBRARY";
+/// Its file name. The library finds itself in LD_PRELOAD by it.
+pub const LIBRARY_NAME: &str = "libmegapage.so";
+
+/// Facts, gathered once before a run.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The library to preload, or why there is none.
+    pub library: Result<PathBuf, String>,
+    /// Whether a process of the caller can have 2 MiB THP where it asks for them, or why not.
+    pub thp: Result<(), String>,
+    /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
+    /// which it ignores.
+    pub collapse_off: bool,
+    /// Bytes of 2 MiB pages that a new mapping can have: available ones and overcommit.
+    pub pool_2m: Bytes,
+    /// The same of 1 GiB pages, which cannot be overcommitted.
+    pub pool_1g: Bytes,
+    /// Whether a hugetlb fault may be refused after its mapping was granted (a control group's limit).
+    pub hugetlb_may_be_refused: bool,
+    /// The right that promotion from outside lacks.
+    pub promotion_lacks: Option<String>,
+    /// Whether the caller may look into processes of other users.
+    pub may_trace_others: bool,
+    /// The environment that the program will have, as far as it is text.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// Gathers the facts for the calling process.
+    pub fn read(root: &KernelRoot) -> Result<Machine, KernelError> {
+        let environment: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+            .collect();
+        let disallowed = thp_allowed(root, None)? == Some(false);
+        let thp = match ThpSettings::read(root)? {
+            _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
+            None => Err("the kernel was built without transparent huge pages".to_string()),
+            Some(settings) => match settings.anonymous(PageSize::HUGE_2M) {
+                ThpEnabled::Never => Err("transparent huge pages of 2 MiB are set to 'never'".into()),
+                _ => Ok(()),
+            },
+        };
+        let own = Credentials::read(root, None)?;
+        Ok(Machine {
+            library: find_library(environment.get(LIBRARY_VARIABLE).map(Path::new)),
+            thp,
+            collapse_off: disallowed,
+            pool_2m: pool(root, PageSize::HUGE_2M)?,
+            pool_1g: pool(root, PageSize::HUGE_1G)?,
+            hugetlb_may_be_refused: Cgroups::read(root, None)?.hugetlb_fault_may_be_refused(),
+            promotion_lacks: lacking_right(root, None)?,
+            may_trace_others: own.capabilities.sys_ptrace(),
+            environment,
+        })
+    }
+
+    /// The value of an environment variable; `None` where it is unset or empty.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// What a new mapping of pages of `size` can have.
+fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
+    match hugetlb::figures(root, size, PoolScope::Machine) {
+        Ok(figures) => {
+            let surplus_room = figures.overcommit.unwrap_or(0).saturating_sub(figures.surplus);
+            Ok(size.bytes() * (figures.available().unwrap_or(0).saturating_add(surplus_room)).min(1 << 30))
+        }
+        Err(error) if error.is_gone() => Ok(Bytes::ZERO),
+        Err(error) => Err(error),
+    }
+}
+
+/// The library: named by the variable, else installed (`../lib/megapage/` from the command), else built
+/// beside the command (Cargo's target directory).
+fn find_library(named: Option<&Path>) -> Result<PathBuf, String> {
+    let usable = |path: &Path| -> Result<PathBuf, String> {
+        let path = std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // LD_PRELOAD is a list that blanks and colons separate, and knows no quoting.
+        match path.to_str() {
+            Some(text) if !text.contains([' ', ':', '\t', '\n']) => Ok(path),
+            _ => Err(format!("{}: LD_PRELOAD cannot hold a path with a blank or a colon", path.display())),
+        }
+    };
+    if let Some(named) = named.filter(|path| !path.as_os_str().is_empty()) {
+        return usable(named).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
+    }
+    let command = std::env::current_exe().map_err(|error| format!("own executable: {error}"))?;
+    let directory = command.parent().unwrap_or(Path::new("/"));
+    let candidates = [
+        directory.join("../lib/megapage").join(LIBRARY_NAME),
+        directory.join(LIBRARY_NAME),
+        directory.join("deps").join(LIBRARY_NAME),
+    ];
+    match candidates.iter().find(|path| path.is_file()) {
+        Some(path) => usable(path),
+        None => Err(format!(
+            "{LIBRARY_NAME} is not installed: looked for {}; {LIBRARY_VARIABLE} can name it",
+            candidates[0].display()
+        )),
+    }
+}

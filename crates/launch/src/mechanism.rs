@@ -1,0 +1,389 @@
+//! Which mechanisms a run uses, and the reason for each that it uses or not. Pure: facts in, a plan out.
+
+use crate::machine::Machine;
+use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
+use crate::request::{Heap, Mechanism, Request};
+use crate::runtimes::{self, Switch};
+use megapage_memory::{CHILDREN_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE};
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::ffi::OsString;
+use thiserror::Error;
+
+/// One mechanism, looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Considered {
+    /// The mechanism.
+    pub mechanism: Mechanism,
+    /// Whether the run uses it.
+    pub used: bool,
+    /// Why, or why not.
+    pub reason: String,
+}
+
+/// How a run will be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Every mechanism, with its reason.
+    pub considered: Vec<Considered>,
+    /// The backing that the mechanism is told to use: what was asked, or less where that is not safe.
+    pub heap: Heap,
+    /// Variables to set.
+    pub environment: Vec<(String, OsString)>,
+    /// Arguments to put before the program's own (and after a script's).
+    pub arguments: Vec<String>,
+    /// What a reader of the report should know besides.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Whether `mechanism` is in use.
+    pub fn uses(&self, mechanism: Mechanism) -> bool {
+        self.considered.iter().any(|considered| considered.used && considered.mechanism == mechanism)
+    }
+
+    /// The mechanisms in use.
+    pub fn used(&self) -> Vec<Mechanism> {
+        self.considered.iter().filter(|considered| considered.used).map(|it| it.mechanism).collect()
+    }
+}
+
+/// Why a run is not started.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The mechanism that was asked for cannot reach this program.
+    #[error("--mechanism {mechanism}: {reason}")]
+    NotApplicable {
+        /// The mechanism.
+        mechanism: Mechanism,
+        /// Why.
+        reason: String,
+    },
+    /// With `--require`: what was asked cannot be had.
+    #[error("--require: {0}")]
+    Unobtainable(String),
+}
+
+/// A mechanism that applies: why, and the heap it is told to use.
+struct Accepted {
+    reason: String,
+    heap: Heap,
+}
+
+/// Chooses. `request.mechanism` overrides; `request.require` turns what is known to be impossible into a
+/// refusal.
+pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
+    if request.heap == Heap::None && request.mechanism.is_none() {
+        return Ok(idle("--heap none asks for nothing"));
+    }
+    if request.require {
+        unobtainable(request.heap, machine).map_or(Ok(()), |why| Err(Refusal::Unobtainable(why)))?;
+    }
+    let user_arguments: Vec<String> =
+        request.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let preload = preload(program, request.heap, machine);
+    let tunable = tunable(program, request.heap, machine);
+    let outside = outside(program, request.heap, machine);
+    let switch = match (program.runtime, program.privilege) {
+        (None, _) => Err("no language runtime with a switch is recognised".to_string()),
+        (_, Some(privilege)) => Err(raised(privilege)),
+        (Some(runtime), None) => runtimes::switch(runtime, program, &user_arguments, request.heap, machine)
+            .and_then(|switch| match &preload {
+                Err(why) if switch.needs_preload => {
+                    Err(format!("its switch needs the preloaded malloc: {why}"))
+                }
+                _ => Ok(switch),
+            }),
+    };
+
+    let wanted: Vec<Mechanism> = match request.mechanism {
+        Some(Mechanism::Runtime) if switch.as_ref().is_ok_and(|switch| switch.needs_preload) => {
+            vec![Mechanism::Runtime, Mechanism::Preload]
+        }
+        Some(mechanism) => vec![mechanism],
+        None => automatic(program, request.heap, machine, &switch, &preload, &tunable, &outside),
+    };
+
+    let mut plan = Plan {
+        considered: Vec::new(),
+        heap: request.heap,
+        environment: Vec::new(),
+        arguments: Vec::new(),
+        notes: Vec::new(),
+    };
+    for mechanism in Mechanism::ALL {
+        let verdict: Result<String, String> = match mechanism {
+            Mechanism::Runtime => switch.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
+            Mechanism::Preload => preload.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
+            Mechanism::Tunable => tunable.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
+            Mechanism::Outside => outside.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
+        };
+        let (used, reason) = match verdict {
+            Ok(reason) if wanted.contains(&mechanism) => (true, reason),
+            Ok(_) => (false, not_needed(request, &wanted)),
+            Err(reason) if request.mechanism == Some(mechanism) => {
+                return Err(Refusal::NotApplicable { mechanism, reason });
+            }
+            Err(reason) => (false, reason),
+        };
+        plan.considered.push(Considered { mechanism, used, reason });
+    }
+    if plan.used().is_empty() {
+        plan.notes.push("no mechanism applies: the program runs as it would without megapage".into());
+        if request.require {
+            let reasons: Vec<String> =
+                plan.considered.iter().map(|it| format!("{}: {}", it.mechanism, it.reason)).collect();
+            return Err(Refusal::Unobtainable(format!("no mechanism applies ({})", reasons.join("; "))));
+        }
+        return Ok(plan);
+    }
+    if let (true, Ok(switch)) = (plan.uses(Mechanism::Runtime), &switch) {
+        apply_switch(&mut plan, switch);
+    }
+    if let (true, Ok(accepted)) = (plan.uses(Mechanism::Preload), &preload) {
+        apply_preload(&mut plan, accepted, program, request, machine);
+    }
+    if let (true, Ok(accepted)) = (plan.uses(Mechanism::Tunable), &tunable) {
+        apply_tunable(&mut plan, accepted, machine);
+    }
+    Ok(plan)
+}
+
+fn idle(reason: &str) -> Plan {
+    let rejected = |mechanism| Considered { mechanism, used: false, reason: reason.into() };
+    Plan {
+        considered: Mechanism::ALL.map(rejected).to_vec(),
+        heap: Heap::None,
+        environment: Vec::new(),
+        arguments: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn not_needed(request: &Request, wanted: &[Mechanism]) -> String {
+    let names: Vec<&str> = wanted.iter().map(|mechanism| mechanism.name()).collect();
+    match request.mechanism {
+        Some(_) => format!("--mechanism {} was asked", names[0]),
+        None => format!("not needed: {} reaches the heap", names.join(" and ")),
+    }
+}
+
+/// The choice when none is asked for: the runtime's own switch, else our allocator, else glibc's, else from
+/// outside. Outside joins in where it reaches memory that the others cannot.
+fn automatic(
+    program: &Program,
+    heap: Heap,
+    machine: &Machine,
+    switch: &Result<Switch, String>,
+    preload: &Result<Accepted, String>,
+    tunable: &Result<Accepted, String>,
+    outside: &Result<Accepted, String>,
+) -> Vec<Mechanism> {
+    let mut wanted = Vec::new();
+    if let Ok(switch) = switch {
+        wanted.push(Mechanism::Runtime);
+        if switch.with_preload && preload.is_ok() {
+            wanted.push(Mechanism::Preload);
+        }
+    } else if preload.is_ok() {
+        wanted.push(Mechanism::Preload);
+    } else if tunable.is_ok() {
+        wanted.push(Mechanism::Tunable);
+    }
+    // V8's heap is mapped by Node.js itself; a collapse works where the settings say never.
+    let thp_alone = machine.thp.is_err() && (heap == Heap::Thp || machine.pool_2m == Bytes::ZERO);
+    if outside.is_ok() && (wanted.is_empty() || program.runtime == Some(Runtime::Node) || thp_alone) {
+        wanted.push(Mechanism::Outside);
+    }
+    wanted
+}
+
+fn raised(privilege: Privilege) -> String {
+    let what = match privilege {
+        Privilege::SetUser(user) => format!("it is set-user-ID to user {user}"),
+        Privilege::SetGroup(group) => format!("it is set-group-ID to group {group}"),
+        Privilege::Capabilities => "it carries file capabilities".into(),
+    };
+    format!("{what}, and nothing that the caller sets may reach such a program (AT_SECURE)")
+}
+
+fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
+    machine.library.clone()?;
+    if let Some(privilege) = program.privilege {
+        return Err(raised(privilege));
+    }
+    if !program.native {
+        return Err(format!("a program for {} cannot load this machine's library", program.machine));
+    }
+    match (&program.linkage, program.runtime) {
+        (Linkage::Static, _) => return Err("it is statically linked: no loader, nothing to preload".into()),
+        (Linkage::Musl, _) => return Err("it uses musl; the library is made for glibc".into()),
+        (Linkage::OtherLoader(loader), _) => return Err(format!("its loader {loader} is not glibc's")),
+        (_, Some(Runtime::Go)) => return Err("Go does not take its heap from malloc".into()),
+        (_, Some(Runtime::Jvm)) => return Err("the Java heap does not come from malloc".into()),
+        (Linkage::Glibc, _) => {}
+    }
+    if program.allocator == Some(Allocator::InExecutable) {
+        return Err("it defines malloc itself, which comes before any preloaded one".into());
+    }
+    if let Some(import) = &program.private_allocation {
+        return Err(format!(
+            "{} imports {}: memory of two allocators would mix",
+            import.file.display(),
+            import.symbol
+        ));
+    }
+    let replaces = match &program.allocator {
+        Some(Allocator::Library(library)) => format!(", in place of {library}'s"),
+        _ => String::new(),
+    };
+    match (heap, program.forks.first()) {
+        // A page written after fork needs a second one; an empty pool then kills the child.
+        (Heap::Auto, Some(import)) => Ok(Accepted {
+            reason: format!(
+                "libmegapage.so provides malloc{replaces}; with THP, because {} imports {}: after a fork, a \
+                 child that finds the hugetlb pool empty is killed (--heap 2m overrides)",
+                import.file.display(),
+                import.symbol
+            ),
+            heap: Heap::Thp,
+        }),
+        _ => Ok(Accepted { reason: format!("libmegapage.so provides malloc{replaces}"), heap }),
+    }
+}
+
+fn tunable(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
+    const NAME: &str = "glibc.malloc.hugetlb";
+    if let Some(privilege) = program.privilege {
+        return Err(raised(privilege));
+    }
+    if !program.heap_tunable {
+        return Err(format!("its C library has no tunable {NAME} (glibc since 2.35)"));
+    }
+    if let Some(Runtime::Go | Runtime::Jvm) = program.runtime {
+        return Err("its heap does not come from malloc".into());
+    }
+    if program.allocator.is_some() {
+        return Err("it brings its own malloc, which does not know glibc's tunables".into());
+    }
+    if heap == Heap::None {
+        return Err("--heap none asks for nothing".into());
+    }
+    if machine.variable("GLIBC_TUNABLES").is_some_and(|value| value.contains(NAME)) {
+        return Err(format!("GLIBC_TUNABLES sets {NAME} already: left as it is"));
+    }
+    let forks = !program.forks.is_empty();
+    let hugetlb_is_safe = machine.pool_2m > Bytes::ZERO && !forks && !machine.hugetlb_may_be_refused;
+    let heap = match heap {
+        Heap::Auto if machine.thp.is_err() && hugetlb_is_safe => Heap::Huge2M,
+        Heap::Auto => Heap::Thp,
+        other => other,
+    };
+    let what = match heap {
+        Heap::Thp => "THP for the main heap and large blocks",
+        _ => "hugetlb pages, and base pages without a word once the pool is dry",
+    };
+    Ok(Accepted { reason: format!("{NAME}={}: {what}", tunable_value(heap)), heap })
+}
+
+fn tunable_value(heap: Heap) -> &'static str {
+    match heap {
+        Heap::Huge1G => "1073741824",
+        Heap::Huge2M => "2",
+        _ => "1",
+    }
+}
+
+fn outside(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
+    if matches!(heap, Heap::Huge1G | Heap::Huge2M) {
+        return Err("promotion makes transparent huge pages, not hugetlb pages".into());
+    }
+    if heap == Heap::None {
+        return Err("--heap none asks for nothing".into());
+    }
+    if let Some(lacks) = &machine.promotion_lacks {
+        return Err(lacks.clone());
+    }
+    if machine.collapse_off {
+        return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());
+    }
+    if program.privilege.is_some() && !machine.may_trace_others {
+        return Err("the program changes its user: promotion then needs CAP_SYS_PTRACE".into());
+    }
+    Ok(Accepted {
+        reason: "the launcher promotes anonymous memory with process_madvise(MADV_COLLAPSE)".into(),
+        heap: Heap::Thp,
+    })
+}
+
+fn apply_switch(plan: &mut Plan, switch: &Switch) {
+    plan.arguments.extend(switch.arguments.iter().cloned());
+    for (name, value) in &switch.environment {
+        plan.environment.push(((*name).into(), (*value).into()));
+        plan.notes.push(format!("{name}={value} is inherited by the processes that the program starts"));
+    }
+}
+
+fn apply_preload(
+    plan: &mut Plan,
+    accepted: &Accepted,
+    program: &Program,
+    request: &Request,
+    machine: &Machine,
+) {
+    let Ok(library) = &machine.library else { return };
+    plan.heap = accepted.heap;
+    let mut list = library.clone().into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    plan.environment.push(("LD_PRELOAD".into(), list));
+    plan.environment.push((HEAP_VARIABLE.into(), accepted.heap.name().into()));
+    plan.environment.push((RETURN_AFTER_VARIABLE.into(), request.return_after.variable().into()));
+    let populate = if machine.hugetlb_may_be_refused { "1" } else { "0" };
+    plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
+    if request.children {
+        plan.environment.push((CHILDREN_VARIABLE.into(), "1".into()));
+        plan.notes.push(
+            "--children: the program's children run with the library too; figures are of the program alone"
+                .into(),
+        );
+    }
+    if !program.missing.is_empty() {
+        plan.notes.push(format!(
+            "not found, and so not looked into for fork or another malloc: {}",
+            program.missing.join(", ")
+        ));
+    }
+}
+
+fn apply_tunable(plan: &mut Plan, accepted: &Accepted, machine: &Machine) {
+    plan.heap = accepted.heap;
+    let setting = format!("glibc.malloc.hugetlb={}", tunable_value(accepted.heap));
+    let value = match machine.variable("GLIBC_TUNABLES") {
+        Some(others) => format!("{others}:{setting}"),
+        None => setting,
+    };
+    plan.environment.push(("GLIBC_TUNABLES".into(), value.into()));
+    plan.notes.push("GLIBC_TUNABLES is inherited by the processes that the program starts".into());
+}
+
+/// Why `heap` cannot be obtained on this machine at present, whatever the program.
+fn unobtainable(heap: Heap, machine: &Machine) -> Option<String> {
+    let empty = |size: &str| {
+        format!("the pool of {size} pages has none available: megapage pool set {size}=N makes some")
+    };
+    match heap {
+        Heap::Huge1G if machine.pool_1g == Bytes::ZERO => Some(empty("1g")),
+        Heap::Huge2M if machine.pool_2m == Bytes::ZERO => Some(empty("2m")),
+        Heap::Thp => {
+            machine.thp.clone().err().filter(|_| machine.promotion_lacks.is_some() || machine.collapse_off)
+        }
+        Heap::Auto if machine.pool_2m == Bytes::ZERO && machine.pool_1g == Bytes::ZERO => {
+            unobtainable(Heap::Thp, machine)
+                .map(|off| format!("{off}, and the hugetlb pools have no page available"))
+        }
+        _ => None,
+    }
+}

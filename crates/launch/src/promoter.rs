@@ -1,0 +1,97 @@
+//! Promotion from outside, pass after pass, while a program runs.
+
+use megapage_act::promote::{Bounds, PromoteError, PromoteOutcome, Promotion, candidates};
+use megapage_kernel::KernelRoot;
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A region is promoted when at least half of its 512 base pages are present: below, a huge page would hold
+/// more zeros than data.
+pub const LEAST_PRESENT: u16 = 256;
+/// Regions in one pass: 8 GiB. The next pass goes on where this one ended.
+const MOST_REGIONS: usize = 4096;
+/// Between two passes passes at least this time,
+const LEAST_PAUSE: Duration = Duration::from_millis(500);
+/// and at least this many times the cost of looking for candidates: at most 1 % of the program's time.
+const COST_SPACING: u32 = 100;
+/// A region that was refused so often is left alone.
+const MOST_REFUSALS: u8 = 3;
+
+/// The state of promoting one process.
+#[derive(Debug)]
+pub struct Promoter {
+    pid: Pid,
+    bounds: Bounds,
+    next: Instant,
+    refusals: BTreeMap<u64, u8>,
+    /// What all passes obtained.
+    pub outcome: PromoteOutcome,
+}
+
+impl Promoter {
+    /// A promoter whose first pass is due at once, or after `delay`.
+    pub fn new(pid: Pid, delay: Duration) -> Promoter {
+        // A pass is kept short: signals for the program wait while one is made.
+        let bounds = Bounds { time: Duration::from_millis(200), ..Bounds::default() };
+        Promoter {
+            pid,
+            bounds,
+            next: Instant::now() + delay,
+            refusals: BTreeMap::new(),
+            outcome: PromoteOutcome::default(),
+        }
+    }
+
+    /// When the next pass is due.
+    pub fn due(&self) -> Instant {
+        self.next
+    }
+
+    /// The regions that the next pass would promote.
+    pub fn plan(&self, root: &KernelRoot) -> Result<Promotion, PromoteError> {
+        let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS)?;
+        let refused = |region: &VirtRange| {
+            self.refusals.get(&region.start()).is_some_and(|&times| times >= MOST_REFUSALS)
+        };
+        let regions = found.regions.into_iter().filter(|region| !refused(region)).collect();
+        Ok(Promotion { pid: self.pid, regions, bounds: self.bounds })
+    }
+
+    /// One pass. Whether anything is left to do at once: the pass ran out of its time.
+    pub fn pass(&mut self, root: &KernelRoot) -> Result<bool, PromoteError> {
+        let start = Instant::now();
+        let promotion = self.plan(root)?;
+        let cost = start.elapsed();
+        if promotion.regions.is_empty() {
+            self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
+            return Ok(false);
+        }
+        let mut outcome = promotion.apply(root)?;
+        let unfinished = outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone;
+        if unfinished {
+            // The next pass asks for these again.
+            outcome.asked_bytes -= outcome.not_tried * HUGE_2M as u64;
+            outcome.not_tried = 0;
+        } else if outcome.obtained_bytes < outcome.asked_bytes && !outcome.gone {
+            self.note_refusals(root, &promotion);
+        }
+        self.outcome.add(outcome);
+        let pause = if unfinished { Duration::ZERO } else { LEAST_PAUSE.max(cost * COST_SPACING) };
+        self.next = Instant::now() + pause;
+        Ok(unfinished)
+    }
+
+    /// Counts against each region that is still a candidate. Only as many as one pass can name are remembered.
+    fn note_refusals(&mut self, root: &KernelRoot, promotion: &Promotion) {
+        let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS) else { return };
+        let left: std::collections::BTreeSet<u64> =
+            left.regions.iter().map(|region| region.start()).collect();
+        if self.refusals.len() > 16 * MOST_REGIONS {
+            self.refusals.clear();
+        }
+        for region in promotion.regions.iter().filter(|region| left.contains(&region.start())) {
+            *self.refusals.entry(region.start()).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether a run obtained what was asked for, by the kernel's figures.
+
+use crate::report::{Backed, Moment, RunReport};
+use crate::request::{Heap, Mechanism};
+use megapage_units::Bytes;
+
+/// Base pages that a heap may hold however small it is: its first chunks are on base pages on purpose, so
+/// that small programs stay small.
+const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
+/// Base pages that a larger heap may hold, as a share: one in twenty.
+const BASE_SHARE: u64 = 20;
+
+/// What was asked and not obtained, each in words.
+pub fn not_obtained(report: &RunReport) -> Vec<String> {
+    if report.asked.heap == Heap::None {
+        return Vec::new();
+    }
+    let mut missing = Vec::new();
+    if report.mechanisms.is_empty() {
+        missing.push("no mechanism applies to the program".to_string());
+    }
+    let preloaded = report.mechanisms.contains(&Mechanism::Preload);
+    if preloaded && report.account.is_none() {
+        missing.push(
+            "the preloaded library never reported: the loader did not load it, or the program ended before"
+                .into(),
+        );
+    }
+    for fall_back in report.account.iter().flat_map(|account| &account.fall_backs) {
+        if matters(fall_back.reason, report.asked.heap) {
+            let bytes = Bytes(fall_back.bytes);
+            missing.push(format!("{bytes} fell back: {} ({})", fall_back.explanation, fall_back.reason));
+        }
+    }
+    for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {
+        match moment {
+            Some(moment) => missing.extend(short_of(name, moment, report.asked.heap, preloaded)),
+            // One without the other does not occur: the last sample is the peak when it is the only one.
+            None if name == "end" => missing.push("the kernel's figures could not be read".into()),
+            None => {}
+        }
+    }
+    missing
+}
+
+/// Whether a fall-back for this reason is short of what was asked. The first chunks of every heap are too
+/// small, and with `auto` a plainer huge page is still what was asked.
+fn matters(reason: &str, heap: Heap) -> bool {
+    match reason {
+        "too-small" => false,
+        "pool-short-1g" | "pool-short-2m" | "cgroup-limit" | "fork" => {
+            !matches!(heap, Heap::Auto | Heap::Thp)
+        }
+        _ => true,
+    }
+}
+
+/// What one moment's memory is short of.
+fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option<String> {
+    // The preloaded heap answers for its own memory; without it, for all anonymous memory. One that has
+    // never outgrown the first chunks maps nothing huge, and nothing was refused to it.
+    let heap: Backed = match (preloaded, &moment.heap) {
+        (true, Some(heap)) => *heap,
+        (true, None) => return None,
+        (false, _) => moment.anonymous,
+    };
+    let obtained = match asked {
+        Heap::None => return None,
+        Heap::Huge1G => heap.hugetlb_1g_bytes,
+        Heap::Huge2M => heap.hugetlb_1g_bytes + heap.hugetlb_2m_bytes,
+        Heap::Auto | Heap::Thp => heap.total_bytes - heap.base_bytes,
+    };
+    let lacking = heap.total_bytes - obtained;
+    let allowed = BASE_ALLOWANCE.0.max(heap.total_bytes / BASE_SHARE);
+    (lacking > allowed).then(|| {
+        format!(
+            "at the {name}, {} of the heap's {} were not on {}",
+            Bytes(lacking),
+            Bytes(heap.total_bytes),
+            match asked {
+                Heap::Huge1G => "1 GiB hugetlb pages",
+                Heap::Huge2M => "hugetlb pages",
+                _ => "huge pages",
+            }
+        )
+    })
+}

@@ -1,0 +1,372 @@
+//! What a run says of itself: schema `megapage.run/1`.
+
+use crate::mechanism::{Considered, Plan};
+use crate::program::{Allocator, Linkage, Program};
+use crate::request::{Heap, Mechanism, Request};
+use crate::sample::{Sample, Samples};
+use megapage_act::promote::PromoteOutcome;
+use megapage_kernel::smaps::BackingBytes;
+use megapage_kernel::spawn::Usage;
+use megapage_memory::{Backing, FallBack, Ledger};
+use megapage_units::{Bytes, Pid};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Memory by what backs it, in bytes; the kernel's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Backed {
+    /// 1 GiB hugetlb pages.
+    pub hugetlb_1g_bytes: u64,
+    /// 2 MiB hugetlb pages.
+    pub hugetlb_2m_bytes: u64,
+    /// hugetlb pages of other sizes.
+    pub hugetlb_other_bytes: u64,
+    /// 2 MiB transparent huge pages.
+    pub thp_bytes: u64,
+    /// Shared memory mapped by 2 MiB entries.
+    pub shmem_pmd_bytes: u64,
+    /// Page cache mapped by 2 MiB entries.
+    pub file_pmd_bytes: u64,
+    /// Everything else; transparent huge pages smaller than 2 MiB are in here.
+    pub base_bytes: u64,
+    /// The sum of the above.
+    pub total_bytes: u64,
+    /// The share on pages of 2 MiB or more, in percent; `None` where there is no memory.
+    pub huge_percent: Option<f64>,
+}
+
+impl From<BackingBytes> for Backed {
+    fn from(bytes: BackingBytes) -> Backed {
+        let total = bytes.total().0;
+        Backed {
+            hugetlb_1g_bytes: bytes.hugetlb_1g.0,
+            hugetlb_2m_bytes: bytes.hugetlb_2m.0,
+            hugetlb_other_bytes: bytes.hugetlb_other.0,
+            thp_bytes: bytes.thp.0,
+            shmem_pmd_bytes: bytes.shmem_pmd.0,
+            file_pmd_bytes: bytes.file_pmd.0,
+            base_bytes: bytes.base.0,
+            total_bytes: total,
+            huge_percent: (total > 0).then(|| (bytes.huge().0 as f64 / total as f64 * 1000.0).round() / 10.0),
+        }
+    }
+}
+
+/// One moment of the program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Moment {
+    /// Milliseconds after the start (of the program, or of watching it).
+    pub at_ms: u64,
+    /// How long before the report, or before the program's end, in milliseconds.
+    pub age_ms: u64,
+    /// All of the program's memory.
+    pub resident: Backed,
+    /// Its private, writable, anonymous memory, stacks aside.
+    pub anonymous: Backed,
+    /// The part that the preloaded heap maps; `None` where it maps none.
+    pub heap: Option<Backed>,
+    /// Bytes swapped out.
+    pub swapped_bytes: u64,
+}
+
+impl Moment {
+    fn of(sample: &Sample, start: Instant, now: Instant) -> Moment {
+        Moment {
+            at_ms: sample.at.saturating_duration_since(start).as_millis() as u64,
+            age_ms: now.saturating_duration_since(sample.at).as_millis() as u64,
+            resident: sample.whole.into(),
+            anonymous: sample.anonymous.into(),
+            heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
+            swapped_bytes: sample.swap.0,
+        }
+    }
+}
+
+/// The program, as its files tell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProgramFacts {
+    /// The file that was named.
+    pub path: String,
+    /// The file that ran: another one for a script.
+    pub executable: String,
+    /// Its process identifier.
+    pub pid: i32,
+    /// `glibc`, `musl`, `static`, or the loader.
+    pub linkage: String,
+    /// The language runtime.
+    pub runtime: Option<&'static str>,
+    /// The allocator that it brings.
+    pub allocator: Option<String>,
+    /// Who imports fork or the like, as `FILE: SYMBOL`.
+    pub forks: Vec<String>,
+}
+
+impl ProgramFacts {
+    pub(crate) fn of(program: &Program, pid: Pid) -> ProgramFacts {
+        ProgramFacts {
+            path: program.path.display().to_string(),
+            executable: program.executable.display().to_string(),
+            pid: pid.0,
+            linkage: match &program.linkage {
+                Linkage::Glibc => "glibc".into(),
+                Linkage::Musl => "musl".into(),
+                Linkage::Static if program.position_independent => "static-pie".into(),
+                Linkage::Static => "static".into(),
+                Linkage::OtherLoader(loader) => loader.clone(),
+            },
+            runtime: program.runtime.map(crate::program::Runtime::name),
+            allocator: program.allocator.as_ref().map(|allocator| match allocator {
+                Allocator::InExecutable => "its own".into(),
+                Allocator::Library(library) => library.clone(),
+            }),
+            forks: program.forks.iter().map(|it| format!("{}: {}", it.file.display(), it.symbol)).collect(),
+        }
+    }
+}
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Asked {
+    /// `--heap`.
+    pub heap: Heap,
+    /// `--mechanism`; `None` for auto.
+    pub mechanism: Option<Mechanism>,
+    /// `--require`.
+    pub require: bool,
+}
+
+impl Asked {
+    pub(crate) fn of(request: &Request) -> Asked {
+        Asked { heap: request.heap, mechanism: request.mechanism, require: request.require }
+    }
+}
+
+/// Memory that the heap got as less than it asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FallBackFigures {
+    /// The identifier.
+    pub reason: &'static str,
+    /// In words.
+    pub explanation: &'static str,
+    /// How often.
+    pub events: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The preloaded heap's own account: what it asked for and was answered.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeapAccount {
+    /// Bytes held as each backing when their sum was highest. Held as `thp` means advised: what came of it is
+    /// in the kernel's figures.
+    pub held_at_peak_bytes: BTreeMap<&'static str, u64>,
+    /// The same at the end.
+    pub held_bytes: BTreeMap<&'static str, u64>,
+    /// Bytes given back to the kernel over the run.
+    pub returned_bytes: u64,
+    /// Memory got as less than asked for.
+    pub fall_backs: Vec<FallBackFigures>,
+    /// The errno of the latest one that had any; 0 for none.
+    pub last_errno: i32,
+    /// Bytes that were populated, and so zeroed, before their first use.
+    pub populated_bytes: u64,
+    /// The time that it took. Pages that were zeroed in a page fault are not in here: the kernel counts that
+    /// in the program's system time.
+    pub populate_ns: u64,
+    /// Forks of the program.
+    pub forks: u64,
+    /// Forks that were refused (ENOMEM), for the hugetlb pool could not carry a second copy.
+    pub forks_refused: u64,
+}
+
+impl HeapAccount {
+    /// `None` until the library has claimed the ledger.
+    pub fn of(ledger: &Ledger) -> Option<HeapAccount> {
+        if ledger.pid() == 0 {
+            return None;
+        }
+        let (populated_bytes, populate_ns) = ledger.populate();
+        let (forks, forks_refused) = ledger.forks();
+        Some(HeapAccount {
+            held_at_peak_bytes: Backing::ALL.map(|it| (it.name(), ledger.held_at_peak(it))).into(),
+            held_bytes: Backing::ALL.map(|it| (it.name(), ledger.held(it))).into(),
+            returned_bytes: ledger.returned_bytes(),
+            fall_backs: FallBack::ALL
+                .into_iter()
+                .filter_map(|reason| {
+                    let (events, bytes) = ledger.fall_backs(reason);
+                    let explanation = explain(reason);
+                    (events > 0).then(|| FallBackFigures {
+                        reason: reason.name(),
+                        explanation,
+                        events,
+                        bytes,
+                    })
+                })
+                .collect(),
+            last_errno: ledger.last_errno(),
+            populated_bytes,
+            populate_ns,
+            forks,
+            forks_refused,
+        })
+    }
+}
+
+fn explain(reason: FallBack) -> &'static str {
+    match reason {
+        FallBack::PoolShort1G => "too few 1 GiB pages available in the pool",
+        FallBack::PoolShort2M => "too few 2 MiB pages available in the pool",
+        FallBack::CgroupLimit => "a control group's hugetlb limit, or a NUMA policy, refused the pages",
+        FallBack::ThpOff => "transparent huge pages are off",
+        FallBack::Fork => "moved from hugetlb to THP because the program forked",
+        FallBack::TooSmall => "the heap was still too small to be worth a huge page",
+        FallBack::Other => "the kernel refused for another reason: see the errno",
+    }
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It exited with this status.
+    Status(i32),
+    /// It died of this signal.
+    Signal(i32),
+}
+
+/// What the kernel counted, known once the program has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Totals {
+    /// How it ended.
+    pub ended: Ended,
+    /// Wall-clock time, in milliseconds.
+    pub elapsed_ms: u64,
+    /// Processor time in user mode, with the children it waited for.
+    pub user_ms: u64,
+    /// The same in the kernel.
+    pub system_ms: u64,
+    /// Page faults without input, of the same processes.
+    pub minor_faults: u64,
+    /// Page faults that waited for input.
+    pub major_faults: u64,
+    /// The largest resident memory of any one of these processes; without hugetlb pages.
+    pub max_rss_bytes: u64,
+}
+
+impl Totals {
+    pub(crate) fn of(ended: Ended, elapsed: Duration, usage: Usage) -> Totals {
+        Totals {
+            ended,
+            elapsed_ms: elapsed.as_millis() as u64,
+            user_ms: usage.user.as_millis() as u64,
+            system_ms: usage.system.as_millis() as u64,
+            minor_faults: usage.minor_faults,
+            major_faults: usage.major_faults,
+            max_rss_bytes: usage.max_rss.0,
+        }
+    }
+}
+
+/// What sampling cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sampling {
+    /// Samples taken.
+    pub samples: u64,
+    /// Time spent in taking them.
+    pub cost_ms: f64,
+    /// That time as a share of the run, in percent.
+    pub cost_percent: f64,
+}
+
+/// The report of one run, or of one attachment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunReport {
+    /// Whether the program still runs.
+    pub running: bool,
+    /// The program.
+    pub program: ProgramFacts,
+    /// What was asked.
+    pub asked: Asked,
+    /// The mechanisms in use.
+    pub mechanisms: Vec<Mechanism>,
+    /// The backing that they were told to use.
+    pub heap: Heap,
+    /// Every mechanism with its reason.
+    pub considered: Vec<Considered>,
+    /// The sample with the most memory.
+    pub peak: Option<Moment>,
+    /// The latest sample.
+    pub end: Option<Moment>,
+    /// Whether `end` was taken while the program waited to exit; otherwise it is as old as it says.
+    pub end_is_final: bool,
+    /// The largest resident memory that the kernel noted (`VmHWM`, else getrusage); without hugetlb pages.
+    pub peak_rss_bytes: Option<u64>,
+    /// The most hugetlb memory in any sample.
+    pub hugetlb_peak_bytes: u64,
+    /// The heap's own account, with the preloaded library.
+    pub account: Option<HeapAccount>,
+    /// What promotion from outside obtained.
+    pub promotion: Option<PromoteOutcome>,
+    /// The kernel's totals, after the end.
+    pub totals: Option<Totals>,
+    /// What sampling cost.
+    pub sampling: Sampling,
+    /// What was asked and not obtained, each in words. Empty: everything was obtained.
+    pub not_obtained: Vec<String>,
+    /// What a reader should know besides.
+    pub notes: Vec<String>,
+}
+
+/// The pieces that a report is made of.
+pub(crate) struct Pieces<'a> {
+    pub program: ProgramFacts,
+    pub asked: Asked,
+    pub plan: &'a Plan,
+    pub samples: &'a Samples,
+    pub ledger: Option<&'a Ledger>,
+    pub promotion: Option<PromoteOutcome>,
+    pub totals: Option<Totals>,
+    pub start: Instant,
+    pub now: Instant,
+    pub notes: Vec<String>,
+}
+
+impl Pieces<'_> {
+    pub fn report(self) -> RunReport {
+        let samples = self.samples;
+        let elapsed = self.now.saturating_duration_since(self.start);
+        let moment = |sample: &Option<Sample>| sample.as_ref().map(|it| Moment::of(it, self.start, self.now));
+        let noted = samples
+            .last
+            .map(|last| last.peak_rss.0)
+            .filter(|_| samples.last_is_final || self.totals.is_none());
+        let mut report = RunReport {
+            running: self.totals.is_none(),
+            program: self.program,
+            asked: self.asked,
+            mechanisms: self.plan.used(),
+            heap: self.plan.heap,
+            considered: self.plan.considered.clone(),
+            peak: moment(&samples.peak),
+            end: moment(&samples.last),
+            end_is_final: samples.last_is_final,
+            peak_rss_bytes: noted.or(self.totals.map(|totals| totals.max_rss_bytes)),
+            hugetlb_peak_bytes: samples.hugetlb_peak.0,
+            account: self.ledger.and_then(HeapAccount::of),
+            promotion: self.promotion,
+            totals: self.totals,
+            sampling: Sampling {
+                samples: samples.count,
+                cost_ms: (samples.cost.as_secs_f64() * 1e6).round() / 1e3,
+                cost_percent: (samples.cost.as_secs_f64() / elapsed.as_secs_f64().max(1e-9) * 1e5).round()
+                    / 1e3,
+            },
+            not_obtained: Vec::new(),
+            notes: self.plan.notes.iter().cloned().chain(self.notes).collect(),
+        };
+        report.not_obtained = crate::proof::not_obtained(&report);
+        report
+    }
+}

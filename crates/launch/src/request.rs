@@ -1,0 +1,196 @@
+//! What the user asks of a run.
+
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The backing asked for the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Heap {
+    /// The best that is safe for the program.
+    Auto,
+    /// 1 GiB hugetlb pages.
+    #[serde(rename = "1g")]
+    Huge1G,
+    /// 2 MiB hugetlb pages.
+    #[serde(rename = "2m")]
+    Huge2M,
+    /// Transparent huge pages.
+    Thp,
+    /// Nothing is asked.
+    None,
+}
+
+impl Heap {
+    /// As on the command line, in the preloaded library's variable, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Heap::Auto => "auto",
+            Heap::Huge1G => "1g",
+            Heap::Huge2M => "2m",
+            Heap::Thp => "thp",
+            Heap::None => "none",
+        }
+    }
+}
+
+impl FromStr for Heap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Heap, String> {
+        [Heap::Auto, Heap::Huge1G, Heap::Huge2M, Heap::Thp, Heap::None]
+            .into_iter()
+            .find(|heap| heap.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of auto, 1g, 2m, thp, none"))
+    }
+}
+
+/// A way to bring a program onto huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mechanism {
+    /// The language runtime's own switch.
+    Runtime,
+    /// libmegapage.so, preloaded, provides malloc.
+    Preload,
+    /// glibc's tunable `glibc.malloc.hugetlb`.
+    Tunable,
+    /// Collapse asked by the launcher, from outside; no code in the process.
+    Outside,
+}
+
+impl Mechanism {
+    /// All of them, in the order in which they are considered.
+    pub const ALL: [Mechanism; 4] =
+        [Mechanism::Runtime, Mechanism::Preload, Mechanism::Tunable, Mechanism::Outside];
+
+    /// As on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mechanism::Runtime => "runtime",
+            Mechanism::Preload => "preload",
+            Mechanism::Tunable => "tunable",
+            Mechanism::Outside => "outside",
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mechanism {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mechanism, String> {
+        Mechanism::ALL
+            .into_iter()
+            .find(|mechanism| mechanism.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of auto, preload, tunable, runtime, outside"))
+    }
+}
+
+/// How long the heap keeps memory that the program has freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReturnAfter {
+    /// Gives it back after this time.
+    After(Duration),
+    /// Keeps it.
+    Never,
+}
+
+/// The longest delay that is taken for meant: a day.
+const LONGEST_RETURN: Duration = Duration::from_secs(24 * 3600);
+
+impl ReturnAfter {
+    /// As the preloaded library's variable wants it: milliseconds, or `never`.
+    pub fn variable(self) -> String {
+        match self {
+            ReturnAfter::After(delay) => delay.as_millis().to_string(),
+            ReturnAfter::Never => "never".into(),
+        }
+    }
+}
+
+impl Default for ReturnAfter {
+    /// One second.
+    fn default() -> ReturnAfter {
+        ReturnAfter::After(Duration::from_secs(1))
+    }
+}
+
+/// Reads `0s`, `500ms`, `1.5s`, `2min`, `never`.
+impl FromStr for ReturnAfter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ReturnAfter, String> {
+        if text == "never" {
+            return Ok(ReturnAfter::Never);
+        }
+        let help = || format!("'{text}' is not a time; write it like 500ms, 1s, 2min or never");
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(help)?;
+        let (figure, unit) = text.split_at(split);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "min" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(help()),
+        };
+        let figure: f64 = figure.parse().map_err(|_| help())?;
+        Duration::try_from_secs_f64(figure * seconds)
+            .ok()
+            .filter(|delay| *delay <= LONGEST_RETURN)
+            .map(ReturnAfter::After)
+            .ok_or_else(|| format!("'{text}' is more than a day; write never to keep freed memory for good"))
+    }
+}
+
+/// A run, as asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The program, as execvp(3) takes it.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// The backing asked for.
+    pub heap: Heap,
+    /// The mechanism asked for; `None` leaves the choice to megapage.
+    pub mechanism: Option<Mechanism>,
+    /// Fail unless what was asked is obtained.
+    pub require: bool,
+    /// How long freed memory is kept, where the mechanism can be told.
+    pub return_after: ReturnAfter,
+    /// Leave the mechanism in place for the program's children.
+    pub children: bool,
+    /// Whether a report will be made at the end: only then is the program sampled.
+    pub watched: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        let after = |ms| Ok(ReturnAfter::After(Duration::from_millis(ms)));
+        assert_eq!("500ms".parse(), after(500));
+        assert_eq!("1.5s".parse(), after(1500));
+        assert_eq!("2min".parse(), after(120_000));
+        assert_eq!("0s".parse(), after(0));
+        assert_eq!("24h".parse(), after(86_400_000));
+        assert_eq!("never".parse(), Ok(ReturnAfter::Never));
+        for bad in ["", "1", "s", "-1s", "1m", "1 s", "soon", "1.2.3s"] {
+            assert!(bad.parse::<ReturnAfter>().unwrap_err().contains("is not a time"), "{bad}");
+        }
+        for absurd in ["25h", "99999999999999999999s"] {
+            assert!(absurd.parse::<ReturnAfter>().unwrap_err().contains("more than a day"), "{absurd}");
+        }
+    }
+}

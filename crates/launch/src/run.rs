@@ -1,0 +1,386 @@
+//! One run: starts the program, passes signals on to it, watches it, and reports.
+
+use crate::machine::Machine;
+use crate::mechanism::{Plan, Refusal, choose};
+use crate::program::{InspectError, Program};
+use crate::promoter::Promoter;
+use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
+use crate::request::{Mechanism, Request};
+use crate::sample::Samples;
+use megapage_act::promote::{PromoteError, PromoteOutcome};
+use megapage_kernel::process::{read_exe, read_status};
+use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
+use megapage_kernel::{KernelError, KernelRoot, SharedWords};
+use megapage_memory::{LEDGER_VARIABLE, Ledger};
+use megapage_units::{Pid, VirtRange};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Signals that are taken: all that a user, a supervisor or a terminal sends to steer a program.
+const TAKEN: [i32; 10] = [
+    signal::SIGCHLD,
+    signal::SIGHUP,
+    signal::SIGINT,
+    signal::SIGQUIT,
+    signal::SIGTERM,
+    signal::SIGUSR1,
+    signal::SIGUSR2,
+    signal::SIGWINCH,
+    signal::SIGCONT,
+    signal::SIGTSTP,
+];
+
+/// While a program is watched, the launcher looks at the ledger this often: a fiftieth of the program's age,
+/// so that what the handshake at exit adds stays below 2 % of the run, within these limits.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+/// Without a ledger the size comes from `/proc/PID/status`, which costs more to read.
+const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
+/// How long to wait for a signal when there is nothing else to do.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
+const PROMOTE_AFTER: Duration = Duration::from_millis(200);
+
+/// Why a program was not run, or could not be watched to its end.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The program cannot be looked at.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// What was asked is not possible.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// execve(2) failed.
+    #[error("{program}: {source}")]
+    Exec {
+        /// The program.
+        program: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A kernel file could not be read.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A system call of megapage's own failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A process cannot be promoted.
+    #[error(transparent)]
+    Promote(#[from] PromoteError),
+}
+
+impl RunError {
+    /// 127 where there is no such program, 126 where it cannot be executed, 125 for all else.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            RunError::Inspect(error) => error.exit_status(),
+            RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            RunError::Exec { .. } => 126,
+            _ => 125,
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::System { what, source }
+}
+
+/// A run that is decided on and not started.
+#[derive(Debug)]
+pub struct Prepared {
+    program: Program,
+    plan: Plan,
+    request: Request,
+}
+
+/// Looks at the program and the machine and decides. Changes nothing.
+pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
+    let program = Program::inspect(&request.program)?;
+    let plan = choose(&program, &request, &Machine::read(root)?)?;
+    Ok(Prepared { program, plan, request })
+}
+
+impl Prepared {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The decision.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The run as shell lines: the reasons as comments, then the command.
+    pub fn dry_run(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .plan
+            .considered
+            .iter()
+            .map(|it| {
+                format!("# {} {}: {}", it.mechanism, if it.used { "used" } else { "not used" }, it.reason)
+            })
+            .collect();
+        lines.extend(self.plan.notes.iter().map(|note| format!("# {note}")));
+        if self.plan.uses(Mechanism::Outside) {
+            lines.push("# while it runs: megapage run --attach its PID".into());
+        }
+        let mut command = String::new();
+        if !self.plan.environment.is_empty() {
+            command.push_str("env ");
+            for (name, value) in &self.plan.environment {
+                command.push_str(&format!("{name}={} ", quoted(&value.to_string_lossy())));
+            }
+        }
+        command.push_str(&quoted(&self.program.executable.to_string_lossy()));
+        for argument in self.arguments() {
+            command.push_str(&format!(" {}", quoted(&argument.to_string_lossy())));
+        }
+        lines.push(command);
+        lines
+    }
+
+    /// All arguments: a script's, then the mechanism's, then the user's.
+    fn arguments(&self) -> Vec<OsString> {
+        let own = self.program.script_arguments.iter().chain(&self.plan.arguments).map(OsString::from);
+        own.chain(self.request.arguments.iter().cloned()).collect()
+    }
+
+    /// Runs the program to its end. `live` is given a report whenever the launcher receives SIGUSR1.
+    pub fn run(self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+        let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
+        let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
+            false => (None, None),
+            true => {
+                let (file, words) = SharedWords::create(c"megapage-ledger").map_err(system("ledger"))?;
+                (Some(file), Some(Ledger::launcher(words)))
+            }
+        };
+        if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
+            // Nobody waits for final figures: the program need not wait for us.
+            ledger.acknowledge_exit();
+        }
+        let mut command = self.command(ledger_file.as_ref());
+        let start = Instant::now();
+        let pid = signals
+            .spawn(&mut command)
+            .map_err(|source| RunError::Exec { program: self.program.path.display().to_string(), source })?;
+        let mut running = Running {
+            root,
+            run: &self,
+            pid,
+            start,
+            ledger,
+            samples: Samples::default(),
+            promoter: self.plan.uses(Mechanism::Outside).then(|| Promoter::new(pid, PROMOTE_AFTER)),
+            promoted: PromoteOutcome::default(),
+            stop_asked: false,
+            exiting: false,
+            notes: Vec::new(),
+        };
+        let (ended, usage) = running.watch(&signals, &mut live)?;
+        let totals = Totals::of(ended, start.elapsed(), usage);
+        Ok(running.report(Some(totals)))
+    }
+
+    fn command(&self, ledger: Option<&File>) -> Command {
+        let program = &self.program;
+        let mut command = Command::new(&program.executable);
+        // A script's interpreter sees its own name first, as from the kernel; a program, the name given.
+        if program.script_arguments.is_empty() {
+            command.arg0(&self.request.program);
+        }
+        command.args(self.arguments());
+        command.envs(self.plan.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(file) = ledger {
+            let own = std::process::id();
+            command.env(LEDGER_VARIABLE, KernelRoot::descriptor_path(own, file.as_raw_fd()));
+        }
+        command
+    }
+}
+
+/// A word as the shell reads it back.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+struct Running<'a> {
+    root: &'a KernelRoot,
+    run: &'a Prepared,
+    pid: Pid,
+    start: Instant,
+    ledger: Option<Ledger>,
+    samples: Samples,
+    promoter: Option<Promoter>,
+    /// What the promoter obtained, kept when it ends before the program.
+    promoted: PromoteOutcome,
+    /// The terminal, or somebody, has asked the job to stop.
+    stop_asked: bool,
+    /// The final sample has been taken.
+    exiting: bool,
+    notes: Vec<String>,
+}
+
+impl Running<'_> {
+    fn watch(
+        &mut self,
+        signals: &Signals,
+        live: &mut impl FnMut(&RunReport),
+    ) -> Result<(Ended, Usage), RunError> {
+        loop {
+            spawn::wait_readable(signals.as_fd(), self.pause()).map_err(system("poll"))?;
+            while let Some(signal) = signals.next().map_err(system("signalfd"))? {
+                match signal.number {
+                    signal::SIGCHLD => {}
+                    signal::SIGUSR1 => {
+                        let size = self.size();
+                        self.samples.take(self.root, self.pid, self.span(), size);
+                        live(&self.report(None));
+                    }
+                    _ => self.forward(signal),
+                }
+            }
+            self.look();
+            match spawn::poll_child(self.pid).map_err(system("wait4"))? {
+                Some((ChildEvent::Exited(status), usage)) => return Ok((Ended::Status(status), usage)),
+                Some((ChildEvent::Died(number), usage)) => return Ok((Ended::Signal(number), usage)),
+                Some((ChildEvent::Stopped(_), _)) if self.stop_asked => {
+                    // The shell waits for us, not for the program: the job stops when we do.
+                    self.stop_asked = false;
+                    spawn::stop_self().map_err(system("stop"))?;
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Signals of the kernel and of the program itself go to the whole process group: it has them already.
+    fn forward(&mut self, signal: Signal) {
+        self.stop_asked = signal.number == signal::SIGTSTP;
+        if signal.sender.is_some_and(|sender| sender != self.pid) {
+            // It can only fail because the program has just ended.
+            let _ = spawn::send_signal(self.pid, signal.number);
+        }
+    }
+
+    /// How long to wait for a signal before something else is due.
+    fn pause(&self) -> Duration {
+        let mut pause = IDLE;
+        if self.run.request.watched && !self.exiting {
+            let longest = if self.ledger.is_some() { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
+            pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
+        }
+        if let Some(promoter) = &self.promoter {
+            pause = pause.min(promoter.due().saturating_duration_since(Instant::now()));
+        }
+        pause
+    }
+
+    /// Does what is due: the final sample, one on the way, a pass of promotion.
+    fn look(&mut self) {
+        if let Some(promoter) = &mut self.promoter
+            && promoter.due() <= Instant::now()
+        {
+            let pass = promoter.pass(self.root);
+            self.promoted = promoter.outcome;
+            if let Err(error) = pass {
+                self.promoter = None;
+                if !matches!(error, PromoteError::Gone(_)) {
+                    self.notes.push(format!("promotion from outside ended: {error}"));
+                }
+            }
+        }
+        if !self.run.request.watched || self.exiting {
+            return;
+        }
+        let size = self.size();
+        if let Some(ledger) = &self.ledger
+            && ledger.is_exiting()
+        {
+            let span = self.span();
+            self.exiting = true;
+            self.samples.last_is_final = self.samples.take(self.root, self.pid, span, size);
+            self.note_replaced();
+            if let Some(ledger) = &self.ledger {
+                ledger.acknowledge_exit();
+            }
+        } else if self.samples.is_due(Instant::now(), size) {
+            self.samples.take(self.root, self.pid, self.span(), size);
+            self.note_replaced();
+        }
+    }
+
+    /// A process that has replaced itself by another program (exec) has lost the library.
+    fn note_replaced(&mut self) {
+        const START: &str = "the process has replaced itself by";
+        let Ok(now) = read_exe(self.root, self.pid) else { return };
+        let same = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == now);
+        self.notes.retain(|note| !note.starts_with(START));
+        if !same(&self.run.program.executable) {
+            let cure = match self.run.plan.uses(Mechanism::Preload) && !self.run.request.children {
+                true => " and left the preloaded library behind: run that program itself, or add --children",
+                false => "",
+            };
+            self.notes.push(format!("{START} {} (exec){cure}", now.display()));
+        }
+    }
+
+    /// A figure that grows with the program's memory, cheap to read.
+    fn size(&self) -> u64 {
+        match &self.ledger {
+            Some(ledger) if ledger.pid() != 0 => ledger.peak(),
+            _ => read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0),
+        }
+    }
+
+    fn span(&self) -> Option<VirtRange> {
+        let (start, end) = self.ledger.as_ref()?.span()?;
+        VirtRange::new(start, end)
+    }
+
+    fn report(&self, totals: Option<Totals>) -> RunReport {
+        Pieces {
+            program: ProgramFacts::of(&self.run.program, self.pid),
+            asked: Asked::of(&self.run.request),
+            plan: &self.run.plan,
+            samples: &self.samples,
+            ledger: self.ledger.as_ref(),
+            promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
+            totals,
+            start: self.start,
+            now: Instant::now(),
+            notes: self.notes.clone(),
+        }
+        .report()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        assert_eq!(quoted("plain-1.2/x=y"), "plain-1.2/x=y");
+        assert_eq!(quoted("two words"), "'two words'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,178 @@
+//! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
+
+use megapage_kernel::process::{Status, read_status};
+use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::{Bytes, Pid, VirtRange};
+use std::time::{Duration, Instant};
+
+/// Before a sample passes at least this many times what it will cost, as far as growth tells: sampling stays
+/// below 1 % of the program's time.
+const COST_SPACING: u32 = 100;
+/// A sample is due when the memory has grown by a twentieth since the last one.
+const GROWTH: u64 = 20;
+/// A sample is due after this time even without growth, so that the last one is never old.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How a process's memory was backed at one moment, by the kernel's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Instant,
+    /// All of its memory.
+    pub whole: BackingBytes,
+    /// Private, writable, anonymous memory, stacks aside.
+    pub anonymous: BackingBytes,
+    /// The part of it that the preloaded heap maps; zero without one.
+    pub heap: BackingBytes,
+    /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
+    pub peak_rss: Bytes,
+    /// Bytes swapped out.
+    pub swap: Bytes,
+}
+
+impl Sample {
+    /// Takes a sample; `span` is the preloaded heap's range of addresses.
+    pub fn take(root: &KernelRoot, pid: Pid, span: Option<VirtRange>) -> Result<Sample, KernelError> {
+        let mappings = read_smaps(root, pid)?;
+        let status: Status = read_status(root, pid)?;
+        let in_span = |mapping: &&Mapping| {
+            mapping.is_heap_like() && span.is_some_and(|span| span.intersection(mapping.range).is_some())
+        };
+        Ok(Sample {
+            at: Instant::now(),
+            whole: BackingBytes::of(&mappings),
+            anonymous: BackingBytes::of(mappings.iter().filter(|mapping| mapping.is_heap_like())),
+            heap: BackingBytes::of(mappings.iter().filter(in_span)),
+            peak_rss: status.peak_rss,
+            swap: mappings.iter().map(|mapping| mapping.swap).sum(),
+        })
+    }
+}
+
+/// The samples of one process, reduced to what a report shows.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// The one with the most memory present.
+    pub peak: Option<Sample>,
+    /// The latest.
+    pub last: Option<Sample>,
+    /// The most hugetlb memory in any sample.
+    pub hugetlb_peak: Bytes,
+    /// Whether `last` was taken while the program waited to exit.
+    pub last_is_final: bool,
+    /// How many.
+    pub count: u64,
+    /// What they cost altogether, in time of the launcher. The program waits at most that long for its mmap lock.
+    pub cost: Duration,
+    last_cost: Duration,
+    growth_seen: u64,
+}
+
+impl Default for Samples {
+    fn default() -> Samples {
+        Samples {
+            peak: None,
+            last: None,
+            hugetlb_peak: Bytes::ZERO,
+            last_is_final: false,
+            count: 0,
+            cost: Duration::ZERO,
+            last_cost: Duration::ZERO,
+            growth_seen: 0,
+        }
+    }
+}
+
+impl Samples {
+    /// Whether a sample is due at `now`; `size` is any figure that grows with the program's memory.
+    pub fn is_due(&self, now: Instant, size: u64) -> bool {
+        let Some(last) = &self.last else { return true };
+        let pause = now.saturating_duration_since(last.at);
+        let growth = size as f64 / self.growth_seen.max(1) as f64;
+        let cost = self.last_cost.mul_f64(growth.clamp(1.0, 1e3));
+        let paid = pause >= cost * COST_SPACING;
+        paid && (size > self.growth_seen + self.growth_seen / GROWTH || pause >= LONGEST_PAUSE)
+    }
+
+    /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
+    pub fn take(&mut self, root: &KernelRoot, pid: Pid, span: Option<VirtRange>, size: u64) -> bool {
+        let start = Instant::now();
+        let sample = Sample::take(root, pid, span);
+        self.last_cost = start.elapsed();
+        self.cost += self.last_cost;
+        // An empty one is of a process that has given its memory back already.
+        let Ok(sample) = sample else { return false };
+        if sample.whole.total() == Bytes::ZERO {
+            return false;
+        }
+        self.add(sample, size);
+        true
+    }
+
+    fn add(&mut self, sample: Sample, size: u64) {
+        self.count += 1;
+        self.growth_seen = size;
+        self.hugetlb_peak = self.hugetlb_peak.max(sample.whole.hugetlb());
+        if self.peak.is_none_or(|peak| sample.whole.total() >= peak.whole.total()) {
+            self.peak = Some(sample);
+        }
+        self.last = Some(sample);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: Instant, base: u64) -> Sample {
+        let whole = BackingBytes { base: Bytes(base), ..BackingBytes::default() };
+        Sample {
+            at,
+            whole,
+            anonymous: whole,
+            heap: BackingBytes::default(),
+            peak_rss: Bytes::ZERO,
+            swap: Bytes::ZERO,
+        }
+    }
+
+    #[test]
+    fn samples_are_due_on_growth_and_within_the_budget() {
+        let start = Instant::now();
+        let mut samples = Samples::default();
+        assert!(samples.is_due(start, 0), "the first");
+        samples.add(sample(start, 100), 1000);
+        let later = |ms| start + Duration::from_millis(ms);
+        assert!(!samples.is_due(later(10), 1050), "grown by a twentieth, no more");
+        assert!(samples.is_due(later(10), 1051));
+        assert!(samples.is_due(later(1000), 1000), "a second has passed");
+        samples.last_cost = Duration::from_millis(20);
+        assert!(!samples.is_due(later(1999), 1000), "not paid for yet");
+        assert!(samples.is_due(later(2000), 1000));
+        assert!(!samples.is_due(later(3999), 2000), "twice as large costs twice as much");
+        assert!(samples.is_due(later(4000), 2000));
+    }
+
+    #[test]
+    fn the_peak_is_kept() {
+        let start = Instant::now();
+        let mut samples = Samples::default();
+        for base in [100, 300, 200] {
+            samples.add(sample(start, base), base);
+        }
+        assert_eq!(samples.peak.unwrap().whole.base, Bytes(300));
+        assert_eq!(samples.last.unwrap().whole.base, Bytes(200));
+        assert_eq!(samples.count, 3);
+    }
+
+    #[test]
+    fn our_own_memory_is_sampled() {
+        let mut samples = Samples::default();
+        let own = Pid(std::process::id() as i32);
+        assert!(samples.take(&KernelRoot::live(), own, None, 0));
+        assert!(samples.last.unwrap().anonymous.total() > Bytes::ZERO);
+        assert!(!samples.take(&KernelRoot::captured("/none"), own, None, 0));
+        assert_eq!(samples.count, 1);
+    }
+}
