@@ -3,8 +3,8 @@
 use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
-use megapage_kernel::identity::Credentials;
-use megapage_kernel::thp::{ThpEnabled, ThpSettings, thp_allowed};
+use megapage_kernel::process::read_own_status;
+use megapage_kernel::thp::{ThpEnabled, ThpSettings};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -45,7 +45,9 @@ impl Machine {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
             .collect();
-        let disallowed = thp_allowed(root, None)? == Some(false);
+        let own = read_own_status(root)?;
+        // The flag is inherited over fork and exec: what holds for us holds for the program.
+        let disallowed = own.thp_enabled == Some(false);
         let thp = match ThpSettings::read(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
@@ -54,7 +56,6 @@ impl Machine {
                 _ => Ok(()),
             },
         };
-        let own = Credentials::read(root, None)?;
         Ok(Machine {
             library: find_library(environment.get(LIBRARY_VARIABLE).map(Path::new)),
             thp,
