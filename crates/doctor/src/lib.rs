@@ -1,3 +1,68 @@
 //! Findings: what stands between a user or a program and huge pages, with the remedy.
+//!
+//! [`gather`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of what it returns.
+//!
+//! Architecture invariant: nothing here changes the machine. A trial takes one page in a child process, which
+//! gives it back by ending.
 
 #![forbid(unsafe_code)]
+
+pub mod catalog;
+mod checks;
+mod document;
+pub mod facts;
+pub mod finding;
+mod gather;
+mod verdict;
+
+pub use checks::diagnose;
+pub use document::markdown;
+pub use gather::{GatherError, Request, gather};
+pub use verdict::verdicts;
+
+use catalog::Severity;
+use facts::Facts;
+use finding::{Finding, Verdict};
+use serde::Serialize;
+
+/// The name and version of the JSON form.
+pub const SCHEMA: &str = "megapage.doctor/1";
+
+/// Everything that is reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// The login name of the user in question, or the number where there is none.
+    pub user: String,
+    /// The user's number.
+    pub uid: u32,
+    /// The program in question: the file that runs in the end.
+    pub program: Option<String>,
+    /// Why nothing was tried, where nothing was.
+    pub untried: Option<String>,
+    /// What comes of asking for huge pages, way by way.
+    pub verdicts: Vec<Verdict>,
+    /// What was found, the weightiest first.
+    pub findings: Vec<Finding>,
+}
+
+impl Diagnosis {
+    /// Puts the conclusions from the facts together.
+    pub fn of(facts: &Facts) -> Diagnosis {
+        Diagnosis {
+            user: facts.user.name.clone(),
+            uid: facts.user.uid,
+            program: facts.program.as_ref().map(|program| program.executable.display().to_string()),
+            untried: facts.untried.clone(),
+            verdicts: verdicts(facts),
+            findings: diagnose(facts),
+        }
+    }
+
+    /// Whether there is anything weightier than a note.
+    pub fn has_findings(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity > Severity::Note)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -171,8 +171,18 @@ pub fn in_user_namespace(root: &KernelRoot) -> bool {
     })
 }
 
-/// The file that says that this is a container, where there is one.
+/// What says that this is a container, where it is one: a file that container managers leave, unless the
+/// process is in the machine's own process and control group namespaces. (Virtual machines made from a
+/// container's image keep the file.)
 pub fn container(root: &KernelRoot) -> Option<String> {
+    // PROC_PID_INIT_INO and PROC_CGROUP_INIT_INO of the kernel's include/linux/proc_ns.h.
+    let initial = [("pid", "pid:[4026531836]"), ("cgroup", "cgroup:[4026531835]")];
+    let is_initial = |(name, link): (&str, &str)| {
+        std::fs::read_link(root.path(format!("proc/self/ns/{name}"))).is_ok_and(|found| found == *link)
+    };
+    if initial.into_iter().all(is_initial) {
+        return None;
+    }
     // Left by docker, podman and CRI-O, and systemd respectively.
     for mark in [".dockerenv", "run/.containerenv", "run/systemd/container"] {
         if root.read(mark).is_ok() {
@@ -183,6 +193,11 @@ pub fn container(root: &KernelRoot) -> Option<String> {
     let environment = root.read("proc/1/environ").unwrap_or_default();
     let mark = environment.split('\0').find(|entry| entry.starts_with("container="));
     mark.map(|mark| format!("/proc/1/environ: {mark}"))
+}
+
+/// Whether SELinux is there and enforcing (selinux(8)).
+pub fn selinux_enforcing(root: &KernelRoot) -> bool {
+    root.read("sys/fs/selinux/enforce").is_ok_and(|text| text.trim() == "1")
 }
 
 #[cfg(test)]
@@ -219,5 +234,17 @@ mod tests {
         assert_eq!(container(&root).as_deref(), Some("/proc/1/environ: container=lxc"));
         fs::write(directory.path().join(".dockerenv"), "").unwrap();
         assert_eq!(container(&root).as_deref(), Some("/.dockerenv"));
+        fs::create_dir_all(directory.path().join("proc/self/ns")).unwrap();
+        let link = |name: &str, to: &str| {
+            std::os::unix::fs::symlink(to, directory.path().join("proc/self/ns").join(name)).unwrap();
+        };
+        link("pid", "pid:[4026531836]");
+        assert!(container(&root).is_some(), "the other namespace is not known");
+        link("cgroup", "cgroup:[4026531835]");
+        assert_eq!(container(&root), None);
+        assert!(!selinux_enforcing(&root));
+        fs::create_dir_all(directory.path().join("sys/fs/selinux")).unwrap();
+        fs::write(directory.path().join("sys/fs/selinux/enforce"), "1").unwrap();
+        assert!(selinux_enforcing(&root));
     }
 }

@@ -131,6 +131,11 @@ pub struct ThpSettings {
     pub shrink_underused: Option<bool>,
 }
 
+/// The full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the user would name it.
+pub fn path(name: &str) -> String {
+    format!("/{DIRECTORY}/{name}")
+}
+
 impl ThpSettings {
     /// Reads the settings; `Ok(None)` on a kernel without transparent huge pages.
     pub fn read(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {

@@ -1,0 +1,123 @@
+//! The diagnosis for people, at most 100 columns wide.
+
+use megapage_doctor::Diagnosis;
+use megapage_doctor::finding::{Basis, Finding, Outcome};
+use megapage_report::{WIDTH, table};
+use std::fmt::Write;
+
+/// The human form: the verdicts as a table, then each finding with its evidence and its remedy.
+pub fn human(diagnosis: &Diagnosis) -> String {
+    let mut text = format!("Huge pages for user {} (uid {})", diagnosis.user, diagnosis.uid);
+    if let Some(program) = &diagnosis.program {
+        text += &format!(" and {program}");
+    }
+    text += "\n\n";
+    let rows = diagnosis.verdicts.iter().map(|verdict| {
+        let outcome = match verdict.outcome {
+            Outcome::Works => "works",
+            Outcome::Fails => "fails",
+            Outcome::Kills => "kills",
+            Outcome::BasePages => "base pages",
+        };
+        let basis = match verdict.basis {
+            Basis::Tried => "tried",
+            Basis::Reasoned => "reasoned",
+        };
+        [verdict.way.clone(), outcome.into(), basis.into(), verdict.sentence.clone()]
+    });
+    text += &table(&["asked by", "outcome", "known by", "answer"], rows);
+    if let Some(why) = &diagnosis.untried {
+        text += &wrapped(&format!("Nothing was tried: {why}."), "", "");
+    }
+    for finding in &diagnosis.findings {
+        text += "\n";
+        text += &one(finding);
+    }
+    if diagnosis.findings.is_empty() {
+        text += "\nNothing stands in the way.\n";
+    }
+    text
+}
+
+fn one(finding: &Finding) -> String {
+    let severity = finding.severity.word();
+    let mut text = wrapped(&format!("{severity}: {} [{}]", finding.title, finding.id), "", "    ");
+    for evidence in &finding.evidence {
+        text += &wrapped(&format!("{}: {}", evidence.source, evidence.value), "    found  ", "           ");
+    }
+    text += &wrapped(finding.explanation, "    means  ", "           ");
+    for line in &finding.remedy {
+        // Never broken: it is there to be copied.
+        let _ = writeln!(text, "    mend   {line}");
+    }
+    text
+}
+
+/// `text` broken at spaces into lines of at most [`WIDTH`] columns. A word that is longer stays whole.
+fn wrapped(text: &str, first: &str, other: &str) -> String {
+    let mut out = String::new();
+    let mut line = first.to_string();
+    let mut is_fresh = true;
+    for word in text.split(' ') {
+        if !is_fresh && line.chars().count() + 1 + word.chars().count() > WIDTH as usize {
+            out += line.trim_end();
+            out.push('\n');
+            line = other.to_string();
+            is_fresh = true;
+        }
+        if !is_fresh {
+            line.push(' ');
+        }
+        line += word;
+        is_fresh = false;
+    }
+    out + line.trim_end() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnosis(findings: Vec<Finding>) -> Diagnosis {
+        Diagnosis {
+            user: "tomcat".into(),
+            uid: 998,
+            program: Some("/usr/bin/java".into()),
+            untried: Some("trying as user tomcat needs root".into()),
+            verdicts: Vec::new(),
+            findings,
+        }
+    }
+
+    #[test]
+    fn every_kind_of_finding_fits_the_width() {
+        for kind in megapage_doctor::catalog::ALL {
+            let finding = Finding::new(kind, "a setting with a long name ".repeat(5), "its value");
+            let text = human(&diagnosis(vec![finding]));
+            assert!(text.contains(kind.id) && text.contains("its value"), "{text}");
+            // A remedy is there to be copied, and so is never broken.
+            let mut others = text.lines().filter(|line| !line.starts_with("    mend"));
+            assert!(others.all(|line| line.chars().count() <= WIDTH as usize), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_clean_bill_is_said_and_so_is_why_nothing_was_tried() {
+        let text = human(&diagnosis(Vec::new()));
+        assert!(text.starts_with("Huge pages for user tomcat (uid 998) and /usr/bin/java\n"), "{text}");
+        assert!(text.contains("Nothing was tried: trying as user tomcat needs root."), "{text}");
+        assert!(text.ends_with("Nothing stands in the way.\n"), "{text}");
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces() {
+        let text = wrapped(&"word ".repeat(60), "  first  ", "         ");
+        assert!(text.lines().count() > 2);
+        assert!(text.lines().all(|line| line.len() <= WIDTH as usize && !line.ends_with(' ')), "{text}");
+        assert!(
+            text.starts_with("  first  word") && text.lines().nth(1).unwrap().starts_with("         word")
+        );
+        let long = "x".repeat(120);
+        assert_eq!(wrapped(&format!("a {long}"), "", ""), format!("a\n{long}\n"));
+    }
+}

@@ -1,0 +1,278 @@
+//! Gathers the facts: reads the machine, and tries where that is possible.
+
+use crate::facts::{Confinement, Facts, HugetlbMount, Memory, Pool, Step, Tried, User, UserLimits};
+use megapage_kernel::buddyinfo::{buddyinfo, order};
+use megapage_kernel::cgroup::Cgroups;
+use megapage_kernel::hugetlb::{PoolScope, figures, page_sizes};
+use megapage_kernel::identity::{self, Capabilities};
+use megapage_kernel::limits::{Limits, Sysctls, limits_of_user, login_memlock};
+use megapage_kernel::mounts::hugetlbfs_mounts;
+use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
+use megapage_kernel::process::{Status, read_own_status, read_status};
+use megapage_kernel::thp::ThpSettings;
+use megapage_kernel::{KernelError, KernelRoot, glibc, meminfo};
+use megapage_launch::program::{InspectError, Program};
+use megapage_units::{Bytes, PageSize, Pid};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The largest page that a trial takes: a gigabyte takes a second to clear, and is scarce.
+const LARGEST_TRIED: Bytes = Bytes::mib(32);
+/// Trials of hugetlbfs mounts; more are judged by what was read.
+const MOST_MOUNTS_TRIED: usize = 16;
+
+/// What is to be diagnosed.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// A login name or user number; `None`: the caller.
+    pub user: Option<String>,
+    /// A program, as a shell would be given it.
+    pub program: Option<OsString>,
+    /// Whether to conclude from what can be read, and ask the kernel for nothing.
+    pub only_read: bool,
+}
+
+/// Why the facts could not be gathered. The messages say it all: none has a source of its own.
+#[derive(Debug, Error)]
+pub enum GatherError {
+    /// The name service knows no such user.
+    #[error("--user {0}: there is no such user; see `getent passwd`")]
+    NoSuchUser(String),
+    /// The name service itself failed.
+    #[error("--user {name}: the user cannot be looked up: {error}")]
+    Lookup {
+        /// As asked.
+        name: String,
+        /// Its answer.
+        error: io::Error,
+    },
+    /// The program can't be looked at.
+    #[error("--for {0}")]
+    Program(InspectError),
+    /// A kernel file could not be read.
+    #[error("{0}")]
+    Kernel(KernelError),
+}
+
+impl From<KernelError> for GatherError {
+    fn from(error: KernelError) -> GatherError {
+        GatherError::Kernel(error)
+    }
+}
+
+/// Reads everything, then makes the trials. `root` may be a captured tree: then nothing is tried.
+pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError> {
+    let own = read_own_status(root)?;
+    let user = user(request.user.as_deref(), &own)?;
+    // Looked at before anything is tried: a misspelt name should cost nothing.
+    let program = request.program.as_ref().map(Program::inspect).transpose();
+    let program = program.map_err(GatherError::Program)?;
+    let running = if user.is_caller { None } else { running_as(root, &user) };
+    let (subject, limits) = match running {
+        Some((pid, limits)) => (Some(pid), Some(limits)),
+        None if user.is_caller => {
+            (None, Some(UserLimits { limits: Limits::read(root, None)?, source: "this process".into() }))
+        }
+        None => (None, None),
+    };
+    let groups: Vec<String> = user.groups.iter().filter_map(|gid| identity::group_name(*gid)).collect();
+    let login_memlock = login_memlock(root, &user.name, user.uid, user.gid, &groups);
+    let memory = meminfo(root)?;
+    let pools = page_sizes(root)?
+        .into_iter()
+        .map(|page_size| Ok(Pool { page_size, figures: figures(root, page_size, PoolScope::Machine)? }))
+        .collect::<Result<Vec<Pool>, KernelError>>()?;
+    let mut facts = Facts {
+        thp: ThpSettings::read(root)?,
+        thp_allowed: own.thp_enabled,
+        default_size: memory.default_huge_size.filter(|_| !pools.is_empty()),
+        pools,
+        memory: Memory {
+            total: memory.total.unwrap_or_default(),
+            available: memory.available.unwrap_or_default(),
+            // Some containers hide it.
+            in_huge_blocks: buddyinfo(root)
+                .ok()
+                .map(|zones| zones.iter().map(|zone| zone.free_from(order(PageSize::HUGE_2M))).sum()),
+        },
+        sysctls: Sysctls::read(root),
+        limits,
+        login_memlock,
+        mounts: hugetlbfs_mounts(root)?
+            .into_iter()
+            .map(|found| HugetlbMount {
+                steps: steps(root, &found.mount.point),
+                read_only: found.mount.is_read_only(),
+                point: found.mount.point,
+                page_size: found.page_size,
+                size: found.size,
+            })
+            .collect(),
+        cgroups: cgroups(root, subject)?,
+        subject,
+        confinement: Confinement {
+            container: identity::container(root),
+            user_namespace: identity::in_user_namespace(root),
+            seccomp_filter: own.seccomp_filter,
+            selinux_enforcing: identity::selinux_enforcing(root),
+        },
+        glibc: glibc::glibc_version(),
+        tunables: std::env::var("GLIBC_TUNABLES").ok(),
+        trials: Vec::new(),
+        untried: None,
+        program,
+        user,
+    };
+    match who_tries(root, request, &own, &facts) {
+        Ok(who) => facts.trials = trials(&facts, who.as_ref()),
+        Err(why) => facts.untried = Some(why),
+    }
+    Ok(facts)
+}
+
+fn user(name: Option<&str>, own: &Status) -> Result<User, GatherError> {
+    const EFFECTIVE: usize = 1;
+    let (uid, gid) = (own.uids[EFFECTIVE], own.gids[EFFECTIVE]);
+    let lookup = |name: &str, result: io::Result<Option<identity::Account>>| {
+        result.map_err(|error| GatherError::Lookup { name: name.into(), error })
+    };
+    let other = match name {
+        Some(name) => match lookup(name, identity::account(name))? {
+            Some(account) if account.uid != uid => Some(account),
+            Some(_) => None,
+            None => return Err(GatherError::NoSuchUser(name.into())),
+        },
+        None => None,
+    };
+    Ok(match other {
+        Some(account) => User {
+            name: account.name,
+            uid: account.uid,
+            gid: account.gid,
+            groups: account.groups,
+            capabilities: if account.uid == 0 { Capabilities(u64::MAX) } else { Capabilities::NONE },
+            is_caller: false,
+        },
+        None => {
+            // A number without a name is a user all the same, as in many containers.
+            let account = identity::account_of(uid).ok().flatten();
+            let mut groups = own.groups.clone();
+            if !groups.contains(&gid) {
+                groups.insert(0, gid);
+            }
+            User {
+                name: account.map_or_else(|| uid.to_string(), |account| account.name),
+                uid,
+                gid,
+                groups,
+                capabilities: own.capabilities,
+                is_caller: true,
+            }
+        }
+    })
+}
+
+/// A process that the user runs, for its limits and control groups.
+fn running_as(root: &KernelRoot, user: &User) -> Option<(Pid, UserLimits)> {
+    let (pid, limits) = limits_of_user(root, user.uid)?;
+    let name = read_status(root, pid).map(|status| format!(" ({})", status.name)).unwrap_or_default();
+    Some((pid, UserLimits { limits, source: format!("process {pid}{name}") }))
+}
+
+fn cgroups(root: &KernelRoot, subject: Option<Pid>) -> Result<Cgroups, KernelError> {
+    match Cgroups::read(root, subject) {
+        // It ended meanwhile: what is left is the caller's.
+        Err(error) if error.is_gone() && subject.is_some() => Cgroups::read(root, None),
+        found => found,
+    }
+}
+
+/// The directories from the root to `point`. One that can't be looked at ends the list: from there on nothing
+/// is known to deny anything.
+fn steps(root: &KernelRoot, point: &Path) -> Vec<Step> {
+    let mut directories: Vec<PathBuf> = point.ancestors().map(Path::to_path_buf).collect();
+    directories.reverse();
+    directories
+        .into_iter()
+        .map_while(|path| {
+            let relative = path.strip_prefix("/").unwrap_or(&path);
+            let found = fs::metadata(root.path(relative)).ok()?;
+            Some(Step { uid: found.uid(), gid: found.gid(), mode: found.mode(), path })
+        })
+        .collect()
+}
+
+/// Whom the trials' children become (`None`: they stay the caller), or why there are no trials.
+fn who_tries(
+    root: &KernelRoot,
+    request: &Request,
+    own: &Status,
+    facts: &Facts,
+) -> Result<Option<Assumed>, String> {
+    let user = &facts.user;
+    if request.only_read {
+        return Err("only what can be read was asked for".into());
+    }
+    if !root.is_live() {
+        return Err("this is not the running machine".into());
+    }
+    if user.is_caller {
+        return Ok(None);
+    }
+    if own.uids[1] != 0 {
+        return Err(format!("trying as user {} needs root", user.name));
+    }
+    let locked = facts.limits.as_ref().map(|found| found.limits.locked);
+    Ok(Some(Assumed {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+        locked: locked.or(facts.login_memlock.as_ref().map(|(_, limit)| *limit)),
+    }))
+}
+
+fn trials(facts: &Facts, who: Option<&Assumed>) -> Vec<Tried> {
+    let is_small = |size: PageSize| size.bytes() <= LARGEST_TRIED;
+    let mut wanted: Vec<Trial> = facts
+        .pools
+        .iter()
+        .map(|pool| pool.page_size)
+        .filter(|size| is_small(*size))
+        .map(Trial::MapHugetlb)
+        .collect();
+    if let Some(size) = facts.default_size {
+        wanted.push(Trial::ShmPermission { size, bytes: size.bytes() });
+        if is_small(size) {
+            wanted.push(Trial::ShmHugetlb(size));
+        }
+    }
+    wanted.extend(
+        facts
+            .mounts
+            .iter()
+            .filter(|mount| is_small(mount.page_size))
+            .take(MOST_MOUNTS_TRIED)
+            .map(|mount| Trial::Hugetlbfs { directory: mount.point.clone(), size: mount.page_size }),
+    );
+    if facts.thp.is_some() {
+        wanted.extend([Trial::MadviseThp, Trial::CollapseOther]);
+    }
+    wanted.push(Trial::PopulateWrite);
+    wanted.into_iter().map(|trial| Tried { outcome: outcome(who, &trial), trial }).collect()
+}
+
+fn outcome(who: Option<&Assumed>, trial: &Trial) -> Result<Answer, String> {
+    let result = match attempt(who, trial) {
+        // The user's limit can be above what this process may grant. Then its own applies, which matters to
+        // SHM_HUGETLB on old kernels alone.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            attempt(who.map(|who| Assumed { locked: None, ..who.clone() }).as_ref(), trial)
+        }
+        result => result,
+    };
+    result.map_err(|error| error.to_string())
+}
