@@ -1,0 +1,225 @@
+//! `megapage doctor` on the running machine: as root, for another user, as another user, and with bad input.
+
+use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
+use megapage_units::PageSize;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const NOBODY: &str = "65534";
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_megapage")).arg("doctor").args(arguments).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["schema"], "megapage.doctor/1");
+    let weighty = value["findings"].as_array().unwrap().iter().any(|finding| finding["severity"] != "note");
+    assert_eq!(output.status.code(), Some(i32::from(weighty)));
+    value
+}
+
+/// The verdict whose way holds these words.
+fn verdict<'a>(value: &'a Value, way: &str) -> &'a Value {
+    let verdicts = value["verdicts"].as_array().unwrap();
+    let found = verdicts.iter().find(|verdict| verdict["way"].as_str().unwrap().contains(way));
+    found.unwrap_or_else(|| panic!("{way}: {value:#}"))
+}
+
+fn has_finding(value: &Value, id: &str) -> bool {
+    value["findings"].as_array().unwrap().iter().any(|finding| finding["id"] == id)
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output =
+        Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    String::from_utf8(output.stdout).unwrap().trim().to_string()
+}
+
+/// A setting of the machine, put back when dropped.
+struct Setting {
+    name: &'static str,
+    former: String,
+    _lock: MachineLock,
+}
+
+impl Setting {
+    fn set(name: &'static str, value: &str) -> Setting {
+        let lock = MachineLock::take();
+        let former = run("sysctl", &["-n", name]);
+        let setting = Setting { name, former, _lock: lock };
+        run("sysctl", &["-qw", &format!("{name}={value}")]);
+        setting
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = Command::new("sysctl").args(["-qw", &format!("{}={}", self.name, self.former)]).status();
+    }
+}
+
+/// A hugetlbfs, unmounted when dropped.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new() -> Mounted {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        run(
+            "mount",
+            &["-t", "hugetlbfs", "-o", "pagesize=2M,mode=0700", "none", directory.path().to_str().unwrap()],
+        );
+        Mounted(directory)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
+    if !require_root() {
+        return;
+    }
+    // Nobody else may fill the pool meanwhile.
+    let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
+    if pool.figures().total != 0 || pool.figures().overcommit != Some(0) {
+        return skip("needs an empty pool of 2m");
+    }
+    let value = json(&doctor(&["--user", "nobody", "--json"]));
+    assert_eq!((&value["user"], &value["uid"]), (&"nobody".into(), &65_534.into()));
+    let mapped = verdict(&value, "mmap(MAP_HUGETLB) of 2m");
+    assert_eq!((&mapped["errno"], &mapped["basis"]), (&12.into(), &"tried".into()), "{mapped:#}");
+    assert_eq!(
+        mapped["sentence"],
+        "Fails for user nobody with errno 12 (ENOMEM) because no page of 2m is reserved."
+    );
+    let segment = verdict(&value, "shmget");
+    assert_eq!((&segment["errno"], &segment["basis"]), (&1.into(), &"tried".into()), "{segment:#}");
+    assert!(has_finding(&value, "pool-empty") && has_finding(&value, "shm-not-permitted"));
+    assert!(!has_finding(&value, "refused-unexplained"), "{value:#}");
+
+    // Root has the permission, and is refused for the pool all the same.
+    let value = json(&doctor(&["--json"]));
+    assert_eq!(verdict(&value, "shmget")["errno"], 12);
+    assert!(!has_finding(&value, "shm-not-permitted"));
+}
+
+#[test]
+fn the_remedies_help() {
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+    let before = json(&doctor(&["--user", "nobody", "--json"]));
+    assert_eq!(verdict(&before, "mmap(MAP_HUGETLB) of 2m")["outcome"], "works");
+    assert_eq!(verdict(&before, "shmget")["errno"], 1);
+
+    let _group = Setting::set("vm.hugetlb_shm_group", NOBODY);
+    let after = json(&doctor(&["--user", "nobody", "--json"]));
+    let segment = verdict(&after, "shmget");
+    assert_eq!((&segment["outcome"], &segment["basis"]), (&"works".into(), &"tried".into()));
+    assert!(!has_finding(&after, "shm-not-permitted"));
+
+    let mounted = Mounted::new();
+    let denied = json(&doctor(&["--user", "nobody", "--json"]));
+    let file = verdict(&denied, mounted.0.path().to_str().unwrap());
+    assert_eq!((&file["errno"], &file["basis"]), (&13.into(), &"tried".into()), "{file:#}");
+    fs::set_permissions(mounted.0.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let allowed = json(&doctor(&["--user", "nobody", "--json"]));
+    assert_eq!(verdict(&allowed, mounted.0.path().to_str().unwrap())["outcome"], "works");
+    assert_eq!(fs::read_dir(mounted.0.path()).unwrap().count(), 0, "a trial leaves nothing behind");
+    assert!(!has_finding(&allowed, "hugetlbfs-denied"));
+}
+
+#[test]
+fn a_user_without_rights_gets_a_true_answer_too() {
+    if !require_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = directory.path().join("megapage");
+    fs::copy(env!("CARGO_BIN_EXE_megapage"), &copy).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        Command::new("setpriv")
+            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+            .arg(&copy)
+            .arg("doctor")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let own = json(&as_nobody(&["--json"]));
+    assert_eq!((&own["uid"], &own["untried"]), (&65_534.into(), &Value::Null));
+    let segment = verdict(&own, "shmget");
+    assert_eq!((&segment["errno"], &segment["basis"]), (&1.into(), &"tried".into()));
+    assert_eq!(verdict(&own, "another process")["errno"], 1);
+
+    let other = json(&as_nobody(&["--user", "root", "--json"]));
+    assert_eq!(other["untried"], "trying as user root needs root");
+    assert_eq!(verdict(&other, "shmget")["basis"], "reasoned");
+}
+
+#[test]
+fn a_program_is_looked_at() {
+    // Statically linked ones are rare; the shell is everywhere, and forks.
+    let value = json(&doctor(&["--for", "sh", "--only-read", "--json"]));
+    assert!(value["program"].as_str().unwrap().starts_with('/'), "{value:#}");
+    assert!(has_finding(&value, "program-forks"), "{value:#}");
+    assert_eq!(value["untried"], "only what can be read was asked for");
+    let verdicts = value["verdicts"].as_array().unwrap();
+    assert!(verdicts.iter().all(|verdict| verdict["basis"] == "reasoned"));
+
+    if Path::new("/usr/bin/java").exists() {
+        assert!(has_finding(&json(&doctor(&["--for", "java", "--only-read", "--json"])), "program-jvm"));
+    } else {
+        skip("needs java");
+    }
+}
+
+#[test]
+fn the_human_form_fits_a_terminal() {
+    let output = doctor(&["--user", "nobody", "--for", "sh", "--only-read"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("Huge pages for user nobody (uid 65534) and /"), "{text}");
+    assert!(!text.contains('\x1b'), "no colour without a terminal");
+    let too_wide = text.lines().find(|line| line.chars().count() > 100 && !line.starts_with("    mend"));
+    assert_eq!(too_wide, None);
+}
+
+#[test]
+fn bad_input_has_one_clear_line() {
+    for (arguments, expected) in [
+        (&["--user", "no-such-user-here"][..], "megapage: --user no-such-user-here: there is no such user"),
+        (&["--user", ""], "megapage: --user : there is no such user"),
+        (&["--for", "no-such-program-here"], "megapage: --for no-such-program-here: not found in PATH"),
+        (&["--for", "/no/such/program"], "megapage: --for /no/such/program: no such file"),
+        (&["--for", "/usr"], "megapage: --for /usr: is a directory, not a program"),
+        (&["--for", "/etc/passwd"], "megapage: --for /etc/passwd: no permission to execute it"),
+    ] {
+        let output = doctor(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(output.stdout.is_empty());
+        assert!(said.starts_with(expected), "expected '{expected}' in: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for (arguments, expected) in [
+        (&["--colour"][..], "--colour"),
+        (&["--user"], "--user <NAME>"),
+        (&["java"], "unexpected argument 'java'"),
+    ] {
+        let output = doctor(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(output.stdout.is_empty() && said.contains(expected), "{said}");
+    }
+}
