@@ -589,32 +589,39 @@ impl HugeHeap {
     // ---- forking ----------------------------------------------------------------------------------
 
     /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second page,
-    /// and the child is killed when the pool has none. So: with enough unreserved pages, go ahead; else
-    /// move the heap to THP, which only a process with one thread can; else refuse with ENOMEM, as the
-    /// kernel refuses a fork that it cannot back. `own_threads` is how many threads the process has when
-    /// the program runs in one: more when the library has some that are known to be idle.
+    /// and the child is killed when the pool has none. So the heap moves to THP, once and for good, which
+    /// only a process with one thread can do; else the pool must be able to hold a second copy now, which
+    /// another process may still take away before it is needed; else the fork is refused with ENOMEM, as the
+    /// kernel refuses one that it cannot back. `own_threads` is how many threads the process has when the
+    /// program runs in one: more when the library has some that are known to be idle.
     pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
-        let carried = |backing: Backing, size: PageSize| {
-            let pages = ledger.held(backing).div_ceil(size.bytes().0);
-            pages == 0 || self.pool_carries(size, pages)
-        };
-        if carried(Backing::Hugetlb1G, PageSize::HUGE_1G) && carried(Backing::Hugetlb2M, PageSize::HUGE_2M) {
-            ledger.forked(false);
-            return Ok(());
+        let sizes = [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
+        let held: u64 = sizes.iter().map(|&(backing, _)| ledger.held(backing)).sum();
+        if held > 0 && !self.moves_to_thp(held, own_threads) {
+            let carried = sizes.iter().all(|&(backing, size)| {
+                let pages = ledger.held(backing).div_ceil(size.bytes().0);
+                pages == 0 || self.pool_carries(size, pages)
+            });
+            if !carried {
+                ledger.forked(true);
+                return Err(Errno::ENOMEM);
+            }
         }
-        let movable = thread_count() == Some(own_threads);
-        let held = ledger.held(Backing::Hugetlb1G) + ledger.held(Backing::Hugetlb2M);
+        ledger.forked(false);
+        Ok(())
+    }
+
+    /// Moves the `held` bytes on hugetlb pages to THP where that loses nothing and memory allows it.
+    fn moves_to_thp(&self, held: u64, own_threads: u64) -> bool {
         let room =
             memory_available_and_total().is_some_and(|(available, total)| available > held + total / 20);
-        if movable && room && self.move_to_thp().is_ok() {
-            self.forked.store(true, Relaxed);
-            ledger.forked(false);
-            return Ok(());
+        if !room || thread_count() != Some(own_threads) || self.thp_off.load(Relaxed) {
+            return false;
         }
-        ledger.forked(true);
-        Err(Errno::ENOMEM)
+        self.forked.store(true, Relaxed);
+        self.move_to_thp().is_ok()
     }
 
     /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
