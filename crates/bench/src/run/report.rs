@@ -94,7 +94,8 @@ pub struct Row {
     pub ratios: BTreeMap<String, f64>,
     /// The workload's other figures.
     pub figures: BTreeMap<String, Spread>,
-    /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1.
+    /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1. `None` where the
+    /// workload does not tell: `startup`.
     pub huge_share: Option<Spread>,
     /// What went wrong: failed runs, a pool that could not be had. Empty where nothing did.
     pub notes: Vec<String>,
@@ -234,7 +235,8 @@ impl Row {
             .keys()
             .filter_map(|name| Some((name.clone(), over(&|sample| sample.figures.get(name).copied())?)));
         let (phases_ns, figures) = (phases.collect(), figures.collect());
-        self.huge_share = over(&|sample| Some(sample.backing.huge_share()));
+        self.huge_share =
+            over(&|sample| (sample.backing.resident() > 0).then(|| sample.backing.huge_share()));
         self.phases_ns = phases_ns;
         self.figures = figures;
     }

@@ -86,7 +86,9 @@ fn case_table(case: &CaseReport) -> String {
         header.push("ratio".into());
     }
     header.extend(figures.iter().map(|column| column.1.to_string()));
-    header.push("huge".into());
+    if any.huge_share.is_some() {
+        header.push("huge".into());
+    }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rows = case.rows.iter().map(|row| {
         let mut cells = vec![row.peer.to_string()];
@@ -97,7 +99,9 @@ fn case_table(case: &CaseReport) -> String {
         for (name, _, show) in &figures {
             cells.push(row.figures.get(*name).map_or("-".into(), |spread| show(spread.median)));
         }
-        cells.push(row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)));
+        if any.huge_share.is_some() {
+            cells.push(row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)));
+        }
         cells
     });
     table(&header, rows)
