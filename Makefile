@@ -32,8 +32,8 @@ demo:
 # The two benches against every peer; half an hour.
 bench: build
 	scripts/install-deps bench
-	$(CARGO_TARGET_DIR)/release/megapage bench access
-	$(CARGO_TARGET_DIR)/release/megapage bench retrieval
+	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
+	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 
 install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage

@@ -12,6 +12,7 @@ use crate::install;
 use crate::peers::{Peer, Start};
 use anyhow::{Context, Result, ensure};
 use cases::Case;
+use megapage_act::pool::floor;
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_units::Bytes;
@@ -99,7 +100,7 @@ impl Place {
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
     let peers = install::select(&options.peers)?;
-    let cases = cases::select(options)?;
+    let mut cases = cases::select(options)?;
     if options.install {
         install::install(&peers, progress)?;
     }
@@ -111,8 +112,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
         .context("signals cannot be taken")?;
     let mut pool = PoolOrReason::take();
-    for case in &cases {
-        refuse_too_little_memory(case)?;
+    for case in &mut cases {
+        fit(case)?;
     }
 
     let rounds = options.warm_up + options.runs;
@@ -176,16 +177,18 @@ impl PoolOrReason {
     }
 }
 
-/// Memory that is left to the rest of the machine.
-const MARGIN: Bytes = Bytes::mib(512);
-
-fn refuse_too_little_memory(case: &Case) -> Result<()> {
-    let available = meminfo(&KernelRoot::live())?.available.unwrap_or(Bytes::ZERO);
-    let needed = case.memory.max(case.pool) + MARGIN;
+/// Trims the case's pool to what the machine can give; refuses a case whose workload itself does not fit.
+fn fit(case: &mut Case) -> Result<()> {
+    let memory = meminfo(&KernelRoot::live())?;
+    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
+    let can_give = available.saturating_sub(floor(total));
     ensure!(
-        available >= needed,
-        "{} needs {needed} of memory and {available} are available; use a smaller --size or --scale",
-        case.title
+        can_give >= case.memory,
+        "{} needs {} of memory; {available} are available, of which {} stay free: use a smaller --size or --scale",
+        case.title,
+        case.memory,
+        floor(total)
     );
+    case.pool = case.pool.min(can_give);
     Ok(())
 }
