@@ -375,7 +375,7 @@ fn kind(mapping: &Mapping) -> (MappingKind, String) {
     } else if let Some(name) = name.strip_prefix("/memfd:") {
         (MappingKind::MemoryFile, name.to_string())
     } else if name.starts_with("/SYSV") {
-        (MappingKind::Segment, mapping.inode.to_string())
+        (MappingKind::Segment, format!("shmid {}", mapping.inode))
     } else {
         (MappingKind::File, mapping.name.clone())
     }

@@ -102,6 +102,10 @@ impl Plan {
         if !root.is_live() {
             return Err(PoolError::NotLive);
         }
+        self.carry_out(root)
+    }
+
+    fn carry_out(&self, root: &KernelRoot) -> Result<Outcome, PoolError> {
         let start = Instant::now();
         let mut work = Work { root, deadline: start + self.timeout, dropped_caches: false, compacted: false };
         let mut outcomes: Vec<StepOutcome> = Vec::new();
@@ -248,5 +252,113 @@ pub fn title(step: &Step) -> String {
         (PoolFile::Overcommit, _) => format!("the overcommit limit of {} pages", step.size),
         (PoolFile::Pages, PoolScope::Machine) => format!("the pool of {} pages", step.size),
         (PoolFile::Pages, PoolScope::Node(node)) => format!("node {node}'s pool of {} pages", step.size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Request, plan};
+    use super::super::shortfall::Cause;
+    use super::*;
+    use megapage_units::PageSize;
+    use std::fs;
+    use std::path::Path;
+
+    /// A tree whose 2 MiB pool falls short by as many pages as `surplus` says: a written total reads back whole, and
+    /// what is surplus in it is not persistent. `file`s are added to it.
+    fn tree(surplus: u64, files: &[(&str, &str)]) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = tree.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/meminfo", "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 2048 kB\n");
+        for size in ["2048kB", "1048576kB"] {
+            let surplus = if size == "2048kB" { surplus } else { 0 };
+            for (name, figure) in [
+                ("nr_hugepages", 10 + surplus),
+                ("free_hugepages", 10),
+                ("resv_hugepages", 0),
+                ("surplus_hugepages", surplus),
+                ("nr_overcommit_hugepages", 0),
+            ] {
+                let path = format!("sys/kernel/mm/hugepages/hugepages-{size}/{name}");
+                write(&path, &format!("{figure}\n"));
+            }
+        }
+        for (path, text) in files {
+            write(path, text);
+        }
+        tree
+    }
+
+    fn outcome(tree: &Path, pools: &[&str], roll_back: bool, timeout: u64) -> Result<Outcome, PoolError> {
+        let root = KernelRoot::captured(tree);
+        let request = Request {
+            pools: pools.iter().map(|text| text.parse().unwrap()).collect(),
+            overcommit: Vec::new(),
+            node: None,
+            force: false,
+            timeout: Duration::from_secs(timeout),
+            roll_back,
+        };
+        plan(&root, &request).unwrap().carry_out(&root)
+    }
+
+    const RECLAIM: [(&str, &str); 2] = [("proc/sys/vm/drop_caches", ""), ("proc/sys/vm/compact_memory", "")];
+
+    #[test]
+    fn a_shortfall_is_worked_on_and_explained() {
+        let tree = tree(3, &RECLAIM);
+        let outcome = outcome(tree.path(), &["2m=100", "1g=12"], false, 10).unwrap();
+        // The first write, one after compaction, one after dropping caches as well: nothing was gained.
+        assert_eq!(outcome.steps[1].attempts, 3);
+        assert!(outcome.compacted && outcome.dropped_caches && !outcome.rolled_back);
+        assert_eq!(fs::read_to_string(tree.path().join("proc/sys/vm/drop_caches")).unwrap(), "3");
+        assert_eq!((outcome.steps[1].obtained, outcome.steps[1].missing()), (Some(97), 3));
+        assert_eq!(outcome.steps[0].obtained, Some(12), "the other pool is there");
+        let shortfall = outcome.shortfall.unwrap();
+        assert_eq!((shortfall.missing.len(), shortfall.missing[0].pages), (1, 3));
+        assert_eq!(shortfall.missing[0].cause, Cause::Fragmentation);
+    }
+
+    #[test]
+    fn without_time_there_is_one_attempt() {
+        let tree = tree(3, &RECLAIM);
+        let outcome = outcome(tree.path(), &["2m=100"], false, 0).unwrap();
+        assert_eq!(outcome.steps[0].attempts, 1);
+        assert!(!outcome.compacted && !outcome.dropped_caches && outcome.shortfall.is_some());
+    }
+
+    #[test]
+    fn a_shortfall_rolls_the_whole_transaction_back() {
+        let tree = tree(3, &RECLAIM);
+        let outcome = outcome(tree.path(), &["2m=100", "1g=12"], true, 10).unwrap();
+        assert!(outcome.rolled_back && outcome.shortfall.is_some());
+        let root = KernelRoot::captured(tree.path());
+        let total = |size| hugetlb::figures(&root, size, PoolScope::Machine).unwrap().total;
+        assert_eq!((total(PageSize::HUGE_1G), total(PageSize::HUGE_2M)), (10, 10));
+    }
+
+    #[test]
+    fn a_refused_write_puts_back_what_went_before_it() {
+        let tree = tree(0, &[]);
+        // The 2 MiB pool comes after the 1 GiB pool; where its file is a directory, nobody can write it.
+        let file = tree.path().join("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+        let root = KernelRoot::captured(tree.path());
+        let request = Request {
+            pools: vec!["2m=100".parse().unwrap(), "1g=12".parse().unwrap()],
+            overcommit: Vec::new(),
+            node: None,
+            force: false,
+            timeout: Duration::ZERO,
+            roll_back: false,
+        };
+        let plan = plan(&root, &request).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(matches!(plan.carry_out(&root), Err(PoolError::Kernel(_))));
+        assert_eq!(hugetlb::figures(&root, PageSize::HUGE_1G, PoolScope::Machine).unwrap().total, 10);
     }
 }

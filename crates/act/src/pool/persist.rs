@@ -318,8 +318,10 @@ fn assemble(
     let root = &request.root;
     let text = (!sysctl.is_empty()).then(|| sysctl.join("\n") + "\n");
     let mut edits = vec![Edit::own(root.join(SYSCTL), text)?];
+    // Commands for the running machine mean nothing to an image.
+    let live = root == Path::new("/");
     let mut next = Vec::new();
-    if !edits[0].is_no_op() && !sysctl.is_empty() {
+    if live && !edits[0].is_no_op() && !sysctl.is_empty() {
         next.push("sysctl --system".to_string());
     }
     let loaders = match (request.loader, words.is_empty()) {
@@ -331,8 +333,14 @@ fn assemble(
     for loader in loaders {
         let boot_edits = boot::edits(root, loader, &words)?;
         if boot_edits.iter().any(|edit| !edit.is_no_op()) {
-            next.extend((loader == Loader::Grub).then(|| "update-grub".to_string()));
-            next.push("reboot".to_string());
+            if loader == Loader::Grub {
+                next.push(if live {
+                    "update-grub".to_string()
+                } else {
+                    format!("chroot {} update-grub", root.display())
+                });
+            }
+            next.extend(live.then(|| "reboot".to_string()));
         }
         edits.extend(boot_edits);
     }
