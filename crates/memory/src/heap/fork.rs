@@ -1,0 +1,123 @@
+//! What a fork means for private hugetlb pages.
+
+use super::HugeHeap;
+use crate::chunk::Mapping;
+use crate::ledger::{Backing, FallBack};
+use megapage_kernel::{
+    Errno, ErrnoGuard, Lock, OwnedRange, hugetlb_available, memory_available_and_total, thread_count,
+};
+use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl HugeHeap {
+    /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second page,
+    /// and the child is killed when the pool has none. So the heap moves to THP, once and for good, which
+    /// only a process with one thread can do; else the pool must be able to hold a second copy now, which
+    /// another process may still take away before it is needed; else the fork is refused with ENOMEM, as the
+    /// kernel refuses one that it cannot back. `own_threads` is how many threads the process has when the
+    /// program runs in one: more when the library has some that are known to be idle.
+    pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
+        let _errno = ErrnoGuard::save();
+        let ledger = self.ledger();
+        let sizes = [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
+        let held: u64 = sizes.iter().map(|&(backing, _)| ledger.held(backing)).sum();
+        if held > 0 && !self.moves_to_thp(held, own_threads) {
+            let carried = sizes.iter().all(|&(backing, size)| {
+                let pages = ledger.held(backing).div_ceil(size.bytes().0);
+                pages == 0 || self.pool_carries(size, pages)
+            });
+            if !carried {
+                ledger.forked(true);
+                return Err(Errno::ENOMEM);
+            }
+        }
+        ledger.forked(false);
+        Ok(())
+    }
+
+    /// Moves the `held` bytes on hugetlb pages to THP where that loses nothing and memory allows it.
+    fn moves_to_thp(&self, held: u64, own_threads: u64) -> bool {
+        let room =
+            memory_available_and_total().is_some_and(|(available, total)| available > held + total / 20);
+        if !room || thread_count() != Some(own_threads) || self.thp_off.load(Relaxed) {
+            return false;
+        }
+        self.forked.store(true, Relaxed);
+        self.move_to_thp().is_ok()
+    }
+
+    /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
+    /// the pool has pages (a cgroup limit), the one way to know is to fault them in, and give them back.
+    fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
+        if hugetlb_available(size).unwrap_or(0) < pages {
+            return false;
+        }
+        if !self.config().populate {
+            return true;
+        }
+        let bytes = size.bytes().0 as usize;
+        let Ok(trial) = OwnedRange::reserve(bytes * pages as usize, bytes) else { return false };
+        let carried = trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok();
+        let _ = trial.release();
+        carried
+    }
+
+    /// Moves every hugetlb page of the heap to THP. The process must have one thread.
+    fn move_to_thp(&self) -> Result<(), Errno> {
+        let mut slot = 0;
+        loop {
+            let (span, more) = self.spans.with(|spans| spans.slot(slot));
+            if let Some(span) = span {
+                let mut index = 0;
+                while index < span.chunks() {
+                    let (backing, chunks) = match span.chunk(index).mapping() {
+                        Mapping::Mapped(Backing::Hugetlb1G) => (Backing::Hugetlb1G, HUGE_1G / HUGE_2M),
+                        Mapping::Mapped(Backing::Hugetlb2M) => (Backing::Hugetlb2M, 1),
+                        Mapping::Reserved(_) => {
+                            self.return_reserved(&span, index);
+                            index += 1;
+                            continue;
+                        }
+                        _ => {
+                            index += 1;
+                            continue;
+                        }
+                    };
+                    let bytes = (chunks * HUGE_2M) as u64;
+                    span.chunk_range(index, chunks).move_to_thp()?;
+                    for i in index..index + chunks {
+                        span.chunk(i).set_mapping(Mapping::Mapped(Backing::Thp));
+                    }
+                    self.ledger().converted(backing, Backing::Thp, bytes);
+                    self.ledger().fell_back(FallBack::Fork, bytes, 0);
+                    index += chunks;
+                }
+            }
+            slot += 1;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes every lock, so that a child of fork(2) finds none held by a thread that it does not have.
+    pub fn lock_for_fork(&self) {
+        // In the order in which they nest: a group's holder may take either of the others.
+        self.groups.iter().for_each(Lock::lock);
+        self.spans.lock_for_fork();
+        self.config.lock_for_fork();
+    }
+
+    /// Releases what [`HugeHeap::lock_for_fork`] took; `child` ends the child's part in the ledger.
+    pub fn unlock_after_fork(&self, child: bool) {
+        if child && self.attached.load(Relaxed) {
+            if let Some(shared) = self.shared.get() {
+                self.private.continue_from(shared);
+            }
+            self.attached.store(false, Relaxed);
+        }
+        self.config.unlock_after_fork();
+        self.spans.unlock_after_fork();
+        self.groups.iter().for_each(Lock::unlock);
+    }
+}

@@ -1,0 +1,114 @@
+//! Memory on its way back to the kernel: whole chunks always, single slices where that is worth a huge page.
+
+use super::{GROUP, HugeHeap, SHORT_MS};
+use crate::SLICE;
+use crate::chunk::{Mapping, runs, slice_mask};
+use crate::ledger::Backing;
+use crate::span::Span;
+use megapage_kernel::{Errno, ErrnoGuard, OwnedRange, memory_available_and_total};
+use megapage_units::HUGE_2M;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl HugeHeap {
+    /// Takes `[address, address + len)` back from the allocator. `Ok(true)` when it must be committed
+    /// again before use.
+    pub fn decommit(&self, address: usize, len: usize) -> Result<bool, Errno> {
+        let _errno = ErrnoGuard::save();
+        let Some(span) = self.spans.with(|spans| spans.find(address)) else {
+            OwnedRange::of_allocator(address, len).discard()?;
+            return Ok(false);
+        };
+        let (start, end) = (address - span.range.start(), address - span.range.start() + len);
+        for index in start / HUGE_2M..end.div_ceil(HUGE_2M) {
+            let base = index * HUGE_2M;
+            let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), true);
+            self.group_lock(&span, index).with(|| {
+                let chunk = span.chunk(index);
+                chunk.set_slices(chunk.committed() & !mask, chunk.used());
+                if chunk.committed() == 0 {
+                    self.return_chunk(&span, index);
+                } else {
+                    self.return_slices(&span, index);
+                }
+            });
+        }
+        Ok(true)
+    }
+
+    /// Gives a chunk without committed slices back to the kernel. With its group locked.
+    fn return_chunk(&self, span: &Span, index: usize) {
+        let chunk = span.chunk(index);
+        // A 1 GiB page goes back with its span only: less cannot be unmapped.
+        if let Mapping::Mapped(backing @ (Backing::Hugetlb2M | Backing::Thp | Backing::Base)) =
+            chunk.mapping()
+        {
+            if span.chunk_range(index, 1).close().is_ok() {
+                chunk.set_mapping(Mapping::None);
+                chunk.set_slices(0, 0);
+                self.ledger().returned(backing, HUGE_2M as u64);
+            }
+            let first = index / GROUP * GROUP;
+            let in_use = (first..(first + GROUP).min(span.chunks()))
+                .any(|i| matches!(span.chunk(i).mapping(), Mapping::Mapped(_)));
+            if !in_use {
+                self.return_reserved(span, index);
+            }
+        }
+    }
+
+    /// Gives the dirty slices of a chunk in use back: always on base pages, and while memory is short also
+    /// out of a transparent huge page, which splits it. With its group locked.
+    fn return_slices(&self, span: &Span, index: usize) {
+        let chunk = span.chunk(index);
+        let dirty = chunk.used() & !chunk.committed();
+        let Mapping::Mapped(backing @ (Backing::Thp | Backing::Base)) = chunk.mapping() else { return };
+        if dirty == 0 || (backing == Backing::Thp && !self.memory_is_short()) {
+            return;
+        }
+        let range = span.chunk_range(index, 1);
+        for (first, count) in runs(dirty) {
+            let part = range.part(first * SLICE, count * SLICE);
+            if part.discard().is_ok() {
+                let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
+                chunk.set_slices(chunk.committed(), chunk.used() & !mask);
+            }
+        }
+    }
+
+    /// Gives back the dirty slices of every chunk, if memory is short. For use after a purge.
+    pub fn sweep(&self) {
+        let _errno = ErrnoGuard::save();
+        if !self.memory_is_short() {
+            return;
+        }
+        let mut slot = 0;
+        loop {
+            let (span, more) = self.spans.with(|spans| spans.slot(slot));
+            if let Some(span) = span {
+                for index in 0..span.chunks() {
+                    self.group_lock(&span, index).with(|| self.return_slices(&span, index));
+                }
+            }
+            slot += 1;
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn memory_is_short(&self) -> bool {
+        let now = self.now_ms() + 1;
+        let checked = self.short_checked.load(Relaxed);
+        if (checked == 0 || now >= checked + SHORT_MS)
+            && self.short_checked.compare_exchange(checked, now, Relaxed, Relaxed).is_ok()
+            && let Some((available, total)) = memory_available_and_total()
+        {
+            let below = match self.config().short_below {
+                0 => total / 10,
+                bytes => bytes,
+            };
+            self.short.store(available < below, Relaxed);
+        }
+        self.short.load(Relaxed)
+    }
+}
