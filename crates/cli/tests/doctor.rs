@@ -139,6 +139,80 @@ fn the_remedies_help() {
     assert!(!has_finding(&allowed, "hugetlbfs-denied"));
 }
 
+/// A group of its own with a limit on faults of hugetlb pages, removed when dropped.
+struct Group {
+    mount: tempfile::TempDir,
+    _lock: MachineLock,
+}
+
+impl Group {
+    /// `None`, after a loud skip, where the kernel's hugetlb controller is not to be had on version 1.
+    fn with_limit(bytes: u64) -> Option<Group> {
+        let lock = MachineLock::take();
+        let mount = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "cgroup", "-o", "hugetlb", "none"])
+            .arg(mount.path())
+            .output()
+            .unwrap();
+        if !mounted.status.success() {
+            skip(&format!("needs a hugetlb cgroup: {}", String::from_utf8_lossy(&mounted.stderr).trim()));
+            return None;
+        }
+        let group = Group { mount, _lock: lock };
+        fs::create_dir(group.path()).unwrap();
+        fs::write(group.path().join("hugetlb.2MB.limit_in_bytes"), bytes.to_string()).unwrap();
+        Some(group)
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.mount.path().join("megapage-doctor-test")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group is busy until the last of its processes has been reaped.
+        for _ in 0..40 {
+            match fs::remove_dir(self.path()) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                _ => break,
+            }
+        }
+        let _ = Command::new("umount").arg(self.mount.path()).status();
+    }
+}
+
+#[test]
+fn a_control_group_that_would_kill_is_found_out() {
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+    let inside = |group: &Group| {
+        let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$1\" doctor --json";
+        json(
+            &Command::new("sh")
+                .args(["-c", script])
+                .arg(group.path())
+                .arg(env!("CARGO_BIN_EXE_megapage"))
+                .output()
+                .unwrap(),
+        )
+    };
+    let Some(group) = Group::with_limit(0) else { return };
+    let value = inside(&group);
+    let mapped = verdict(&value, "mmap(MAP_HUGETLB) of 2m");
+    assert_eq!((&mapped["outcome"], &mapped["basis"]), (&"kills".into(), &"tried".into()), "{mapped:#}");
+    assert_eq!(mapped["because"][0], "cgroup-hugetlb-full");
+    assert!(mapped["sentence"].as_str().unwrap().contains("SIGBUS"));
+    drop(group);
+
+    let Some(group) = Group::with_limit(4 << 20) else { return };
+    let value = inside(&group);
+    assert_eq!(verdict(&value, "mmap(MAP_HUGETLB) of 2m")["sentence"], "Works for user root, up to 4 MiB.");
+    assert!(has_finding(&value, "cgroup-hugetlb-sigbus"));
+}
+
 #[test]
 fn a_user_without_rights_gets_a_true_answer_too() {
     if !require_root() {

@@ -95,6 +95,9 @@ kinds! {
     SHMEM_THP_OFF, "shmem-thp-off", Note, "Shared memory is never on transparent huge pages",
         "tmpfs, memfds, SysV segments and shared anonymous memory follow shmem_enabled, not enabled.",
         ["echo advise > {thp}/shmem_enabled"];
+    MTHP_OFF, "mthp-off", Note, "No page size between the base page and 2 MiB is enabled",
+        "From Linux 6.8 on memory can also be on pages of 16 KiB to 1 MiB, which are easier to find when free memory is scattered. Each size has a setting of its own.",
+        ["echo inherit > {thp}/hugepages-64kB/enabled"];
     MEMORY_FRAGMENTED, "memory-fragmented", Warning, "Little of the available memory lies in blocks of 2 MiB",
         "A huge page needs 2 MiB of free memory in one aligned piece. Where free memory is scattered the kernel first has to compact, which takes time and can fail: one base page that cannot be moved spoils a whole block.",
         ["sysctl -w vm.compact_memory=1"];
@@ -107,7 +110,7 @@ kinds! {
         "It was built without CONFIG_HUGETLBFS, or the processor's page sizes are not supported.",
         [];
     POOL_EMPTY, "pool-empty", Blocker, "No hugetlb pages of the default size are reserved",
-        "The pool is empty and may not grow on demand: mmap(MAP_HUGETLB) and shmget(SHM_HUGETLB) answer errno 12 (ENOMEM) to everybody, root included. \"Failed to reserve shared memory (error = 12)\" is this.",
+        "The pool is empty and may not grow on demand: mmap(MAP_HUGETLB) and shmget(SHM_HUGETLB) answer errno 12 (ENOMEM) to everybody, root included. The JVM's \"Failed to reserve shared memory. (error = 12)\" is this.",
         ["megapage pool set 2MB:+512"];
     POOL_TAKEN, "pool-taken", Blocker, "Every hugetlb page of this size is in use or promised",
         "What a new mapping can have is Free less Rsvd: pages that are free, but reserved by a mapping that has not touched them yet, are promised to that one. A new mapping is answered errno 12 (ENOMEM).",
@@ -117,7 +120,7 @@ kinds! {
         ["megapage pool set 2MB:+512"];
     POOL_SIZE_UNUSED, "pool-size-unused", Note, "No pages of this further size are reserved",
         "Programs that ask for this page size are answered errno 12 (ENOMEM). Pages of 1 GiB are best reserved at boot.",
-        ["megapage pool set 1GB:+1", "megapage pool persist"];
+        ["megapage pool set 1GB:+1", "megapage pool persist --apply 1g=1"];
 
     // Users and limits.
     SHM_NOT_PERMITTED, "shm-not-permitted", Blocker, "This user may not make SysV segments of hugetlb pages",
@@ -181,7 +184,7 @@ kinds! {
         "process_madvise(MADV_COLLAPSE) is there from Linux 6.1 on. Without it a running program, a static one or one with an allocator of its own can't be put on huge pages unless it does so itself.",
         [];
     OUTSIDE_NOT_PERMITTED, "outside-not-permitted", Note, "This user may not promote memory of other processes",
-        "process_madvise(MADV_COLLAPSE) on another process needs CAP_SYS_NICE, also for processes of the same user, and CAP_SYS_PTRACE for those of others. `megapage run --mechanism outside` and `--attach` need it, the other mechanisms do not.",
+        "process_madvise(MADV_COLLAPSE) on another process needs CAP_SYS_NICE, also for processes of the same user, and CAP_SYS_PTRACE for those of others (kernel.yama.ptrace_scope does not matter: nothing is attached). `megapage run --mechanism outside` and `--attach` need it, the other mechanisms do not.",
         ["setcap cap_sys_nice,cap_sys_ptrace=ep $(command -v megapage)", "AmbientCapabilities=CAP_SYS_NICE CAP_SYS_PTRACE    # in the systemd unit"];
     POPULATE_UNSUPPORTED, "populate-unsupported", Warning, "The kernel cannot populate memory safely",
         "madvise(MADV_POPULATE_WRITE) is there from Linux 5.14 on. Without it nobody can make sure of a hugetlb page but by touching it, and dying of SIGBUS where it is not to be had.",

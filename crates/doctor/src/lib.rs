@@ -37,7 +37,7 @@ pub struct Diagnosis {
     pub uid: u32,
     /// The program in question: the file that runs in the end.
     pub program: Option<String>,
-    /// Why nothing was tried, where nothing was.
+    /// What was not tried, and why.
     pub untried: Option<String>,
     /// What comes of asking for huge pages, way by way.
     pub verdicts: Vec<Verdict>,
@@ -52,7 +52,7 @@ impl Diagnosis {
             user: facts.user.name.clone(),
             uid: facts.user.uid,
             program: facts.program.as_ref().map(|program| program.executable.display().to_string()),
-            untried: facts.untried.clone(),
+            untried: facts.untried.clone().or_else(|| untried(facts)),
             verdicts: verdicts(facts),
             findings: diagnose(facts),
         }
@@ -62,6 +62,14 @@ impl Diagnosis {
     pub fn has_findings(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity > Severity::Note)
     }
+}
+
+/// Trials that could not be made, with the first reason.
+fn untried(facts: &Facts) -> Option<String> {
+    let mut failures = facts.trials.iter().filter_map(|tried| tried.outcome.as_ref().err());
+    let first = failures.next()?;
+    let all = facts.trials.len();
+    Some(format!("{} of {all} trials could not be made: {first}", 1 + failures.count()))
 }
 
 #[cfg(test)]

@@ -35,11 +35,11 @@ fn healthy() -> Facts {
             defrag: ThpDefrag::Madvise,
             shmem: Some(ThpShmem::Advise),
             pmd_size: Bytes::mib(2),
-            sizes: vec![ThpSize {
-                page_size: SIZE,
-                enabled: ThpEnabled::Inherit,
-                shmem: Some(ThpShmem::Inherit),
-            }],
+            sizes: vec![
+                size(64 << 10, ThpEnabled::Never),
+                size(1 << 20, ThpEnabled::Always),
+                size(2 << 20, ThpEnabled::Inherit),
+            ],
             khugepaged: Some(Khugepaged {
                 defrag: true,
                 max_ptes_none: 511,
@@ -88,6 +88,10 @@ fn healthy() -> Facts {
         untried: None,
         program: None,
     }
+}
+
+fn size(bytes: u64, enabled: ThpEnabled) -> ThpSize {
+    ThpSize { page_size: PageSize::new(bytes).unwrap(), enabled, shmem: Some(ThpShmem::Inherit) }
 }
 
 fn pool(total: u64, free: u64, reserved: u64) -> PoolFigures {
@@ -171,6 +175,7 @@ fn cases() -> Vec<Case> {
         (&THP_DEFRAG_STALLS, |facts| thp(facts).defrag = ThpDefrag::Always),
         (&KHUGEPAGED_OFF, |facts| thp(facts).khugepaged.as_mut().unwrap().pages_to_scan = 0),
         (&SHMEM_THP_OFF, |facts| thp(facts).shmem = Some(ThpShmem::Never)),
+        (&MTHP_OFF, |facts| thp(facts).sizes[1].enabled = ThpEnabled::Never),
         (&MEMORY_FRAGMENTED, |facts| facts.memory.in_huge_blocks = Some(Bytes::mib(300))),
         (&MEMORY_SHORT, |facts| facts.memory.available = Bytes::mib(800)),
         (&HUGETLB_ABSENT, |facts| {
@@ -396,11 +401,11 @@ fn transparent_pages_follow_the_setting_and_the_flag() {
     thp(&mut facts).enabled = ThpEnabled::Madvise;
     assert_eq!(verdict(&facts, "MADV_HUGEPAGE").outcome, Outcome::Works);
     assert_eq!(verdict(&facts, "without asking").outcome, Outcome::BasePages);
-    thp(&mut facts).sizes[0].enabled = ThpEnabled::Never;
+    thp(&mut facts).sizes[2].enabled = ThpEnabled::Never;
     assert_eq!(verdict(&facts, "MADV_HUGEPAGE").because, ["thp-never"]);
     let remedy = &find(&facts, &catalog::THP_NEVER).unwrap().remedy;
     assert!(remedy[0].starts_with("echo inherit > ") && remedy[0].contains("hugepages-2048kB"), "{remedy:?}");
-    thp(&mut facts).sizes[0].enabled = ThpEnabled::Always;
+    thp(&mut facts).sizes[2].enabled = ThpEnabled::Always;
     facts.thp_allowed = Some(false);
     assert_eq!(verdict(&facts, "MADV_HUGEPAGE").because, ["thp-disabled-for-process"]);
     facts.thp = None;
@@ -433,6 +438,42 @@ fn what_was_tried_beats_what_was_reasoned() {
     tried(&mut facts, Trial::MapHugetlb(SIZE), refused("mmap", 12));
     assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none());
     assert_eq!(verdict(&facts, "MAP_HUGETLB").basis, Basis::Tried);
+}
+
+#[test]
+fn what_works_says_how_far() {
+    let mut facts = healthy();
+    assert_eq!(verdict(&facts, "MAP_HUGETLB").sentence, "Works for user tomcat, up to 160 MiB.");
+    limited(&mut facts, Some(Bytes::mib(64)), None, Bytes::mib(60));
+    assert_eq!(verdict(&facts, "SHM_HUGETLB").sentence, "Works for user tomcat, up to 4 MiB.");
+    facts.cgroups = Cgroups::default();
+    facts.pools[0].figures = PoolFigures { overcommit: Some(9), ..pool(4, 0, 0) };
+    let sentence = verdict(&facts, "MAP_HUGETLB").sentence;
+    assert_eq!(sentence, "Works for user tomcat, up to 18 MiB, taken on demand.");
+}
+
+#[test]
+fn a_collapse_that_the_flag_forbids_is_not_the_kernels_lack() {
+    let mut facts = healthy();
+    tried(&mut facts, Trial::CollapseOther, refused("process_madvise", 22));
+    assert_eq!(verdict(&facts, "another process").because, ["collapse-unsupported"]);
+    facts.thp_allowed = Some(false);
+    assert_eq!(verdict(&facts, "another process").because, ["thp-disabled-for-process"]);
+    assert!(find(&facts, &catalog::COLLAPSE_UNSUPPORTED).is_none());
+    facts.thp_allowed = Some(true);
+    thp(&mut facts).enabled = ThpEnabled::Never;
+    assert_eq!(verdict(&facts, "another process").because, ["thp-never"]);
+    assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none());
+}
+
+#[test]
+fn trials_that_failed_are_said() {
+    let mut facts = healthy();
+    tried(&mut facts, Trial::MadviseThp, Answer::Obtained);
+    assert_eq!(Diagnosis::of(&facts).untried, None);
+    facts.trials.push(Tried { trial: Trial::PopulateWrite, outcome: Err("no answer within 10 s".into()) });
+    let said = Diagnosis::of(&facts).untried.unwrap();
+    assert_eq!(said, "1 of 2 trials could not be made: no answer within 10 s");
 }
 
 #[test]

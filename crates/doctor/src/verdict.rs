@@ -4,7 +4,7 @@
 use crate::catalog::{self, Kind};
 use crate::facts::{Facts, HugetlbMount, PoolState};
 use crate::finding::{
-    Basis, EACCES, EINVAL, ENOMEM, ENOSPC, EPERM, EROFS, Outcome, Verdict, errno_name, signal_name,
+    Basis, EACCES, EINVAL, ENOMEM, ENOSPC, ENOSYS, EPERM, EROFS, Outcome, Verdict, errno_name, signal_name,
 };
 use megapage_kernel::probe::{Answer, Trial};
 use megapage_kernel::thp::ThpEnabled;
@@ -45,6 +45,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
         verdicts.push(judge(
             facts,
             format!("mmap(MAP_HUGETLB) of {size}"),
+            Some(size),
             map_hugetlb(facts, size),
             facts.answer(&Trial::MapHugetlb(size)),
         ));
@@ -53,6 +54,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
         verdicts.push(judge(
             facts,
             format!("shmget(SHM_HUGETLB) of {size}"),
+            Some(size),
             shm_hugetlb(facts, size),
             facts.answer(&Trial::ShmHugetlb(size)),
         ));
@@ -62,6 +64,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
         verdicts.push(judge(
             facts,
             format!("a file in the hugetlbfs {}", mount.point.display()),
+            Some(mount.page_size),
             hugetlbfs(facts, mount),
             facts.answer(&trial),
         ));
@@ -69,13 +72,15 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     verdicts.push(judge(
         facts,
         "madvise(MADV_HUGEPAGE)".into(),
+        None,
         thp(facts, true),
         facts.answer(&Trial::MadviseThp),
     ));
-    verdicts.push(judge(facts, "memory without asking".into(), thp(facts, false), None));
+    verdicts.push(judge(facts, "memory without asking".into(), None, thp(facts, false), None));
     verdicts.push(judge(
         facts,
         "promotion of another process".into(),
+        None,
         outside(facts),
         facts.answer(&Trial::CollapseOther),
     ));
@@ -108,7 +113,13 @@ pub(crate) fn unexplained(facts: &Facts) -> Vec<(Trial, Answer)> {
         .collect()
 }
 
-fn judge(facts: &Facts, way: String, forecast: Forecast, answer: Option<Answer>) -> Verdict {
+fn judge(
+    facts: &Facts,
+    way: String,
+    size: Option<PageSize>,
+    forecast: Forecast,
+    answer: Option<Answer>,
+) -> Verdict {
     let end = match answer {
         Some(Answer::Obtained) => None,
         Some(Answer::BasePages) => Some(End::BasePages),
@@ -129,7 +140,7 @@ fn judge(facts: &Facts, way: String, forecast: Forecast, answer: Option<Answer>)
         Some(End::BasePages) => (Outcome::BasePages, None, format!("Gives user {user} base pages")),
     };
     let (because, reason) = match (end, forecast) {
-        (None, _) => (Vec::new(), String::new()),
+        (None, _) => (Vec::new(), size.and_then(|size| room(facts, size)).unwrap_or_default()),
         (Some(end), Err(cause)) if cause.end == end => {
             (vec![cause.kind.id], format!(" because {}", cause.clause))
         }
@@ -143,6 +154,19 @@ fn judge(facts: &Facts, way: String, forecast: Forecast, answer: Option<Answer>)
     };
     let basis = if answer.is_some() { Basis::Tried } else { Basis::Reasoned };
     Verdict { way, outcome, errno, basis, sentence: format!("{what}{reason}."), because }
+}
+
+/// How far it works: what the pool has, and what the control group leaves of it.
+fn room(facts: &Facts, size: PageSize) -> Option<String> {
+    let (pages, how) = match facts.pool(size)?.state() {
+        PoolState::Available(pages) => (pages, ""),
+        PoolState::OnDemand(pages) => (pages, ", taken on demand"),
+        PoolState::Empty | PoolState::Taken => return None,
+    };
+    let pool = Bytes(size.bytes().0.saturating_mul(pages));
+    let groups = [facts.cgroups.hugetlb_fault_room(size), facts.cgroups.hugetlb_reservation_room(size)];
+    let bytes = groups.into_iter().flatten().fold(pool, Bytes::min);
+    Some(format!(", up to {bytes}{how}"))
 }
 
 /// mmap(2) with MAP_HUGETLB of one page.
@@ -295,6 +319,13 @@ fn thp(facts: &Facts, asked: bool) -> Forecast {
     }
 }
 
+/// Whether the settings leave MADV_COLLAPSE nothing to object to, so that EINVAL means that the kernel does
+/// not know it. It overrides 'never' where it was tried, but that is not documented.
+pub(crate) fn collapse_should_work(facts: &Facts) -> bool {
+    let enabled = facts.thp.as_ref().is_some_and(|thp| thp.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never);
+    enabled && facts.thp_allowed != Some(false)
+}
+
 /// process_madvise(MADV_COLLAPSE) on another process of the same user.
 fn outside(facts: &Facts) -> Forecast {
     if facts.thp.is_none() {
@@ -305,8 +336,16 @@ fn outside(facts: &Facts) -> Forecast {
         return cause(End::Errno(EPERM), &catalog::OUTSIDE_NOT_PERMITTED, clause);
     }
     match facts.answer(&Trial::CollapseOther) {
-        Some(Answer::Refused { errno: errno @ (EINVAL | crate::finding::ENOSYS), .. }) => {
+        Some(Answer::Refused { errno: errno @ (EINVAL | ENOSYS), .. }) if collapse_should_work(facts) => {
             cause(End::Errno(errno), &catalog::COLLAPSE_UNSUPPORTED, "this kernel does not have it")
+        }
+        // The flag is inherited by the trial's target, as it is by whatever is started from here.
+        _ if facts.thp_allowed == Some(false) => {
+            let clause = "prctl(PR_SET_THP_DISABLE) is in force for what is started from here";
+            cause(End::Errno(EINVAL), &catalog::THP_DISABLED, clause)
+        }
+        Some(Answer::Refused { errno, .. }) if !collapse_should_work(facts) => {
+            cause(End::Errno(errno), &catalog::THP_NEVER, "transparent huge pages are set to 'never'")
         }
         _ => Ok(()),
     }

@@ -183,9 +183,11 @@ fn reap(pid: libc::pid_t) -> io::Result<Option<i32>> {
         if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
             return Ok(libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)));
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            // The caller was started with SIGCHLD ignored: the kernel has reaped it, and does not say how.
+            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            error => return Err(error),
         }
     }
 }

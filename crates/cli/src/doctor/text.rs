@@ -27,7 +27,7 @@ pub fn human(diagnosis: &Diagnosis) -> String {
     });
     text += &table(&["asked by", "outcome", "known by", "answer"], rows);
     if let Some(why) = &diagnosis.untried {
-        text += &wrapped(&format!("Nothing was tried: {why}."), "", "");
+        text += &wrapped(&format!("Not tried: {why}."), "", "");
     }
     for finding in &diagnosis.findings {
         text += "\n";
@@ -105,7 +105,7 @@ mod tests {
     fn a_clean_bill_is_said_and_so_is_why_nothing_was_tried() {
         let text = human(&diagnosis(Vec::new()));
         assert!(text.starts_with("Huge pages for user tomcat (uid 998) and /usr/bin/java\n"), "{text}");
-        assert!(text.contains("Nothing was tried: trying as user tomcat needs root."), "{text}");
+        assert!(text.contains("Not tried: trying as user tomcat needs root."), "{text}");
         assert!(text.ends_with("Nothing stands in the way.\n"), "{text}");
     }
 

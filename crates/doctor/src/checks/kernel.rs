@@ -3,7 +3,7 @@
 use crate::catalog;
 use crate::facts::Facts;
 use crate::finding::{EINVAL, ENOSYS, Finding, describe};
-use crate::verdict::unexplained;
+use crate::verdict::{collapse_should_work, unexplained};
 use megapage_kernel::probe::{Answer, Trial};
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -13,7 +13,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         _ => None,
     };
     let collapse = "trial: process_madvise(MADV_COLLAPSE) on another process";
-    if facts.thp.is_some()
+    if collapse_should_work(facts)
         && let Some(answer) = refused(&Trial::CollapseOther, &[EINVAL, ENOSYS])
     {
         findings.push(Finding::new(&catalog::COLLAPSE_UNSUPPORTED, collapse, answer));

@@ -61,6 +61,13 @@ fn settings_findings(settings: &ThpSettings) -> Vec<Finding> {
     if settings.khugepaged.is_some_and(|khugepaged| khugepaged.pages_to_scan == 0) {
         findings.push(Finding::new(&catalog::KHUGEPAGED_OFF, path("khugepaged/pages_to_scan"), "0"));
     }
+    let mut between = settings.sizes.iter().filter(|entry| entry.page_size < size).peekable();
+    if let Some(smallest) = between.peek().map(|entry| entry.page_size)
+        && between.all(|entry| settings.anonymous(entry.page_size) == ThpEnabled::Never)
+    {
+        let source = format!("enabled of each size from {smallest}");
+        findings.push(Finding::new(&catalog::MTHP_OFF, source, "never"));
+    }
     if matches!(settings.shared(size), ThpShmem::Never | ThpShmem::Deny) {
         let value = settings.shmem.map_or("no such file".into(), |shmem| shmem.to_string());
         findings.push(Finding::new(&catalog::SHMEM_THP_OFF, path("shmem_enabled"), value));
