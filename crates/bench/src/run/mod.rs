@@ -96,7 +96,7 @@ impl Place {
 /// Runs the bench: the rounds one after the other, in each every case under every peer, so that whatever
 /// changes on the machine in the meantime meets all of them. `progress` is given a line for each run.
 ///
-/// The pool of 2 MiB pages is put back at the end, also after a failure or a signal to stop.
+/// What it adds to the pool of 2 MiB pages is taken out at the end, also after a failure or a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
     let peers = install::select(&options.peers)?;

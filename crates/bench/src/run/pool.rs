@@ -11,35 +11,41 @@ const SIZE: PageSize = PageSize::HUGE_2M;
 /// For how long a shortfall of pages is worked on before a run.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The machine's pool of 2 MiB pages. Dropping it puts the former size back.
+/// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again.
 #[derive(Debug)]
 pub(super) struct Pool {
     root: KernelRoot,
-    former: u64,
-    now: u64,
+    added: u64,
 }
 
 impl Pool {
-    /// Notes the pool's size. `Err` says why it cannot be changed.
+    /// A pool as it is. `Err` says why it cannot be changed.
     pub(super) fn take() -> Result<Pool> {
-        let root = KernelRoot::live();
-        let former = hugetlb::figures(&root, SIZE, PoolScope::Machine)?.persistent();
+        let pool = Pool { root: KernelRoot::live(), added: 0 };
+        let pages = pool.pages()?;
         if effective_uid() != 0 {
-            bail!("only root may size the pool of 2 MiB pages; {former} are there");
+            bail!("only root may size the pool of 2 MiB pages; {pages} are there");
         }
-        Ok(Pool { root, former, now: former })
+        Ok(pool)
     }
 
-    /// Makes room for `bytes` beyond the former size; a shortfall is an error, after which the pool is as it was
-    /// before the call.
+    /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
+    /// is as it was before the call.
     pub(super) fn set(&mut self, bytes: Bytes) -> Result<()> {
-        self.size(self.former + bytes.0.div_ceil(SIZE.bytes().0), false)
+        self.add(bytes.0.div_ceil(SIZE.bytes().0), false)
     }
 
-    fn size(&mut self, pages: u64, force: bool) -> Result<()> {
-        if pages == self.now {
+    fn pages(&self) -> Result<u64> {
+        Ok(hugetlb::figures(&self.root, SIZE, PoolScope::Machine)?.persistent())
+    }
+
+    /// Makes our part of the pool `wanted` pages. Relative to the present size: others may have changed it
+    /// in the meantime, and what they did stays.
+    fn add(&mut self, wanted: u64, force: bool) -> Result<()> {
+        if wanted == self.added {
             return Ok(());
         }
+        let pages = self.pages()?.saturating_sub(self.added) + wanted;
         let amounts = vec![(PoolScope::Machine, Amount::Exactly(Quantity::Pages(pages)))];
         let spec = Spec { text: format!("{SIZE}={pages}"), size: SizeName::Size(SIZE), amounts };
         let request = Request {
@@ -54,7 +60,7 @@ impl Pool {
         if let Some(missing) = outcome.shortfall.iter().flat_map(|shortfall| &shortfall.missing).next() {
             bail!("{} pages of {SIZE} are missing: {}", missing.pages, missing.because);
         }
-        self.now = pages;
+        self.added = wanted;
         Ok(())
     }
 }
@@ -62,8 +68,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        if let Err(error) = self.size(self.former, true) {
-            eprintln!("megapage: the pool of 2 MiB pages was not put back to {}: {error:#}", self.former);
+        if let Err(error) = self.add(0, true) {
+            eprintln!("megapage: {} pages of {SIZE} were not taken out of the pool: {error:#}", self.added);
         }
     }
 }

@@ -15,8 +15,12 @@ pub fn human(report: &Report) -> String {
         Clock::Cpu => "processor time",
     };
     let memory = if report.warm_up_runs > 0 { "warm memory" } else { "memory possibly cold" };
-    writeln!(text, "bench {}: median of {} interleaved runs, {clock}, {memory}", report.bench, report.runs)
-        .ok();
+    writeln!(
+        text,
+        "bench {}: median of {} interleaved runs, {clock} in ms, {memory}",
+        report.bench, report.runs
+    )
+    .ok();
     writeln!(
         text,
         "{} x {}{}, {}, Linux {}, THP {}",
@@ -58,8 +62,8 @@ const FIGURES: [Column; 8] = [
     ("before_bytes", "before MB", |value| format!("{:.0}", value / 1e6)),
     ("after_bytes", "after MB", |value| format!("{:.0}", value / 1e6)),
     ("after_huge_share", "huge after", |value| format!("{:.0} %", 100.0 * value)),
-    ("queries_per_second", "queries/s", |value| format!("{value:.1}")),
-    ("real_time_rate", "real time", |value| format!("{value:.4}")),
+    ("queries_per_second", "q/s", |value| format!("{value:.1}")),
+    ("real_time_rate", "rate", |value| format!("{value:.4}")),
     ("lookup_share", "lookup", |value| format!("{:.0} %", 100.0 * value)),
     ("sort_share", "sort", |value| format!("{:.0} %", 100.0 * value)),
     ("recall", "recall", |value| format!("{:.1} %", 100.0 * value)),
@@ -82,7 +86,7 @@ fn case_table(case: &CaseReport) -> String {
 
     let mut header = vec!["peer".to_string()];
     for phase in &phases {
-        header.push(format!("{phase} ms"));
+        header.push(if narrow { phase.to_string() } else { format!("{phase} ms") });
         header.push("ratio".into());
     }
     header.extend(figures.iter().map(|column| column.1.to_string()));
@@ -107,7 +111,7 @@ fn case_table(case: &CaseReport) -> String {
     table(&header, rows)
 }
 
-/// The median, and the ends where there is room for them.
+/// The median, and the ends where there is room for them, in milliseconds.
 fn time(spread: &Spread, narrow: bool) -> String {
     let median = milliseconds(spread.median);
     if narrow || spread.min == spread.max {
