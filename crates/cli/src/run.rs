@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "PID", conflicts_with_all = ["program", "heap", "mechanism", "return_after", "children"])]
     attach: Option<i32>,
     /// With --attach: promote what is there now, and leave
-    #[arg(long, requires = "attach")]
+    #[arg(long)]
     once: bool,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required_unless_present = "attach", trailing_var_arg = true)]
@@ -109,6 +109,9 @@ fn failure(error: RunError) -> Failure {
 
 fn run(args: Args) -> Result<ExitCode, Failure> {
     let Text::None = args.text;
+    if args.once && args.attach.is_none() {
+        return Err((FAILED, "--once goes with --attach PID".into()));
+    }
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };

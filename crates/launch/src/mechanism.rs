@@ -164,7 +164,7 @@ fn not_needed(request: &Request, wanted: &[Mechanism]) -> String {
     let names: Vec<&str> = wanted.iter().map(|mechanism| mechanism.name()).collect();
     match request.mechanism {
         Some(_) => format!("--mechanism {} was asked", names[0]),
-        None => format!("not needed: {} reaches the heap", names.join(" and ")),
+        None => format!("not needed besides {}", names.join(" and ")),
     }
 }
 

@@ -41,8 +41,10 @@ const TAKEN: [i32; 10] = [
 /// so that what the handshake at exit adds stays below 2 % of the run, within these limits.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// Without a ledger the size comes from `/proc/PID/status`, which costs more to read.
+/// Without a ledger there is nothing to look at but `/proc/PID/status`,
 const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
+/// which takes some 30 us to read: it is read no more often than this.
+const STATUS_SPACING: Duration = Duration::from_millis(20);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
@@ -186,8 +188,10 @@ impl Prepared {
             samples: Samples::default(),
             promoter: self.plan.uses(Mechanism::Outside).then(|| Promoter::new(pid, PROMOTE_AFTER)),
             promoted: PromoteOutcome::default(),
+            resident: (start, 0),
             stop_asked: false,
             exiting: false,
+            replaced: false,
             notes: Vec::new(),
         };
         let (ended, usage) = running.watch(&signals, &mut live)?;
@@ -235,6 +239,10 @@ struct Running<'a> {
     stop_asked: bool,
     /// The final sample has been taken.
     exiting: bool,
+    /// The process runs another program than the one that was started: the ledger is not its own.
+    replaced: bool,
+    /// Resident memory when it was last looked at.
+    resident: (Instant, u64),
     notes: Vec<String>,
 }
 
@@ -327,31 +335,44 @@ impl Running<'_> {
         }
     }
 
-    /// A process that has replaced itself by another program (exec) has lost the library.
+    /// A process that has replaced itself by another program (exec) has lost the library, or its ledger.
     fn note_replaced(&mut self) {
         const START: &str = "the process has replaced itself by";
         let Ok(now) = read_exe(self.root, self.pid) else { return };
         let same = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == now);
         self.notes.retain(|note| !note.starts_with(START));
-        if !same(&self.run.program.executable) {
-            let cure = match self.run.plan.uses(Mechanism::Preload) && !self.run.request.children {
-                true => " and left the preloaded library behind: run that program itself, or add --children",
-                false => "",
+        self.replaced = !same(&self.run.program.executable);
+        if self.replaced {
+            let cure = match (self.run.plan.uses(Mechanism::Preload), self.run.request.children) {
+                (true, false) => {
+                    " and left the preloaded library behind: run that program itself, or add --children"
+                }
+                (true, true) => ", whose heap gives no account",
+                _ => "",
             };
             self.notes.push(format!("{START} {} (exec){cure}", now.display()));
         }
     }
 
+    /// The ledger, as long as it is of the program that the process runs.
+    fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
+    }
+
     /// A figure that grows with the program's memory, cheap to read.
-    fn size(&self) -> u64 {
-        match &self.ledger {
-            Some(ledger) if ledger.pid() != 0 => ledger.peak(),
-            _ => read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0),
+    fn size(&mut self) -> u64 {
+        let now = Instant::now();
+        let (looked, resident) = self.resident;
+        if resident == 0 || now.saturating_duration_since(looked) >= STATUS_SPACING {
+            let resident =
+                read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
+            self.resident = (now, resident);
         }
+        self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
     }
 
     fn span(&self) -> Option<VirtRange> {
-        let (start, end) = self.ledger.as_ref()?.span()?;
+        let (start, end) = self.ledger()?.span()?;
         VirtRange::new(start, end)
     }
 
@@ -361,7 +382,7 @@ impl Running<'_> {
             asked: Asked::of(&self.run.request),
             plan: &self.run.plan,
             samples: &self.samples,
-            ledger: self.ledger.as_ref(),
+            ledger: self.ledger(),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
             totals,
             start: self.start,

@@ -66,7 +66,14 @@ fn jvm(program: &Program, arguments: &[String], heap: Heap, machine: &Machine) -
     };
     let needed =
         arguments.iter().rev().find_map(|argument| heap_limit(argument)).map(|it| it + JVM_BESIDES_HEAP);
+    let pool = if heap == Heap::Huge1G { machine.pool_1g } else { machine.pool_2m };
+    let asks_hugetlb = matches!(heap, Heap::Huge1G | Heap::Huge2M);
     let mut switch = match heap {
+        // Too short a pool makes the JVM print a warning and take base pages.
+        _ if asks_hugetlb && pool < needed.unwrap_or(Bytes(1)) => transparent(
+            machine,
+            "-XX:+UseTransparentHugePages, because the pool is too short for the Java heap".into(),
+        )?,
         Heap::Huge1G => large("1g", "-XX:+UseLargePages with 1 GiB pages, as asked".into()),
         Heap::Huge2M => large("2m", "-XX:+UseLargePages with 2 MiB pages, as asked".into()),
         Heap::Auto
@@ -74,20 +81,20 @@ fn jvm(program: &Program, arguments: &[String], heap: Heap, machine: &Machine) -
         {
             large("2m", "-XX:+UseLargePages: the pool can hold all of -Xmx".into())
         }
-        _ => {
-            machine.thp.clone().map_err(|off| format!("the JVM's switch for THP needs them on: {off}"))?;
-            Switch {
-                arguments: vec!["-XX:+UseTransparentHugePages".into()],
-                reason: "-XX:+UseTransparentHugePages reaches the whole Java heap".into(),
-                ..Switch::default()
-            }
-        }
+        _ => transparent(machine, "-XX:+UseTransparentHugePages reaches the whole Java heap".into())?,
     };
     // The JDK's other tools hand what follows -J to the JVM.
     if name != "java" {
         switch.arguments = switch.arguments.iter().map(|argument| format!("-J{argument}")).collect();
     }
     Ok(switch)
+}
+
+/// The JVM's switch for THP. It prints a warning where they are off.
+fn transparent(machine: &Machine, reason: String) -> Result<Switch, String> {
+    machine.thp.clone().map_err(|off| format!("the JVM's switch for THP needs them on: {off}"))?;
+    let arguments = vec!["-XX:+UseTransparentHugePages".into()];
+    Ok(Switch { arguments, reason, ..Switch::default() })
 }
 
 /// The heap limit that a JVM argument gives: `-Xmx512m`, `-J-Xmx2g`.

@@ -6,8 +6,8 @@ use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid, VirtRange};
 use std::time::{Duration, Instant};
 
-/// Before a sample passes at least this many times what it will cost, as far as growth tells: sampling stays
-/// below 1 % of the program's time.
+/// The time since the first sample is at least this many times the cost of all, the next one included as far
+/// as the last one tells: sampling stays below 1 % of the program's time.
 const COST_SPACING: u32 = 100;
 /// A sample is due when the memory has grown by a twentieth since the last one.
 const GROWTH: u64 = 20;
@@ -65,6 +65,7 @@ pub struct Samples {
     pub count: u64,
     /// What they cost altogether, in time of the launcher. The program waits at most that long for its mmap lock.
     pub cost: Duration,
+    first: Option<Instant>,
     last_cost: Duration,
     growth_seen: u64,
 }
@@ -78,6 +79,7 @@ impl Default for Samples {
             last_is_final: false,
             count: 0,
             cost: Duration::ZERO,
+            first: None,
             last_cost: Duration::ZERO,
             growth_seen: 0,
         }
@@ -89,9 +91,8 @@ impl Samples {
     pub fn is_due(&self, now: Instant, size: u64) -> bool {
         let Some(last) = &self.last else { return true };
         let pause = now.saturating_duration_since(last.at);
-        let growth = size as f64 / self.growth_seen.max(1) as f64;
-        let cost = self.last_cost.mul_f64(growth.clamp(1.0, 1e3));
-        let paid = pause >= cost * COST_SPACING;
+        let watched = now.saturating_duration_since(self.first.unwrap_or(now));
+        let paid = watched >= (self.cost + self.last_cost) * COST_SPACING;
         paid && (size > self.growth_seen + self.growth_seen / GROWTH || pause >= LONGEST_PAUSE)
     }
 
@@ -112,6 +113,7 @@ impl Samples {
 
     fn add(&mut self, sample: Sample, size: u64) {
         self.count += 1;
+        self.first.get_or_insert(sample.at);
         self.growth_seen = size;
         self.hugetlb_peak = self.hugetlb_peak.max(sample.whole.hugetlb());
         if self.peak.is_none_or(|peak| sample.whole.total() >= peak.whole.total()) {
@@ -147,11 +149,10 @@ mod tests {
         assert!(!samples.is_due(later(10), 1050), "grown by a twentieth, no more");
         assert!(samples.is_due(later(10), 1051));
         assert!(samples.is_due(later(1000), 1000), "a second has passed");
-        samples.last_cost = Duration::from_millis(20);
-        assert!(!samples.is_due(later(1999), 1000), "not paid for yet");
-        assert!(samples.is_due(later(2000), 1000));
-        assert!(!samples.is_due(later(3999), 2000), "twice as large costs twice as much");
-        assert!(samples.is_due(later(4000), 2000));
+        samples.last_cost = Duration::from_millis(15);
+        samples.cost = Duration::from_millis(5);
+        assert!(!samples.is_due(later(1999), 5000), "not paid for yet");
+        assert!(samples.is_due(later(2000), 5000));
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! What `megapage run` proves, with each mechanism and each backing.
+
+mod run_support;
+
+use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::thp::{ThpEnabled, ThpSettings};
+use megapage_kernel::{KernelRoot, process};
+use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
+use megapage_units::PageSize;
+use run_support::*;
+use std::process::Command;
+
+/// Whether programs here can have THP; a loud skip where not.
+fn thp_is_on() -> bool {
+    let root = KernelRoot::live();
+    let settings = ThpSettings::read(&root).unwrap();
+    let on = settings.is_some_and(|it| it.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never)
+        && process::read_own_status(&root).unwrap().thp_enabled != Some(false);
+    if !on {
+        skip("needs transparent huge pages");
+    }
+    on
+}
+
+#[test]
+fn a_heap_on_thp_is_proved_by_the_kernel() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
+    if !thp_is_on() {
+        return;
+    }
+    let (status, report, _) = heap_report(&["--heap", "thp", "--require"], &[&program, "128", "64"]);
+    assert_eq!((status, &report["schema"]), (3, &"megapage.run/1".into()), "{report:#}");
+    assert!(mib(&report, "peak.heap.thp_bytes") >= 120, "{report:#}");
+    assert!(mib(&report, "end.heap.thp_bytes") >= 120, "{report:#}");
+    assert_eq!(report["end_is_final"], true, "{report:#}");
+    assert_eq!(report["mechanisms"], serde_json::json!(["preload"]));
+    assert!(mib(&report, "account.held_at_peak_bytes.thp") >= 120, "{report:#}");
+    assert!(mib(&report, "peak_rss_bytes") >= 128, "{report:#}");
+    assert!(report["totals"]["minor_faults"].as_u64().unwrap() > 0);
+    assert_eq!(report["not_obtained"], serde_json::json!([]));
+    let cost = report["sampling"]["cost_percent"].as_f64().unwrap();
+    assert!(report["sampling"]["samples"].as_u64().unwrap() >= 1 && cost < 20.0, "{report:#}");
+}
+
+#[test]
+fn a_heap_on_hugetlb_pages_is_told_from_thp() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 96) else { return };
+    let (status, report, _) = heap_report(&["--heap", "2m", "--require"], &[&program, "128", "64"]);
+    assert_eq!(status, 3, "{report:#}");
+    assert!(mib(&report, "peak.heap.hugetlb_2m_bytes") >= 116, "{report:#}");
+    assert!(mib(&report, "hugetlb_peak_bytes") >= 116, "{report:#}");
+    // The default does the same for a program that does not fork.
+    let (status, report, _) = heap_report(&[], &[&program, "128", "64"]);
+    assert_eq!(status, 3, "{report:#}");
+    assert!(mib(&report, "peak.heap.hugetlb_2m_bytes") >= 116, "{report:#}");
+}
+
+#[test]
+fn a_pool_that_runs_dry_is_reported_and_fails_a_requirement() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+    let pool = figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+    let available = pool.available().unwrap() + pool.overcommit.unwrap().saturating_sub(pool.surplus);
+    if available > 512 {
+        return skip("needs a pool of 2m pages without others' available ones, or a small one");
+    }
+    let mib = (2 * available + 96).to_string();
+    let (status, report, said) = heap_report(&["--heap", "2m", "--require"], &[&program, &mib, "64"]);
+    assert_eq!(status, 125, "{report:#}");
+    assert!(said.starts_with("megapage: --require: "), "{said}");
+    assert!(said.contains("pool-short-2m"), "{said}");
+    assert_eq!(report["totals"]["ended"]["status"], 3, "the program itself came to its end");
+    let reasons: Vec<&str> = report["account"]["fall_backs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|fall_back| fall_back["reason"].as_str())
+        .collect();
+    assert!(reasons.contains(&"pool-short-2m"), "{report:#}");
+    // Without the requirement the same run is the program's own success.
+    let (status, _, said) = heap_report(&["--heap", "2m"], &[&program, &mib, "64"]);
+    assert_eq!((status, said.as_str()), (3, ""));
+}
+
+#[test]
+fn what_is_known_to_be_impossible_is_refused_before_the_start() {
+    let _lock = MachineLock::take();
+    for (size, name) in [(PageSize::HUGE_2M, "2m"), (PageSize::HUGE_1G, "1g")] {
+        match figures(&KernelRoot::live(), size, PoolScope::Machine) {
+            Ok(pool) if pool.available() == Some(0) && pool.overcommit == Some(0) => {}
+            _ => {
+                skip(&format!("needs a pool of {name} pages without available ones"));
+                continue;
+            }
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let trace = directory.path().join("trace");
+        let arguments = ["--heap", name, "--require", "--", "touch", trace.to_str().unwrap()];
+        let expected = format!("--require: the pool of {name} pages has none available");
+        assert_refused(&output(&arguments), 125, &expected);
+        assert!(!trace.exists(), "the program was not started");
+    }
+}
+
+#[test]
+fn a_program_that_forks_gets_thp_and_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = "#include <unistd.h>\nint main() { return fork() < 0; }\n";
+    let Some(program) = compile("gcc", directory.path(), "forks", source, &[]) else { return };
+    let (status, report, _) = heap_report(&[], &[&program]);
+    assert_eq!((status, &report["heap"]), (0, &"thp".into()), "{report:#}");
+    let reason = report["considered"][1]["reason"].as_str().unwrap();
+    assert!(reason.contains("imports fork") && reason.contains("--heap 2m overrides"), "{reason}");
+    let (_, report, _) = heap_report(&["--heap", "2m"], &[&program]);
+    assert_eq!(report["heap"], "2m");
+}
+
+#[test]
+fn glibcs_tunable_is_used_where_asked_and_proved() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(fixed) = heap_program(directory.path(), "fixed", &["-static"]) else { return };
+    if !thp_is_on() {
+        return;
+    }
+    // Blocks that are larger than a huge page, and a program without a loader.
+    let mut command = run(&["--mechanism", "tunable", "--report", "-", "--", &fixed, "128", "32768"]);
+    let output = command.output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(status(&output), 3, "{said}");
+    assert!(said.contains("tunable used: glibc.malloc.hugetlb=1"), "{said}");
+    let child =
+        start(run(&["--json", "--mechanism", "tunable", "--report", "-", "--", &fixed, "128", "32768"]));
+    // No handshake without the library: time for a sample of the whole.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let output = finish(child);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(mib(&report, "peak.anonymous.thp_bytes") >= 100, "{report:#}");
+    assert_eq!(report["end_is_final"], false);
+}
+
+#[test]
+fn a_static_program_is_promoted_from_outside() {
+    if !is_root() {
+        return skip("needs CAP_SYS_NICE to promote another process's memory");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(fixed) = heap_program(directory.path(), "fixed", &["-static"]) else { return };
+    let child = start(run(&["--json", "--mechanism", "outside", "--report", "-", "--", &fixed, "64", "64"]));
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let output = finish(child);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status(&output), 3);
+    assert!(mib(&report, "promotion.obtained_bytes") >= 50, "{report:#}");
+    assert!(mib(&report, "end.anonymous.thp_bytes") >= 50, "{report:#}");
+}
+
+#[test]
+fn an_attached_process_is_promoted_proved_and_left_unharmed() {
+    if !is_root() {
+        return skip("needs CAP_SYS_NICE to promote another process's memory");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(fixed) = heap_program(directory.path(), "fixed", &["-static"]) else { return };
+    let mut command = Command::new(&fixed);
+    command.args(["64", "64"]);
+    let target = start(command);
+    let pid = target.id().to_string();
+
+    let planned = text(&output(&["--attach", &pid, "--dry-run"]).stdout);
+    assert!(
+        planned.contains("MADV_COLLAPSE") && planned.contains(&format!("--attach {pid} --once")),
+        "{planned}"
+    );
+    let attached = output(&["--attach", &pid, "--once", "--require", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&attached.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&attached.stdout), text(&attached.stderr)));
+    assert_eq!(status(&attached), 0, "{report:#}");
+    assert!(mib(&report, "promotion.obtained_bytes") >= 50, "{report:#}");
+    assert!(mib(&report, "end.anonymous.thp_bytes") >= 50, "{report:#}");
+
+    // Without --once it stays until SIGINT, or until the process ends.
+    let watching = run(&["--attach", &pid]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(watching.id(), "INT");
+    assert_eq!(status(&watching.wait_with_output().unwrap()), 0);
+    let watching = run(&["--attach", &pid]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(finish(target).status.code(), Some(3), "every byte is as it was");
+    assert_eq!(status(&watching.wait_with_output().unwrap()), 0);
+}
+
+#[test]
+fn a_program_that_execs_another_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
+    let command = format!("exec {program} 64 64");
+    let child = start(run(&["--report", "-", "--", "sh", "-c", &command]));
+    std::thread::sleep(std::time::Duration::from_millis(1300));
+    let said = text(&finish(child).stdout);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("has replaced itself by") && said.contains("add --children"), "{said}");
+}
+
+#[test]
+fn the_human_report_fits_100_columns() {
+    let output = output(&["--report", "-", "--", "sh", "-c", ":"]);
+    let said = text(&output.stdout);
+    assert!(said.starts_with("megapage run: status 0; heap on huge pages:"), "{said}");
+    // A path may be longer than a line.
+    let long = said.lines().find(|line| line.chars().count() > 100 && line.trim().contains(' '));
+    assert_eq!(long, None);
+}

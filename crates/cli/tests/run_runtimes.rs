@@ -1,0 +1,153 @@
+//! Each entry of the table of runtimes (`launch::runtimes`), with the real program.
+
+mod run_support;
+
+use megapage_kernel::KernelRoot;
+use megapage_kernel::cgroup::Cgroups;
+use megapage_testing::{PoolGuard, is_root, skip};
+use megapage_units::PageSize;
+use run_support::*;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Whether `program` is installed; a loud skip where not.
+fn installed(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        skip(&format!("needs {program}"));
+    }
+    there
+}
+
+/// The verdict on one mechanism: whether it was used, and why.
+fn verdict(report: &Value, mechanism: &str) -> (bool, String) {
+    let considered = report["considered"].as_array().unwrap();
+    let found = considered.iter().find(|it| it["mechanism"] == mechanism).unwrap();
+    (found["used"].as_bool().unwrap(), found["reason"].as_str().unwrap().to_string())
+}
+
+const JAVA: &str = "public class Heap { public static void main(String[] a) throws Exception { \
+    byte[][] b = new byte[128][]; for (int i = 0; i < 128; i++) { b[i] = new byte[900000]; \
+    java.util.Arrays.fill(b[i], (byte) 1); } Thread.sleep(1500); System.out.println(\"sum \" + b[7][3]); } }";
+
+fn java_source(directory: &Path) -> String {
+    let source = directory.join("Heap.java");
+    fs::write(&source, JAVA).unwrap();
+    source.to_str().unwrap().into()
+}
+
+#[test]
+fn java_gets_its_switch_for_thp() {
+    let directory = tempfile::tempdir().unwrap();
+    if !installed("java") {
+        return;
+    }
+    let source = java_source(directory.path());
+    let (status, report, said) = heap_report(&["--heap", "thp"], &["java", "-Xmx512m", &source]);
+    assert_eq!((status, said.as_str()), (0, ""), "the JVM says nothing about it: {report:#}");
+    assert_eq!(verdict(&report, "runtime").1, "-XX:+UseTransparentHugePages reaches the whole Java heap");
+    assert!(mib(&report, "peak.anonymous.thp_bytes") >= 64, "{report:#}");
+
+    let own = ["java", "-XX:-UseTransparentHugePages", "-Xmx512m", &source];
+    let planned = text(&output(&[&["--dry-run", "--"][..], &own].concat()).stdout);
+    assert!(planned.contains("runtime not used: the arguments choose already"), "{planned}");
+}
+
+#[test]
+fn java_gets_its_switch_for_hugetlb_where_the_pool_holds_its_heap() {
+    let directory = tempfile::tempdir().unwrap();
+    if !installed("java") {
+        return;
+    }
+    let source = java_source(directory.path());
+    // 256 MiB of heap, and 512 MiB for what the JVM maps besides.
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 400) else { return };
+    let limited = Cgroups::read(&KernelRoot::live(), None).unwrap().hugetlb_fault_may_be_refused();
+    for heap in ["2m", "auto"] {
+        if limited && heap == "auto" {
+            return skip("needs a control group without a hugetlb limit: with one, the default is THP");
+        }
+        let (status, report, said) = heap_report(&["--heap", heap], &["java", "-Xmx256m", &source]);
+        assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+        assert!(verdict(&report, "runtime").1.starts_with("-XX:+UseLargePages"), "{report:#}");
+        assert!(mib(&report, "peak.resident.hugetlb_2m_bytes") >= 128, "{report:#}");
+    }
+}
+
+#[test]
+fn python_objects_go_through_the_preloaded_malloc() {
+    if !installed("/usr/bin/python3") {
+        return;
+    }
+    let code = "a = [(i, str(i)) for i in range(800000)]; print(len(a), flush=True)";
+    let (status, report, said) = heap_report(&["--heap", "thp"], &["/usr/bin/python3", "-c", code]);
+    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+    assert!(verdict(&report, "runtime").0 && verdict(&report, "preload").0, "{report:#}");
+    assert!(mib(&report, "end.heap.thp_bytes") >= 64, "{report:#}");
+    let huge = report["end"]["anonymous"]["huge_percent"].as_f64().unwrap();
+    assert!(huge >= 80.0, "most of Python's memory is that heap: {report:#}");
+
+    let planned =
+        run(&["--dry-run", "--", "/usr/bin/python3"]).env("PYTHONMALLOC", "debug").output().unwrap();
+    assert!(text(&planned.stdout).contains("runtime not used: PYTHONMALLOC=debug is set"));
+}
+
+#[test]
+fn node_gets_malloc_and_promotion() {
+    if !installed("node") {
+        return;
+    }
+    let code = "const b = []; for (let i = 0; i < 64; i++) b.push(Buffer.alloc(1 << 20, 1)); \
+                const a = []; for (let i = 0; i < 1e6; i++) a.push({ x: i }); \
+                setTimeout(() => console.log(b.length, a.length), 1500);";
+    let (status, report, said) = heap_report(&["--heap", "thp"], &["node", "-e", code]);
+    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+    let (switched, why) = verdict(&report, "runtime");
+    assert!(!switched && why.contains("--use-largepages"), "{why}");
+    assert!(mib(&report, "end.heap.thp_bytes") >= 48, "{report:#}");
+    if is_root() {
+        assert!(mib(&report, "promotion.obtained_bytes") >= 8, "V8's heap: {report:#}");
+    } else {
+        skip("needs CAP_SYS_NICE to promote V8's heap");
+    }
+}
+
+#[test]
+fn php_gets_its_switch() {
+    if !installed("php") {
+        return;
+    }
+    let code = "$a = []; for ($i = 0; $i < 1500000; $i++) $a[] = [$i]; usleep(1500000); echo count($a);";
+    let (status, report, said) =
+        heap_report(&["--heap", "thp"], &["php", "-d", "memory_limit=-1", "-r", code]);
+    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+    assert!(verdict(&report, "runtime").1.contains("USE_ZEND_ALLOC_HUGE_PAGES=1"), "{report:#}");
+    assert!(mib(&report, "peak.anonymous.thp_bytes") >= 64, "{report:#}");
+}
+
+const GO: &str = "package main\nimport (\"fmt\"; \"time\")\nfunc main() { b := make([][]byte, 128)\n\
+    for i := range b { b[i] = make([]byte, 1<<20); for j := range b[i] { b[i][j] = 1 } }\n\
+    time.Sleep(2500 * time.Millisecond); fmt.Println(len(b)) }\n";
+
+#[test]
+fn go_is_promoted_from_outside() {
+    let directory = tempfile::tempdir().unwrap();
+    if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
+        return skip("needs go");
+    }
+    let (source, program) = (directory.path().join("heap.go"), directory.path().join("heap"));
+    fs::write(&source, GO).unwrap();
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(&source).current_dir(&directory);
+    assert!(build.status().unwrap().success());
+    let (status, report, said) = heap_report(&["--heap", "thp"], &[program.to_str().unwrap()]);
+    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+    assert!(verdict(&report, "runtime").1.contains("1.21.1"), "{report:#}");
+    if is_root() {
+        assert!(mib(&report, "end.anonymous.thp_bytes") >= 64, "{report:#}");
+    } else {
+        skip("needs CAP_SYS_NICE to promote Go's heap");
+    }
+}

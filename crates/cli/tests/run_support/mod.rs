@@ -1,0 +1,181 @@
+//! What the tests of `megapage run` share: the command with its library, and programs made by the compiler.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use megapage_testing::skip;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The built library. Cargo builds it for whoever asks, once for each test program.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_megapage")).parent().unwrap();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet", "--package", "megapage-preload"]);
+        build.arg("--target-dir").arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success(), "the library is built");
+        directory.join("libmegapage.so")
+    })
+}
+
+/// `megapage run` with these arguments.
+pub fn run(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+    command.arg("run").args(arguments).env("MEGAPAGE_LIBRARY", library()).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end.
+pub fn output(arguments: &[&str]) -> Output {
+    run(arguments).output().expect("megapage starts")
+}
+
+/// The exit status, or 1000 + the signal.
+pub fn status(output: &Output) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    output.status.code().unwrap_or_else(|| 1000 + output.status.signal().unwrap())
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// megapage itself refuses: this status, nothing on standard output, and one line on standard error that
+/// holds `expected`.
+pub fn assert_refused(output: &Output, expected_status: i32, expected: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(status(output), expected_status, "{said}");
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    assert!(said.starts_with("megapage: ") && said.contains(expected), "expected '{expected}' in: {said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// A program that allocates argv[1] MiB in blocks of argv[2] KiB, writes to all of it, says "ready", waits
+/// for the end of its input, and exits with 3.
+const HEAP: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    size_t block = (size_t)atol(v[2]) << 10, n = ((size_t)atol(v[1]) << 20) / block;
+    char **p = malloc(n * sizeof *p), b;
+    for (size_t i = 0; i < n; i++) {
+        p[i] = malloc(block);
+        if (!p[i]) return 9;
+        memset(p[i], 1, block);
+    }
+    write(1, "ready\n", 6);
+    while (read(0, &b, 1) > 0) {}
+    for (size_t i = 0; i < n; i++) if (p[i][block - 1] != 1) return 8;
+    return 3;
+}
+"#;
+
+/// The heap program, linked with these arguments. `None`, after a loud skip, where there is no compiler.
+pub fn heap_program(directory: &Path, name: &str, arguments: &[&str]) -> Option<String> {
+    compile("gcc", directory, name, HEAP, arguments)
+}
+
+/// Compiles C.
+pub fn compile(
+    compiler: &str,
+    directory: &Path,
+    name: &str,
+    source: &str,
+    arguments: &[&str],
+) -> Option<String> {
+    let (code, program) = (directory.join(format!("{name}.c")), directory.join(name));
+    fs::write(&code, source).unwrap();
+    let mut command = Command::new(compiler);
+    match command.args(arguments).arg("-O1").arg("-w").arg(&code).arg("-o").arg(&program).status() {
+        Ok(status) => assert!(status.success(), "{compiler} {arguments:?} failed"),
+        Err(error) => {
+            skip(&format!("needs {compiler}: {error}"));
+            return None;
+        }
+    }
+    Some(program.to_str().unwrap().into())
+}
+
+/// Started with its input open, and waited for until it has said its first line.
+pub fn start(mut command: Command) -> Child {
+    use std::io::Read;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).expect("the program says that it is ready");
+    assert_eq!(&said, b"ready\n");
+    child
+}
+
+/// Sends a signal, by its name without SIG.
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "kill -{name} {pid}");
+}
+
+/// The one child of `pid`.
+pub fn child_of(pid: u32) -> u32 {
+    let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &pid.to_string()]).output().unwrap();
+    text(&listed.stdout).trim().parse().expect("one child")
+}
+
+/// A column of ps(1) for `pid`.
+pub fn ps(pid: u32, column: &str) -> String {
+    let listed =
+        Command::new("ps").args(["-o", &format!("{column}="), "-p", &pid.to_string()]).output().unwrap();
+    text(&listed.stdout).trim().to_string()
+}
+
+/// Waits until `condition` holds, for at most 10 s.
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends the program's input and waits for the end.
+pub fn finish(mut child: Child) -> Output {
+    drop(child.stdin.take());
+    child.wait_with_output().unwrap()
+}
+
+/// The report of a run of the heap program, with its exit status.
+pub fn heap_report(arguments: &[&str], program: &[&str]) -> (i32, Value, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let mut all = vec!["--json", "--report", file.to_str().unwrap()];
+    all.extend(arguments);
+    all.push("--");
+    all.extend(program);
+    let output = output(&all);
+    let report = fs::read_to_string(&file).unwrap();
+    let report = serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
+    (status(&output), report, text(&output.stderr))
+}
+
+/// A figure of a report, such as `peak.heap.thp_bytes`, in MiB.
+pub fn mib(report: &Value, path: &str) -> u64 {
+    let value = path.split('.').fold(report, |value, key| &value[key]);
+    value.as_u64().unwrap_or_else(|| panic!("{path} in {report:#}")) >> 20
+}
+
+/// Writes an executable script.
+pub fn script(path: &Path, content: &str) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path).unwrap();
+    file.write_all(content.as_bytes()).unwrap();
+}
