@@ -37,7 +37,7 @@ pub const TELLING_EXPORTS: [&str; 8] = [
     "mi_malloc",
     "tc_malloc",
     "Py_BytesMain",
-    "zend_startup",
+    "php_request_startup",
     "napi_create_function",
     "JLI_Launch",
 ];

@@ -368,7 +368,7 @@ impl Program {
             () if exports("napi_create_function") => Some(Runtime::Node),
             () if exports("JLI_Launch") || name.starts_with("libjvm.so") => Some(Runtime::Jvm),
             () if exports("Py_BytesMain") => Some(Runtime::Python),
-            () if exports("zend_startup") => Some(Runtime::Php),
+            () if exports("php_request_startup") => Some(Runtime::Php),
             () => None,
         };
         self.runtime = self.runtime.or(runtime);

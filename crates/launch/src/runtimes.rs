@@ -15,8 +15,6 @@ pub struct Switch {
     pub environment: Vec<(&'static str, &'static str)>,
     /// Whether the switch only works together with the preloaded library.
     pub needs_preload: bool,
-    /// Whether the preloaded library reaches memory that the switch does not.
-    pub with_preload: bool,
     /// What it does, in words.
     pub reason: String,
 }
@@ -113,7 +111,6 @@ fn python(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     Ok(Switch {
         environment: vec![("PYTHONMALLOC", "malloc")],
         needs_preload: true,
-        with_preload: true,
         reason: "PYTHONMALLOC=malloc sends Python's objects through the preloaded malloc".into(),
         ..Switch::default()
     })
@@ -130,7 +127,6 @@ fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     machine.thp.clone().map_err(|off| format!("PHP's switch needs THP: {off}"))?;
     Ok(Switch {
         environment: vec![("USE_ZEND_ALLOC_HUGE_PAGES", "1")],
-        with_preload: true,
         reason: "USE_ZEND_ALLOC_HUGE_PAGES=1 makes PHP advise its heap to be huge".into(),
         ..Switch::default()
     })
