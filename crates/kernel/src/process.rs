@@ -4,6 +4,7 @@ use crate::identity::Capabilities;
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What `/proc/PID/status` says. Figures that a kernel thread or a zombie lacks are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +168,12 @@ pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelEr
     Ok(text.split_terminator('\0').map(str::to_string).collect())
 }
 
+/// Processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)).
+pub fn own_thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +199,15 @@ mod tests {
         assert_eq!((status.rss, status.thp_enabled), (Bytes::ZERO, None));
         assert!(status.capabilities.sys_nice() && !status.capabilities.sys_ptrace());
         assert_eq!(parse_status("VmRSS:\tmuch kB\n").unwrap_err().0, 1);
+    }
+
+    #[test]
+    fn work_takes_processor_time_and_sleep_does_not() {
+        let start = own_thread_time();
+        std::thread::sleep(Duration::from_millis(50));
+        let slept = own_thread_time() - start;
+        while own_thread_time() - start - slept < Duration::from_millis(2) {}
+        assert!(slept < Duration::from_millis(40), "{slept:?}");
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl Totals {
 pub struct Sampling {
     /// Samples taken.
     pub samples: u64,
-    /// Time spent in taking them.
+    /// Processor time spent in taking them.
     pub cost_ms: f64,
     /// That time as a share of the run, in percent.
     pub cost_percent: f64,

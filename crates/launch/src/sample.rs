@@ -1,6 +1,6 @@
 //! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
 
-use megapage_kernel::process::{Status, read_status};
+use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid, VirtRange};
@@ -63,7 +63,8 @@ pub struct Samples {
     pub last_is_final: bool,
     /// How many.
     pub count: u64,
-    /// What they cost altogether, in time of the launcher. The program waits at most that long for its mmap lock.
+    /// What they cost altogether, in processor time of the launcher. The program waits for its mmap lock for a
+    /// part of it at most.
     pub cost: Duration,
     first: Option<Instant>,
     last_cost: Duration,
@@ -98,9 +99,9 @@ impl Samples {
 
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
     pub fn take(&mut self, root: &KernelRoot, pid: Pid, span: Option<VirtRange>, size: u64) -> bool {
-        let start = Instant::now();
+        let start = own_thread_time();
         let sample = Sample::take(root, pid, span);
-        self.last_cost = start.elapsed();
+        self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
         // An empty one is of a process that has given its memory back already.
         let Ok(sample) = sample else { return false };
