@@ -96,7 +96,7 @@ kinds! {
         "tmpfs, memfds, SysV segments and shared anonymous memory follow shmem_enabled, not enabled.",
         ["echo advise > {thp}/shmem_enabled"];
     MTHP_OFF, "mthp-off", Note, "No page size between the base page and 2 MiB is enabled",
-        "From Linux 6.8 on memory can also be on pages of 16 KiB to 1 MiB, which are easier to find when free memory is scattered. Each size has a setting of its own.",
+        "From Linux 6.8 on memory can also be on pages of sizes in between, which are easier to find when free memory is scattered. Each size has a setting of its own.",
         ["echo inherit > {thp}/hugepages-64kB/enabled"];
     MEMORY_FRAGMENTED, "memory-fragmented", Warning, "Little of the available memory lies in blocks of 2 MiB",
         "A huge page needs 2 MiB of free memory in one aligned piece. Where free memory is scattered the kernel first has to compact, which takes time and can fail: one base page that cannot be moved spoils a whole block.",
@@ -149,8 +149,8 @@ kinds! {
     HUGETLBFS_NOT_MOUNTED, "hugetlbfs-not-mounted", Note, "No hugetlbfs is mounted",
         "Programs that map files of huge pages (DPDK, QEMU's mem-path, libhugetlbfs) need one. mmap(MAP_HUGETLB), memfd_create(MFD_HUGETLB) and SysV segments do not.",
         ["mount --mkdir -t hugetlbfs -o pagesize=2M,mode=1770,gid=GID none /dev/hugepages"];
-    HUGETLBFS_DENIED, "hugetlbfs-denied", Warning, "This user may make no file in any hugetlbfs",
-        "Every hugetlbfs that is mounted is read-only, or its directory's owner and mode keep this user out: open(2) answers errno 13 (EACCES) or 30 (EROFS).",
+    HUGETLBFS_DENIED, "hugetlbfs-denied", Warning, "This user may make no file in a hugetlbfs",
+        "It is mounted read-only, or the owner and mode of its directory, or of one above, keep this user out: open(2) answers errno 13 (EACCES) or 30 (EROFS).",
         ["mount -o remount,mode=1770,gid=GID MOUNTPOINT"];
     HUGETLBFS_SIZE_LIMITED, "hugetlbfs-size-limited", Note, "A hugetlbfs holds less than its pool",
         "The mount's size= bounds all its files together: beyond it mmap(2) answers errno 12 (ENOMEM) though the pool has pages.",

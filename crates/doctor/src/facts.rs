@@ -47,6 +47,13 @@ pub struct Memory {
     pub in_huge_blocks: Option<Bytes>,
 }
 
+impl Memory {
+    /// Whether less than 5 % is available.
+    pub fn is_short(&self) -> bool {
+        self.available.0 < self.total.0 / 20
+    }
+}
+
 /// Limits of the user's processes, and where they were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserLimits {

@@ -303,6 +303,40 @@ fn each_kind_has_a_case_and_an_identifier_of_its_own() {
     }
 }
 
+#[test]
+fn what_explains_a_verdict_is_among_the_findings() {
+    let trials = [
+        Trial::MapHugetlb(SIZE),
+        Trial::ShmHugetlb(SIZE),
+        Trial::Hugetlbfs { directory: "/dev/hugepages".into(), size: SIZE },
+        Trial::MadviseThp,
+        Trial::CollapseOther,
+    ];
+    let answers = [refused("mmap", 12), refused("shmget", 1), refused("open", 13), refused("madvise", 22)];
+    let others = [Answer::Obtained, Answer::Killed(7), Answer::BasePages];
+    let answers = answers.into_iter().chain(others).map(Some);
+    for (kind, change) in cases() {
+        for answer in answers.clone().chain([None]) {
+            let mut facts = healthy();
+            change(&mut facts);
+            for trial in trials.clone() {
+                // Only a transparent huge page can turn out to be none.
+                let fits = answer != Some(Answer::BasePages) || trial == Trial::MadviseThp;
+                if let (Some(answer), None, true) = (answer, facts.answer(&trial), fits) {
+                    tried(&mut facts, trial, answer);
+                }
+            }
+            let diagnosis = Diagnosis::of(&facts);
+            for verdict in &diagnosis.verdicts {
+                let reasons = &verdict.because;
+                assert_eq!(reasons.is_empty(), verdict.outcome == Outcome::Works, "{verdict:?}");
+                let known = |id| diagnosis.findings.iter().any(|finding| finding.id == id);
+                assert!(reasons.iter().all(|id| known(*id)), "{}: {verdict:?}", kind.id);
+            }
+        }
+    }
+}
+
 fn verdict(facts: &Facts, way: &str) -> Verdict {
     let all = verdicts(facts);
     all.iter().find(|verdict| verdict.way.contains(way)).unwrap_or_else(|| panic!("{way}: {all:?}")).clone()

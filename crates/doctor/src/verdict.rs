@@ -87,7 +87,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether a trial failed in a way that nothing explains: the forecast said otherwise.
+/// The trials that failed in a way that nothing explains: the forecast said otherwise.
 pub(crate) fn unexplained(facts: &Facts) -> Vec<(Trial, Answer)> {
     let expected = |trial: &Trial| match trial {
         Trial::MapHugetlb(size) => Some(map_hugetlb(facts, *size)),
@@ -104,13 +104,22 @@ pub(crate) fn unexplained(facts: &Facts) -> Vec<(Trial, Answer)> {
         .trials
         .iter()
         .filter_map(|tried| Some((tried.trial.clone(), *tried.outcome.as_ref().ok()?)))
-        .filter(|(trial, answer)| {
-            *answer != Answer::Obtained
-                // Base pages for want of a free block are what THP promises, and not a refusal.
-                && *answer != Answer::BasePages
-                && expected(trial).is_some_and(|forecast| forecast.is_ok())
+        .filter(|(trial, answer)| match (end_of(*answer), expected(trial)) {
+            // Base pages for want of a free block are what THP promises, and not a refusal.
+            (None | Some(End::BasePages), _) | (_, None) => false,
+            (Some(end), Some(forecast)) => forecast.err().is_none_or(|cause| cause.end != end),
         })
         .collect()
+}
+
+/// How a trial ended; `None`: with a huge page.
+fn end_of(answer: Answer) -> Option<End> {
+    match answer {
+        Answer::Obtained => None,
+        Answer::BasePages => Some(End::BasePages),
+        Answer::Refused { errno, .. } => Some(End::Errno(errno)),
+        Answer::Killed(signal) => Some(End::Signal(signal)),
+    }
 }
 
 fn judge(
@@ -121,10 +130,7 @@ fn judge(
     answer: Option<Answer>,
 ) -> Verdict {
     let end = match answer {
-        Some(Answer::Obtained) => None,
-        Some(Answer::BasePages) => Some(End::BasePages),
-        Some(Answer::Refused { errno, .. }) => Some(End::Errno(errno)),
-        Some(Answer::Killed(signal)) => Some(End::Signal(signal)),
+        Some(answer) => end_of(answer),
         None => forecast.as_ref().err().map(|cause| cause.end),
     };
     let user = &facts.user.name;
@@ -145,7 +151,8 @@ fn judge(
             (vec![cause.kind.id], format!(" because {}", cause.clause))
         }
         (Some(End::BasePages), _) => {
-            let kind = &catalog::MEMORY_FRAGMENTED;
+            let short = facts.memory.is_short();
+            let kind = if short { &catalog::MEMORY_SHORT } else { &catalog::MEMORY_FRAGMENTED };
             (vec![kind.id], " because no huge page was free at that moment".into())
         }
         (Some(_), _) => {
@@ -324,6 +331,12 @@ fn thp(facts: &Facts, asked: bool) -> Forecast {
 pub(crate) fn collapse_should_work(facts: &Facts) -> bool {
     let enabled = facts.thp.as_ref().is_some_and(|thp| thp.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never);
     enabled && facts.thp_allowed != Some(false)
+}
+
+/// Whether a trial of madvise(MADV_HUGEPAGE) got base pages though no setting says so.
+pub(crate) fn none_was_free(facts: &Facts) -> bool {
+    facts.answer(&Trial::MadviseThp) == Some(Answer::BasePages)
+        && thp(facts, true).err().is_none_or(|cause| cause.end != End::BasePages)
 }
 
 /// process_madvise(MADV_COLLAPSE) on another process of the same user.

@@ -72,7 +72,7 @@ pub struct Lineage<T> {
 pub struct Cgroups {
     /// The hugetlb controller; one entry for each page size at each level.
     pub hugetlb: Option<Lineage<Vec<HugetlbCharge>>>,
-    /// The memory controller.
+    /// The memory controller. The usage leaves out inactive page cache, which gives way to a charge.
     pub memory: Option<Lineage<Charge>>,
     /// Whether hugetlb pages are charged to the memory controller as well
     /// (mount option `memory_hugetlb_accounting`, Linux 6.7).
@@ -293,13 +293,22 @@ fn hugetlb_charges(root: &KernelRoot, group: &Path, version: CgroupVersion) -> O
     (!charges.is_empty()).then_some(charges)
 }
 
-/// `memory.max` (2) or `memory.limit_in_bytes` (1) of a group; `None` where it has neither.
+/// `memory.max` (2) or `memory.limit_in_bytes` (1) of a group; `None` where it has neither. Inactive page cache
+/// is taken off the usage: the kernel drops it before it refuses a charge.
 fn memory_charge(root: &KernelRoot, group: &Path, version: CgroupVersion) -> Option<Charge> {
     let (limit, usage) = match version {
         CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         CgroupVersion::V2 => ("memory.max", "memory.current"),
     };
-    charge(root, &group.join(limit), &group.join(usage))
+    let mut charge = charge(root, &group.join(limit), &group.join(usage))?;
+    let cache = match version {
+        CgroupVersion::V1 => "total_inactive_file ",
+        CgroupVersion::V2 => "inactive_file ",
+    };
+    let statistics = root.read(group.join("memory.stat")).unwrap_or_default();
+    let cache = statistics.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok());
+    charge.usage = charge.usage.saturating_sub(Bytes(cache.unwrap_or(0)));
+    Some(charge)
 }
 
 fn charge(root: &KernelRoot, limit: &Path, usage: &Path) -> Option<Charge> {
@@ -355,6 +364,7 @@ mod tests {
             ("sys/fs/cgroup/app.slice/db.service/hugetlb.1GB.current", "0\n"),
             ("sys/fs/cgroup/app.slice/db.service/memory.max", "4096\n"),
             ("sys/fs/cgroup/app.slice/db.service/memory.current", "1000\n"),
+            ("sys/fs/cgroup/app.slice/db.service/memory.stat", "anon 500\ninactive_file 400\n"),
         ]);
         let groups = Cgroups::read(&root, None).unwrap();
         let hugetlb = groups.hugetlb.as_ref().unwrap();
@@ -366,7 +376,7 @@ mod tests {
         assert_eq!(groups.hugetlb_fault_room(PageSize::HUGE_2M), Some(Bytes::mib(4)));
         assert_eq!(groups.hugetlb_fault_room(PageSize::HUGE_1G), None);
         assert_eq!(groups.hugetlb_reservation_room(PageSize::HUGE_2M), None);
-        assert_eq!(groups.memory_room(), Some(Bytes(3096)));
+        assert_eq!(groups.memory_room(), Some(Bytes(4096 - (1000 - 400))));
         assert!(groups.hugetlb_fault_may_be_refused());
     }
 

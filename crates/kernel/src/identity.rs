@@ -171,9 +171,9 @@ pub fn in_user_namespace(root: &KernelRoot) -> bool {
     })
 }
 
-/// What says that this is a container, where it is one: a file that container managers leave, unless the
-/// process is in the machine's own process and control group namespaces. (Virtual machines made from a
-/// container's image keep the file.)
+/// What says that this is a container, where it is one: a mark that container managers leave, or a process
+/// namespace other than the machine's own. In the machine's own process and control group namespaces a mark
+/// does not count: virtual machines made from a container's image keep it.
 pub fn container(root: &KernelRoot) -> Option<String> {
     // PROC_PID_INIT_INO and PROC_CGROUP_INIT_INO of the kernel's include/linux/proc_ns.h.
     let initial = [("pid", "pid:[4026531836]"), ("cgroup", "cgroup:[4026531835]")];
@@ -192,7 +192,12 @@ pub fn container(root: &KernelRoot) -> Option<String> {
     // Set by systemd-nspawn, LXC and podman for the first process.
     let environment = root.read("proc/1/environ").unwrap_or_default();
     let mark = environment.split('\0').find(|entry| entry.starts_with("container="));
-    mark.map(|mark| format!("/proc/1/environ: {mark}"))
+    if let Some(mark) = mark {
+        return Some(format!("/proc/1/environ: {mark}"));
+    }
+    // Kubernetes leaves no mark, but a namespace like everybody.
+    let namespace = std::fs::read_link(root.path("proc/self/ns/pid")).ok()?;
+    (namespace != *initial[0].1).then(|| format!("/proc/self/ns/pid: {}", namespace.display()))
 }
 
 /// Whether SELinux is there and enforcing (selinux(8)).
@@ -232,9 +237,15 @@ mod tests {
         assert!(in_user_namespace(&root));
         fs::write(directory.path().join("proc/1/environ"), "TERM=x\0container=lxc\0").unwrap();
         assert_eq!(container(&root).as_deref(), Some("/proc/1/environ: container=lxc"));
+        fs::remove_file(directory.path().join("proc/1/environ")).unwrap();
+        assert_eq!(container(&root), None);
+        fs::create_dir_all(directory.path().join("proc/self/ns")).unwrap();
+        let namespace = directory.path().join("proc/self/ns/pid");
+        std::os::unix::fs::symlink("pid:[4026532000]", &namespace).unwrap();
+        assert_eq!(container(&root).as_deref(), Some("/proc/self/ns/pid: pid:[4026532000]"));
+        fs::remove_file(namespace).unwrap();
         fs::write(directory.path().join(".dockerenv"), "").unwrap();
         assert_eq!(container(&root).as_deref(), Some("/.dockerenv"));
-        fs::create_dir_all(directory.path().join("proc/self/ns")).unwrap();
         let link = |name: &str, to: &str| {
             std::os::unix::fs::symlink(to, directory.path().join("proc/self/ns").join(name)).unwrap();
         };

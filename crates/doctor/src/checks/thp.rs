@@ -3,7 +3,7 @@
 use crate::catalog;
 use crate::facts::Facts;
 use crate::finding::Finding;
-use megapage_kernel::probe::{Answer, Trial};
+use crate::verdict::none_was_free;
 use megapage_kernel::thp::{ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, path};
 use megapage_units::PageSize;
 
@@ -79,13 +79,10 @@ fn settings_findings(settings: &ThpSettings) -> Vec<Finding> {
 fn memory(facts: &Facts) -> Option<Finding> {
     let memory = &facts.memory;
     let available = format!("{} of {}", memory.available, memory.total);
-    if memory.available.0 < memory.total.0 / 20 {
+    if memory.is_short() {
         return Some(Finding::new(&catalog::MEMORY_SHORT, "MemAvailable", available));
     }
-    let enabled = facts.thp.as_ref().is_some_and(|thp| thp.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never);
-    let missed = facts.answer(&Trial::MadviseThp) == Some(Answer::BasePages)
-        && enabled
-        && facts.thp_allowed != Some(false);
+    let missed = none_was_free(facts);
     let scattered = memory.in_huge_blocks.is_some_and(|blocks| blocks.0 < memory.available.0 / 20);
     if !missed && !scattered {
         return None;
