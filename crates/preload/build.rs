@@ -2,9 +2,11 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/mimalloc.c");
+    println!("cargo:rerun-if-changed=src/interpose.c");
     println!("cargo:rerun-if-changed=vendor");
     cc::Build::new()
         .file("src/mimalloc.c")
+        .file("src/interpose.c")
         .include("vendor/mimalloc/include")
         .include("vendor/mimalloc/src")
         .opt_level(3)

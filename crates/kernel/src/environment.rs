@@ -60,6 +60,23 @@ pub fn remove_environment_variable(name: &str) {
     }
 }
 
+/// Copies the first item that `wanted` holds of, with a final NUL, out of the list in variable `name` (see
+/// [`remove_from_environment_list`]).
+pub fn environment_list_item<'a>(
+    name: &str,
+    wanted: impl Fn(&[u8]) -> bool,
+    buffer: &'a mut [u8; MAX_VALUE],
+) -> Option<&'a CStr> {
+    let entry = slot(name)?;
+    // SAFETY: the slot holds a C string of at least the name and '='.
+    let list = &unsafe { CStr::from_ptr(*entry) }.to_bytes()[name.len() + 1..];
+    let item = list.split(|&byte| byte == b':' || byte == b' ').find(|item| wanted(item))?;
+    let target = buffer.get_mut(..item.len() + 1)?;
+    target[..item.len()].copy_from_slice(item);
+    target[item.len()] = 0;
+    CStr::from_bytes_with_nul(target).ok()
+}
+
 /// Removes from the list in variable `name`, whose items are separated by colons or spaces (as
 /// LD_PRELOAD's, see ld.so(8)), every item that `unwanted` holds of; an empty list is removed whole.
 pub fn remove_from_environment_list(name: &str, unwanted: impl Fn(&[u8]) -> bool) {
@@ -111,6 +128,9 @@ mod tests {
             assert!(status.unwrap().success());
             return;
         }
+        let item = environment_list_item("LIST", |item| item.ends_with(b"unwanted.so"), &mut buffer);
+        assert_eq!(item, Some(c"/a/unwanted.so"));
+        assert_eq!(environment_list_item("LIST", |item| item == b"none", &mut buffer), None);
         remove_from_environment_list("LIST", |item| item.ends_with(b"unwanted.so"));
         remove_from_environment_list("ALL", |item| item.ends_with(b"unwanted.so"));
         remove_environment_variable("LAST");

@@ -39,8 +39,8 @@ mod user;
 
 pub use clock::process_cpu_time;
 pub use environment::{
-    MAX_VALUE, environment_is_ready, environment_variable, remove_environment_variable,
-    remove_from_environment_list,
+    MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
+    remove_environment_variable, remove_from_environment_list,
 };
 pub use heap::{
     Errno, ErrnoGuard, OwnedRange, allocate_words, huge_page, hugetlb_available, memory_available_and_total,

@@ -8,6 +8,7 @@
 //! loads it (ld.so(8), secure-execution mode).
 
 mod entry;
+mod interpose;
 mod lifecycle;
 mod primitives;
 mod returner;

@@ -1,9 +1,9 @@
 //! From the program's start to its end: the constructor, fork, and the handshake at exit.
 
-use crate::{HEAP, returner};
+use crate::{HEAP, interpose, returner};
 use megapage_kernel::{
-    Errno, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, remove_environment_variable,
-    remove_from_environment_list, set_errno,
+    Errno, MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
+    remove_environment_variable, remove_from_environment_list, set_errno,
 };
 use megapage_memory::{
     CHILDREN_VARIABLE, Config, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
@@ -13,6 +13,8 @@ use std::os::raw::{c_int, c_long, c_void};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// Where ld.so(8) finds the library.
+const PRELOAD: &str = "LD_PRELOAD";
 /// The file name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage.so";
 /// How often and how many times the exit handler looks for the launcher's answer: at most 100 ms.
@@ -64,28 +66,48 @@ fn figure(value: &std::ffi::CStr) -> Option<u64> {
 /// Before the program's own constructors and `main`, with one thread.
 extern "C" fn start() {
     configure();
+    interpose::find_real();
+    real_fork();
     let mut buffer = [0; MAX_VALUE];
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
     {
         HEAP.attach_ledger(words, std::process::id());
     }
-    let for_children = environment_variable(CHILDREN_VARIABLE, &mut buffer) == Some(c"1");
-    // Children never share this process's ledger.
-    remove_environment_variable(LEDGER_VARIABLE);
-    if !for_children {
-        for name in
-            [HEAP_VARIABLE, RETURN_AFTER_VARIABLE, POPULATE_VARIABLE, SHORT_BELOW_VARIABLE, CHILDREN_VARIABLE]
-        {
-            remove_environment_variable(name);
-        }
-        remove_from_environment_list("LD_PRELOAD", |item| {
-            item.rsplit(|&byte| byte == b'/').next() == Some(LIBRARY)
-        });
-    }
-    real_fork();
+    leave_environment();
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
+}
+
+/// Takes what brought the library here out of the environment, and keeps it for this process's own exec.
+fn leave_environment() {
+    let mut buffer = [0; MAX_VALUE];
+    let for_children = environment_variable(CHILDREN_VARIABLE, &mut buffer) == Some(c"1");
+    let variables: &[&str] = if for_children {
+        &[LEDGER_VARIABLE]
+    } else {
+        &[
+            LEDGER_VARIABLE,
+            HEAP_VARIABLE,
+            RETURN_AFTER_VARIABLE,
+            POPULATE_VARIABLE,
+            SHORT_BELOW_VARIABLE,
+            CHILDREN_VARIABLE,
+        ]
+    };
+    for name in variables {
+        if let Some(value) = environment_variable(name, &mut buffer) {
+            interpose::remember(name, value);
+            remove_environment_variable(name);
+        }
+    }
+    if !for_children {
+        let is_library = |item: &[u8]| item.rsplit(|&byte| byte == b'/').next() == Some(LIBRARY);
+        if let Some(own) = environment_list_item(PRELOAD, is_library, &mut buffer) {
+            interpose::remember(PRELOAD, own);
+        }
+        remove_from_environment_list(PRELOAD, is_library);
+    }
 }
 
 /// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
