@@ -96,7 +96,10 @@ fn a_user_who_may_not_is_told_so() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = directory.path().join("megapage");
-    fs::copy(env!("CARGO_BIN_EXE_megapage"), &copy).unwrap();
+    // By another process: a child that a test beside this one forks would inherit the descriptor that writes the
+    // copy, and nothing can be executed while that is open.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_megapage")).arg(&copy).status().unwrap();
+    assert!(copied.success());
     let nobody = |arguments: &[&str]| {
         Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
