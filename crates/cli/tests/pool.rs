@@ -134,6 +134,27 @@ fn a_user_who_may_not_is_told_so() {
     assert!(persist.err.contains("run as root (sudo)"), "{}", persist.err);
 }
 
+/// As in a container: the kernel's files are there and cannot be written, not even by root.
+#[test]
+fn a_read_only_sys_is_named() {
+    if !require_root() {
+        return;
+    }
+    let directory = hugetlb::path(PageSize::HUGE_2M, PoolScope::Machine, hugetlb::PoolFile::Pages);
+    let top = directory.split('/').next().unwrap();
+    let script = format!("mount -o remount,bind,ro /{top} && exec \"$0\" pool set 2m=+1");
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_megapage")])
+        .output();
+    let Ok(output) = output else {
+        skip("needs unshare (util-linux)");
+        return;
+    };
+    let said = said(output);
+    assert_eq!(said.status, 2, "{}", said.err);
+    assert!(said.err.contains("nr_hugepages: read-only; set pools on the host"), "{}", said.err);
+}
+
 #[test]
 fn lists_fit_the_width_and_name_every_user() {
     for name in ["two-nodes-by-hand", "linux-6.18-one-node"] {
