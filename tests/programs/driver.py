@@ -33,6 +33,8 @@ import sys
 import tempfile
 import time
 
+import table
+
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 
@@ -75,6 +77,7 @@ class Case:
         self.modes = header["modes"].split()
         self.seconds = int(header.get("seconds", "120"))
         self.needs = header.get("needs", "").split()
+        self.shown_version = ""
         for mode in self.modes:
             if mode not in MODES:
                 sys.exit(f"driver: {path}: unknown mode '{mode}'; there are {', '.join(MODES)}")
@@ -241,10 +244,10 @@ def main():
         # Also readable by the user that a case runs its program as.
         shutil.copytree(HERE / "src", scratch / "src")
         for case in cases:
-            version = case.version()
+            case.shown_version = case.version()
             modes = [m for m in arguments.mode or case.modes if m == "plain" or m in case.modes]
             for mode in modes:
-                if version:
+                if case.shown_version:
                     result = run(case, mode, scratch)
                 else:
                     result = Result(case, mode, "skipped", f"not installed (no answer from: {case.version_command})")
@@ -253,9 +256,7 @@ def main():
                 results.append(result)
                 report_line(result)
         if arguments.table:
-            import table
-
-            arguments.table.write_text(table.markdown(results))
+            arguments.table.write_text(table.markdown(results, POOL_PAGES * 2))
     finally:
         if arguments.keep:
             print(f"kept {scratch}", file=sys.stderr)

@@ -1,6 +1,6 @@
 # program: OpenJDK (HotSpot)
 # version: java --version
-# modes: default runtime outside preload-thp
+# modes: default runtime outside
 # seconds: 150
 mkdir -p "$SCRATCH/java"
 [ -e "$SCRATCH/java/Work.class" ] || javac -d "$SCRATCH/java" "$SRC/Work.java"
