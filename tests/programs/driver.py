@@ -26,6 +26,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -83,12 +84,15 @@ class Case:
                 sys.exit(f"driver: {path}: unknown mode '{mode}'; there are {', '.join(MODES)}")
 
     def version(self):
-        """The first line that names a version; empty where the program is not installed."""
+        """Its version as it names it; empty where the program is not installed."""
         shown = subprocess.run(
             ["bash", "-c", self.version_command], capture_output=True, text=True, errors="replace"
         )
         lines = (shown.stdout + shown.stderr).strip().splitlines()
-        return lines[0].strip() if shown.returncode == 0 and lines else ""
+        if shown.returncode != 0 or not lines:
+            return ""
+        figure = re.search(r"v?\d+(\.\w+)+", re.sub(r"\(.*?\)", "", lines[0]))
+        return figure.group() if figure else lines[0].strip()
 
 
 class Result:

@@ -1,5 +1,5 @@
 # program: program that defines its own malloc (C)
 # version: gcc --version
-# modes: default preload-thp outside
+# modes: default outside
 cc -O1 -fno-builtin -o own-malloc "$SRC/own-malloc.c" -w
 "$RUN" ./own-malloc

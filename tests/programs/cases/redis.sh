@@ -1,6 +1,6 @@
 # program: Redis: redis-benchmark, BGSAVE, AOF rewrite, kill -9 and reload, data compared
 # version: redis-server --version
-# modes: default preload-2m preload-thp tunable outside
+# modes: default preload-2m preload-thp outside
 # seconds: 120
 cli() { redis-cli -s "$WORK/redis.sock" "$@"; }
 start() {
