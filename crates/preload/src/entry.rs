@@ -2,6 +2,11 @@
 //!
 //! They are written out because a Rust dynamic library exports only Rust's own symbols. Each is a jump to
 //! mimalloc. C++'s `operator new` and `delete` reach us through libstdc++, which calls malloc and free.
+//!
+//! File-level obligation: an export has the signature and the contract of the C function whose name it bears; a
+//! pointer from the program is passed on to mimalloc unread.
+
+#![allow(unsafe_code)]
 
 use crate::returner;
 use megapage_kernel::{ErrnoGuard, set_errno};

@@ -2,6 +2,10 @@
 //!
 //! Each export is a bare jump: it leaves every argument (variadic ones too) and the return address as they
 //! are, by which dlopen(3) finds its caller.
+//!
+//! File-level obligation: an export only jumps, so that what it jumps to sees the caller's call unchanged.
+
+#![allow(unsafe_code)]
 
 use std::arch::naked_asm;
 use std::ffi::CStr;

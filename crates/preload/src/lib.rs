@@ -7,6 +7,8 @@
 //! standard says; the program's children get no trace of the library unless asked; a setuid program never
 //! loads it (ld.so(8), secure-execution mode).
 
+#![deny(unsafe_code)]
+
 mod entry;
 mod interpose;
 mod lifecycle;

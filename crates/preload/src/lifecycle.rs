@@ -1,4 +1,9 @@
 //! From the program's start to its end: the constructor, fork, and the handshake at exit.
+//!
+//! File-level obligation: what is registered with the loader or the C library is a function of this library,
+//! which is never unloaded, and has the signature that the registration wants.
+
+#![allow(unsafe_code)]
 
 use crate::{HEAP, interpose, returner};
 use megapage_kernel::{

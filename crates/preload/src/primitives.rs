@@ -1,4 +1,9 @@
 //! What mimalloc's OS layer calls (see src/mimalloc.c, and prim.h for the contract of each).
+//!
+//! File-level obligation: each function has the signature that src/mimalloc.c declares and keeps the contract of
+//! the primitive in prim.h; ranges come from mimalloc, which owns them.
+
+#![allow(unsafe_code)]
 
 use crate::{HEAP, lifecycle, returner};
 use std::os::raw::{c_int, c_void};

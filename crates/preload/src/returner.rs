@@ -4,6 +4,11 @@
 //! it. So a process whose heap has outgrown [`THRESHOLD`] gets one thread, which blocks every signal, wakes
 //! once per delay and purges what has expired. It ends when the heap has become small. With
 //! `--return-after never` there is none.
+//!
+//! File-level obligation: the thread is detached and runs a function of this library, which is never unloaded;
+//! it shares nothing with the rest but atomics.
+
+#![allow(unsafe_code)]
 
 use crate::HEAP;
 use megapage_kernel::Lock;
