@@ -113,13 +113,15 @@ fn free_most(objects: &mut Objects, run_length: usize, random: &mut Random) {
 
 fn wait(options: Options, random: &mut Random) {
     const STEP: Duration = Duration::from_millis(10);
-    let start = Instant::now();
+    let (start, mut step) = (Instant::now(), 0);
     while let Some(left) = options.wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
         if options.trickle {
-            for _ in 0..8 {
-                drop(black_box(small_object(small_words(random), 0)));
-            }
-            drop(black_box(small_object((64 << 10) / 8, 0)));
+            let batch: Vec<_> = (0..64).map(|_| small_object(small_words(random), 0)).collect();
+            drop(black_box(batch));
+            // 64 KiB to 2 MiB in turn: some allocators look at what they could give back only when something
+            // large is freed.
+            drop(black_box(small_object(((64 << 10) << (step % 6)) / 8, 0)));
+            step += 1;
         }
         std::thread::sleep(STEP.min(left));
     }
