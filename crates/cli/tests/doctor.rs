@@ -260,6 +260,21 @@ fn a_program_is_looked_at() {
 }
 
 #[test]
+fn rights_that_a_program_gives_are_seen_from_the_user() {
+    if !require_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("privileged");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let of =
+        |user| json(&doctor(&["--user", user, "--for", program.to_str().unwrap(), "--only-read", "--json"]));
+    assert!(has_finding(&of("nobody"), "program-privileged"));
+    assert!(!has_finding(&of("root"), "program-privileged"), "it is root's program");
+}
+
+#[test]
 fn the_human_form_fits_a_terminal() {
     let output = doctor(&["--user", "nobody", "--for", "sh", "--only-read"]);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -11,7 +11,7 @@ use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp::ThpSettings;
 use megapage_kernel::{KernelError, KernelRoot, glibc, meminfo};
-use megapage_launch::program::{InspectError, Program};
+use megapage_launch::program::{InspectError, Program, privilege_for};
 use megapage_units::{Bytes, PageSize, Pid};
 use std::ffi::OsString;
 use std::fs;
@@ -70,7 +70,11 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     let user = user(request.user.as_deref(), &own)?;
     // Looked at before anything is tried: a misspelt name should cost nothing.
     let program = request.program.as_ref().map(Program::inspect).transpose();
-    let program = program.map_err(GatherError::Program)?;
+    let program = program.map_err(GatherError::Program)?.map(|program| Program {
+        // What counts is what this user lacks, not what the caller does.
+        privilege: privilege_for(&program.executable, user.uid, user.gid),
+        ..program
+    });
     let running = if user.is_caller { None } else { running_as(root, &user) };
     let (subject, limits) = match running {
         Some((pid, limits)) => (Some(pid), Some(limits)),

@@ -394,6 +394,8 @@ fn cap_ipc_lock_counts_outside_of_user_namespaces_only() {
     let segment = verdict(&facts, "SHM_HUGETLB");
     assert_eq!(segment.errno, Some(1));
     assert!(segment.sentence.contains("user namespace"), "{}", segment.sentence);
+    let outside = verdict(&facts, "another process");
+    assert_eq!((outside.errno, &outside.because[..]), (Some(1), &["outside-not-permitted"][..]));
 }
 
 #[test]

@@ -348,6 +348,10 @@ fn outside(facts: &Facts) -> Forecast {
         let clause = "the user lacks CAP_SYS_NICE";
         return cause(End::Errno(EPERM), &catalog::OUTSIDE_NOT_PERMITTED, clause);
     }
+    if facts.confinement.user_namespace {
+        let clause = "CAP_SYS_NICE holds in a user namespace only";
+        return cause(End::Errno(EPERM), &catalog::OUTSIDE_NOT_PERMITTED, clause);
+    }
     match facts.answer(&Trial::CollapseOther) {
         Some(Answer::Refused { errno: errno @ (EINVAL | ENOSYS), .. }) if collapse_should_work(facts) => {
             cause(End::Errno(errno), &catalog::COLLAPSE_UNSUPPORTED, "this kernel does not have it")

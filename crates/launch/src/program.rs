@@ -439,15 +439,20 @@ fn check_runnable(path: &Path) -> Result<(), InspectError> {
 /// What the kernel would grant beyond the caller's rights. A mount with `nosuid` grants nothing; that is not
 /// looked at, and costs the preload where it applies.
 fn privilege_of(path: &Path) -> Option<Privilege> {
+    privilege_for(path, megapage_kernel::effective_uid(), megapage_kernel::effective_gid())
+}
+
+/// The rights that a process of user `uid` and group `gid` gets from executing this file, and lacks otherwise.
+pub fn privilege_for(path: &Path, uid: u32, gid: u32) -> Option<Privilege> {
     let metadata = fs::metadata(path).ok()?;
-    let (mode, own) = (metadata.permissions().mode(), megapage_kernel::effective_uid());
-    if mode & 0o4000 != 0 && metadata.uid() != own {
+    let mode = metadata.permissions().mode();
+    if mode & 0o4000 != 0 && metadata.uid() != uid {
         return Some(Privilege::SetUser(metadata.uid()));
     }
     // Without the group-execute bit, set-group-ID marks mandatory locking, not a program.
-    if mode & 0o2010 == 0o2010 && metadata.gid() != megapage_kernel::effective_gid() {
+    if mode & 0o2010 == 0o2010 && metadata.gid() != gid {
         return Some(Privilege::SetGroup(metadata.gid()));
     }
     // root has every capability already.
-    (own != 0 && exec::has_file_capabilities(path).unwrap_or(false)).then_some(Privilege::Capabilities)
+    (uid != 0 && exec::has_file_capabilities(path).unwrap_or(false)).then_some(Privilege::Capabilities)
 }

@@ -18,9 +18,10 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     {
         findings.push(Finding::new(&catalog::COLLAPSE_UNSUPPORTED, collapse, answer));
     }
-    if !facts.user.capabilities.sys_nice() {
+    let has_nice = facts.user.capabilities.sys_nice();
+    if !has_nice || facts.confinement.user_namespace {
         let source = format!("CAP_SYS_NICE of user {}", facts.user.name);
-        let mut finding = Finding::new(&catalog::OUTSIDE_NOT_PERMITTED, source, "no");
+        let mut finding = Finding::new(&catalog::OUTSIDE_NOT_PERMITTED, source, capability_text(has_nice));
         if let Some(answer) = facts.answer(&Trial::CollapseOther) {
             finding = finding.and(collapse, describe(answer));
         }
@@ -34,6 +35,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(&catalog::REFUSED_UNEXPLAINED, trial_text(&trial), describe(answer)));
     }
     findings
+}
+
+/// A capability that does not count: it is missing, or it holds in a user namespace only.
+pub(super) fn capability_text(is_there: bool) -> &'static str {
+    if is_there { "in a user namespace only" } else { "no" }
 }
 
 fn trial_text(trial: &Trial) -> String {

@@ -1,5 +1,6 @@
 //! What the user may do, and the limits that the user's processes run with.
 
+use super::kernel::capability_text;
 use crate::catalog;
 use crate::facts::Facts;
 use crate::finding::{Finding, describe};
@@ -61,7 +62,7 @@ fn shm(facts: &Facts) -> Option<Finding> {
         group.map_or("no such setting".into(), |group| group.to_string()),
     )
     .and(format!("groups of user {}", user.name), list(&user.groups))
-    .and("CAP_IPC_LOCK", if user.capabilities.ipc_lock() { "in a user namespace only" } else { "no" })
+    .and("CAP_IPC_LOCK", capability_text(user.capabilities.ipc_lock()))
     .fill("USER", &user.name)
     .fill("GID", &user.gid.to_string());
     if let Some(answer) = answer {
