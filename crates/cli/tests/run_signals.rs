@@ -90,3 +90,15 @@ fn usr1_makes_a_report_while_the_program_runs() {
     assert_eq!(read().unwrap()["running"], false);
     assert_eq!(read().unwrap()["totals"]["ended"]["status"], 3);
 }
+
+#[test]
+fn ignored_signals_stay_ignored_and_the_status_is_not_lost() {
+    // As under nohup, and under a parent that ignores SIGCHLD.
+    let launcher = env!("CARGO_BIN_EXE_megapage");
+    let inner = "trap '' HUP CHLD; exec \"$0\" run -- sh -c 'echo ready; read line; exit 6'";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", inner, launcher]).env("MEGAPAGE_LIBRARY", library());
+    let child = start(command);
+    signal(child.id(), "HUP");
+    assert_eq!(status(&finish(child)), 6);
+}

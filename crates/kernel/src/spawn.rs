@@ -44,7 +44,8 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks `numbers` in the calling thread and receives them. Call it before any other thread is started.
-    /// A signal that is ignored stays ignored.
+    /// A signal that is ignored stays ignored, but for SIGCHLD: with it ignored the kernel would collect the
+    /// children itself, and their status would be lost.
     pub fn take(numbers: &[i32]) -> io::Result<Signals> {
         let mut set = empty_set();
         for &number in numbers {
@@ -52,6 +53,10 @@ impl Signals {
             if unsafe { libc::sigaddset(&mut set, number) } != 0 {
                 return Err(io::Error::last_os_error());
             }
+        }
+        if numbers.contains(&libc::SIGCHLD) {
+            // SAFETY: the default disposition runs no code of ours.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
         let mut former = empty_set();
         // SAFETY: both sets are initialised and live through the call.

@@ -338,7 +338,7 @@ fn apply_preload(
     let Ok(library) = &machine.library else { return };
     plan.heap = accepted.heap;
     let mut list = library.clone().into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+    if let Some(others) = machine.variable("LD_PRELOAD") {
         list.push(":");
         list.push(others);
     }

@@ -88,3 +88,55 @@ fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(hugetlb_2m: u64, thp: u64, base: u64) -> Moment {
+        let mib = |n: u64| n << 20;
+        let heap = Backed {
+            hugetlb_2m_bytes: mib(hugetlb_2m),
+            thp_bytes: mib(thp),
+            base_bytes: mib(base),
+            total_bytes: mib(hugetlb_2m + thp + base),
+            ..Backed::default()
+        };
+        Moment { at_ms: 0, age_ms: 0, resident: heap, anonymous: heap, heap: Some(heap), swapped_bytes: 0 }
+    }
+
+    #[test]
+    fn each_kind_is_measured_by_its_own_pages() {
+        let thp = moment(0, 100, 0);
+        assert_eq!(short_of("end", &thp, Heap::Thp, true), None);
+        assert_eq!(short_of("end", &thp, Heap::Auto, true), None);
+        let said = short_of("end", &thp, Heap::Huge2M, true).unwrap();
+        assert_eq!(said, "at the end, 100 MiB of the heap's 100 MiB were not on hugetlb pages");
+        let hugetlb = moment(100, 0, 0);
+        assert_eq!(short_of("end", &hugetlb, Heap::Huge2M, true), None);
+        assert!(short_of("end", &hugetlb, Heap::Huge1G, true).unwrap().contains("1 GiB hugetlb pages"));
+    }
+
+    #[test]
+    fn a_little_on_base_pages_is_allowed() {
+        assert_eq!(short_of("end", &moment(0, 0, 8), Heap::Auto, true), None, "a small program");
+        assert!(short_of("end", &moment(0, 0, 9), Heap::Auto, true).is_some());
+        assert_eq!(short_of("end", &moment(0, 950, 50), Heap::Thp, true), None, "one in twenty");
+        assert!(short_of("end", &moment(0, 949, 51), Heap::Thp, true).is_some());
+    }
+
+    #[test]
+    fn a_preloaded_heap_answers_for_itself_alone() {
+        let mut small = moment(0, 0, 50);
+        small.heap = None;
+        assert_eq!(short_of("end", &small, Heap::Auto, true), None);
+        assert!(short_of("end", &small, Heap::Auto, false).is_some());
+    }
+
+    #[test]
+    fn reasons_matter_by_what_was_asked() {
+        assert!(!matters("too-small", Heap::Huge1G));
+        assert!(matters("pool-short-2m", Heap::Huge2M) && !matters("pool-short-2m", Heap::Auto));
+        assert!(matters("thp-off", Heap::Auto) && matters("other", Heap::Thp));
+    }
+}

@@ -281,7 +281,11 @@ impl Running<'_> {
 
     /// Signals of the kernel and of the program itself go to the whole process group: it has them already.
     fn forward(&mut self, signal: Signal) {
-        self.stop_asked = signal.number == signal::SIGTSTP;
+        match signal.number {
+            signal::SIGTSTP => self.stop_asked = true,
+            signal::SIGCONT => self.stop_asked = false,
+            _ => {}
+        }
         if signal.sender.is_some_and(|sender| sender != self.pid) {
             // It can only fail because the program has just ended.
             let _ = spawn::send_signal(self.pid, signal.number);

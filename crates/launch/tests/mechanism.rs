@@ -1,0 +1,236 @@
+//! The choice of mechanisms, on made-up programs and machines.
+
+use megapage_launch::machine::Machine;
+use megapage_launch::mechanism::{Plan, Refusal, choose};
+use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
+use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter};
+use megapage_units::Bytes;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+fn program() -> Program {
+    Program {
+        path: "/bin/program".into(),
+        executable: "/bin/program".into(),
+        script_arguments: Vec::new(),
+        machine: "x86-64".into(),
+        native: true,
+        position_independent: true,
+        linkage: Linkage::Glibc,
+        heap_tunable: true,
+        privilege: None,
+        runtime: None,
+        allocator: None,
+        private_allocation: None,
+        forks: Vec::new(),
+        libraries: Vec::new(),
+        missing: Vec::new(),
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        library: Ok(PathBuf::from("/lib/libmegapage.so")),
+        thp: Ok(()),
+        collapse_off: false,
+        pool_2m: Bytes::gib(1),
+        pool_1g: Bytes::ZERO,
+        hugetlb_may_be_refused: false,
+        promotion_lacks: None,
+        may_trace_others: true,
+        environment: BTreeMap::new(),
+    }
+}
+
+fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
+    Request {
+        program: "program".into(),
+        arguments: Vec::new(),
+        heap,
+        mechanism,
+        require: false,
+        return_after: ReturnAfter::default(),
+        children: false,
+        watched: true,
+    }
+}
+
+fn auto(program: &Program, machine: &Machine) -> Plan {
+    choose(program, &request(Heap::Auto, None), machine).unwrap()
+}
+
+fn variable(plan: &Plan, name: &str) -> Option<String> {
+    let found = plan.environment.iter().find(|(own, _)| own == name)?;
+    Some(found.1.to_string_lossy().into_owned())
+}
+
+fn reason(plan: &Plan, mechanism: Mechanism) -> &str {
+    &plan.considered.iter().find(|it| it.mechanism == mechanism).unwrap().reason
+}
+
+fn fork() -> Import {
+    Import { symbol: "fork".into(), file: "/bin/program".into() }
+}
+
+#[test]
+fn a_plain_program_gets_the_preload_and_the_whole_chain() {
+    let plan = auto(&program(), &machine());
+    assert_eq!((plan.used(), plan.heap), (vec![Mechanism::Preload], Heap::Auto));
+    assert_eq!(variable(&plan, "MEGAPAGE_HEAP").as_deref(), Some("auto"));
+    assert_eq!(variable(&plan, "MEGAPAGE_RETURN_AFTER_MS").as_deref(), Some("1000"));
+    assert_eq!(variable(&plan, "MEGAPAGE_POPULATE").as_deref(), Some("0"));
+    assert_eq!(variable(&plan, "MEGAPAGE_CHILDREN"), None);
+    assert!(variable(&plan, "LD_PRELOAD").unwrap().starts_with("/lib/libmegapage.so"));
+    assert_eq!(plan.considered.len(), 4, "a reason for each");
+}
+
+#[test]
+fn populating_is_asked_where_a_fault_may_be_refused() {
+    let limited = Machine { hugetlb_may_be_refused: true, ..machine() };
+    assert_eq!(variable(&auto(&program(), &limited), "MEGAPAGE_POPULATE").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_program_that_forks_gets_thp_unless_asked_otherwise() {
+    let forking = Program { forks: vec![fork()], ..program() };
+    let plan = auto(&forking, &machine());
+    assert_eq!(plan.heap, Heap::Thp);
+    assert!(reason(&plan, Mechanism::Preload).contains("/bin/program imports fork"));
+    let plan = choose(&forking, &request(Heap::Huge2M, None), &machine()).unwrap();
+    assert_eq!(plan.heap, Heap::Huge2M);
+}
+
+#[test]
+fn what_the_preload_cannot_reach_falls_to_the_next_mechanism() {
+    let cases: [(Program, &str, Vec<Mechanism>); 7] = [
+        (Program { linkage: Linkage::Static, ..program() }, "statically linked", vec![Mechanism::Tunable]),
+        (
+            Program { linkage: Linkage::Static, heap_tunable: false, ..program() },
+            "statically linked",
+            vec![Mechanism::Outside],
+        ),
+        (
+            Program { linkage: Linkage::Musl, heap_tunable: false, ..program() },
+            "musl",
+            vec![Mechanism::Outside],
+        ),
+        (
+            Program { allocator: Some(Allocator::InExecutable), ..program() },
+            "defines malloc itself",
+            vec![Mechanism::Outside],
+        ),
+        (
+            Program {
+                allocator: Some(Allocator::Library("libjemalloc.so.2".into())),
+                private_allocation: Some(Import { symbol: "mallocx".into(), file: "/bin/program".into() }),
+                ..program()
+            },
+            "imports mallocx",
+            vec![Mechanism::Outside],
+        ),
+        (
+            Program { privilege: Some(Privilege::SetUser(7)), ..program() },
+            "set-user-ID to user 7",
+            vec![Mechanism::Outside],
+        ),
+        (Program { runtime: Some(Runtime::Go), ..program() }, "Go does not take", vec![Mechanism::Outside]),
+    ];
+    for (program, expected, used) in cases {
+        let plan = auto(&program, &machine());
+        assert!(reason(&plan, Mechanism::Preload).contains(expected), "{plan:?}");
+        assert_eq!(plan.used(), used, "{expected}");
+        assert_eq!(variable(&plan, "LD_PRELOAD"), None);
+        let forced = choose(&program, &request(Heap::Auto, Some(Mechanism::Preload)), &machine());
+        assert!(matches!(forced, Err(Refusal::NotApplicable { .. })), "{forced:?}");
+    }
+    let replaced = Program { allocator: Some(Allocator::Library("libjemalloc.so.2".into())), ..program() };
+    let plan = auto(&replaced, &machine());
+    assert!(reason(&plan, Mechanism::Preload).contains("in place of libjemalloc.so.2's"));
+}
+
+#[test]
+fn without_the_right_to_promote_a_static_program_runs_as_it_is() {
+    let fixed = Program { linkage: Linkage::Static, heap_tunable: false, ..program() };
+    let plain = Machine { promotion_lacks: Some("CAP_SYS_NICE".into()), ..machine() };
+    let plan = auto(&fixed, &plain);
+    assert_eq!((plan.used(), plan.environment.len()), (vec![], 0));
+    assert!(plan.notes[0].contains("no mechanism applies"));
+    let required = Request { require: true, ..request(Heap::Auto, None) };
+    let refused = choose(&fixed, &required, &plain).unwrap_err();
+    assert!(refused.to_string().starts_with("--require: no mechanism applies (runtime: "), "{refused}");
+}
+
+#[test]
+fn the_tunable_says_what_glibc_does() {
+    let plan = choose(&program(), &request(Heap::Auto, Some(Mechanism::Tunable)), &machine()).unwrap();
+    assert_eq!(variable(&plan, "GLIBC_TUNABLES").as_deref(), Some("glibc.malloc.hugetlb=1"));
+    let plan = choose(&program(), &request(Heap::Huge2M, Some(Mechanism::Tunable)), &machine()).unwrap();
+    assert_eq!(variable(&plan, "GLIBC_TUNABLES").as_deref(), Some("glibc.malloc.hugetlb=2"));
+    let mut others = machine();
+    others.environment.insert("GLIBC_TUNABLES".into(), "glibc.malloc.check=1".into());
+    let plan = choose(&program(), &request(Heap::Thp, Some(Mechanism::Tunable)), &others).unwrap();
+    assert_eq!(
+        variable(&plan, "GLIBC_TUNABLES").as_deref(),
+        Some("glibc.malloc.check=1:glibc.malloc.hugetlb=1")
+    );
+}
+
+#[test]
+fn runtimes_combine_with_what_reaches_the_rest() {
+    let of = |runtime| Program { runtime: Some(runtime), forks: vec![fork()], ..program() };
+    let plan = auto(&of(Runtime::Python), &machine());
+    assert_eq!(plan.used(), [Mechanism::Runtime, Mechanism::Preload]);
+    assert_eq!(variable(&plan, "PYTHONMALLOC").as_deref(), Some("malloc"));
+    let plan = auto(&of(Runtime::Node), &machine());
+    assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
+    let plan = auto(&of(Runtime::Php), &machine());
+    assert_eq!(plan.used(), [Mechanism::Runtime]);
+    assert!(reason(&plan, Mechanism::Preload).contains("RTLD_DEEPBIND"));
+
+    let java = Program { path: "/usr/bin/java".into(), ..of(Runtime::Jvm) };
+    let plan = auto(&java, &machine());
+    assert_eq!(
+        (plan.used(), plan.arguments.clone()),
+        (vec![Mechanism::Runtime], vec!["-XX:+UseTransparentHugePages".to_string()])
+    );
+    let sized = Request { arguments: vec!["-Xmx512m".into()], ..request(Heap::Auto, None) };
+    let plan = choose(&java, &sized, &machine()).unwrap();
+    assert_eq!(plan.arguments[0], "-XX:+UseLargePages", "1 GiB of pool holds 512 MiB and what is besides");
+    let sized = Request { arguments: vec!["-Xmx513m".into()], ..request(Heap::Huge2M, None) };
+    let plan = choose(&java, &sized, &machine()).unwrap();
+    assert_eq!(plan.arguments, ["-XX:+UseTransparentHugePages"], "the pool is too short");
+    let tool = Program { path: "/usr/bin/javac".into(), ..java };
+    assert_eq!(auto(&tool, &machine()).arguments, ["-J-XX:+UseTransparentHugePages"]);
+}
+
+#[test]
+fn what_the_machine_cannot_give_is_refused_when_required() {
+    let bare = Machine {
+        pool_2m: Bytes::ZERO,
+        thp: Err("set to 'never'".into()),
+        promotion_lacks: Some("CAP_SYS_NICE".into()),
+        ..machine()
+    };
+    for (heap, expected) in [
+        (Heap::Auto, "set to 'never', and the hugetlb pools have no page available"),
+        (Heap::Thp, "set to 'never'"),
+        (Heap::Huge2M, "the pool of 2m pages has none available"),
+        (Heap::Huge1G, "the pool of 1g pages has none available"),
+    ] {
+        let required = Request { require: true, ..request(heap, None) };
+        let refused = choose(&program(), &required, &bare).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+        choose(&program(), &request(heap, None), &bare).expect("not required: it runs on what there is");
+    }
+    // A collapse does not ask the settings.
+    let able = Machine { promotion_lacks: None, ..bare };
+    let required = Request { require: true, ..request(Heap::Thp, None) };
+    let plan = choose(&program(), &required, &able).unwrap();
+    assert!(plan.uses(Mechanism::Outside), "{plan:?}");
+}
+
+#[test]
+fn nothing_asked_is_nothing_done() {
+    let plan = choose(&program(), &request(Heap::None, None), &machine()).unwrap();
+    assert_eq!((plan.used(), plan.environment.len(), plan.arguments.len()), (vec![], 0, 0));
+}
