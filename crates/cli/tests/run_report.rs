@@ -196,15 +196,26 @@ fn an_attached_process_is_promoted_proved_and_left_unharmed() {
 }
 
 #[test]
-fn a_program_that_execs_another_is_told_of() {
+fn a_program_that_execs_another_takes_the_library_along() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
-    let command = format!("exec {program} 64 64");
-    let child = start(run(&["--report", "-", "--", "sh", "-c", &command]));
+    let Some(fixed) = heap_program(directory.path(), "fixed", &["-static"]) else { return };
+    if !thp_is_on() {
+        return;
+    }
+    let notes = |report: &serde_json::Value| report["notes"].to_string();
+    let exec = |program: &str| format!("exec {program} 64 64");
+    let (status, report, _) = heap_report(&["--heap", "thp"], &["sh", "-c", &exec(&program)]);
+    assert_eq!(status, 3, "{report:#}");
+    assert!(mib(&report, "end.heap.thp_bytes") >= 32, "{report:#}");
+    assert!(notes(&report).contains("has replaced itself by"), "{report:#}");
+
+    // A static program leaves it behind, and is said to.
+    let child = start(run(&["--json", "--report", "-", "--", "sh", "-c", &exec(&fixed)]));
     std::thread::sleep(std::time::Duration::from_millis(1300));
-    let said = text(&finish(child).stdout);
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("has replaced itself by") && said.contains("add --children"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&finish(child).stdout).unwrap();
+    assert!(notes(&report).contains("which the preloaded library cannot reach"), "{report:#}");
+    assert!(report["not_obtained"].to_string().contains("does not report"), "{report:#}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_testing::{PoolGuard, is_root, skip};
 use megapage_units::PageSize;
-use run_support::*;
+use run_support::{status as status_of, *};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -125,6 +125,15 @@ fn php_gets_its_switch() {
     assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
     assert!(verdict(&report, "runtime").1.contains("USE_ZEND_ALLOC_HUGE_PAGES=1"), "{report:#}");
     assert!(mib(&report, "peak.anonymous.thp_bytes") >= 32, "{report:#}");
+
+    // Its extensions are opened with RTLD_DEEPBIND: they must not free with libc what the library allocated.
+    let preloaded = output(&["--mechanism", "preload", "--", "php", "-r", "echo extension_loaded('json');"]);
+    assert_eq!(
+        (status_of(&preloaded), text(&preloaded.stdout)),
+        (0, "1".into()),
+        "{}",
+        text(&preloaded.stderr)
+    );
 }
 
 const GO: &str = "package main\nimport (\"fmt\"; \"time\")\nfunc main() { b := make([][]byte, 128)\n\

@@ -221,10 +221,6 @@ fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
         (Linkage::OtherLoader(loader), _) => return Err(format!("its loader {loader} is not glibc's")),
         (_, Some(Runtime::Go)) => return Err("Go does not take its heap from malloc".into()),
         (_, Some(Runtime::Jvm)) => return Err("the Java heap does not come from malloc".into()),
-        // PHP does it for every extension: they would free with libc what the library allocated.
-        (_, Some(Runtime::Php)) => {
-            return Err("PHP loads its extensions with RTLD_DEEPBIND, past any preloaded malloc".into());
-        }
         (Linkage::Glibc, _) => {}
     }
     if program.allocator == Some(Allocator::InExecutable) {

@@ -22,7 +22,7 @@ pub fn not_obtained(report: &RunReport) -> Vec<String> {
     let preloaded = report.mechanisms.contains(&Mechanism::Preload);
     if preloaded && report.account.is_none() {
         missing.push(
-            "the preloaded library never reported: the loader did not load it, or the program ended before"
+            "the preloaded library does not report: it was not loaded, or the program has become another"
                 .into(),
         );
     }

@@ -239,7 +239,7 @@ struct Running<'a> {
     stop_asked: bool,
     /// The final sample has been taken.
     exiting: bool,
-    /// The process runs another program than the one that was started: the ledger is not its own.
+    /// The process has become a program without the library: the ledger is not its own.
     replaced: bool,
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),
@@ -339,22 +339,19 @@ impl Running<'_> {
         }
     }
 
-    /// A process that has replaced itself by another program (exec) has lost the library, or its ledger.
+    /// Says so where the process has replaced itself by another program (exec). The library goes along
+    /// where the new program's loader takes it.
     fn note_replaced(&mut self) {
         const START: &str = "the process has replaced itself by";
         let Ok(now) = read_exe(self.root, self.pid) else { return };
         let same = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == now);
         self.notes.retain(|note| !note.starts_with(START));
-        self.replaced = !same(&self.run.program.executable);
-        if self.replaced {
-            let cure = match (self.run.plan.uses(Mechanism::Preload), self.run.request.children) {
-                (true, false) => {
-                    " and left the preloaded library behind: run that program itself, or add --children"
-                }
-                (true, true) => ", whose heap gives no account",
-                _ => "",
-            };
-            self.notes.push(format!("{START} {} (exec){cure}", now.display()));
+        self.replaced = false;
+        if !same(&self.run.program.executable) {
+            let preloaded = self.samples.last.is_some_and(|sample| sample.preloaded);
+            self.replaced = self.run.plan.uses(Mechanism::Preload) && !preloaded;
+            let loss = if self.replaced { ", which the preloaded library cannot reach" } else { "" };
+            self.notes.push(format!("{START} {} (exec){loss}", now.display()));
         }
     }
 

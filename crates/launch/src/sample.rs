@@ -1,5 +1,6 @@
 //! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
 
+use crate::machine::LIBRARY_NAME;
 use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -29,6 +30,8 @@ pub struct Sample {
     pub peak_rss: Bytes,
     /// Bytes swapped out.
     pub swap: Bytes,
+    /// Whether the preloaded library is mapped.
+    pub preloaded: bool,
 }
 
 impl Sample {
@@ -46,6 +49,7 @@ impl Sample {
             heap: BackingBytes::of(mappings.iter().filter(in_span)),
             peak_rss: status.peak_rss,
             swap: mappings.iter().map(|mapping| mapping.swap).sum(),
+            preloaded: mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME)),
         })
     }
 }
@@ -137,6 +141,7 @@ mod tests {
             heap: BackingBytes::default(),
             peak_rss: Bytes::ZERO,
             swap: Bytes::ZERO,
+            preloaded: false,
         }
     }
 

@@ -161,8 +161,10 @@ pub fn heap_report(arguments: &[&str], program: &[&str]) -> (i32, Value, String)
     all.push("--");
     all.extend(program);
     let output = output(&all);
-    let report = fs::read_to_string(&file).unwrap();
-    let report = serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
+    let report = fs::read_to_string(&file).unwrap_or_default();
+    let report = serde_json::from_str(&report).unwrap_or_else(|error| {
+        panic!("{error}: '{report}', status {}: {}", status(&output), text(&output.stderr))
+    });
     (status(&output), report, text(&output.stderr))
 }
 
