@@ -123,9 +123,20 @@ fn php_gets_its_switch() {
     let (status, report, said) =
         heap_report(&["--heap", "thp"], &["php", "-d", "memory_limit=-1", "-r", code]);
     assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
-    assert!(verdict(&report, "runtime").1.contains("USE_ZEND_ALLOC_HUGE_PAGES=1"), "{report:#}");
+    let (switched, why) = verdict(&report, "runtime");
+    if !switched {
+        assert!(why.contains("while the pool has any"), "{report:#}");
+        return skip("needs an empty pool of 2m pages: PHP's switch is not for THP otherwise");
+    }
+    assert!(why.contains("USE_ZEND_ALLOC_HUGE_PAGES=1"), "{report:#}");
     assert!(mib(&report, "peak.anonymous.thp_bytes") >= 32, "{report:#}");
+}
 
+#[test]
+fn php_runs_unharmed_under_the_preload() {
+    if !installed("php") {
+        return;
+    }
     // Its extensions are opened with RTLD_DEEPBIND: they must not free with libc what the library allocated.
     let preloaded = output(&["--mechanism", "preload", "--", "php", "-r", "echo extension_loaded('json');"]);
     assert_eq!(

@@ -190,9 +190,10 @@ fn automatic(
     } else if tunable.is_ok() {
         wanted.push(Mechanism::Tunable);
     }
-    // V8's heap is mapped by Node.js itself; a collapse works where the settings say never.
+    // These map their heaps themselves, past malloc. A collapse works where the settings say never.
+    let maps_itself = matches!(program.runtime, Some(Runtime::Node | Runtime::Php)) && switch.is_err();
     let thp_alone = machine.thp.is_err() && (heap == Heap::Thp || machine.pool_2m == Bytes::ZERO);
-    if outside.is_ok() && (wanted.is_empty() || program.runtime == Some(Runtime::Node) || thp_alone) {
+    if outside.is_ok() && (wanted.is_empty() || maps_itself || thp_alone) {
         wanted.push(Mechanism::Outside);
     }
     wanted

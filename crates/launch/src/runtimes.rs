@@ -116,18 +116,31 @@ fn python(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     })
 }
 
-/// PHP's own heap is made of 2 MiB chunks, which it advises to be huge when told.
+/// PHP's own heap is made of 2 MiB chunks. When told, it maps each from the hugetlb pool, and where that is
+/// refused advises it to be huge (zend_alloc.c, zend_mm_mmap).
 fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
-    if matches!(heap, Heap::Huge1G | Heap::Huge2M) {
-        return Err("PHP's switch gives THP, not hugetlb pages".into());
-    }
     if let Some(value) = machine.variable("USE_ZEND_ALLOC_HUGE_PAGES") {
         return Err(format!("USE_ZEND_ALLOC_HUGE_PAGES={value} is set: left as it is"));
     }
-    machine.thp.clone().map_err(|off| format!("PHP's switch needs THP: {off}"))?;
+    let from_pool = machine.pool_2m > Bytes::ZERO;
+    let what = match heap {
+        Heap::Huge1G => return Err("PHP has no switch for 1 GiB pages".into()),
+        Heap::Huge2M if from_pool => "take its heap from the hugetlb pool",
+        _ if from_pool => {
+            return Err(
+                "PHP's switch takes hugetlb pages while the pool has any, and after a fork a child that \
+                        finds it empty is killed (--heap 2m overrides)"
+                    .into(),
+            );
+        }
+        _ => {
+            machine.thp.clone().map_err(|off| format!("PHP's switch needs THP: {off}"))?;
+            "advise its heap to be huge"
+        }
+    };
     Ok(Switch {
         environment: vec![("USE_ZEND_ALLOC_HUGE_PAGES", "1")],
-        reason: "USE_ZEND_ALLOC_HUGE_PAGES=1 makes PHP advise its heap to be huge".into(),
+        reason: format!("USE_ZEND_ALLOC_HUGE_PAGES=1 makes PHP {what}"),
         ..Switch::default()
     })
 }

@@ -184,6 +184,9 @@ fn runtimes_combine_with_what_reaches_the_rest() {
     let plan = auto(&of(Runtime::Node), &machine());
     assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
     let plan = auto(&of(Runtime::Php), &machine());
+    assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
+    assert!(reason(&plan, Mechanism::Runtime).contains("a child that finds it empty is killed"));
+    let plan = auto(&of(Runtime::Php), &Machine { pool_2m: Bytes::ZERO, ..machine() });
     assert_eq!(plan.used(), [Mechanism::Runtime]);
 
     let java = Program { path: "/usr/bin/java".into(), ..of(Runtime::Jvm) };
