@@ -100,8 +100,20 @@ int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
 }
 
 // Purges what has been free for longer than the delay. Unlike mi_collect, it gives the calling thread no heap.
-void megapage_purge_expired(void) {
-  mi_arenas_try_purge(false /* force */, true /* visit all */, _mi_subproc_main(), 0);
+// Answers the milliseconds after which more will have expired; 0 when nothing waits to be purged.
+long megapage_purge_expired(void) {
+  mi_subproc_t* const subproc = _mi_subproc_main();
+  mi_arenas_try_purge(false /* force */, true /* visit all */, subproc, 0);
+  mi_msecs_t first = 0;
+  const size_t count = mi_arenas_get_count(subproc);
+  for (size_t i = 0; i < count; i++) {
+    mi_arena_t* const arena = mi_arena_from_index(subproc, i);
+    const mi_msecs_t expire = (arena == NULL ? 0 : mi_atomic_loadi64_relaxed(&arena->purge_expire));
+    if (expire != 0 && (first == 0 || expire < first)) first = expire;
+  }
+  if (first == 0) return 0;
+  const mi_msecs_t wait = first - _mi_clock_now();
+  return (wait < 1 ? 1 : (long)wait);
 }
 
 // Milliseconds after which freed memory is purged; negative for never.

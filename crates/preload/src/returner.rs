@@ -2,7 +2,7 @@
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
 //! it. So a process whose heap has outgrown [`THRESHOLD`] gets one thread, which blocks every signal, wakes
-//! once per delay and purges what has expired. It ends when the heap has become small. With
+//! when something expires (or once per delay, to look) and purges it. It ends when the heap has become small. With
 //! `--return-after never` there is none.
 //!
 //! File-level obligation: the thread is detached and runs a function of this library, which is never unloaded;
@@ -14,7 +14,7 @@ use crate::HEAP;
 use megapage_kernel::Lock;
 use megapage_memory::Backing;
 use std::mem::MaybeUninit;
-use std::os::raw::c_void;
+use std::os::raw::{c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -27,7 +27,7 @@ const STACK: usize = 128 << 10;
 const SHORTEST_MS: u64 = 50;
 
 unsafe extern "C" {
-    fn megapage_purge_expired();
+    fn megapage_purge_expired() -> c_long;
 }
 
 /// The delay in milliseconds; 0 for "never": no thread.
@@ -98,12 +98,17 @@ pub fn start() {
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     // SAFETY: the name is a C string of at most 15 bytes.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
+    let mut pause = DELAY_MS.load(Relaxed);
     while held() >= THRESHOLD {
-        std::thread::sleep(Duration::from_millis(DELAY_MS.load(Relaxed)));
-        WORKING.with(|| {
+        std::thread::sleep(Duration::from_millis(pause));
+        pause = WORKING.with(|| {
             // SAFETY: mimalloc lets any thread purge.
-            unsafe { megapage_purge_expired() };
+            let next = unsafe { megapage_purge_expired() };
             HEAP.sweep();
+            match u64::try_from(next) {
+                Ok(0) | Err(_) => DELAY_MS.load(Relaxed),
+                Ok(milliseconds) => milliseconds.max(SHORTEST_MS),
+            }
         });
     }
     RUNNING.store(false, Relaxed);
