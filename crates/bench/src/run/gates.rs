@@ -81,7 +81,7 @@ fn as_fast_as_best(case: &CaseReport, ours: &Row, phase: &str) -> Option<Gate> {
     let ratio = own.median / theirs.median;
     Some(Gate {
         case: case.case,
-        demand: format!("{phase}: as fast as {name}, the best, within a noise of {:.0} %", 100.0 * noise),
+        demand: format!("{phase}: as fast as {name}, the best (noise {:.0} %)", 100.0 * noise),
         found: format!("{ratio:.2} of its time"),
         holds: ratio <= 1.0 + noise,
     })
