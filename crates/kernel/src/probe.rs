@@ -212,6 +212,11 @@ unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: Ra
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        // Whatever happens from here on, the child ends.
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+        libc::alarm(PATIENCE_S);
         let result = match become_user(who) {
             Ok(()) => {
                 // An ordinary process of that user: visible to the user's other processes. Dying is
@@ -220,7 +225,6 @@ unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: Ra
                 let core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
                 libc::setrlimit(libc::RLIMIT_CORE, &core);
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                libc::alarm(PATIENCE_S);
                 run(trial, file, answer)
             }
             Err(failure) => Err(failure),
