@@ -66,7 +66,8 @@ pub enum Trial {
     MadviseThp,
     /// madvise(MADV_POPULATE_WRITE) on one base page (Linux 5.14).
     PopulateWrite,
-    /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux 6.1).
+    /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux 6.1). As
+    /// somebody else it is always refused: the target, a copy of the caller, is not to be looked into.
     CollapseOther,
 }
 
@@ -219,9 +220,9 @@ unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: Ra
         libc::alarm(PATIENCE_S);
         let result = match become_user(who) {
             Ok(()) => {
-                // An ordinary process of that user: visible to the user's other processes. Dying is
-                // expected, and wants no core (a limit of 1 also keeps one from a core_pattern pipe).
-                libc::prctl(libc::PR_SET_DUMPABLE, 1);
+                // Another user's processes must not look into this copy of the caller's memory: the kernel
+                // has made it undumpable when the user changed, and it stays so. Dying is expected, and
+                // wants no core (a limit of 1 also keeps one from a core_pattern pipe).
                 let core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
                 libc::setrlimit(libc::RLIMIT_CORE, &core);
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
