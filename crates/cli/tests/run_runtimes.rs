@@ -4,7 +4,7 @@ mod run_support;
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::cgroup::Cgroups;
-use megapage_testing::{PoolGuard, is_root, skip};
+use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
 use megapage_units::PageSize;
 use run_support::{status as status_of, *};
 use serde_json::Value;
@@ -119,6 +119,8 @@ fn php_gets_its_switch() {
     if !installed("php") {
         return;
     }
+    // Nobody fills the pool meanwhile.
+    let _lock = MachineLock::take();
     let code = "$a = []; for ($i = 0; $i < 1500000; $i++) $a[] = [$i]; usleep(1500000); echo count($a);";
     let (status, report, said) =
         heap_report(&["--heap", "thp"], &["php", "-d", "memory_limit=-1", "-r", code]);

@@ -43,8 +43,10 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
 /// Without a ledger there is nothing to look at but `/proc/PID/status`,
 const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
-/// which takes some 30 us to read: it is read no more often than this.
-const STATUS_SPACING: Duration = Duration::from_millis(20);
+/// which takes some 30 us to read: it is read at intervals of a hundredth of the program's age, within these
+/// limits.
+const SHORTEST_STATUS_SPACING: Duration = Duration::from_millis(20);
+const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
@@ -364,7 +366,8 @@ impl Running<'_> {
     fn size(&mut self) -> u64 {
         let now = Instant::now();
         let (looked, resident) = self.resident;
-        if resident == 0 || now.saturating_duration_since(looked) >= STATUS_SPACING {
+        let spacing = (self.start.elapsed() / 100).clamp(SHORTEST_STATUS_SPACING, LONGEST_STATUS_SPACING);
+        if resident == 0 || now.saturating_duration_since(looked) >= spacing {
             let resident =
                 read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
             self.resident = (now, resident);
