@@ -53,6 +53,8 @@ pub const BASELINE: &str = "glibc";
 pub const OURS: &str = "megapage";
 /// The configuration whose start-up cost is bounded: the library alone.
 pub const LIBRARY_ALONE: &str = "megapage-library";
+/// The configuration that takes memory to be short: what it gives back is measured, not how fast it is.
+pub const SHORT: &str = "megapage-short";
 
 const MIMALLOC_2: Library =
     Library { file: "libmimalloc.so.2.0", package: Package::Debian("libmimalloc2.0") };
@@ -114,6 +116,13 @@ pub const PEERS: &[Peer] = &[
         variables: &[("MEGAPAGE_HEAP", "auto")],
         pool: true,
     },
+    Peer {
+        name: SHORT,
+        start: Start::OwnLibrary,
+        // More than any machine has: memory is always short of it.
+        variables: &[("MEGAPAGE_HEAP", "thp"), ("MEGAPAGE_SHORT_BELOW", "9223372036854775807")],
+        pool: false,
+    },
 ];
 
 /// Variables that any peer heeds: removed from the environment before each run, so that none reaches another.
@@ -130,6 +139,7 @@ pub const FOREIGN_VARIABLES: &[&str] = &[
     "MIMALLOC_ALLOW_LARGE_OS_PAGES",
     "MIMALLOC_RESERVE_HUGE_OS_PAGES",
     "MEGAPAGE_HEAP",
+    "MEGAPAGE_SHORT_BELOW",
 ];
 
 impl Peer {

@@ -4,7 +4,7 @@ use super::Options;
 use super::cases::Bench;
 use super::report::{CaseReport, Report, Row};
 use super::statistics::Spread;
-use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer};
+use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer, SHORT};
 use serde::Serialize;
 
 /// Access to memory on huge pages takes at most this share of the time on 4 KiB pages.
@@ -13,6 +13,8 @@ const ACCESS_RATIO: f64 = 0.70;
 const HUGE_SHARE: f64 = 0.95;
 /// After most is freed, at most this much more stays resident than with the best peer.
 const RESIDENT_RATIO: f64 = 1.10;
+/// A peer with at least this share of what is left on huge pages has kept them.
+const KEPT_SHARE: f64 = 0.5;
 /// A program that has nothing to gain runs at least at this share of its former speed.
 const IDLE_SPEED: f64 = 0.98;
 /// What preloading the library adds to a program's start.
@@ -48,7 +50,7 @@ fn gates_of(case: &CaseReport, bench: Bench) -> Vec<Gate> {
             Some(huge(case, ours)),
         ],
         Bench::Retrieval(_) => vec![as_fast_as_best(case, ours, "access"), Some(huge(case, ours))],
-        Bench::Release(_) => vec![resident(case, ours)],
+        Bench::Release(_) => vec![resident_in_plenty(case, ours), resident_when_short(case)],
         Bench::Idle => vec![ratio_at_most(case, ours, "process", 1.0 / IDLE_SPEED)],
         Bench::Startup => vec![startup(case)],
     };
@@ -97,13 +99,31 @@ fn huge(case: &CaseReport, ours: &Row) -> Gate {
     }
 }
 
-fn resident(case: &CaseReport, ours: &Row) -> Option<Gate> {
+/// While memory is plentiful, huge pages are kept: the comparison is with peers that keep theirs.
+fn resident_in_plenty(case: &CaseReport, ours: &Row) -> Option<Gate> {
+    let keeps =
+        |row: &Row| row.figures.get("after_huge_share").is_some_and(|share| share.median >= KEPT_SHARE);
+    resident(case, ours, "in plenty", "that keeps huge pages", keeps)
+}
+
+/// While memory is short, they are given up: the comparison is with every peer.
+fn resident_when_short(case: &CaseReport) -> Option<Gate> {
+    resident(case, case.row(SHORT)?, "when short", "of all", |_| true)
+}
+
+fn resident(
+    case: &CaseReport,
+    ours: &Row,
+    memory: &str,
+    among: &str,
+    counts: impl Fn(&Row) -> bool,
+) -> Option<Gate> {
     let of = |row: &Row| row.figures.get("after_bytes").copied();
-    let (name, theirs) = best(case, of)?;
+    let (name, theirs) = best(case, |row| of(row).filter(|_| counts(row)))?;
     let ratio = of(ours)?.median / theirs.median;
     Some(Gate {
         case: case.case,
-        demand: format!("resident at the end: at most {RESIDENT_RATIO:.2} of {name}, the best"),
+        demand: format!("resident, memory {memory}: at most {RESIDENT_RATIO:.2} of {name}, the best {among}"),
         found: format!("{ratio:.2}"),
         holds: ratio <= RESIDENT_RATIO,
     })
