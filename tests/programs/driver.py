@@ -213,7 +213,8 @@ def run(case, mode, scratch):
         try:
             result.reports.append(json.loads(report.read_text()))
         except ValueError as error:
-            result.outcome, result.why = "failed", f"{report.name} is no JSON report: {error}"
+            if result.outcome == "passed":
+                result.outcome, result.why = "failed", f"{report.name} is no JSON report: {error}"
     if result.outcome == "passed" and mode != "plain" and not result.reports:
         result.outcome, result.why = "failed", "megapage run wrote no report"
     if result.outcome == "passed":
@@ -242,6 +243,8 @@ def main():
     scratch.chmod(0o755)
     # A signal unwinds as an exception, so that the pool is put back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts background jobs with SIGINT ignored, and programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results = []
     try:
         install(arguments.megapage.resolve(), scratch / "prefix")

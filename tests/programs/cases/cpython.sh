@@ -23,6 +23,7 @@ suite() { # NAME MODULES: in one process, so that they all run on the same heap
 }
 # The default is the claim and gets all of it.
 if [ "$MODE" = default ]; then
+    # In the foreground: what tests SIGINT, which a background job ignores.
     suite more "$more" &
     more_job=$!
     suite core "$core"
