@@ -118,13 +118,16 @@ def pool(pages):
         return
     with open(LOCK_FILE, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = int(POOL_FILE.read_text())
+        got = 0
         try:
             if memory_available_kib() - pages * 2048 >= LEAST_AVAILABLE_KIB:
+                before = int(POOL_FILE.read_text())
                 POOL_FILE.write_text(str(before + pages))
-            yield int(POOL_FILE.read_text()) - before
+                got = int(POOL_FILE.read_text()) - before
+            yield got
         finally:
-            POOL_FILE.write_text(str(before))
+            # What was added goes; what somebody else has changed meanwhile stays.
+            POOL_FILE.write_text(str(max(0, int(POOL_FILE.read_text()) - got)))
 
 
 def install(megapage, prefix):
