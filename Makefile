@@ -31,7 +31,6 @@ demo:
 
 # The two benches against every peer; half an hour.
 bench: build
-	scripts/install-deps bench
 	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 

@@ -69,10 +69,10 @@ func main() {
 	var group sync.WaitGroup
 	for i := range sums {
 		group.Add(1)
-		go func() {
+		go func(i int) {
 			defer group.Done()
 			sums[i] = work(uint64(i + 1))
-		}()
+		}(i)
 	}
 	group.Wait()
 	runtime.GC()
