@@ -157,7 +157,7 @@ def write_launcher(path, prefix, mode, reports):
 
 def run(case, mode, scratch):
     """Runs one case in one mode."""
-    if "root" in case.needs and os.getuid() != 0:
+    if os.getuid() != 0 and ("root" in case.needs or mode == "outside"):
         return Result(case, mode, "skipped", "needs root")
     work = scratch / f"{case.name}.{mode}"
     reports = scratch / f"{case.name}.{mode}.reports"
