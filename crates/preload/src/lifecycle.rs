@@ -7,7 +7,7 @@
 
 use crate::{HEAP, interpose, returner};
 use megapage_kernel::{
-    Errno, MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
+    MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
 };
 use megapage_memory::{
@@ -16,6 +16,7 @@ use megapage_memory::{
 };
 use std::os::raw::{c_int, c_long, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Where ld.so(8) finds the library.
@@ -138,17 +139,41 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
+/// The thread that is inside [`fork`], which has made the fork safe; 0 for none. The C library's own forks
+/// (daemon(3), forkpty(3)) go without it.
+static CHECKED: AtomicUsize = AtomicUsize::new(0);
+
+/// Names the calling thread; the same in a forked child.
+fn this_thread() -> usize {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::pthread_self() as usize }
+}
+
+fn is_checked() -> bool {
+    CHECKED.load(Relaxed) == this_thread()
+}
+
 unsafe extern "C" fn fork_prepare() {
+    if !is_checked() {
+        // It cannot be refused here, but the heap can still be moved. What `fork` holds, this holds too.
+        let _ = HEAP.before_fork(returner::lock_for_fork());
+    }
     HEAP.lock_for_fork();
 }
 
 unsafe extern "C" fn fork_parent() {
     HEAP.unlock_after_fork(false);
+    if !is_checked() {
+        returner::unlock_after_fork();
+    }
 }
 
 unsafe extern "C" fn fork_child() {
     HEAP.unlock_after_fork(true);
     returner::forget_in_child();
+    if !is_checked() {
+        returner::unlock_after_fork();
+    }
 }
 
 type Fork = unsafe extern "C" fn() -> c_int;
@@ -172,11 +197,15 @@ extern "C" fn fork() -> c_int {
         set_errno(libc::ENOSYS);
         return -1;
     };
-    let pid = returner::hold_during(|own_thread| {
-        HEAP.before_fork(if own_thread { 2 } else { 1 })?;
+    let safe = HEAP.before_fork(returner::lock_for_fork());
+    let pid = safe.map(|()| {
+        CHECKED.store(this_thread(), Relaxed);
         // SAFETY: the C library's own function, called as the program would have.
-        Ok::<c_int, Errno>(unsafe { real() })
+        let pid = unsafe { real() };
+        CHECKED.store(0, Relaxed);
+        pid
     });
+    returner::unlock_after_fork();
     pid.unwrap_or_else(|errno| {
         set_errno(errno.0);
         -1

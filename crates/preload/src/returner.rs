@@ -115,9 +115,16 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Runs `fork`, given whether the thread exists, while it does not touch the heap.
-pub fn hold_during<R>(fork: impl FnOnce(bool) -> R) -> R {
-    WORKING.with(|| fork(RUNNING.load(Relaxed)))
+/// Keeps the thread off the heap until [`unlock_after_fork`], which the parent and the child both call.
+/// Answers how many threads the process has when the program runs in one.
+pub fn lock_for_fork() -> u64 {
+    WORKING.lock();
+    1 + u64::from(RUNNING.load(Relaxed))
+}
+
+/// See [`lock_for_fork`].
+pub fn unlock_after_fork() {
+    WORKING.unlock();
 }
 
 /// In a forked child: the thread was not copied.
