@@ -108,7 +108,8 @@ fn node_gets_malloc_and_promotion() {
     assert!(!switched && why.contains("--use-largepages"), "{why}");
     assert!(mib(&report, "end.heap.thp_bytes") >= 32, "{report:#}");
     if is_root() {
-        assert!(mib(&report, "promotion.obtained_bytes") >= 8, "V8's heap: {report:#}");
+        // V8's pages of 256 KiB fill few whole regions.
+        assert!(mib(&report, "promotion.obtained_bytes") >= 2, "V8's heap: {report:#}");
     } else {
         skip("needs CAP_SYS_NICE to promote V8's heap");
     }
