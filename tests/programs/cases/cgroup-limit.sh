@@ -1,4 +1,4 @@
-# program: hugetlb cgroup limit below what is mapped (SIGBUS in every peer)
+# program: hugetlb cgroup limit below what is mapped
 # version: uname -r
 # modes: default preload-2m
 # needs: root pool

@@ -1,4 +1,4 @@
-# program: fork on a full heap with an empty pool, parent and child writing (SIGBUS in every peer)
+# program: fork on a full heap with an empty pool, parent and child writing
 # version: uname -r
 # modes: default preload-2m
 # needs: root pool
