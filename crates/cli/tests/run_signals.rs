@@ -5,6 +5,7 @@ mod run_support;
 use run_support::*;
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 
 /// A shell that says "ready", then waits for a signal; each one it gets is named, and ends it with 20.
 const TRAPS: &str = "for s in TERM INT HUP QUIT USR2 WINCH; do trap \"echo got $s; exit 20\" $s; done; \
@@ -29,7 +30,13 @@ fn a_signal_that_kills_the_program_kills_the_launcher() {
 
 #[test]
 fn a_stop_stops_both_and_a_continue_continues_both() {
-    let child = start(run(&["--", "sh", "-c", "echo ready; read line; exit 6"]));
+    let mut command = run(&["--", "sh", "-c", "echo ready; read line; exit 6"]);
+    // A job of its own, as from a shell: the kernel stops no member of an orphaned process group, which the
+    // tests' own may be.
+    let child = start({
+        command.process_group(0);
+        command
+    });
     let (launcher, program) = (child.id(), child_of(child.id()));
     assert_eq!(ps(launcher, "pgid"), ps(program, "pgid"), "one job for the terminal");
     signal(launcher, "TSTP");

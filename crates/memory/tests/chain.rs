@@ -18,10 +18,32 @@ fn heap(kind: Heap) -> HugeHeap {
     heap
 }
 
+/// A range of a heap, given back at the end of its test: pages kept longer would be another test's surplus.
+struct Range<'a> {
+    heap: &'a HugeHeap,
+    address: usize,
+    len: usize,
+    clean: bool,
+}
+
+impl<'a> Range<'a> {
+    fn reserve(heap: &'a HugeHeap, len: usize, commit: bool) -> Range<'a> {
+        let reserved = heap.reserve(len, HUGE_2M, commit).unwrap();
+        Range { heap, address: reserved.address, len, clean: reserved.clean }
+    }
+}
+
+impl Drop for Range<'_> {
+    fn drop(&mut self) {
+        self.heap.release(self.address, self.len).unwrap();
+    }
+}
+
 /// Outgrows the base pages that every heap starts with.
-fn grow_past_small(heap: &HugeHeap) {
-    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+fn grow_past_small(heap: &HugeHeap) -> Range<'_> {
+    let arena = Range::reserve(heap, ARENA, false);
     heap.commit(arena.address, 4 * HUGE_2M).unwrap();
+    arena
 }
 
 /// A pool with exactly `pages` pages to be had, for a test that must see it run dry.
@@ -148,7 +170,7 @@ fn hugetlb_keeps_every_promise_with_a_pool_that_is_too_small() {
 #[test]
 fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
     let heap = heap(Heap::Thp);
-    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    let arena = Range::reserve(&heap, ARENA, false);
     heap.commit(arena.address, SLICE).unwrap();
     assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Base));
     assert_eq!(heap.ledger().fall_backs(FallBack::TooSmall).0, 1);
@@ -162,24 +184,23 @@ fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
     heap.commit(arena.address, ARENA).unwrap();
     assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Thp));
     assert_eq!(byte_at(&own_memory().unwrap(), arena.address), 1);
-    heap.release(arena.address, ARENA).unwrap();
 }
 
 #[test]
 fn a_dry_pool_is_counted_and_thp_takes_over() {
     let Some(_pool) = exact_pool(4) else { return };
     let heap = heap(Heap::Auto);
-    grow_past_small(&heap);
+    let _grown = grow_past_small(&heap);
     let ledger = heap.ledger();
     let before = ledger.held(Backing::Hugetlb2M);
-    let object = heap.reserve(ARENA, HUGE_2M, true).unwrap();
+    let object = Range::reserve(&heap, ARENA, true);
     assert!(object.clean);
     assert_eq!(ledger.held(Backing::Hugetlb2M), 4 * HUGE_2M as u64, "the pool was used up");
     assert_eq!(ledger.held(Backing::Thp), ARENA as u64 - (4 * HUGE_2M as u64 - before));
     let (times, bytes) = ledger.fall_backs(FallBack::PoolShort2M);
     assert!(times > 0 && bytes > 0);
     assert_eq!(ledger.last_errno(), 12, "ENOMEM");
-    heap.release(object.address, ARENA).unwrap();
+    drop(object);
     assert_eq!(ledger.held(Backing::Hugetlb2M), before);
 }
 
@@ -188,13 +209,14 @@ fn a_pool_that_is_filled_again_is_used_again() {
     let heap = heap(Heap::Auto);
     {
         let Some(_pool) = exact_pool(4) else { return };
-        grow_past_small(&heap);
-        heap.reserve(ARENA, HUGE_2M, true).unwrap();
+        let _grown = grow_past_small(&heap);
+        let _object = Range::reserve(&heap, ARENA, true);
     }
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+    let _grown = grow_past_small(&heap);
     let before = heap.ledger().held(Backing::Hugetlb2M);
-    heap.reserve(ARENA, HUGE_2M, true).unwrap();
+    let _object = Range::reserve(&heap, ARENA, true);
     assert!(heap.ledger().held(Backing::Hugetlb2M) > before);
 }
 
@@ -203,15 +225,16 @@ fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
     let Some(_pool) = exact_pool(8) else { return };
     let heap = heap(Heap::Hugetlb2M);
     assert_eq!(heap.before_fork(1), Ok(()), "nothing on hugetlb yet");
-    grow_past_small(&heap);
-    heap.reserve(32 << 20, HUGE_2M, true).unwrap();
+    let _grown = grow_past_small(&heap);
+    let _object = Range::reserve(&heap, 32 << 20, true);
     assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HUGE_2M as u64);
     // The test harness has threads of its own, so that "one thread" is false.
     assert_eq!(heap.before_fork(1), Err(megapage_kernel::Errno::ENOMEM));
     assert_eq!(heap.ledger().forks(), (1, 1));
-    // Told that every thread is an idle one of the library, it moves the heap instead.
-    let threads = megapage_kernel::thread_count().unwrap();
-    assert_eq!(heap.before_fork(threads), Ok(()));
+    // Told that every thread is an idle one of the library, it moves the heap instead. Other tests' threads
+    // come and go between the count and its use, so that it may take a few attempts.
+    let moves = || heap.before_fork(megapage_kernel::thread_count().unwrap()) == Ok(());
+    assert!((0..1000).any(|_| moves()));
     assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
     assert!(heap.ledger().fall_backs(FallBack::Fork).1 > 0);
 }
@@ -219,8 +242,8 @@ fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
 #[test]
 fn threads_commit_neighbouring_slices_without_loss() {
     let heap = heap(Heap::Thp);
-    grow_past_small(&heap);
-    let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
+    let _grown = grow_past_small(&heap);
+    let arena = Range::reserve(&heap, ARENA, false);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let heap = &heap;
