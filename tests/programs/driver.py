@@ -45,7 +45,8 @@ MODES = {
     "preload-2m": (["--mechanism", "preload", "--heap", "2m"], True),
     "preload-thp": (["--mechanism", "preload", "--heap", "thp"], False),
     "tunable": (["--mechanism", "tunable"], True),
-    "runtime": (["--mechanism", "runtime"], True),
+    # PHP's switch takes hugetlb pages wherever there are some, which `run` refuses without --heap 2m.
+    "runtime": (["--mechanism", "runtime"], False),
     "outside": (["--mechanism", "outside"], False),
 }
 # Enough for a program to be worth it; fewer than the programs that run it dry ask for.

@@ -13,8 +13,8 @@ benchmark with its data compared, or work whose output is compared with a plain 
 Machine: {machine}.
 
 *Asked* is the mode: `default` is `megapage run` without options; `preload-2m` and `preload-thp` force the preloaded
-allocator and its backing; `tunable`, `runtime` and `outside` force that mechanism. The modes `default`, `preload-2m`,
-`tunable` and `runtime` find a pool of {pool} MiB of 2 MiB pages, so that bigger programs also run it dry. *Mechanism*,
+allocator and its backing; `tunable`, `runtime` and `outside` force that mechanism. The modes `default`, `preload-2m`
+and `tunable` find a pool of {pool} MiB of 2 MiB pages, so that bigger programs also run it dry. *Mechanism*,
 and what backed the program's anonymous memory when it was largest, are from the launcher's report, that is from the
 kernel's figures; where a case runs several programs, it is the largest one's. A program that was too short to be
 sampled has none.
