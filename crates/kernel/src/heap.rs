@@ -151,8 +151,9 @@ impl OwnedRange {
     }
 
     /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet touched.
-    /// ENOMEM means that the pool has too few unreserved pages (and the range is as [`OwnedRange::close`]
-    /// leaves it, for the kernel unmaps before it looks). Both ends must be multiples of `size`.
+    /// ENOMEM means that the pool has too few unreserved pages. On an error nothing has changed: the pages
+    /// are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
+    /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`.
     pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
         let bytes = size.bytes().0 as usize;
         assert!(
@@ -160,10 +161,37 @@ impl OwnedRange {
             "not a multiple of the page size"
         );
         // MAP_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
-        let flags = libc::MAP_HUGETLB | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
-        self.map_over(libc::PROT_READ | libc::PROT_WRITE, flags).inspect_err(|_| {
-            let _ = self.close();
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_HUGETLB
+            | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            libc::mmap(ptr::null_mut(), self.len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let pages = OwnedRange { start: address as usize, len: self.len };
+        pages.move_over(self).inspect_err(|_| {
+            let _ = pages.release();
         })
+    }
+
+    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)).
+    fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
+        assert_eq!(self.len, target.len);
+        // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
+        let address = unsafe {
+            libc::mremap(
+                self.address(),
+                self.len,
+                self.len,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                target.address(),
+            )
+        };
+        if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
     }
 
     fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
@@ -206,32 +234,63 @@ impl OwnedRange {
     }
 
     /// Moves the contents of the range onto transparent huge pages at the same addresses. The caller
-    /// must make sure that no other thread runs: a write between copy and switch would be lost.
-    /// On an error nothing has changed.
+    /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
+    /// wait meanwhile, for their handlers may write. On an error nothing has changed.
     pub fn move_to_thp(self) -> Result<(), Errno> {
         let copy = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
         let moved = copy.open().and_then(|()| {
             let _ = copy.advise_thp();
             copy.populate()?;
-            // SAFETY: both ranges are `len` bytes long, mapped, readable (the source is in use by the
-            // program, the copy was opened and populated), and the copy is new, so that they are disjoint.
-            unsafe { ptr::copy_nonoverlapping(self.start as *const u8, copy.start as *mut u8, self.len) };
-            // SAFETY: both ranges are owned; the target's contents have just been copied.
-            let address = unsafe {
-                libc::mremap(
-                    copy.address(),
-                    copy.len,
-                    self.len,
-                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                    self.address(),
-                )
-            };
-            if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
+            without_signals(|| {
+                copy.copy_from(self);
+                copy.move_over(self).inspect_err(|_| {
+                    // mremap may have unmapped the target before it failed: the bytes go back.
+                    if self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
+                        self.copy_from(copy);
+                    }
+                })
+            })
         });
         if moved.is_err() {
             let _ = copy.release();
         }
         moved
+    }
+
+    /// Copies another range of the same length; both are accessible and do not overlap.
+    fn copy_from(self, source: OwnedRange) {
+        assert_eq!(self.len, source.len);
+        assert!(self.end() <= source.start || source.end() <= self.start);
+        // SAFETY: both are mapped (their callers opened them or the program uses them), equally long and
+        // disjoint, as checked.
+        unsafe { ptr::copy_nonoverlapping(source.start as *const u8, self.start as *mut u8, self.len) };
+    }
+}
+
+/// Runs `work` with every signal of the calling thread blocked.
+fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: all-zero bytes are a valid signal set, and each call gets pointers to live ones.
+    let former = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut former: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut former);
+        former
+    };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, ptr::null_mut()) };
+    result
+}
+
+/// Whether the kernel would grant a new private mapping of `len` bytes: its overcommit policy
+/// (vm.overcommit_memory) refuses what cannot be meant.
+pub fn is_plausible(len: usize) -> bool {
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let address = libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        address != libc::MAP_FAILED && libc::munmap(address, len) == 0
     }
 }
 
@@ -296,12 +355,24 @@ pub fn memory_available_and_total() -> Option<(u64, u64)> {
 
 /// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
 pub fn thread_count() -> Option<u64> {
+    own_stat(|fields| first_figure(fields.nth(17)?))
+}
+
+/// Whether the thread that ran `main` has ended (by pthread_exit), and at most `others` further threads are
+/// left. Does not allocate.
+pub fn main_has_ended(others: u64) -> bool {
+    // A main thread that has ended stays as a zombie, and counts.
+    own_stat(|fields| Some(fields.next()? == b"Z")) == Some(true)
+        && thread_count().is_some_and(|count| count <= 1 + others)
+}
+
+/// Reads from the fields of /proc/self/stat that follow the command name, the state first.
+fn own_stat<R>(read: impl FnOnce(&mut dyn Iterator<Item = &[u8]>) -> Option<R>) -> Option<R> {
     let mut text = [0u8; 1024];
     let len = read_file(b"/proc/self/stat\0", &mut text)?;
     // The command name may hold anything: count fields after its closing parenthesis.
     let after = text[..len].iter().rposition(|&byte| byte == b')')? + 1;
-    let mut fields = text[after..len].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    first_figure(fields.nth(17)?)
+    read(&mut text[after..len].split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty()))
 }
 
 fn read_figure(path: &[u8]) -> Option<u64> {

@@ -31,6 +31,8 @@ pub struct Machine {
     pub pool_1g: Bytes,
     /// Whether a hugetlb fault may be refused after its mapping was granted (a control group's limit).
     pub hugetlb_may_be_refused: bool,
+    /// Whether memory lies on several nodes: a memory policy may ask for pages of one that has none left.
+    pub several_nodes: bool,
     /// The right that promotion from outside lacks.
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
@@ -63,6 +65,7 @@ impl Machine {
             pool_2m: pool(root, PageSize::HUGE_2M)?,
             pool_1g: pool(root, PageSize::HUGE_1G)?,
             hugetlb_may_be_refused: Cgroups::read(root, None)?.hugetlb_fault_may_be_refused(),
+            several_nodes: hugetlb::nodes(root)?.len() > 1,
             promotion_lacks: lacking_right(root, None)?,
             may_trace_others: own.capabilities.sys_ptrace(),
             environment,

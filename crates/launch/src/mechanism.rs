@@ -342,7 +342,9 @@ fn apply_preload(
     plan.environment.push(("LD_PRELOAD".into(), list));
     plan.environment.push((HEAP_VARIABLE.into(), accepted.heap.name().into()));
     plan.environment.push((RETURN_AFTER_VARIABLE.into(), request.return_after.variable().into()));
-    let populate = if machine.hugetlb_may_be_refused { "1" } else { "0" };
+    // Children may enter a container, whose limits are not known here.
+    let populate =
+        if machine.hugetlb_may_be_refused || machine.several_nodes || request.children { "1" } else { "0" };
     plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
     if request.children {
         plan.environment.push((CHILDREN_VARIABLE.into(), "1".into()));

@@ -50,11 +50,13 @@ impl Promoter {
 
     /// The regions that the next pass would promote.
     pub fn plan(&self, root: &KernelRoot) -> Result<Promotion, PromoteError> {
-        let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS)?;
+        // Those that are left alone do not take the places of others.
+        let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
         let refused = |region: &VirtRange| {
             self.refusals.get(&region.start()).is_some_and(|&times| times >= MOST_REFUSALS)
         };
-        let regions = found.regions.into_iter().filter(|region| !refused(region)).collect();
+        let regions =
+            found.regions.into_iter().filter(|region| !refused(region)).take(MOST_REGIONS).collect();
         Ok(Promotion { pid: self.pid, regions, bounds: self.bounds })
     }
 
@@ -68,13 +70,16 @@ impl Promoter {
             return Ok(false);
         }
         let mut outcome = promotion.apply(root)?;
-        let unfinished = outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone;
-        if unfinished {
-            // The next pass asks for these again.
-            outcome.asked_bytes -= outcome.not_tried * HUGE_2M as u64;
-            outcome.not_tried = 0;
-        } else if outcome.obtained_bytes < outcome.asked_bytes && !outcome.gone {
-            self.note_refusals(root, &promotion);
+        let not_tried = outcome.not_tried as usize;
+        // A pass that obtained nothing is not repeated at once: what it tried is refused for now.
+        let unfinished =
+            not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && outcome.obtained_bytes > 0;
+        // A later pass asks for these again.
+        outcome.asked_bytes -= outcome.not_tried * HUGE_2M as u64;
+        outcome.not_tried = 0;
+        if outcome.obtained_bytes < outcome.asked_bytes && !outcome.gone {
+            let tried = promotion.regions.len().saturating_sub(not_tried);
+            self.note_refusals(root, &promotion.regions[..tried]);
         }
         self.outcome.add(outcome);
         let pause = if unfinished { Duration::ZERO } else { LEAST_PAUSE.max(cost * COST_SPACING) };
@@ -82,15 +87,16 @@ impl Promoter {
         Ok(unfinished)
     }
 
-    /// Counts against each region that is still a candidate. Only as many as one pass can name are remembered.
-    fn note_refusals(&mut self, root: &KernelRoot, promotion: &Promotion) {
-        let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS) else { return };
+    /// Counts against each of the regions tried that is still a candidate. How many are remembered is bounded.
+    fn note_refusals(&mut self, root: &KernelRoot, tried: &[VirtRange]) {
+        let most = MOST_REGIONS + self.refusals.len();
+        let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, most) else { return };
         let left: std::collections::BTreeSet<u64> =
             left.regions.iter().map(|region| region.start()).collect();
         if self.refusals.len() > 16 * MOST_REGIONS {
             self.refusals.clear();
         }
-        for region in promotion.regions.iter().filter(|region| left.contains(&region.start())) {
+        for region in tried.iter().filter(|region| left.contains(&region.start())) {
             *self.refusals.entry(region.start()).or_default() += 1;
         }
     }

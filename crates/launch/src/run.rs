@@ -91,6 +91,12 @@ impl RunError {
         match self {
             RunError::Inspect(error) => error.exit_status(),
             RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            // No process could be made (fork(2)): the program was not even looked at.
+            RunError::Exec { source, .. }
+                if matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) =>
+            {
+                125
+            }
             RunError::Exec { .. } => 126,
             _ => 125,
         }

@@ -19,16 +19,17 @@ use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_kernel::{
-    Errno, ErrnoGuard, Lock, Locked, OwnedRange, SharedWords, hugetlb_available, thp_is_possible,
+    Errno, ErrnoGuard, Lock, Locked, OwnedRange, SharedWords, hugetlb_available, is_plausible,
+    thp_is_possible,
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Ranges shorter than this hold the allocator's own tables, and are left on base pages. 32 MiB in bytes,
-/// the smallest arena.
-const MIN_SPAN: usize = 32 << 20;
+/// Ranges shorter than this hold the allocator's own tables, the longest of which is just over 2 MiB, and are
+/// left on base pages. 4 MiB in bytes.
+const MIN_SPAN: usize = 4 << 20;
 /// The heap starts on base pages until it holds this many bytes.
 const SMALL_HEAP: u64 = 4 << 20;
 /// Once the heap holds this many bytes, its first chunks are collapsed as well.
@@ -55,12 +56,14 @@ pub struct HugeHeap {
     config: Locked<Config>,
     spans: Locked<Spans>,
     groups: [Lock; LOCKS],
+    /// Held while a span is walked that its owner might release meanwhile, and while one is released.
+    walks: Lock,
     private: Ledger,
     shared: OnceLock<Ledger>,
     /// Whether the shared ledger is in use: not before one was attached, nor in a forked child.
     attached: AtomicBool,
     start: OnceLock<Instant>,
-    dry_until: [AtomicU64; 2],
+    dry_until: AtomicU64,
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
@@ -93,11 +96,12 @@ impl HugeHeap {
             config: Locked::new(Config::DEFAULT),
             spans: Locked::new(Spans::new()),
             groups: [const { Lock::new() }; LOCKS],
+            walks: Lock::new(),
             private: Ledger::private(),
             shared: OnceLock::new(),
             attached: AtomicBool::new(false),
             start: OnceLock::new(),
-            dry_until: [const { AtomicU64::new(0) }; 2],
+            dry_until: AtomicU64::new(0),
             thp_off: AtomicBool::new(false),
             forked: AtomicBool::new(false),
             first_chunks: [const { AtomicUsize::new(0) }; (SMALL_HEAP as usize / HUGE_2M) + 1],
@@ -155,14 +159,20 @@ impl HugeHeap {
         if len < MIN_SPAN {
             return self.reserve_untracked(len, alignment, commit);
         }
+        if commit && len >= BULK && !is_plausible(len) {
+            return Err(Errno::ENOMEM);
+        }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let whole = len.next_multiple_of(HUGE_2M);
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
         let span = Span::reserve(whole, alignment.max(span_alignment))
             .or_else(|_| Span::reserve(whole, alignment.max(HUGE_2M)))?;
-        self.map_gigantic(&span, commit);
-        if commit {
-            self.commit_in(&span, 0, whole);
+        if self.config().heap == Heap::Hugetlb1G || (!commit && self.held() >= ARENA_1G_AT) {
+            self.map_gigantic(&span, 0, span.chunks());
+        }
+        if commit && self.commit_in(&span, 0, whole).is_none() {
+            let _ = self.release_span(span);
+            return Err(Errno::ENOMEM);
         }
         self.ledger().spans(span.range.start() as u64, span.range.end() as u64);
         match self.spans.with(|spans| spans.insert(span)) {
@@ -189,7 +199,7 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         let whole = len.next_multiple_of(HUGE_2M);
         match self.spans.with(|spans| spans.remove(address, whole)) {
-            Some(span) => self.release_span(span),
+            Some(span) => self.walks.with(|| self.release_span(span)),
             None => OwnedRange::of_allocator(address, len).release(),
         }
     }
@@ -221,6 +231,9 @@ impl HugeHeap {
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let bulk = end - start >= BULK;
+        if end - start >= HUGE_1G {
+            self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
+        }
         let mut clean = true;
         let mut index = start / HUGE_2M;
         while index * HUGE_2M < end {
@@ -305,7 +318,7 @@ impl HugeHeap {
     /// pool is too short for it. Whether at least the first chunk has its page reserved.
     fn reserve_hugetlb(&self, span: &Span, index: usize, count: usize) -> bool {
         let now = self.now_ms();
-        if now < self.dry_until[1].load(Relaxed) {
+        if now < self.dry_until.load(Relaxed) {
             self.ledger().fell_back(FallBack::PoolShort2M, HUGE_2M as u64, 0);
             return false;
         }
@@ -323,7 +336,7 @@ impl HugeHeap {
             }
             count /= 2;
         }
-        self.dry_until[1].store(now + DRY_MS, Relaxed);
+        self.dry_until.store(now + DRY_MS, Relaxed);
         let reason = if last == Errno::ENOMEM { FallBack::PoolShort2M } else { FallBack::Other };
         self.ledger().fell_back(reason, HUGE_2M as u64, last.0);
         false
@@ -355,9 +368,11 @@ impl HugeHeap {
             Err(errno) => {
                 self.ledger().fell_back(FallBack::CgroupLimit, HUGE_2M as u64, errno.0);
                 if backing == Backing::Hugetlb2M {
-                    self.dry_until[1].store(self.now_ms() + DRY_MS, Relaxed);
-                    let _ = range.close();
-                    span.chunk(index).set_mapping(Mapping::None);
+                    self.dry_until.store(self.now_ms() + DRY_MS, Relaxed);
+                    // Where even that fails the chunk stays reserved, and is not used.
+                    if range.close().is_ok() {
+                        span.chunk(index).set_mapping(Mapping::None);
+                    }
                     self.return_reserved(span, index);
                 }
                 false
@@ -378,14 +393,18 @@ impl HugeHeap {
     fn return_reserved(&self, span: &Span, index: usize) {
         let first = index / GROUP * GROUP;
         for i in first..(first + GROUP).min(span.chunks()) {
-            if span.chunk(i).mapping() == Mapping::Reserved(Backing::Hugetlb2M) {
-                let _ = span.chunk_range(i, 1).close();
+            if span.chunk(i).mapping() == Mapping::Reserved(Backing::Hugetlb2M)
+                && span.chunk_range(i, 1).close().is_ok()
+            {
                 span.chunk(i).set_mapping(Mapping::None);
             }
         }
     }
 
     fn map_thp(&self, span: &Span, index: usize, bulk: bool) -> bool {
+        if span.chunk(index).mapping() != Mapping::None {
+            return false;
+        }
         let range = span.chunk_range(index, 1);
         if self.thp_off.load(Relaxed) {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, 0);
@@ -417,44 +436,58 @@ impl HugeHeap {
         true
     }
 
-    /// Puts 1 GiB pages behind a span that nobody else knows of yet, as far as it and the pool go.
-    fn map_gigantic(&self, span: &Span, commit: bool) {
-        let config = self.config();
-        let wanted = match config.heap {
-            Heap::Hugetlb1G => true,
-            Heap::Auto => commit || self.held() >= ARENA_1G_AT,
-            _ => false,
-        };
-        if !wanted || self.forked.load(Relaxed) || !span.range.start().is_multiple_of(HUGE_1G) {
+    /// Puts 1 GiB pages behind the chunks from `first` up to `end`, as far as whole ones fit between, nothing
+    /// is mapped there yet and the pool goes. They are populated at once: later there is no way back.
+    fn map_gigantic(&self, span: &Span, first: usize, end: usize) {
+        let heap = self.config().heap;
+        if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
             return;
         }
-        let pages = span.range.len() / HUGE_1G;
-        if pages == 0 || (config.heap == Heap::Auto && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) == 0)
-        {
+        // A machine without such a pool, as most are, has not fallen back from one.
+        if heap == Heap::Auto && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) == 0 {
             return;
         }
-        let per_page = HUGE_1G / HUGE_2M;
-        for page in 0..pages {
-            let range = span.range.part(page * HUGE_1G, HUGE_1G);
-            let reserved = range.map_hugetlb(PageSize::HUGE_1G);
-            // Only a committed span may be touched now; an arena's page is populated by its first commit,
-            // which is too late to go back, so it is populated here as well.
-            let obtained = reserved.and_then(|()| {
-                self.populate(range).inspect_err(|_| {
-                    let _ = range.close();
-                })
-            });
-            if let Err(errno) = obtained {
-                let reason =
-                    if errno == Errno::ENOMEM { FallBack::PoolShort1G } else { FallBack::CgroupLimit };
-                self.ledger().fell_back(reason, (span.range.len() - page * HUGE_1G) as u64, errno.0);
+        const CHUNKS: usize = HUGE_1G / HUGE_2M;
+        let start = span.range.start();
+        let mut index =
+            first + (start + first * HUGE_2M).next_multiple_of(HUGE_1G) / HUGE_2M - (start / HUGE_2M + first);
+        while index + CHUNKS <= end {
+            if !self.with_chunks_locked(|| self.map_gigantic_page(span, index, CHUNKS)) {
                 return;
             }
-            for index in page * per_page..(page + 1) * per_page {
-                span.chunk(index).set_mapping(Mapping::Mapped(Backing::Hugetlb1G));
-            }
-            self.ledger().obtained(Backing::Hugetlb1G, HUGE_1G as u64);
+            index += CHUNKS;
         }
+    }
+
+    /// Runs `work` with every group locked, in the one order in which more than one is ever taken.
+    fn with_chunks_locked<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.groups.iter().for_each(Lock::lock);
+        let result = work();
+        self.groups.iter().for_each(Lock::unlock);
+        result
+    }
+
+    /// One 1 GiB page for the `chunks` chunks from `index` on. Whether to go on.
+    fn map_gigantic_page(&self, span: &Span, index: usize, chunks: usize) -> bool {
+        if (index..index + chunks).any(|i| span.chunk(i).mapping() != Mapping::None) {
+            return true;
+        }
+        let range = span.chunk_range(index, chunks);
+        let obtained = range.map_hugetlb(PageSize::HUGE_1G).and_then(|()| {
+            self.populate(range).inspect_err(|_| {
+                let _ = range.close();
+            })
+        });
+        if let Err(errno) = obtained {
+            let reason = if errno == Errno::ENOMEM { FallBack::PoolShort1G } else { FallBack::CgroupLimit };
+            self.ledger().fell_back(reason, HUGE_1G as u64, errno.0);
+            return false;
+        }
+        for i in index..index + chunks {
+            span.chunk(i).set_mapping(Mapping::Mapped(Backing::Hugetlb1G));
+        }
+        self.ledger().obtained(Backing::Hugetlb1G, HUGE_1G as u64);
+        true
     }
 
     /// Collapses the chunks that the heap started with, once, when it has outgrown them.

@@ -18,10 +18,13 @@ extern char** environ;
 // ---- dlopen -------------------------------------------------------------------------------------------
 
 static void* (*real_dlopen)(const char*, int);
+void megapage_find_real(void);
 
 // RTLD_DEEPBIND lets a library find the C library's free before ours, and hand it our memory: PHP's
 // extensions die of that. A tail call keeps the caller's return address, by which dlopen finds its RUNPATH.
 __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flags) {
+  // The constructors of libraries that the program needs run before ours.
+  if (real_dlopen == NULL) megapage_find_real();
   return real_dlopen(file, flags & ~RTLD_DEEPBIND);
 }
 
@@ -63,30 +66,37 @@ void megapage_remember(const char* name, size_t name_length, const char* value) 
   saved_pid = getpid();
 }
 
-// Whether the file is a statically linked program, which would only pass the variables on to its children.
-static bool is_static(int fd) {
+// Whether the program would be loaded by glibc's loader. A static one would only pass the variables on to its
+// children, and another C library's loader may refuse ours. A script's interpreter is taken for one.
+static bool is_for_glibc(int fd) {
   Elf64_Ehdr header;
   if (pread(fd, &header, sizeof header, 0) != sizeof header || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return false;
+    return true;
   }
   for (int i = 0; i < header.e_phnum; i++) {
     Elf64_Phdr segment;
     const off_t offset = (off_t)(header.e_phoff + (size_t)i * header.e_phentsize);
-    if (pread(fd, &segment, sizeof segment, offset) != sizeof segment || segment.p_type == PT_INTERP) return false;
+    if (pread(fd, &segment, sizeof segment, offset) != sizeof segment) return true;
+    if (segment.p_type != PT_INTERP) continue;
+    char loader[256] = {0};
+    pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset);
+    return strstr(loader, "ld-linux") != NULL;
   }
-  return true;
+  return false;
 }
 
 static bool takes_along(const char* path) {
+  if (real_execve == NULL) megapage_find_real();
   // A child of vfork shares our memory but not our process id.
   if (saved_count == 0 || getpid() != saved_pid) return false;
   if (path == NULL) return true;
   const int error = errno;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const bool found_static = fd >= 0 && is_static(fd);
+  // Not to wait for the other end of a pipe that cannot be executed anyway.
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const bool taken = fd < 0 || is_for_glibc(fd);
   if (fd >= 0) close(fd);
   errno = error;
-  return !found_static;
+  return taken;
 }
 
 static size_t count(char* const* list) {
@@ -138,7 +148,7 @@ int megapage_execvpe(const char* file, char* const* arguments, char* const* envi
 }
 
 int megapage_fexecve(int fd, char* const* arguments, char* const* environment) {
-  if (!takes_along(NULL) || is_static(fd)) return real_fexecve(fd, arguments, environment);
+  if (!takes_along(NULL) || !is_for_glibc(fd)) return real_fexecve(fd, arguments, environment);
   EXTENDED(environment);
   return real_fexecve(fd, arguments, extended);
 }

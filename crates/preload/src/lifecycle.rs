@@ -16,7 +16,7 @@ use megapage_memory::{
 };
 use std::os::raw::{c_int, c_long, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Where ld.so(8) finds the library.
@@ -30,12 +30,15 @@ const EXIT_POLLS: usize = 100;
 const RETURN_AFTER_MS: c_long = 1000;
 
 unsafe extern "C" {
+    fn megapage_lock_for_fork();
+    fn megapage_unlock_after_fork();
     fn megapage_set_return_after(milliseconds: c_long);
 }
 
 /// Reads the environment and configures the heap. Runs at the first allocation, which may come before the
 /// C library has an environment; the constructor then runs it again.
 pub fn configure() {
+    register_fork_handlers();
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
@@ -65,6 +68,16 @@ pub fn configure() {
     unsafe { megapage_set_return_after(return_after) };
 }
 
+/// Registered at the first allocation, so before most others': the handlers that run before a fork do so in
+/// the reverse order, and those of other libraries may allocate, which ours forbid until after the fork.
+fn register_fork_handlers() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
+    }
+}
+
 fn figure(value: &std::ffi::CStr) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
@@ -81,8 +94,6 @@ extern "C" fn start() {
         HEAP.attach_ledger(words, std::process::id());
     }
     leave_environment();
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
 }
 
 /// Takes what brought the library here out of the environment, and keeps it for this process's own exec.
@@ -158,11 +169,15 @@ unsafe extern "C" fn fork_prepare() {
         // It cannot be refused here, but the heap can still be moved. What `fork` holds, this holds too.
         let _ = HEAP.before_fork(returner::lock_for_fork());
     }
+    // SAFETY: mimalloc is initialised: it called `configure`, which registered this.
+    unsafe { megapage_lock_for_fork() };
     HEAP.lock_for_fork();
 }
 
 unsafe extern "C" fn fork_parent() {
     HEAP.unlock_after_fork(false);
+    // SAFETY: taken by `fork_prepare`.
+    unsafe { megapage_unlock_after_fork() };
     if !is_checked() {
         returner::unlock_after_fork();
     }
@@ -170,6 +185,8 @@ unsafe extern "C" fn fork_parent() {
 
 unsafe extern "C" fn fork_child() {
     HEAP.unlock_after_fork(true);
+    // SAFETY: taken by `fork_prepare` in the parent, by the thread that this one is a copy of.
+    unsafe { megapage_unlock_after_fork() };
     returner::forget_in_child();
     if !is_checked() {
         returner::unlock_after_fork();

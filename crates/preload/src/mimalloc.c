@@ -60,6 +60,7 @@ extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
 
 void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);
+  config->has_partial_free = false;  // a span goes back whole
   megapage_configure();
 }
 
@@ -114,6 +115,52 @@ long megapage_purge_expired(void) {
   if (first == 0) return 0;
   const mi_msecs_t wait = first - _mi_clock_now();
   return (wait < 1 ? 1 : (long)wait);
+}
+
+// The locks that a forked child may need, and that another thread may hold when it is made. Each is held for
+// as long as a system call takes, at most while an arena is reserved.
+static size_t fork_locks(mi_lock_t** locks) {
+  mi_subproc_t* const subproc = _mi_subproc_main();
+  mi_heap_t* const heap = mi_heap_main();
+  size_t n = 0;
+  locks[n++] = &subproc->arena_reserve_lock;
+  locks[n++] = &subproc->heaps_lock;
+  locks[n++] = &subproc->theap_meta_lock;
+  locks[n++] = &heap->theaps_lock;
+  locks[n++] = &heap->arena_pages_lock;
+  locks[n++] = &heap->os_abandoned_pages_lock;
+  locks[n++] = &_mi_process.thread_locals_lock;
+  locks[n++] = &_mi_process.subprocs_lock;
+  mi_page_map_t* const map = mi_atomic_load_ptr_acquire(mi_page_map_t, &_mi_process.page_map);
+  if (map != NULL) locks[n++] = &map->lock;
+  return n;
+}
+
+enum { FORK_LOCKS = 9, FORK_ATTEMPTS = 100000, FORK_PAUSE_US = 100 };
+static bool fork_locked;
+
+// Takes all of them or none, whatever the order in which mimalloc nests them: at most 10 s of attempts, after
+// which the fork goes ahead as mimalloc alone would let it.
+void megapage_lock_for_fork(void) {
+  mi_lock_t* locks[FORK_LOCKS];
+  const size_t count = fork_locks(locks);
+  for (int attempt = 0; attempt < FORK_ATTEMPTS; attempt++) {
+    size_t taken = 0;
+    while (taken < count && mi_lock_try_acquire(locks[taken])) taken++;
+    if (taken == count) {
+      fork_locked = true;
+      return;
+    }
+    while (taken > 0) mi_lock_release(locks[--taken]);
+    usleep(FORK_PAUSE_US);
+  }
+}
+
+void megapage_unlock_after_fork(void) {
+  if (!fork_locked) return;
+  fork_locked = false;
+  mi_lock_t* locks[FORK_LOCKS];
+  for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_release(locks[i - 1]);
 }
 
 // Milliseconds after which freed memory is purged; negative for never.

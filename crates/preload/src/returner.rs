@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use crate::HEAP;
-use megapage_kernel::Lock;
+use megapage_kernel::{Lock, main_has_ended};
 use megapage_memory::Backing;
 use std::mem::MaybeUninit;
 use std::os::raw::{c_long, c_void};
@@ -36,6 +36,8 @@ static DELAY_MS: AtomicU64 = AtomicU64::new(0);
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// A thread runs, or is being started.
 static RUNNING: AtomicBool = AtomicBool::new(false);
+/// The thread exists: set by itself, first and last.
+static ALIVE: AtomicBool = AtomicBool::new(false);
 /// Held while the thread works on the heap.
 static WORKING: Lock = Lock::new();
 
@@ -99,7 +101,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     // SAFETY: the name is a C string of at most 15 bytes.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
     let mut pause = DELAY_MS.load(Relaxed);
-    while held() >= THRESHOLD {
+    ALIVE.store(true, Relaxed);
+    while held() >= THRESHOLD && !main_has_ended(1) {
         std::thread::sleep(Duration::from_millis(pause));
         pause = WORKING.with(|| {
             // SAFETY: mimalloc lets any thread purge.
@@ -111,6 +114,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
             }
         });
     }
+    ALIVE.store(false, Relaxed);
     RUNNING.store(false, Relaxed);
     ptr::null_mut()
 }
@@ -119,7 +123,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
 /// Answers how many threads the process has when the program runs in one.
 pub fn lock_for_fork() -> u64 {
     WORKING.lock();
-    1 + u64::from(RUNNING.load(Relaxed))
+    1 + u64::from(ALIVE.load(Relaxed))
 }
 
 /// See [`lock_for_fork`].
@@ -130,5 +134,6 @@ pub fn unlock_after_fork() {
 /// In a forked child: the thread was not copied.
 pub fn forget_in_child() {
     RUNNING.store(false, Relaxed);
+    ALIVE.store(false, Relaxed);
     consider();
 }

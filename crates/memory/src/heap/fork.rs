@@ -30,6 +30,8 @@ impl HugeHeap {
                 ledger.forked(true);
                 return Err(Errno::ENOMEM);
             }
+            // What the pool holds now is for the copies.
+            self.forked.store(true, Relaxed);
         }
         ledger.forked(false);
         Ok(())
@@ -103,21 +105,26 @@ impl HugeHeap {
     /// Takes every lock, so that a child of fork(2) finds none held by a thread that it does not have.
     pub fn lock_for_fork(&self) {
         // In the order in which they nest: a group's holder may take either of the others.
+        self.walks.lock();
         self.groups.iter().for_each(Lock::lock);
         self.spans.lock_for_fork();
         self.config.lock_for_fork();
+        // The child goes on from here: the parent may have gone further before it looks.
+        if self.attached.load(Relaxed)
+            && let Some(shared) = self.shared.get()
+        {
+            self.private.continue_from(shared);
+        }
     }
 
     /// Releases what [`HugeHeap::lock_for_fork`] took; `child` ends the child's part in the ledger.
     pub fn unlock_after_fork(&self, child: bool) {
-        if child && self.attached.load(Relaxed) {
-            if let Some(shared) = self.shared.get() {
-                self.private.continue_from(shared);
-            }
+        if child {
             self.attached.store(false, Relaxed);
         }
         self.config.unlock_after_fork();
         self.spans.unlock_after_fork();
         self.groups.iter().for_each(Lock::unlock);
+        self.walks.unlock();
     }
 }

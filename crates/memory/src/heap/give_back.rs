@@ -82,18 +82,20 @@ impl HugeHeap {
             return;
         }
         let mut slot = 0;
-        loop {
-            let (span, more) = self.spans.with(|spans| spans.slot(slot));
-            if let Some(span) = span {
-                for index in 0..span.chunks() {
-                    self.group_lock(&span, index).with(|| self.return_slices(&span, index));
-                }
-            }
+        while self.walks.with(|| self.sweep_slot(slot)) {
             slot += 1;
-            if !more {
-                return;
+        }
+    }
+
+    /// Sweeps one span; whether there are further slots.
+    fn sweep_slot(&self, slot: usize) -> bool {
+        let (span, more) = self.spans.with(|spans| spans.slot(slot));
+        if let Some(span) = span {
+            for index in 0..span.chunks() {
+                self.group_lock(&span, index).with(|| self.return_slices(&span, index));
             }
         }
+        more
     }
 
     fn memory_is_short(&self) -> bool {
