@@ -7,6 +7,7 @@ mod process;
 mod report;
 mod statistics;
 mod table;
+mod warm;
 
 use crate::install;
 use crate::peers::{Peer, Start};
@@ -124,6 +125,9 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         for (case, case_report) in cases.iter().zip(&mut report.cases) {
             for peer in &present {
                 let note = pool.give(if peer.pool { case.pool } else { Bytes::ZERO });
+                if options.warm_up > 0 {
+                    warm::warm(case.pool, peer.pool);
+                }
                 let ran = run_once(case, peer, place, &signals)?;
                 done += 1;
                 let kind = if counted { "" } else { ", warm-up" };
