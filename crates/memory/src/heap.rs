@@ -499,22 +499,25 @@ impl HugeHeap {
             return;
         }
         for slot in &self.first_chunks {
-            let address = slot.load(Relaxed);
-            let Some(span) = self.spans.with(|spans| spans.find(address)) else { continue };
-            let index = (address - span.range.start()) / HUGE_2M;
-            let lock = self.group_lock(&span, index);
-            lock.with(|| {
-                let chunk = span.chunk(index);
-                let range = span.chunk_range(index, 1);
-                if chunk.mapping() == Mapping::Mapped(Backing::Base)
-                    && range.advise_thp().is_ok()
-                    && range.collapse().is_ok()
-                {
-                    chunk.set_mapping(Mapping::Mapped(Backing::Thp));
-                    self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
-                }
-            });
+            self.walks.with(|| self.collapse_chunk_at(slot.load(Relaxed)));
         }
+    }
+
+    /// Collapses the chunk at `address`, if it is still one on base pages. With `walks` held.
+    fn collapse_chunk_at(&self, address: usize) {
+        let Some(span) = self.spans.with(|spans| spans.find(address)) else { return };
+        let index = (address - span.range.start()) / HUGE_2M;
+        self.group_lock(&span, index).with(|| {
+            let chunk = span.chunk(index);
+            let range = span.chunk_range(index, 1);
+            if chunk.mapping() == Mapping::Mapped(Backing::Base)
+                && range.advise_thp().is_ok()
+                && range.collapse().is_ok()
+            {
+                chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+                self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
+            }
+        });
     }
 
     /// The state of the chunk that holds `address`, for tests and reports.
