@@ -325,19 +325,7 @@ fn charge(root: &KernelRoot, limit: &Path, usage: &Path) -> Option<Charge> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-
-    /// A captured tree from (path, text) pairs.
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
-        let directory = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = directory.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let root = KernelRoot::captured(directory.path());
-        (directory, root)
-    }
+    use crate::root::captured_tree as tree;
 
     const V2: &str = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 

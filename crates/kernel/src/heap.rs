@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void};
-use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
+use megapage_units::{HUGE_2M, PageSize};
 use std::ptr;
 
 /// An error number, as errno(3) lists them. Never zero.
@@ -405,15 +405,6 @@ fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
         read
     };
     usize::try_from(read).ok()
-}
-
-/// The page size that fits `bytes` exactly, for the two sizes a heap uses.
-pub const fn huge_page(bytes: usize) -> Option<PageSize> {
-    match bytes {
-        HUGE_2M => Some(PageSize::HUGE_2M),
-        HUGE_1G => Some(PageSize::HUGE_1G),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

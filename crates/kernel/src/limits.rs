@@ -185,18 +185,7 @@ impl Sysctls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
-        let directory = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = directory.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let root = KernelRoot::captured(directory.path());
-        (directory, root)
-    }
+    use crate::root::captured_tree as tree;
 
     const LIMITS: &str = "\
 Limit                     Soft Limit           Hard Limit           Units

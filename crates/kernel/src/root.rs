@@ -124,6 +124,19 @@ impl KernelRoot {
     }
 }
 
+/// A captured tree from (path, text) pairs, for the tests of readers; it goes with the first value.
+#[cfg(test)]
+pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let root = KernelRoot::captured(directory.path());
+    (directory, root)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -146,7 +146,7 @@ impl HugeHeap {
     }
 
     fn held(&self) -> u64 {
-        Backing::ALL.iter().map(|&backing| self.ledger().held(backing)).sum()
+        self.ledger().total_held()
     }
 
     // ---- reserving and releasing ranges -----------------------------------------------------------

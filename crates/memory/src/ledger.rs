@@ -179,7 +179,7 @@ impl Ledger {
     /// Notes that the heap obtained `bytes` as `backing`.
     pub fn obtained(&self, backing: Backing, bytes: u64) {
         self.word(word::HELD + backing as usize).fetch_add(bytes, Relaxed);
-        let held: u64 = Backing::ALL.iter().map(|&b| self.held(b)).sum();
+        let held = self.total_held();
         if self.word(word::PEAK).fetch_max(held, Relaxed) < held {
             for b in Backing::ALL {
                 self.word(word::HELD_AT_PEAK + b as usize).store(self.held(b), Relaxed);
@@ -236,6 +236,11 @@ impl Ledger {
     /// Bytes held now as `backing`, by the heap's own account.
     pub fn held(&self, backing: Backing) -> u64 {
         self.word(word::HELD + backing as usize).load(Relaxed)
+    }
+
+    /// Bytes held now, whatever backs them, by the heap's own account.
+    pub fn total_held(&self) -> u64 {
+        Backing::ALL.iter().map(|&backing| self.held(backing)).sum()
     }
 
     /// Bytes held as `backing` when the heap's sum was highest. The four words are stored one by one: a

@@ -12,7 +12,6 @@
 
 use crate::HEAP;
 use megapage_kernel::{Lock, main_has_ended};
-use megapage_memory::Backing;
 use std::mem::MaybeUninit;
 use std::os::raw::{c_long, c_void};
 use std::ptr;
@@ -54,7 +53,7 @@ pub fn consider() {
 }
 
 fn held() -> u64 {
-    Backing::ALL.iter().map(|&backing| HEAP.ledger().held(backing)).sum()
+    HEAP.ledger().total_held()
 }
 
 /// Whether [`start`] should be called. One load, for malloc's fast path.
@@ -75,7 +74,10 @@ pub fn start() {
     // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
     // thread's function is part of this library, which is never unloaded. All signals are blocked around
     // the creation, because the new thread inherits the mask: none of the program's signals reaches it.
-    let started = unsafe {
+    //
+    // A limit on threads may refuse it: the program comes first, and mimalloc still purges on later calls.
+    // RUNNING stays set, so that the attempt is not repeated.
+    unsafe {
         let mut all = MaybeUninit::uninit();
         let mut former = MaybeUninit::uninit();
         let mut attributes = MaybeUninit::uninit();
@@ -87,14 +89,10 @@ pub fn start() {
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        let created = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+        libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
         libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        created == 0
-    };
-    // A limit on threads: the program comes first, and mimalloc still purges on later calls. RUNNING stays
-    // set, so that the attempt is not repeated.
-    let _ = started;
+    }
 }
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
