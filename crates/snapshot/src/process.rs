@@ -1,0 +1,235 @@
+//! One process.
+
+use crate::{BackingBytes, Leaf, ProcessSampling, Region, TranslationCost, wire};
+use megapage_units::{Bytes, Pid, VirtRange};
+use serde::Serialize;
+use std::time::Duration;
+
+/// One process with one address space. A pid that is used again, or a process that execs another program, is a
+/// different one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ProcessId {
+    /// The process.
+    #[serde(serialize_with = "wire::pid")]
+    pub pid: Pid,
+    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub start_ticks: u64,
+    /// Where its stack starts (field 28 of `/proc/PID/stat`): with address-space randomisation another one after
+    /// each execve(2). 0 where the kernel does not show it.
+    pub start_stack: u64,
+}
+
+/// What a mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MappingKind {
+    /// The heap of brk(2).
+    Heap,
+    /// Private anonymous memory.
+    Anonymous,
+    /// A stack.
+    Stack,
+    /// Shared memory: tmpfs, memfd, System V, shared anonymous.
+    Shared,
+    /// Pages of a hugetlb pool, private or shared.
+    Hugetlb,
+    /// A file's pages, private or shared: code, data, mapped files.
+    File,
+    /// What the kernel put there: vdso, vvar, vsyscall, device memory.
+    Special,
+}
+
+impl MappingKind {
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MappingKind::Heap => "heap",
+            MappingKind::Anonymous => "anonymous",
+            MappingKind::Stack => "stack",
+            MappingKind::Shared => "shared",
+            MappingKind::Hugetlb => "hugetlb",
+            MappingKind::File => "file",
+            MappingKind::Special => "special",
+        }
+    }
+}
+
+/// What a mapping allows and asks for: the permissions of `/proc/PID/maps` and those `VmFlags` of
+/// `/proc/PID/smaps` that matter to huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MappingFlags {
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub execute: bool,
+    /// MAP_SHARED (`sh`).
+    pub shared: bool,
+    /// madvise(MADV_HUGEPAGE) (`hg`).
+    pub huge: bool,
+    /// madvise(MADV_NOHUGEPAGE) (`nh`).
+    pub no_huge: bool,
+    /// mlock(2) (`lo`).
+    pub locked: bool,
+    /// userfaultfd(2) watches it, for missing pages (`um`), write protection (`uw`) or minor faults (`ui`).
+    pub userfault: bool,
+    /// Memory that is no ordinary page: devices, raw page frames (`io`, `pf`, `mm`).
+    pub device: bool,
+    /// KSM may merge it (`mg`).
+    pub mergeable: bool,
+    /// Not copied by fork(2) (`dc`).
+    pub dont_fork: bool,
+}
+
+/// One mapping (VMA).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mapping {
+    /// The addresses.
+    #[serde(serialize_with = "wire::range")]
+    pub range: VirtRange,
+    /// What it is.
+    pub kind: MappingKind,
+    /// The file, `[heap]`, `[anon:NAME]`, or empty.
+    pub name: String,
+    /// Permissions and flags.
+    pub flags: MappingFlags,
+    /// Whether the kernel would give a 2 MiB transparent huge page here under its present settings
+    /// (`THPeligible`); `None` where it was not asked.
+    pub thp_eligible: Option<bool>,
+}
+
+/// One process, as observed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Process {
+    /// Which.
+    pub id: ProcessId,
+    /// The parent.
+    #[serde(serialize_with = "wire::pid")]
+    pub parent: Pid,
+    /// The command name, at most 15 bytes.
+    pub name: String,
+    /// The real user.
+    pub uid: u32,
+    /// The control group of the memory controller, of version 1 or 2; empty where there is none.
+    pub cgroup: String,
+    /// Threads.
+    pub threads: u64,
+    /// Processor time so far, user and system, of all threads.
+    #[serde(serialize_with = "wire::seconds", rename = "cpu_seconds")]
+    pub cpu: Duration,
+    /// Resident memory without hugetlb pages.
+    #[serde(serialize_with = "wire::bytes", rename = "rss_bytes")]
+    pub rss: Bytes,
+    /// The anonymous part of it.
+    #[serde(serialize_with = "wire::bytes", rename = "rss_anonymous_bytes")]
+    pub rss_anonymous: Bytes,
+    /// Swapped out.
+    #[serde(serialize_with = "wire::bytes", rename = "swap_bytes")]
+    pub swap: Bytes,
+    /// Page tables.
+    #[serde(serialize_with = "wire::bytes", rename = "page_tables_bytes")]
+    pub page_tables: Bytes,
+    /// What the present memory is backed by, hugetlb pages included.
+    pub backing: BackingBytes,
+    /// Whether transparent huge pages are switched off for it by prctl(PR_SET_THP_DISABLE).
+    pub thp_disabled: bool,
+    /// The mappings, ascending.
+    pub mappings: Vec<Mapping>,
+    /// The regions that hold something, ascending.
+    pub regions: Vec<Region>,
+    /// Children that it has forked and that have not executed a program yet: they share its memory copy-on-write,
+    /// so that a huge page may be copied whole at the next write. `None` where that was not looked up.
+    pub sharing_children: Option<u32>,
+    /// What address translation costs it, where that is known.
+    pub translation: Option<TranslationCost>,
+    /// How its access bits were sampled; `None` where they were not yet.
+    pub sampling: Option<ProcessSampling>,
+}
+
+/// What everybody may see of a process, also of another user's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outline {
+    /// Which.
+    #[serde(serialize_with = "wire::pid")]
+    pub pid: Pid,
+    /// The command name, at most 15 bytes.
+    pub name: String,
+    /// The real user.
+    pub uid: u32,
+    /// Resident memory without hugetlb pages.
+    #[serde(serialize_with = "wire::bytes", rename = "rss_bytes")]
+    pub rss: Bytes,
+    /// Mapped hugetlb pages of all sizes.
+    #[serde(serialize_with = "wire::bytes", rename = "hugetlb_bytes")]
+    pub hugetlb: Bytes,
+    /// Swapped out.
+    #[serde(serialize_with = "wire::bytes", rename = "swap_bytes")]
+    pub swap: Bytes,
+}
+
+impl Outline {
+    /// Everything that is resident, hugetlb included.
+    pub fn resident(&self) -> Bytes {
+        self.rss + self.hugetlb
+    }
+}
+
+impl Process {
+    /// The share, 0 to 1, of the present memory that lies on pages of 2 MiB or more; 0 where nothing is present.
+    pub fn huge_share(&self) -> f64 {
+        match self.backing.total().0 {
+            0 => 0.0,
+            total => self.backing.huge().0 as f64 / total as f64,
+        }
+    }
+
+    /// The zero-filled part of its transparent huge pages, as far as they were scanned.
+    pub fn bloat(&self) -> Bytes {
+        self.regions.iter().map(Region::bloat).sum()
+    }
+
+    /// The mean coverage, 0 to 512, of the regions that were sampled; `None` where none was.
+    pub fn mean_coverage(&self) -> Option<f64> {
+        let sampled = || self.regions.iter().filter_map(|region| region.accessed);
+        let count = sampled().count();
+        (count > 0)
+            .then(|| sampled().map(|accessed| f64::from(accessed.coverage)).sum::<f64>() / count as f64)
+    }
+
+    /// When the oldest of the samples was read that the regions show (the snapshot's clock); `None` where there is none.
+    /// A large process is sampled in turns: they can be far apart.
+    pub fn oldest_sample(&self) -> Option<Duration> {
+        self.regions.iter().filter_map(|region| region.accessed).map(|accessed| accessed.sampled).min()
+    }
+
+    /// The share, 0 to 1, of the present memory that lies in regions that were sampled; 0 where nothing is present.
+    pub fn sampled_share(&self) -> f64 {
+        share_of(&self.regions, |_| true, |region| region.accessed.is_some())
+    }
+
+    /// The share, 0 to 1, of the private transparent huge pages that were scanned for zeros; 0 where there are none.
+    /// Zeros that are shared cannot be given back, and are not looked for.
+    pub fn scanned_share(&self) -> f64 {
+        let is_private = |region: &Region| {
+            let kind = self.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
+            region.leaf == Leaf::Huge2m && matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous))
+        };
+        share_of(&self.regions, is_private, |region| region.zeros.is_some())
+    }
+
+    /// Regions that one 2 MiB entry of a transparent huge page maps.
+    pub fn huge_regions(&self) -> usize {
+        self.regions.iter().filter(|region| region.leaf == Leaf::Huge2m).count()
+    }
+}
+
+/// The share of the present pages of the regions `of` that lie in those of them that are `part`.
+fn share_of(regions: &[Region], of: impl Fn(&Region) -> bool, part: impl Fn(&Region) -> bool) -> f64 {
+    let (mut all, mut some) = (0u64, 0u64);
+    for region in regions.iter().filter(|region| of(region)) {
+        all += u64::from(region.present);
+        some += if part(region) { u64::from(region.present) } else { 0 };
+    }
+    if all == 0 { 0.0 } else { some as f64 / all as f64 }
+}

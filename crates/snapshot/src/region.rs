@@ -1,0 +1,133 @@
+//! One aligned 2 MiB range of one process's address space.
+
+use crate::wire;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Base pages in a region: 512.
+pub const PAGES: u16 = (HUGE_2M / BASE_PAGE) as u16;
+
+/// What the page tables map a region by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leaf {
+    /// Entries of 4 KiB (or nothing). mTHP folios are mapped this way, too: see [`Region::folios`].
+    Base,
+    /// One 2 MiB entry: a transparent huge page.
+    Huge2m,
+    /// One 2 MiB entry of a hugetlb page.
+    Hugetlb2m,
+    /// A part of a 1 GiB entry of a hugetlb page.
+    Hugetlb1g,
+}
+
+impl Leaf {
+    /// Whether an entry of 2 MiB or more maps the region.
+    pub const fn is_huge(self) -> bool {
+        !matches!(self, Leaf::Base)
+    }
+}
+
+/// What the last sample of access bits said of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Accessed {
+    /// Coverage, 0 to 512: base pages accessed between the last clearing and the last reading. Where one 2 MiB entry
+    /// maps the region there is one bit for all: 0 or 512.
+    pub coverage: u16,
+    /// Exponential moving average of the coverage over the samples, 0 to 512.
+    pub average: f32,
+    /// When the region was last found accessed; `None`: never while observed.
+    #[serde(serialize_with = "wire::some_seconds", rename = "last_seconds")]
+    pub last: Option<Duration>,
+    /// When the last sample of this region was read.
+    #[serde(serialize_with = "wire::seconds", rename = "sampled_seconds")]
+    pub sampled: Duration,
+}
+
+/// How a program walks a region: what hides, or does not hide, the cost of a TLB miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessClass {
+    /// One page after the other: one miss a page, and the walks are prefetched.
+    Streaming,
+    /// Any page next, but known early: several walks are under way at once.
+    Random,
+    /// The next address comes from the data just read: the program waits for the whole walk.
+    Dependent,
+}
+
+impl AccessClass {
+    /// The word used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AccessClass::Streaming => "streaming",
+            AccessClass::Random => "random",
+            AccessClass::Dependent => "dependent",
+        }
+    }
+}
+
+/// How often and how a region is accessed: what coverage cannot tell. An estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AccessProfile {
+    /// Visits of base pages, in all 512, per second of the process's processor time: a run of accesses to one page
+    /// is one visit. This is the rate at which base pages look their translation up. Not negative.
+    pub visits: f64,
+    /// How.
+    pub class: AccessClass,
+}
+
+/// One region that holds something.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Region {
+    /// The first address, a multiple of 2 MiB.
+    #[serde(serialize_with = "wire::address")]
+    pub start: u64,
+    /// Index in [`crate::Process::mappings`] of the mapping that holds most of the region.
+    pub mapping: u32,
+    /// Whether that mapping holds the region whole: no huge page can be mapped otherwise.
+    pub whole: bool,
+    /// Present base pages, 0 to 512; the shared page of zeros does not count. 512 where a huge page is.
+    pub present: u16,
+    /// Base pages that map the shared page of zeros.
+    pub zero_page: u16,
+    /// Base pages that are swapped out (or migrating).
+    pub swapped: u16,
+    /// What maps it.
+    pub leaf: Leaf,
+    /// Present base pages by the order of the folio that they lie on: `[0]` 4 KiB, `[4]` 64 KiB, `[9]` 2 MiB or more. A
+    /// folio of 2 MiB that entries of 4 KiB map is counted at 9, with [`Leaf::Base`]. `None` where the kernel was
+    /// not asked or does not say (it takes CAP_SYS_ADMIN).
+    pub folios: Option<[u16; 10]>,
+    /// Present base pages that hold only zeros, as of the last zero scan; `None` where it was not scanned.
+    pub zeros: Option<u16>,
+    /// The last sample of access bits; `None` where the region was not sampled.
+    pub accessed: Option<Accessed>,
+    /// How often and how it is accessed; `None` where no estimator has told.
+    pub profile: Option<AccessProfile>,
+}
+
+impl Region {
+    /// The addresses.
+    ///
+    /// # Panics
+    /// Where `start` is the very last region of a 64-bit address space, which no process has.
+    pub fn range(&self) -> VirtRange {
+        VirtRange::new(self.start, self.start + HUGE_2M as u64).expect("a process's address")
+    }
+
+    /// Present bytes.
+    pub fn present_bytes(&self) -> Bytes {
+        Bytes(u64::from(self.present) * BASE_PAGE as u64)
+    }
+
+    /// The zero-filled part of a huge page, in bytes: what recovering it would free. Zero for base pages and where
+    /// no zero scan was made.
+    pub fn bloat(&self) -> Bytes {
+        match self.zeros {
+            Some(zeros) if self.leaf == Leaf::Huge2m => Bytes(u64::from(zeros) * BASE_PAGE as u64),
+            _ => Bytes::ZERO,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The settings of transparent huge pages.
+//!
+//! Source: Documentation/admin-guide/mm/transhuge.rst.
+
+use crate::wire;
+use megapage_units::{Bytes, PageSize};
+use serde::Serialize;
+
+/// Declares an enum whose variants are the words of one kernel file.
+macro_rules! words {
+    ($(#[$attribute:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $name {
+            /// The variant of the kernel's word; `None` for a word that is not known.
+            pub fn from_word(word: &str) -> Option<$name> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        /// As the kernel's word.
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        /// The kernel's word.
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self {
+                    $($name::$variant => $word,)+
+                })
+            }
+        }
+    };
+}
+
+words! {
+    /// Who gets huge pages for anonymous memory: `enabled`, global or of one size.
+    ThpEnabled {
+        /// Every process.
+        Always = "always",
+        /// Ranges that asked with madvise(MADV_HUGEPAGE).
+        Madvise = "madvise",
+        /// Nobody.
+        Never = "never",
+        /// As the global setting says. Of one size only.
+        Inherit = "inherit",
+    }
+}
+
+words! {
+    /// How hard a page fault tries when no huge page is free: `defrag`.
+    ThpDefrag {
+        /// Reclaims and compacts in the fault, for everybody.
+        Always = "always",
+        /// Wakes kswapd and kcompactd; the fault itself falls back to base pages.
+        Defer = "defer",
+        /// As `defer`, but ranges that asked with madvise reclaim and compact in the fault.
+        DeferMadvise = "defer+madvise",
+        /// Only ranges that asked with madvise reclaim and compact in the fault.
+        Madvise = "madvise",
+        /// Takes what is free and does nothing for more.
+        Never = "never",
+    }
+}
+
+words! {
+    /// Who gets huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
+    ThpShmem {
+        /// Everybody.
+        Always = "always",
+        /// Where the huge page lies within the file's size, or the range asked with madvise.
+        WithinSize = "within_size",
+        /// Ranges that asked with madvise.
+        Advise = "advise",
+        /// Nobody.
+        Never = "never",
+        /// Nobody, tmpfs mounts with `huge=` included.
+        Deny = "deny",
+        /// Everybody, tmpfs mounts included; for testing.
+        Force = "force",
+        /// As the global setting says. Of one size only.
+        Inherit = "inherit",
+    }
+}
+
+/// The settings of one size of page (`hugepages-<size>kB/`, Linux 6.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ThpSize {
+    /// The size, mTHP or 2 MiB.
+    #[serde(serialize_with = "wire::page_size")]
+    pub page_size: PageSize,
+    /// For anonymous memory.
+    pub enabled: ThpEnabled,
+    /// For shared memory (Linux 6.11).
+    pub shmem: Option<ThpShmem>,
+}
+
+/// The settings of the kernel thread that collapses base pages to huge ones in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Khugepaged {
+    /// Whether it may compact and reclaim to get a huge page.
+    pub defrag: bool,
+    /// How many of a region's base pages may be absent and are then filled with zeros.
+    pub max_ptes_none: u64,
+    /// Base pages looked at in one round.
+    pub pages_to_scan: u64,
+    /// Pause between rounds, in milliseconds.
+    pub scan_sleep_ms: u64,
+    /// Regions collapsed since boot.
+    pub pages_collapsed: u64,
+}
+
+/// All settings of transparent huge pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ThpSettings {
+    /// The global setting for anonymous memory.
+    pub enabled: ThpEnabled,
+    /// How hard a fault tries.
+    pub defrag: ThpDefrag,
+    /// The global setting for shared memory; `None` on a kernel without it.
+    pub shmem: Option<ThpShmem>,
+    /// The size that a page-table entry of the second level maps: 2 MiB on x86-64.
+    #[serde(serialize_with = "wire::bytes", rename = "pmd_size_bytes")]
+    pub pmd_size: Bytes,
+    /// The settings by size, ascending; empty before Linux 6.8.
+    pub sizes: Vec<ThpSize>,
+    /// The background thread; `None` where the kernel shows no settings for it.
+    pub khugepaged: Option<Khugepaged>,
+    /// Whether under memory pressure underused huge pages are split (Linux 6.12).
+    pub shrink_underused: Option<bool>,
+}
+
+impl ThpSettings {
+    /// What applies to anonymous memory in pages of `size`: `Always`, `Madvise` or `Never`.
+    pub fn anonymous(&self, size: PageSize) -> ThpEnabled {
+        match self.sizes.iter().find(|entry| entry.page_size == size) {
+            Some(ThpSize { enabled: ThpEnabled::Inherit, .. }) => self.enabled,
+            Some(entry) => entry.enabled,
+            // Before there were settings by size, the global one was for this size alone.
+            None if size.bytes() == self.pmd_size => self.enabled,
+            None => ThpEnabled::Never,
+        }
+    }
+
+    /// What applies to shared memory in pages of `size`; `Never` where the kernel has no such setting.
+    pub fn shared(&self, size: PageSize) -> ThpShmem {
+        let global = self.shmem.unwrap_or(ThpShmem::Never);
+        // These two override the settings by size.
+        if matches!(global, ThpShmem::Deny | ThpShmem::Force) {
+            return global;
+        }
+        match self.sizes.iter().find(|entry| entry.page_size == size).and_then(|entry| entry.shmem) {
+            Some(ThpShmem::Inherit) => global,
+            Some(own) => own,
+            None if size.bytes() == self.pmd_size => global,
+            None => ThpShmem::Never,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What address translation costs a process.
+
+use serde::Serialize;
+
+/// Where a figure of translation cost comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CostSource {
+    /// Counted by the processor's performance monitoring unit: page-walk cycles over all cycles.
+    Measured,
+    /// Modelled from sampled re-access rates and the TLB's geometry.
+    Estimated,
+    /// Tried: some regions were promoted, and progress compared before and after.
+    Tried,
+}
+
+impl CostSource {
+    /// The word used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CostSource::Measured => "measured",
+            CostSource::Estimated => "estimated",
+            CostSource::Tried => "tried",
+        }
+    }
+}
+
+/// The translation cost of a process: the share of its cycles spent in page walks, with an interval of about 90 %.
+/// `0 <= low <= share <= high < 1`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TranslationCost {
+    /// The share, 0 to 1.
+    pub share: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end of the interval.
+    pub high: f64,
+    /// Where it comes from.
+    pub source: CostSource,
+}
+
+impl TranslationCost {
+    /// How many times as fast the process would be without any page walk: `1 / (1 - share)`.
+    pub fn attainable_speedup(&self) -> f64 {
+        1.0 / (1.0 - self.share.clamp(0.0, 0.99))
+    }
+}
