@@ -1,0 +1,59 @@
+//! FreeBSD: a contiguous 2 MiB block is reserved on the first touch of a region; the region becomes huge only when all
+//! its 512 base pages are populated, so that nothing is ever bound that the program did not touch.
+//!
+//! Sources: Navarro, Iyer, Druschel, Cox, "Practical, transparent operating system support for superpages" (OSDI 2002);
+//! sys/vm/vm_reserv.c: the partially populated reservation that has not changed for longest is broken first.
+
+use crate::{Answer, Fault, FaultSize, Policy, Reason, Reservation, Tick};
+use megapage_snapshot::{Leaf, PAGES};
+
+/// The policy. It remembers nothing: population decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FreeBsd;
+
+impl Policy for FreeBsd {
+    fn name(&self) -> &'static str {
+        "freebsd"
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) {
+        for process in tick.processes() {
+            for region in &process.regions {
+                let answer = match region.leaf {
+                    Leaf::Base if region.present == PAGES => {
+                        tick.promote(process, region, Reason::FullyPopulated)
+                    }
+                    Leaf::Huge2m if region.present < PAGES => {
+                        tick.demote(process, region, Reason::Depopulated)
+                    }
+                    _ => continue,
+                };
+                if answer == Answer::Spent {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_fault(&mut self, fault: &Fault) -> FaultSize {
+        // A region whose reservation was broken, or never could be made, does not get one later: its pages lie
+        // elsewhere.
+        if fault.eligible && (fault.reserved || fault.present == 0) {
+            FaultSize::Reserve
+        } else {
+            FaultSize::Base
+        }
+    }
+
+    fn breaks(&self, reservations: &[Reservation]) -> Option<usize> {
+        let partial =
+            reservations.iter().enumerate().filter(|(_, reservation)| reservation.populated < PAGES);
+        partial
+            .min_by_key(|(_, reservation)| (reservation.changed, reservation.process, reservation.region))
+            .map(|(at, _)| at)
+    }
+
+    fn remembered(&self) -> usize {
+        0
+    }
+}

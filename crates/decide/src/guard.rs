@@ -1,0 +1,347 @@
+//! What holds for every policy: who is never touched, and what is not tried again too soon.
+
+use crate::{Action, Limits, Obtained, Outcome, in_use};
+use megapage_snapshot::{Leaf, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
+use megapage_units::{HUGE_2M, PageSize, Pid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What is remembered of a process.
+#[derive(Clone, Debug, Default)]
+struct ProcessMemory {
+    /// When children were last seen to share its memory.
+    forked: Option<Duration>,
+    /// Denied to us until then.
+    denied: Option<Duration>,
+    /// Regions that something was done to.
+    regions: BTreeMap<u64, RegionMemory>,
+}
+
+/// What is remembered of a region that something was done to.
+#[derive(Clone, Copy, Debug)]
+struct RegionMemory {
+    /// The last action.
+    acted: Duration,
+    /// The last promotion that was asked for.
+    promoted: Option<Duration>,
+    /// The last demotion or recovery that was asked for.
+    demoted: Option<Demoted>,
+    /// Failures, or actions without a visible effect, in a row.
+    failures: u32,
+    /// Nothing before that time.
+    not_before: Duration,
+    /// Bytes of the pages smaller than 2 MiB that it was promoted to; a snapshot need not show that.
+    small: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Demoted {
+    at: Duration,
+    /// The share of memory in use then.
+    in_use: f64,
+    /// Base pages present afterwards; `None` until a snapshot has shown the effect.
+    present: Option<u16>,
+}
+
+/// The guards' memory between steps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guard {
+    processes: BTreeMap<ProcessId, ProcessMemory>,
+    /// No promotion before that time, for want of memory; and how often in a row.
+    no_memory: Option<(Duration, u32)>,
+    /// Kinds of action that this machine cannot do.
+    unsupported: BTreeSet<Kind>,
+}
+
+/// Kinds of action, as far as a machine may be unable to do them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Promote(u64),
+    Demote,
+    Recover,
+    Sample,
+    ZeroScan,
+    PreZero,
+}
+
+impl Kind {
+    fn of(action: &Action) -> Kind {
+        match action {
+            Action::Promote { size, .. } => Kind::Promote(size.bytes().0),
+            Action::Demote { .. } => Kind::Demote,
+            Action::Recover { .. } => Kind::Recover,
+            Action::Sample { .. } => Kind::Sample,
+            Action::ZeroScan { .. } => Kind::ZeroScan,
+            Action::PreZero { .. } => Kind::PreZero,
+        }
+    }
+}
+
+impl Guard {
+    /// Takes a new snapshot in: forgets who is gone, learns what has taken effect, and answers the processes that may
+    /// be looked at, each with whether it may be changed.
+    pub fn observe<'a>(
+        &mut self,
+        now: Duration,
+        snapshot: &'a Snapshot,
+        limits: &Limits,
+    ) -> Vec<(&'a Process, bool)> {
+        let mut seen = BTreeSet::new();
+        let sound: Vec<&Process> = snapshot
+            .processes
+            .iter()
+            .filter(|process| is_sound(process) && seen.insert(process.id))
+            .collect();
+        let unreadable: BTreeSet<Pid> = snapshot
+            .missed
+            .iter()
+            .filter(|missed| matches!(missed.why, MissedWhy::Denied | MissedWhy::Failed))
+            .map(|missed| missed.pid)
+            .collect();
+        self.processes.retain(|id, _| seen.contains(id) || unreadable.contains(&id.pid));
+
+        // A child that has not executed a program has its parent's stack, where it was.
+        let families: BTreeSet<(Pid, u64)> = sound
+            .iter()
+            .filter(|process| process.id.start_stack != 0 && process.parent != process.id.pid)
+            .map(|process| (process.parent, process.id.start_stack))
+            .collect();
+        sound
+            .into_iter()
+            .map(|process| {
+                let shares = process.sharing_children.is_some_and(|children| children > 0)
+                    || families.contains(&(process.id.pid, process.id.start_stack));
+                if shares {
+                    self.processes.entry(process.id).or_default().forked = Some(now);
+                }
+                let open = match self.processes.get_mut(&process.id) {
+                    None => true,
+                    Some(memory) => {
+                        memory.observe(now, process, limits);
+                        memory.is_open(now, limits)
+                    }
+                };
+                (process, open)
+            })
+            .collect()
+    }
+
+    /// Whether the machine can do that, as far as is known.
+    pub fn can(&self, kind: Kind) -> bool {
+        !self.unsupported.contains(&kind)
+    }
+
+    /// Whether memory for promotions may be there.
+    pub fn has_memory(&self, now: Duration) -> bool {
+        self.no_memory.is_none_or(|(until, _)| now >= until)
+    }
+
+    /// Whether what was done to the region before allows a promotion now, `in_use` being the share of memory in use.
+    pub fn may_promote(
+        &self,
+        now: Duration,
+        id: ProcessId,
+        region: &Region,
+        in_use: f64,
+        limits: &Limits,
+    ) -> bool {
+        self.region(id, region.start).is_none_or(|memory| memory.may_promote(now, region, in_use, limits))
+    }
+
+    /// The regions of a process that [`Guard::may_promote`] allows, with their places among its regions.
+    pub fn promotable<'p>(
+        &self,
+        now: Duration,
+        process: &'p Process,
+        in_use: f64,
+        limits: &Limits,
+    ) -> impl Iterator<Item = (usize, &'p Region)> {
+        // Both ascend: one pass over the two.
+        let known = self.processes.get(&process.id).map(|memory| memory.regions.iter());
+        let mut known = known.into_iter().flatten().peekable();
+        process.regions.iter().enumerate().filter(move |(_, region)| {
+            while known.next_if(|(start, _)| **start < region.start).is_some() {}
+            let memory = known.peek().filter(|(start, _)| **start == region.start);
+            memory.is_none_or(|(_, memory)| memory.may_promote(now, region, in_use, limits))
+        })
+    }
+
+    /// Whether what was done to the region before allows a demotion now. Where memory runs short, a promotion that
+    /// was a mistake is undone at once.
+    pub fn may_demote(
+        &self,
+        now: Duration,
+        id: ProcessId,
+        region: u64,
+        short: bool,
+        limits: &Limits,
+    ) -> bool {
+        let Some(memory) = self.region(id, region) else { return true };
+        now >= memory.not_before
+            && (short
+                || memory.promoted.is_none_or(|promoted| now.saturating_sub(promoted) >= limits.cool_down))
+    }
+
+    /// Whether the region was promoted to pages of `size` bytes or larger before, less than 2 MiB.
+    pub fn has_small(&self, id: ProcessId, region: u64, size: u64) -> bool {
+        self.region(id, region).and_then(|memory| memory.small).is_some_and(|small| small >= size)
+    }
+
+    /// A promotion was asked for.
+    pub fn promoting(&mut self, now: Duration, id: ProcessId, region: u64, limits: &Limits) {
+        let memory = self.acting(now, id, region, limits);
+        memory.promoted = Some(now);
+        memory.demoted = None;
+    }
+
+    /// A demotion or recovery was asked for.
+    pub fn demoting(&mut self, now: Duration, id: ProcessId, region: u64, in_use: f64, limits: &Limits) {
+        let memory = self.acting(now, id, region, limits);
+        memory.demoted = Some(Demoted { at: now, in_use, present: None });
+        memory.small = None;
+    }
+
+    /// Learns what became of an action.
+    pub fn note(&mut self, now: Duration, outcome: &Outcome, limits: &Limits) {
+        let action = &outcome.action;
+        if outcome.obtained == Obtained::Unsupported {
+            self.unsupported.insert(Kind::of(action));
+            return;
+        }
+        let promotion = matches!(action, Action::Promote { .. });
+        if promotion && outcome.obtained == Obtained::NoMemory {
+            let times = self.no_memory.map_or(0, |(_, times)| times);
+            self.no_memory = Some((now + back_off(times, limits), times.saturating_add(1)));
+        } else if promotion && outcome.obtained == Obtained::Done {
+            self.no_memory = None;
+        }
+        // Only who was in the last snapshot, or was acted on, is remembered.
+        let Some(process) = action.process().and_then(|id| self.processes.get_mut(&id)) else { return };
+        match outcome.obtained {
+            Obtained::Denied => process.denied = Some(now + limits.back_off_most),
+            Obtained::Done => {
+                if let Action::Promote { region, size, .. } = action
+                    && *size < PageSize::HUGE_2M
+                    && let Some(memory) = process.regions.get_mut(region)
+                {
+                    memory.failures = 0;
+                    memory.small = Some(size.bytes().0);
+                }
+            }
+            Obtained::Gone | Obtained::NoMemory | Obtained::Unsupported => {}
+            Obtained::Busy | Obtained::Impossible => {
+                if let Some(memory) = action.region().and_then(|region| process.regions.get_mut(&region)) {
+                    memory.not_before = now
+                        + match outcome.obtained {
+                            Obtained::Impossible => limits.back_off_most,
+                            _ => back_off(memory.failures.saturating_sub(1), limits),
+                        };
+                }
+            }
+        }
+    }
+
+    /// Processes and regions remembered.
+    pub fn remembered(&self) -> usize {
+        self.processes.values().map(|process| 1 + process.regions.len()).sum()
+    }
+
+    fn region(&self, id: ProcessId, region: u64) -> Option<&RegionMemory> {
+        self.processes.get(&id)?.regions.get(&region)
+    }
+
+    fn acting(&mut self, now: Duration, id: ProcessId, region: u64, limits: &Limits) -> &mut RegionMemory {
+        let process = self.processes.entry(id).or_default();
+        let memory = process.regions.entry(region).or_insert(RegionMemory {
+            acted: now,
+            promoted: None,
+            demoted: None,
+            failures: 0,
+            not_before: now,
+            small: None,
+        });
+        memory.acted = now;
+        // Until a snapshot shows the effect, it has failed.
+        memory.not_before = now
+            + match memory.failures {
+                0 => limits.settle,
+                failures => limits.settle.max(back_off(failures - 1, limits)),
+            };
+        memory.failures = memory.failures.saturating_add(1);
+        memory
+    }
+}
+
+impl RegionMemory {
+    fn may_promote(&self, now: Duration, region: &Region, in_use: f64, limits: &Limits) -> bool {
+        now >= self.not_before
+            && self.demoted.is_none_or(|demoted| {
+                let present = demoted.present.unwrap_or(region.present);
+                now.saturating_sub(demoted.at) >= limits.cool_down
+                    && (present.abs_diff(region.present) >= limits.changed_pages
+                        || demoted.in_use - in_use >= limits.relief)
+            })
+    }
+}
+
+impl ProcessMemory {
+    fn is_open(&self, now: Duration, limits: &Limits) -> bool {
+        self.denied.is_none_or(|until| now >= until)
+            && self.forked.is_none_or(|last| now.saturating_sub(last) >= limits.fork_quiet)
+    }
+
+    /// Learns what has taken effect, and forgets regions that are gone or to which nothing applies any longer.
+    fn observe(&mut self, now: Duration, process: &Process, limits: &Limits) {
+        let mut regions = process.regions.iter().peekable();
+        self.regions.retain(|start, memory| {
+            while regions.next_if(|region| region.start < *start).is_some() {}
+            let Some(region) = regions.peek().filter(|region| region.start == *start) else { return false };
+            let wants_huge = memory.demoted.is_none();
+            if (region.leaf == Leaf::Huge2m) == wants_huge {
+                memory.failures = 0;
+                if let Some(demoted) = &mut memory.demoted {
+                    demoted.present.get_or_insert(region.present);
+                }
+            }
+            memory.demoted.is_some()
+                || now < memory.not_before
+                // Failures are remembered for longer than the longest wait, or they would never add up.
+                || now.saturating_sub(memory.acted) < limits.back_off_most.max(limits.cool_down) * 2
+        });
+    }
+}
+
+/// `back_off`, doubled `times` times, at most `back_off_most`.
+fn back_off(times: u32, limits: &Limits) -> Duration {
+    let factor = 1u32.checked_shl(times).unwrap_or(u32::MAX);
+    limits.back_off.saturating_mul(factor).min(limits.back_off_most)
+}
+
+/// Whether a process is as a snapshot describes processes: regions ascending, aligned, with possible figures. One
+/// that is not is left alone.
+fn is_sound(process: &Process) -> bool {
+    let possible = |region: &Region| {
+        region.start.is_multiple_of(HUGE_2M as u64)
+            && region.start.checked_add(HUGE_2M as u64).is_some()
+            && region.present <= megapage_snapshot::PAGES
+    };
+    process.regions.iter().all(possible) && process.regions.is_sorted_by(|a, b| a.start < b.start)
+}
+
+/// Whether a region may be sampled, promoted or demoted at all: private anonymous memory that one mapping holds
+/// whole, and that nobody has locked, watches (userfaultfd), or wants without huge pages.
+pub(crate) fn is_allowed(process: &Process, region: &Region) -> bool {
+    let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
+    let flags = &mapping.flags;
+    region.whole
+        && matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)
+        && mapping.range.start() <= region.start
+        && region.start.checked_add(HUGE_2M as u64).is_some_and(|end| end <= mapping.range.end())
+        && !(flags.shared || flags.no_huge || flags.locked || flags.userfault || flags.device)
+}
+
+/// The share of the machine's memory that is in use: what new programs cannot have.
+pub(crate) fn machine_in_use(snapshot: &Snapshot) -> f64 {
+    let memory = &snapshot.machine.memory;
+    in_use(memory.total, memory.available)
+}

@@ -1,0 +1,138 @@
+//! Policies: which memory becomes huge, which does not any longer, and what is to be known before.
+//!
+//! [`step`] is called now and then with a snapshot; it answers with actions, in the order in which they should be
+//! done. [`State::note`] tells it what became of them. The same objects run in the daemon, where snapshots are
+//! observed and actions are system calls, and in the simulator, where both are modelled; there, page faults ask the
+//! policy as well ([`State::on_fault`]).
+//!
+//! Architecture invariant: no I/O, no clock, no chance, no threads, no global state: the same calls give the same
+//! answers. Time is an argument. A policy does not know where it runs.
+
+#![forbid(unsafe_code)]
+
+mod access_map;
+mod action;
+mod fault;
+pub mod freebsd;
+mod guard;
+pub mod hawkeye;
+pub mod hawkeye_g;
+pub mod hawkeye_pmu;
+pub mod ingens;
+mod limits;
+pub mod linux;
+pub mod megapage;
+mod pace;
+mod policy;
+mod scans;
+mod tick;
+
+pub use action::{Action, Obtained, Outcome, Reason};
+pub use fault::{Fault, FaultSize, Headroom, Reservation};
+pub use limits::Limits;
+pub use pace::Pace;
+pub use policy::{Known, POLICIES, Policy, by_name};
+pub use tick::{Answer, Tick};
+
+use guard::Guard;
+use megapage_snapshot::{Machine, Process, Region, Snapshot};
+use megapage_units::Bytes;
+use std::time::Duration;
+
+/// A policy, and all that it and the guards remember between steps. What is remembered is bounded by the processes
+/// and regions of the last snapshots.
+#[derive(Debug)]
+pub struct State {
+    policy: Box<dyn Policy>,
+    guard: Guard,
+    limits: Limits,
+    last: Option<Duration>,
+}
+
+impl State {
+    /// A policy that has seen nothing yet.
+    pub fn new(policy: Box<dyn Policy>, limits: Limits) -> State {
+        State { policy, guard: Guard::default(), limits, last: None }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// What a first touch is answered with. Where there are no such faults to answer, on a running kernel, this is
+    /// not called: no policy depends on it.
+    pub fn on_fault(&mut self, fault: &Fault) -> FaultSize {
+        self.policy.on_fault(fault)
+    }
+
+    /// Whether faults on anonymous memory take blocks that were zeroed ahead first.
+    pub fn prefers_zeroed(&self) -> bool {
+        self.policy.prefers_zeroed()
+    }
+
+    /// Which reservation to break when nothing is free, as an index.
+    pub fn breaks(&self, reservations: &[Reservation]) -> Option<usize> {
+        self.policy.breaks(reservations)
+    }
+
+    /// Tells what became of an action, at the time `now`. An action of which nothing is told counts as not obtained
+    /// until a snapshot shows its effect.
+    pub fn note(&mut self, now: Duration, outcome: &Outcome) {
+        self.guard.note(now, outcome, &self.limits);
+        self.policy.note(now, outcome);
+    }
+
+    /// How many processes and regions are remembered.
+    pub fn remembered(&self) -> usize {
+        self.guard.remembered() + self.policy.remembered()
+    }
+}
+
+/// One step: looks at `snapshot` at the time `now`, on the snapshot's clock, and answers what to do, most important
+/// first. Never more than the [`Limits`] allow, whatever the snapshot says.
+pub fn step(now: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
+    let elapsed = state.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+    state.last = Some(now);
+    let mut tick = Tick::new(now, elapsed, snapshot, &mut state.guard, state.limits);
+    state.policy.tick(&mut tick);
+    tick.into_actions()
+}
+
+/// The share of memory in use, 0 to 1.
+fn in_use(total: Bytes, free: Bytes) -> f64 {
+    match total.0 {
+        0 => 0.0,
+        total => total.saturating_sub(free.0) as f64 / total as f64,
+    }
+}
+
+/// The free memory fragmentation index for 2 MiB pages over all nodes, 0 to 1: the share of the free memory that is
+/// unusable for them. 1 where nothing is free.
+fn fragmentation(machine: &Machine) -> f64 {
+    let free: f64 = machine.nodes.iter().map(|node| node.free.0 as f64).sum();
+    if free <= 0.0 {
+        return 1.0;
+    }
+    let unusable: f64 = machine
+        .nodes
+        .iter()
+        .map(|node| node.fragmentation.unwrap_or(1.0).clamp(0.0, 1.0) * node.free.0 as f64)
+        .sum();
+    unusable / free
+}
+
+/// The region that starts at `start`.
+fn region_at(process: &Process, start: u64) -> Option<&Region> {
+    process.regions.binary_search_by_key(&start, |region| region.start).ok().map(|at| &process.regions[at])
+}
+
+/// A figure that differs where any region has another sample.
+fn samples(process: &Process) -> u64 {
+    process.regions.iter().filter_map(|region| region.accessed).fold(1, |sum: u64, accessed| {
+        sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ accessed.sampled.as_nanos() as u64
+    })
+}
+
+#[cfg(test)]
+mod tests;

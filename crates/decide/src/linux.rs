@@ -1,0 +1,164 @@
+//! Linux: a huge page on first touch where one is free, and khugepaged for the rest, which takes the processes in the
+//! order in which they came and each from low to high addresses.
+//!
+//! Sources: Documentation/admin-guide/mm/transhuge.rst, mm/khugepaged.c (Linux 6.18), mm/huge_memory.c.
+
+use crate::pace::Rounds;
+use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Policy, Reason, Tick};
+use megapage_snapshot::thp::ThpEnabled;
+use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The settings of /sys/kernel/mm/transparent_hugepage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// The name that reports show.
+    pub name: &'static str,
+    /// `enabled`.
+    pub enabled: ThpEnabled,
+    /// `khugepaged/pages_to_scan` every `khugepaged/scan_sleep_millisecs`: base pages, 512 for each region looked at.
+    pub scan: Pace,
+    /// `khugepaged/alloc_sleep_millisecs`: the pause after a huge page could not be had.
+    pub alloc_sleep: Duration,
+    /// `khugepaged/max_ptes_none`: how many of a region's base pages may be absent (or map the page of zeros).
+    pub max_ptes_none: u16,
+    /// `khugepaged/max_ptes_swap`: how many may be swapped out.
+    pub max_ptes_swap: u16,
+}
+
+impl Parameters {
+    /// `always`, with the kernel's defaults: 4096 pages every 10 s, 60 s after a failure, 511 absent, 64 swapped.
+    pub fn always() -> Parameters {
+        Parameters {
+            name: "linux",
+            enabled: ThpEnabled::Always,
+            scan: Pace { work: 4096, every: Duration::from_secs(10) },
+            alloc_sleep: Duration::from_secs(60),
+            max_ptes_none: PAGES - 1,
+            max_ptes_swap: 64,
+        }
+    }
+
+    /// `madvise`: only where the program asks.
+    pub fn madvise() -> Parameters {
+        Parameters { name: "linux-madvise", enabled: ThpEnabled::Madvise, ..Parameters::always() }
+    }
+
+    /// `never`: base pages only.
+    pub fn never() -> Parameters {
+        Parameters { name: "linux-4k", enabled: ThpEnabled::Never, ..Parameters::always() }
+    }
+}
+
+/// The policy.
+#[derive(Clone, Debug)]
+pub struct Linux {
+    parameters: Parameters,
+    rounds: Rounds,
+    /// The processes in the order in which they came; the first is being scanned.
+    queue: VecDeque<ProcessId>,
+    /// Where the scan of the first goes on.
+    address: u64,
+}
+
+impl Linux {
+    /// Linux with these settings.
+    pub fn new(parameters: Parameters) -> Linux {
+        Linux { parameters, rounds: Rounds::default(), queue: VecDeque::new(), address: 0 }
+    }
+
+    /// Keeps the queue to the processes there are. A process joins when it first has memory for huge pages; of
+    /// several new ones the oldest comes first.
+    fn enqueue(&mut self, processes: &[&Process]) {
+        let first = self.queue.front().copied();
+        self.queue.retain(|id| processes.iter().any(|process| process.id == *id));
+        if self.queue.front().copied() != first {
+            self.address = 0;
+        }
+        let mut new: Vec<&&Process> =
+            processes.iter().filter(|process| !self.queue.contains(&process.id)).collect();
+        new.sort_by_key(|process| (process.id.start_ticks, process.id.pid));
+        self.queue.extend(new.into_iter().map(|process| process.id));
+    }
+
+    /// Whether khugepaged looks at the region's page table at all: `thp_vma_allowable_order`.
+    fn looks_at(&self, tick: &Tick<'_>, process: &Process, region: &Region) -> bool {
+        let asked = match self.parameters.enabled {
+            ThpEnabled::Always => true,
+            _ => process.mappings.get(region.mapping as usize).is_some_and(|mapping| mapping.flags.huge),
+        };
+        asked && tick.is_allowed(process, region)
+    }
+
+    /// Whether it collapses what it finds there: `hpage_collapse_scan_pmd`.
+    fn collapses(&self, region: &Region) -> bool {
+        let absent = PAGES.saturating_sub(region.present).saturating_sub(region.swapped);
+        region.leaf == Leaf::Base
+            && absent <= self.parameters.max_ptes_none
+            && region.swapped <= self.parameters.max_ptes_swap
+            // At least one page was accessed lately (SCAN_LACK_REFERENCED_PAGE), as far as that is known.
+            && region.accessed.is_none_or(|accessed| accessed.coverage > 0)
+    }
+}
+
+impl Policy for Linux {
+    fn name(&self) -> &'static str {
+        self.parameters.name
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) {
+        let processes = tick.processes();
+        self.enqueue(&processes);
+        if self.parameters.enabled == ThpEnabled::Never {
+            return;
+        }
+        let mut pages = self.rounds.due(tick.now(), self.parameters.scan);
+        // Each process at most once a step: khugepaged, too, sleeps after it has seen them all.
+        for _ in 0..self.queue.len() {
+            let Some(process) =
+                self.queue.front().and_then(|first| processes.iter().find(|process| process.id == *first))
+            else {
+                return;
+            };
+            let from = process.regions.partition_point(|region| region.start < self.address);
+            for region in &process.regions[from..] {
+                if pages < u64::from(PAGES) {
+                    return;
+                }
+                self.address = region.start + 1;
+                if !self.looks_at(tick, process, region) {
+                    continue;
+                }
+                if self.collapses(region)
+                    && tick.promote(process, region, Reason::AddressOrder) == Answer::Spent
+                {
+                    self.address = region.start;
+                    return;
+                }
+                pages -= u64::from(PAGES);
+            }
+            self.queue.rotate_left(1);
+            self.address = 0;
+        }
+    }
+
+    fn on_fault(&mut self, fault: &Fault) -> FaultSize {
+        let asked = match self.parameters.enabled {
+            ThpEnabled::Always => true,
+            ThpEnabled::Madvise | ThpEnabled::Inherit => fault.advised,
+            ThpEnabled::Never => false,
+        };
+        if asked && fault.eligible && fault.present == 0 { FaultSize::Huge } else { FaultSize::Base }
+    }
+
+    fn note(&mut self, now: Duration, outcome: &Outcome) {
+        if matches!(outcome.action, Action::Promote { .. }) && outcome.obtained == Obtained::NoMemory {
+            self.rounds.sleep_until(now + self.parameters.alloc_sleep);
+        }
+    }
+
+    fn remembered(&self) -> usize {
+        self.queue.len()
+    }
+}

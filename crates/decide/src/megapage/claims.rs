@@ -1,0 +1,136 @@
+//! Who is entitled to how much huge memory: weights, caps, guaranteed shares.
+
+use megapage_snapshot::{Process, ProcessId};
+use megapage_units::{Bytes, HUGE_2M};
+use std::collections::BTreeMap;
+
+/// Whom a claim is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Each process of this command name.
+    Name(String),
+    /// The processes in this control group and those below it, together.
+    Cgroup(String),
+}
+
+/// What an operator grants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// Whom.
+    pub whom: Whom,
+    /// How much a gain of theirs counts against others': 1 is as everybody's. Several claims multiply.
+    pub weight: f64,
+    /// Most huge memory: of each process, or of the control group in all.
+    pub cap: Option<Bytes>,
+}
+
+impl Claim {
+    fn covers(&self, process: &Process) -> bool {
+        match &self.whom {
+            Whom::Name(name) => process.name == *name,
+            Whom::Cgroup(group) => {
+                let group = group.trim_end_matches('/');
+                process
+                    .cgroup
+                    .strip_prefix(group)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+        }
+    }
+}
+
+/// The weight of a process, not negative.
+pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
+    let product: f64 =
+        claims.iter().filter(|claim| claim.covers(process)).map(|claim| claim.weight).product();
+    if product.is_finite() { product.max(0.0) } else { 0.0 }
+}
+
+/// How many huge pages may be added under the caps, and who is bound by which.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caps {
+    /// Huge pages left under each cap; negative where there are too many.
+    left: Vec<i64>,
+    /// The caps that bind a process, as indices.
+    bound: BTreeMap<ProcessId, Vec<usize>>,
+}
+
+impl Caps {
+    /// The caps as they stand, from the huge pages that each process has.
+    pub fn new(claims: &[Claim], processes: &[&Process]) -> Caps {
+        let mut caps = Caps::default();
+        let mut bind = |pages: Bytes, members: Vec<&Process>| {
+            let had: usize = members.iter().map(|process| process.huge_regions()).sum();
+            for process in members {
+                caps.bound.entry(process.id).or_default().push(caps.left.len());
+            }
+            caps.left.push((pages.0 / HUGE_2M as u64) as i64 - had as i64);
+        };
+        for claim in claims {
+            let Some(cap) = claim.cap else { continue };
+            let members: Vec<&Process> =
+                processes.iter().copied().filter(|process| claim.covers(process)).collect();
+            match claim.whom {
+                Whom::Name(_) => members.into_iter().for_each(|process| bind(cap, vec![process])),
+                Whom::Cgroup(_) => bind(cap, members),
+            }
+        }
+        caps
+    }
+
+    /// Huge pages that the process may still get: negative where it has too many; `None` where nothing caps it.
+    pub fn left(&self, id: ProcessId) -> Option<i64> {
+        self.bound.get(&id)?.iter().map(|cap| self.left[*cap]).min()
+    }
+
+    /// The process gets one more (1), or loses one (-1).
+    pub fn take(&mut self, id: ProcessId, pages: i64) {
+        for cap in self.bound.get(&id).into_iter().flatten() {
+            self.left[*cap] -= pages;
+        }
+    }
+
+    /// Caps and processes remembered.
+    pub fn len(&self) -> usize {
+        self.bound.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::made::*;
+
+    fn claim(whom: Whom, weight: f64, mib: Option<u64>) -> Claim {
+        Claim { whom, weight, cap: mib.map(Bytes::mib) }
+    }
+
+    fn member(pid: i32, cgroup: &str, huge_pages: u64) -> Process {
+        let mut process = process(pid, (0..huge_pages).map(|n| huge(n, 0)).collect());
+        process.cgroup = cgroup.to_string();
+        process
+    }
+
+    #[test]
+    fn weights_of_name_and_group_multiply() {
+        let claims =
+            [claim(Whom::Name("p1".into()), 3.0, None), claim(Whom::Cgroup("/a/".into()), 0.5, None)];
+        assert_eq!(weight(&claims, &member(1, "/a/b", 0)), 1.5);
+        assert_eq!(weight(&claims, &member(2, "/a", 0)), 0.5);
+        assert_eq!(weight(&claims, &member(2, "/ab", 0)), 1.0);
+        assert_eq!(weight(&[claim(Whom::Name("p1".into()), f64::NAN, None)], &member(1, "", 0)), 0.0);
+    }
+
+    #[test]
+    fn a_groups_cap_is_common_a_names_is_each_processs() {
+        let claims =
+            [claim(Whom::Cgroup("/a".into()), 1.0, Some(10)), claim(Whom::Name("p2".into()), 1.0, Some(4))];
+        let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
+        let mut caps = Caps::new(&claims, &processes.iter().collect::<Vec<_>>());
+        assert_eq!([1, 2, 3].map(|pid| caps.left(id(pid))), [Some(2), Some(1), None]);
+        caps.take(id(2), 1);
+        assert_eq!([1, 2, 3].map(|pid| caps.left(id(pid))), [Some(1), Some(0), None]);
+        caps.take(id(1), 2);
+        assert_eq!(caps.left(id(1)), Some(-1));
+    }
+}

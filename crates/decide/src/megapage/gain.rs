@@ -1,0 +1,233 @@
+//! What a process would gain from each of its regions being huge.
+//!
+//! Coverage says how many pages are accessed, not how often, nor whether the program waits for the page walk. Here a
+//! region counts by its misses: visits of base pages (a rate), times the part of them that misses the TLB, times what
+//! a miss costs in its access class. The TLB is Che's approximation of an LRU cache (Che, Tung, Wang, "Hierarchical
+//! Web caching systems", 2002) over the process's regions. Where the process's translation cost is known it sets the
+//! sum; the model then only says who has which part of it.
+
+use megapage_snapshot::{AccessClass, Leaf, Process, Region};
+
+/// Nanoseconds that a miss costs, by access class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MissCost {
+    /// Streaming: walks are prefetched.
+    pub streaming: f64,
+    /// Random: walks overlap.
+    pub random: f64,
+    /// Dependent: the program waits.
+    pub dependent: f64,
+}
+
+impl MissCost {
+    fn of(self, class: AccessClass) -> f64 {
+        match class {
+            AccessClass::Streaming => self.streaming,
+            AccessClass::Random => self.random,
+            AccessClass::Dependent => self.dependent,
+        }
+    }
+}
+
+/// The model's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// Entries of the second-level TLB for base pages.
+    pub entries: f64,
+    /// What a miss costs.
+    pub miss: MissCost,
+}
+
+/// How one region is accessed, as far as anybody knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Load {
+    /// Base pages that are visited.
+    pages: f64,
+    /// Visits of all of them, per second of processor time.
+    visits: f64,
+    class: AccessClass,
+}
+
+/// What is known of the accesses to a region. `window` is the sample's, in seconds. A sampled page was visited at least
+/// once in it; and where there is neither sample nor estimate, each present page is taken to be visited once a second.
+fn load(region: &Region, window: f64) -> Load {
+    let pages = match region.accessed {
+        Some(accessed) => f64::from(accessed.average),
+        None => f64::from(region.present),
+    };
+    match region.profile {
+        Some(profile) => Load { pages: pages.max(1.0), visits: profile.visits, class: profile.class },
+        None => Load { pages, visits: pages / window, class: AccessClass::Random },
+    }
+}
+
+/// For each region, in their order, the share of the process's processor time that it would gain if the region became
+/// huge, or would lose if it were split: 0 or more; of the regions that are not huge, in sum less than 1.
+pub fn gains(process: &Process, model: &Model) -> Vec<f64> {
+    let window = process.sampling.as_ref().map_or(1.0, |sampling| sampling.window.as_secs_f64().max(1e-3));
+    let loads: Vec<Load> = process
+        .regions
+        .iter()
+        .map(|region| {
+            let load = load(region, window);
+            let sane = |figure: f64| if figure.is_finite() { figure.clamp(0.0, 1e12) } else { 0.0 };
+            Load { pages: sane(load.pages), visits: sane(load.visits), class: load.class }
+        })
+        .collect();
+    // What huge pages would lose shows only if all of them are thought away: one alone is hardly missed.
+    let missed = Bins::new(process, &loads, false).missed(model.entries);
+    let missed_without = Bins::new(process, &loads, true).missed(model.entries);
+    let mut lost: Vec<f64> = process
+        .regions
+        .iter()
+        .zip(&loads)
+        .map(|(region, load)| {
+            let missed = if region.leaf == Leaf::Base { &missed } else { &missed_without };
+            match Bins::of(load.visits, load.pages) {
+                Some(bin) => load.visits * missed[bin] * model.miss.of(load.class) * 1e-9,
+                None => 0.0,
+            }
+        })
+        .collect();
+
+    // Only what is not huge yet adds to the measured cost.
+    let is_base = |region: &Region| !region.leaf.is_huge();
+    let modelled: f64 =
+        process.regions.iter().zip(&lost).filter(|(region, _)| is_base(region)).map(|(_, lost)| lost).sum();
+    let scale = match process.translation {
+        Some(cost) if modelled > 0.0 && cost.share.is_finite() => cost.share.clamp(0.0, 0.99) / modelled,
+        // Time lost to misses is part of the processor time: of 1 s, `modelled / (1 + modelled)`.
+        _ => 1.0 / (1.0 + lost.iter().sum::<f64>()),
+    };
+    for lost in &mut lost {
+        *lost *= scale;
+    }
+    lost
+}
+
+/// Pages by how often each is visited, those of similar rates together: a bin for each eighth of a power of two.
+struct Bins(Vec<Bin>);
+
+#[derive(Clone, Copy, Default)]
+struct Bin {
+    pages: f64,
+    visits: f64,
+}
+
+impl Bins {
+    /// Rates from 2^-64 to 2^64 a second.
+    const COUNT: usize = 128 * 8;
+
+    /// `split`: as if nothing were huge.
+    fn new(process: &Process, loads: &[Load], split: bool) -> Bins {
+        let mut bins = vec![Bin::default(); Bins::COUNT];
+        for (region, load) in process.regions.iter().zip(loads) {
+            // A huge page has one entry, which is visited by all.
+            let pages = if split || region.leaf == Leaf::Base { load.pages } else { 1.0 };
+            if let Some(bin) = Bins::of(load.visits, pages) {
+                bins[bin].pages += pages;
+                bins[bin].visits += load.visits;
+            }
+        }
+        Bins(bins)
+    }
+
+    /// The bin of pages that are visited; `None` where there is no visit.
+    fn of(visits: f64, pages: f64) -> Option<usize> {
+        // The exponent and the first three bits of the fraction: a logarithm in eighths, without computing one.
+        const LOWEST: usize = (1023 - 64) * 8;
+        let eighths = ((visits / pages).to_bits() >> 49) as usize;
+        (visits > 0.0 && pages > 0.0).then(|| eighths.saturating_sub(LOWEST).min(Bins::COUNT - 1))
+    }
+
+    /// For each bin, the part of its visits that misses a TLB of so many entries, 0 to 1.
+    fn missed(&self, entries: f64) -> Vec<f64> {
+        let used: Vec<Bin> = self.0.iter().copied().filter(|bin| bin.pages > 0.0).collect();
+        let time = characteristic_time(&used, entries);
+        let missed = |bin: &Bin| if bin.pages > 0.0 { (-bin.visits / bin.pages * time).exp() } else { 0.0 };
+        self.0.iter().map(missed).collect()
+    }
+}
+
+/// Che's characteristic time, in seconds of processor time: how long a page stays in the TLB unvisited. Infinite where
+/// all that is visited fits.
+fn characteristic_time(bins: &[Bin], entries: f64) -> f64 {
+    if bins.iter().map(|bin| bin.pages).sum::<f64>() <= entries {
+        return f64::INFINITY;
+    }
+    let resident = |time: f64| -> f64 {
+        bins.iter().map(|bin| bin.pages * (1.0 - (-bin.visits / bin.pages * time).exp())).sum()
+    };
+    // The time is between a nanosecond and as long as anything lasts; halve its logarithm.
+    let (mut low, mut high) = (-30.0_f64, 40.0_f64);
+    for _ in 0..40 {
+        let middle = (low + high) / 2.0;
+        if resident(middle.exp2()) < entries { low = middle } else { high = middle }
+    }
+    low.exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::made::*;
+    use megapage_snapshot::{AccessProfile, CostSource, TranslationCost};
+
+    const MODEL: Model =
+        Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } };
+
+    fn visited(n: u64, visits: f64, class: AccessClass) -> Region {
+        Region { profile: Some(AccessProfile { visits, class }), ..accessed(base(n, 512), 512, SECOND) }
+    }
+
+    #[test]
+    fn what_fits_the_tlb_gains_nothing() {
+        let small = process(1, (0..3).map(|n| visited(n, 1e6, AccessClass::Dependent)).collect());
+        assert_eq!(gains(&small, &MODEL), [0.0; 3]);
+        let large = process(1, (0..4).map(|n| visited(n, 1e6, AccessClass::Dependent)).collect());
+        assert!(gains(&large, &MODEL)[0] > 0.0);
+    }
+
+    #[test]
+    fn misses_are_those_of_a_uniform_load() {
+        // Of 40 regions, visited alike, the TLB holds 1536 of 20480 pages: 92.5 % of the visits miss.
+        let process = process(1, (0..40).map(|n| visited(n, 1000.0, AccessClass::Dependent)).collect());
+        let gain: f64 = gains(&process, &MODEL).iter().sum();
+        let lost = 40_000.0 * 0.925 * 94e-9;
+        assert!((gain - lost / (1.0 + lost)).abs() / gain < 0.01, "{gain}");
+    }
+
+    #[test]
+    fn at_equal_coverage_the_class_and_the_rate_decide() {
+        let mut regions: Vec<Region> = (0..40).map(|n| visited(n, 1e4, AccessClass::Streaming)).collect();
+        regions[7] = visited(7, 1e4, AccessClass::Dependent);
+        regions[8] = visited(8, 2e4, AccessClass::Streaming);
+        let gain = gains(&process(1, regions), &MODEL);
+        assert!(gain[7] > 10.0 * gain[0]);
+        assert!(gain[8] > gain[0] && gain[8] < gain[7]);
+    }
+
+    #[test]
+    fn a_known_cost_is_shared_out_among_base_pages() {
+        let mut regions: Vec<Region> = (0..40).map(|n| visited(n, 1e4, AccessClass::Random)).collect();
+        regions[0].leaf = Leaf::Huge2m;
+        let mut process = process(1, regions);
+        process.translation =
+            Some(TranslationCost { share: 0.39, low: 0.3, high: 0.45, source: CostSource::Measured });
+        let gain = gains(&process, &MODEL);
+        assert!((gain[1..].iter().sum::<f64>() - 0.39).abs() < 1e-9);
+    }
+
+    #[test]
+    fn absurd_figures_give_finite_gains() {
+        for absurd in [f64::NAN, f64::INFINITY, -5.0, 0.0, f64::MAX] {
+            let regions = (0..40).map(|n| visited(n, absurd, AccessClass::Random)).collect();
+            let mut process = process(1, regions);
+            let sane = |all: Vec<f64>| all.iter().all(|gain| gain.is_finite() && *gain >= 0.0);
+            assert!(sane(gains(&process, &MODEL)), "{absurd}");
+            process.translation =
+                Some(TranslationCost { share: absurd, low: 0.0, high: 0.0, source: CostSource::Estimated });
+            assert!(sane(gains(&process, &MODEL)), "{absurd}");
+        }
+    }
+}

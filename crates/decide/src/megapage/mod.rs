@@ -1,0 +1,612 @@
+//! megapage's own policy: the highest gain for each byte first, over all processes, with guaranteed shares.
+//!
+//! What it does where the others leave a gap:
+//! - A region counts by what it loses to TLB misses (rate, access class, measured or estimated cost), not by coverage
+//!   alone: see [`gain`].
+//! - Its price is what a promotion copies, and what it would bind in addition, which is the dearer the fuller memory is.
+//! - A promotion must pay for itself while the process lives. A process is expected to go on for as long as it has run
+//!   (Harchol-Balter and Downey, "Exploiting process lifetime distributions for dynamic load balancing", 1997).
+//! - The marks of short memory move with the pressure: see [`watermarks`].
+//! - Nobody starves: a part of all huge memory is guaranteed by weight, and served out of turn.
+//! - Faults are huge where the process fills its huge pages, or where memory is plentiful; else of a smaller size.
+
+pub mod claims;
+pub mod gain;
+mod nursery;
+pub mod watermarks;
+
+use crate::pace::Rounds;
+use crate::scans::Scans;
+use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
+use claims::{Caps, Claim, weight};
+use gain::{MissCost, Model, gains};
+use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
+use nursery::Nursery;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+use watermarks::{Marks, Watermarks};
+
+/// The constants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    /// The name that reports show.
+    pub name: &'static str,
+    /// Weights and caps.
+    pub claims: Vec<Claim>,
+    /// The part of all huge memory that is guaranteed, divided by weight; 0 to 1.
+    pub guarantee: f64,
+    /// One in so many promotions goes to who has less than guaranteed, while there is one...
+    pub guaranteed_turn: u64,
+    /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
+    /// that anybody can lose.
+    pub plentiful_turn: u64,
+    /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low mark; from there on it
+    /// must be full.
+    pub fault_fill: f64,
+    /// Regions promoted in a round, of whatever pays...
+    pub promote: Pace,
+    /// ...and with those that pay within `quick`.
+    pub promote_quick: Pace,
+    /// A promotion that pays for itself within so much processor time is quick.
+    pub quick: Duration,
+    /// What a promotion costs, in processor time.
+    pub copy_cost: Duration,
+    /// A process is expected to use at least so much more processor time...
+    pub least_life: Duration,
+    /// ...and at most so much.
+    pub most_life: Duration,
+    /// What a byte that is bound for nothing costs against one that is copied, when memory is nearly short.
+    pub bound_price: f64,
+    /// How the gain is modelled.
+    pub model: Model,
+    /// When memory is short.
+    pub marks: Marks,
+    /// A huge page with at least so many zero-filled base pages can be recovered.
+    pub least_zeros: u16,
+    /// The result of a zero scan holds so long...
+    pub rescan: Duration,
+    /// ...or, where scans find next to nothing, up to so long.
+    pub rescan_most: Duration,
+    /// From one sample to the next, at least...
+    pub sample_every: Duration,
+    /// ...and so long that the first accesses after a clearing cost no more than this share of a process's time.
+    pub sample_budget: f64,
+    /// With each sample that led to no promotion the time to the next doubles, so often at the most.
+    pub sample_rarer: u32,
+    /// What such a first access costs, where the observer has not measured it.
+    pub first_access: Duration,
+    /// From clearing the bits to reading them.
+    pub window: Duration,
+    /// The size for what 2 MiB would bloat.
+    pub small: PageSize,
+    /// Blocks of 2 MiB zeroed ahead in a round, at least...
+    pub pre_zero: Pace,
+    /// ...and at most, where memory fills.
+    pub pre_zero_most: u64,
+}
+
+impl Parameters {
+    /// How many seconds must lie between two samples of a process, by what the last one found.
+    fn least_period(&self, tick: &Tick<'_>, process: &Process) -> f64 {
+        let measured = tick.snapshot().sampling.as_ref().map(|sampling| sampling.first_access_ns * 1e-9);
+        let first_access =
+            measured.filter(|cost| cost.is_finite()).unwrap_or(self.first_access.as_secs_f64());
+        let pages = |region: &Region| match (region.leaf, region.accessed) {
+            (Leaf::Base, Some(accessed)) => f64::from(accessed.coverage),
+            // One bit, or not known.
+            _ => 1.0,
+        };
+        process.regions.iter().map(pages).sum::<f64>() * first_access / self.sample_budget
+    }
+}
+
+impl Default for Parameters {
+    /// 32 regions a second are 64 MiB, 6 % of a core at 1 GiB/s; what pays for itself within half a minute may take a
+    /// quarter of one. The costs of a miss and of a first access are those measured on a KVM guest
+    /// (docs/policies.md).
+    fn default() -> Parameters {
+        Parameters {
+            name: "megapage",
+            claims: Vec::new(),
+            guarantee: 0.25,
+            guaranteed_turn: 4,
+            plentiful_turn: 64,
+            // Zeroing 2 MiB takes as long as about 130 faults of base pages (465 us and 3.5 us in HawkEye's fault
+            // table): below a quarter, a huge page saves memory neither nor time.
+            fault_fill: 0.25,
+            promote: Pace { work: 32, every: Duration::from_secs(1) },
+            promote_quick: Pace { work: 128, every: Duration::from_secs(1) },
+            quick: Duration::from_secs(30),
+            copy_cost: Duration::from_millis(2),
+            least_life: Duration::from_secs(120),
+            most_life: Duration::from_secs(3600),
+            bound_price: 8.0,
+            model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
+            marks: Marks {
+                calm: 0.9,
+                blind: 0.85,
+                least: 0.5,
+                gap: 0.1,
+                lead: Duration::from_secs(20),
+                stall: 2.0,
+            },
+            least_zeros: 64,
+            rescan: Duration::from_secs(30),
+            rescan_most: Duration::from_secs(600),
+            sample_every: Duration::from_secs(10),
+            sample_budget: 0.005,
+            sample_rarer: 3,
+            first_access: Duration::from_nanos(470),
+            window: Duration::from_millis(100),
+            small: PageSize::new(64 << 10).expect("a power of two"),
+            pre_zero: Pace { work: 20, every: Duration::from_secs(1) },
+            pre_zero_most: 128,
+        }
+    }
+}
+
+/// What is remembered of a process.
+#[derive(Clone, Debug)]
+struct Account {
+    /// Processor time and the time when it was read.
+    cpu: (Duration, Duration),
+    /// Processors in use, averaged.
+    usage: f64,
+    /// When a sample was last asked for, and how many regions of base pages there were.
+    sampled: Option<(Duration, usize)>,
+    /// Whether a region was promoted since.
+    promoted: bool,
+    /// How many samples in a row led to nothing.
+    idle: u32,
+    nursery: Nursery,
+    rescan: Duration,
+}
+
+/// The policy.
+#[derive(Clone, Debug)]
+pub struct Megapage {
+    parameters: Parameters,
+    watermarks: Watermarks,
+    accounts: BTreeMap<ProcessId, Account>,
+    scans: Scans,
+    caps: Caps,
+    promotions: Rounds,
+    promotions_quick: Rounds,
+    zeroings: Rounds,
+    /// Promotions so far: whose turn it is.
+    turn: u64,
+}
+
+/// A region that could become huge.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// Gain for each byte, weighted.
+    score: f64,
+    start: u64,
+    /// Whether it pays for itself...
+    pays: bool,
+    /// ...and soon.
+    quick: bool,
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Candidate) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Candidate {}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The best is the greatest; of equals, the lower address.
+impl Ord for Candidate {
+    fn cmp(&self, other: &Candidate) -> Ordering {
+        let by_score = self.pays.cmp(&other.pays).then(self.score.total_cmp(&other.score));
+        by_score.then(other.start.cmp(&self.start))
+    }
+}
+
+/// The gains of the processes' regions, computed when they are first wanted.
+struct Gains<'a> {
+    model: Model,
+    processes: &'a [&'a Process],
+    known: Vec<Option<Vec<f64>>>,
+}
+
+impl<'a> Gains<'a> {
+    fn new(model: Model, processes: &'a [&'a Process]) -> Gains<'a> {
+        Gains { model, processes, known: vec![None; processes.len()] }
+    }
+
+    /// Those of the `at`th process, by the places of its regions.
+    fn of(&mut self, at: usize) -> &[f64] {
+        self.known[at].get_or_insert_with(|| gains(self.processes[at], &self.model))
+    }
+}
+
+/// A process in the competition for promotions.
+struct Competitor<'a> {
+    process: &'a Process,
+    weight: f64,
+    huge: u64,
+    /// How many huge pages it is guaranteed, as far as it has use for them.
+    guaranteed: f64,
+    candidates: BinaryHeap<Candidate>,
+}
+
+impl Competitor<'_> {
+    /// How far the guarantee is fulfilled, 0 to 1.
+    fn fulfilled(&self) -> f64 {
+        if self.guaranteed <= 0.0 { 1.0 } else { (self.huge as f64 / self.guaranteed).min(1.0) }
+    }
+}
+
+impl Megapage {
+    /// The policy with these constants.
+    pub fn new(parameters: Parameters) -> Megapage {
+        Megapage {
+            watermarks: Watermarks::new(parameters.marks),
+            parameters,
+            accounts: BTreeMap::new(),
+            scans: Scans::default(),
+            caps: Caps::default(),
+            promotions: Rounds::default(),
+            promotions_quick: Rounds::default(),
+            zeroings: Rounds::default(),
+            turn: 0,
+        }
+    }
+
+    /// Keeps the accounts of the processes, and asks for samples of them.
+    fn track(&mut self, tick: &mut Tick<'_>, processes: &[&Process]) {
+        let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
+        self.accounts.retain(|id, _| alive(id));
+        self.scans.retain(alive);
+        self.caps = Caps::new(&self.parameters.claims, processes);
+        for process in processes {
+            let parameters = &self.parameters;
+            let account = self.accounts.entry(process.id).or_insert_with(|| Account {
+                cpu: (process.cpu, tick.now()),
+                usage: 1.0,
+                sampled: None,
+                promoted: false,
+                idle: 0,
+                nursery: Nursery::default(),
+                rescan: parameters.rescan,
+            });
+            let (cpu, then) = account.cpu;
+            let elapsed = tick.now().saturating_sub(then).as_secs_f64();
+            if elapsed > 0.0 {
+                let usage = process.cpu.saturating_sub(cpu).as_secs_f64() / elapsed;
+                account.usage = 0.5 * account.usage + 0.5 * usage;
+                account.cpu = (process.cpu, tick.now());
+            }
+            account.nursery.observe(tick, process);
+
+            let base = process.regions.iter().filter(|region| region.leaf == Leaf::Base).count();
+            let is_due = account.sampled.is_none_or(|(then, had)| {
+                // A process that changes, or is being promoted, is worth another look.
+                if account.promoted || base > had + had / 8 {
+                    account.idle = 0;
+                }
+                let since = tick.now().saturating_sub(then);
+                let rarer =
+                    f64::from(1u32 << account.idle.saturating_sub(1).min(parameters.sample_rarer).min(16));
+                since >= parameters.sample_every
+                    && since.as_secs_f64() >= rarer * parameters.least_period(tick, process)
+            });
+            if is_due {
+                account.idle = account.idle.saturating_add(1);
+                account.promoted = false;
+                account.sampled = Some((tick.now(), base));
+                let _ = tick.sample(process, parameters.window, Reason::Period, |region| region.present > 0);
+            }
+        }
+    }
+
+    /// Splits huge pages that hold zeros while memory is short: those first whose loss costs least for each byte that
+    /// it frees.
+    fn recover(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
+        let processes = gains.processes;
+        if !self.watermarks.is_short() {
+            return;
+        }
+        let total = tick.snapshot().machine.memory.total.0 as f64;
+        let goal = ((tick.in_use() - self.watermarks.low()) * total).max(0.0);
+        let mut bloated: Vec<(f64, usize, &Region)> = Vec::new();
+        for (at, process) in processes.iter().enumerate() {
+            let usage = self.accounts.get(&process.id).map_or(1.0, |account| account.usage);
+            let worth = usage * weight(&self.parameters.claims, process);
+            for (place, region) in process.regions.iter().enumerate() {
+                if region.leaf == Leaf::Huge2m
+                    && region.zeros.is_some_and(|zeros| zeros >= self.parameters.least_zeros)
+                {
+                    let gain = gains.of(at)[place];
+                    bloated.push((gain * worth / region.bloat().0.max(1) as f64, at, region));
+                }
+            }
+        }
+        bloated.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2.start).cmp(&(b.1, b.2.start))));
+        let mut freed = 0.0;
+        for (_, at, region) in bloated {
+            if freed >= goal {
+                return;
+            }
+            match tick.recover(processes[at], region, Reason::Bloat) {
+                Answer::Accepted => {
+                    freed += region.bloat().0 as f64;
+                    self.caps.take(processes[at].id, -1);
+                }
+                Answer::Refused => {}
+                Answer::Spent => return,
+            }
+        }
+        // What is known does not suffice: look for more, in the process that uses the least of its memory first.
+        let mut order: Vec<(f64, &Process)> =
+            processes.iter().map(|process| (process.mean_coverage().unwrap_or(0.0), *process)).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.id.cmp(&b.1.id)));
+        for (_, process) in order {
+            let Some(account) = self.accounts.get_mut(&process.id) else { continue };
+            let mut fresh = account.rescan;
+            if self.scans.is_stale(tick.now(), process.id, fresh) {
+                // Another pass, and the next one soon only if the last has found something.
+                let found = process.bloat().0 >= process.huge_regions() as u64 * HUGE_2M as u64 / 100;
+                account.rescan = match found {
+                    true => self.parameters.rescan,
+                    false => (account.rescan * 2).min(self.parameters.rescan_most),
+                };
+                fresh = Duration::ZERO;
+            }
+            if !self.scans.advance(tick, process, fresh) {
+                return;
+            }
+        }
+    }
+
+    /// Splits the least useful huge pages of who has more than its cap.
+    fn enforce_caps(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
+        for (at, process) in gains.processes.iter().enumerate() {
+            if self.caps.left(process.id).is_none_or(|left| left >= 0) {
+                continue;
+            }
+            let mut regions: Vec<(f64, &Region)> = process
+                .regions
+                .iter()
+                .zip(gains.of(at))
+                .filter(|(region, _)| region.leaf == Leaf::Huge2m)
+                .map(|(region, gain)| (*gain, region))
+                .collect();
+            regions.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.start.cmp(&b.1.start)));
+            for (_, region) in regions {
+                if self.caps.left(process.id).is_none_or(|left| left >= 0) {
+                    break;
+                }
+                match tick.demote(process, region, Reason::OverCap) {
+                    Answer::Accepted => self.caps.take(process.id, -1),
+                    Answer::Refused => {}
+                    Answer::Spent => return,
+                }
+            }
+        }
+    }
+
+    /// What a promotion costs, in bytes: those that it copies or zeroes, and those that it binds, at their price.
+    fn price(&self, region: &Region, nearness: f64) -> f64 {
+        let absent = f64::from(PAGES - region.present) * BASE_PAGE as f64;
+        // Without limit as memory gets short.
+        let rise = nearness / (1.0 - nearness).max(1e-3);
+        HUGE_2M as f64 + absent * self.parameters.bound_price * rise
+    }
+
+    fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
+        let nearness = self.watermarks.nearness(tick.in_use());
+        let processes: &'a [&'a Process] = gains.processes;
+        let mut competitors: Vec<Competitor> = processes
+            .iter()
+            .enumerate()
+            .map(|(at, process)| {
+                let weight = weight(&self.parameters.claims, process);
+                let usage = self.accounts.get(&process.id).map_or(1.0, |account| account.usage);
+                let life = process.cpu.max(self.parameters.least_life).min(self.parameters.most_life);
+                let cost = self.parameters.copy_cost.as_secs_f64();
+                let least_gain = cost / life.as_secs_f64();
+                let quick_gain = cost / self.parameters.quick.as_secs_f64();
+                let candidates = tick
+                    .promotable(process)
+                    .filter(|(_, region)| is_accessed(region))
+                    .map(|(place, region)| {
+                        let gain = gains.of(at)[place];
+                        Candidate {
+                            score: gain * usage * weight / self.price(region, nearness),
+                            start: region.start,
+                            pays: gain >= least_gain && weight > 0.0,
+                            quick: gain >= quick_gain && weight > 0.0,
+                        }
+                    })
+                    .collect();
+                Competitor {
+                    process,
+                    weight,
+                    huge: process.huge_regions() as u64,
+                    guaranteed: 0.0,
+                    candidates,
+                }
+            })
+            .collect();
+
+        let nodes = &tick.snapshot().machine.nodes;
+        let available: u64 = nodes.iter().fold(0, |sum, node| sum.saturating_add(node.huge_available));
+        let had: u64 = competitors.iter().map(|competitor| competitor.huge).sum();
+        let most = tick.snapshot().machine.memory.total.0 / HUGE_2M as u64;
+        let guaranteed = self.parameters.guarantee * available.saturating_add(had).min(most) as f64;
+        let weights: f64 = competitors.iter().map(|competitor| competitor.weight).sum();
+        for competitor in &mut competitors {
+            let wanted = competitor.huge as f64 + competitor.candidates.len() as f64;
+            let share = if weights > 0.0 { competitor.weight / weights } else { 0.0 };
+            competitor.guaranteed = (guaranteed * share).min(wanted);
+        }
+        competitors
+    }
+
+    fn promote(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
+        let mut patient = self.promotions.due(tick.now(), self.parameters.promote);
+        let mut work = self.promotions_quick.due(tick.now(), self.parameters.promote_quick).max(patient);
+        if work == 0 {
+            return;
+        }
+        let mut competitors = self.compete(tick, gains);
+        // Promotions leave the low mark's part free, so that they never start a recovery. Beyond it, full regions are
+        // still promoted: they bind nothing in addition.
+        let total = tick.snapshot().machine.memory.total.0 as f64;
+        let mut room = ((self.watermarks.low() - tick.in_use()) * total).max(0.0);
+        let wanted: usize = competitors.iter().map(|competitor| competitor.candidates.len()).sum();
+        let plentiful = wanted as f64 * HUGE_2M as f64 <= room;
+        let turn = match plentiful {
+            true => self.parameters.plentiful_turn,
+            false => self.parameters.guaranteed_turn,
+        };
+        while work > 0 {
+            competitors.retain(|competitor| {
+                !competitor.candidates.is_empty()
+                    && self.caps.left(competitor.process.id).is_none_or(|left| left > 0)
+            });
+            let needy = || {
+                let below =
+                    competitors.iter().enumerate().filter(|(_, competitor)| competitor.fulfilled() < 1.0);
+                let lowest = below.min_by(|a, b| a.1.fulfilled().total_cmp(&b.1.fulfilled()));
+                lowest.filter(|_| patient > 0).map(|(at, _)| (at, Reason::GuaranteedShare))
+            };
+            let best = || {
+                let tops = competitors.iter().enumerate();
+                tops.filter_map(|(at, competitor)| competitor.candidates.peek().map(|best| (at, best)))
+                    .filter(|(_, best)| best.quick || best.pays && patient > 0)
+                    .max_by(|a, b| a.1.score.total_cmp(&b.1.score).then(b.0.cmp(&a.0)))
+                    .map(|(at, _)| (at, Reason::Gain))
+            };
+            let guaranteed = self.turn.is_multiple_of(turn.max(1));
+            let chosen = if guaranteed { needy().or_else(best) } else { best().or_else(needy) };
+            let Some((at, reason)) = chosen else { return };
+            let competitor = &mut competitors[at];
+            let process = competitor.process;
+            let Some(candidate) = competitor.candidates.pop() else { continue };
+            let Some(region) = region_at(process, candidate.start) else { continue };
+            let bytes = |pages: u16| f64::from(pages) * BASE_PAGE as f64;
+            let absent = PAGES - region.present;
+            let (answer, bound, pages) = if bytes(absent) <= room && !self.bloats(region, tick.in_use()) {
+                (tick.promote(process, region, reason), absent, 1)
+            } else {
+                // Blocks of which at least half is present: at most as much again is bound.
+                let bound = absent.min(region.present);
+                let size = self.parameters.small;
+                let small = bytes(bound) <= room && !has_folios(region, size);
+                let answer = match small {
+                    true => tick.promote_to(process, region, size, Reason::WouldBloat),
+                    false => Answer::Refused,
+                };
+                (answer, bound, 0)
+            };
+            match answer {
+                Answer::Accepted => {
+                    room -= bytes(bound);
+                    competitor.huge += pages as u64;
+                    self.caps.take(process.id, pages);
+                    if let Some(account) = self.accounts.get_mut(&process.id) {
+                        account.promoted = true;
+                    }
+                    self.turn += 1;
+                    work -= 1;
+                    if reason == Reason::GuaranteedShare || !candidate.quick {
+                        patient = patient.saturating_sub(1);
+                    }
+                }
+                Answer::Refused => {}
+                Answer::Spent => return,
+            }
+        }
+    }
+
+    /// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a
+    /// region must be.
+    fn bloats(&self, region: &Region, in_use: f64) -> bool {
+        f64::from(region.present) < self.watermarks.nearness(in_use) * f64::from(PAGES)
+    }
+
+    /// Zeroes free blocks for faults to come, the more the faster memory fills.
+    fn pre_zero(&mut self, tick: &mut Tick<'_>) {
+        let due = self.zeroings.due(tick.now(), self.parameters.pre_zero);
+        let filling =
+            self.watermarks.growth() * tick.snapshot().machine.memory.total.0 as f64 / HUGE_2M as f64;
+        let wanted = (1.5 * filling * tick.elapsed().as_secs_f64()) as u64;
+        let most = self.parameters.pre_zero_most.max(due);
+        let _ = tick.pre_zero(due.max(wanted).min(most), Reason::FaultLatency);
+    }
+}
+
+/// Whether a region is accessed at all, as far as is known.
+fn is_accessed(region: &Region) -> bool {
+    region.accessed.is_none_or(|accessed| accessed.average > 0.0)
+}
+
+/// Whether all that is present lies on folios of `size` or larger already, as far as that is known.
+fn has_folios(region: &Region, size: PageSize) -> bool {
+    let order = (size.bytes().0 / BASE_PAGE as u64).ilog2() as usize;
+    region.folios.is_some_and(|folios| folios.iter().skip(order).sum::<u16>() >= region.present)
+}
+
+impl Policy for Megapage {
+    fn name(&self) -> &'static str {
+        self.parameters.name
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) {
+        let processes = tick.processes();
+        self.watermarks.observe(&tick.snapshot().machine, tick.in_use(), tick.elapsed());
+        self.track(tick, &processes);
+        let mut gains = Gains::new(self.parameters.model, &processes);
+        self.recover(tick, &mut gains);
+        self.enforce_caps(tick, &mut gains);
+        self.promote(tick, &mut gains);
+        self.pre_zero(tick);
+    }
+
+    fn on_fault(&mut self, fault: &Fault) -> FaultSize {
+        if !fault.eligible {
+            return FaultSize::Base;
+        }
+        let headroom = &fault.headroom;
+        if headroom.free < Bytes(2 * HUGE_2M as u64) {
+            return FaultSize::Base;
+        }
+        let small = FaultSize::Mthp(self.parameters.small);
+        let fill = self.accounts.get(&fault.process).map_or(1.0, |account| account.nursery.fill());
+        let nearness = self.watermarks.nearness_at_fault(headroom.in_use());
+        let wanted = if nearness < 1.0 { nearness * self.parameters.fault_fill } else { 1.0 };
+        let fits = fill >= wanted;
+        if !fits {
+            // A block of the smaller size, where the process would fill most of it.
+            return if fill >= 0.5 { small } else { FaultSize::Base };
+        }
+        let capped = self.caps.left(fault.process).is_some_and(|left| left <= 0);
+        if fault.present > 0 || capped || headroom.huge_available == 0 {
+            return small;
+        }
+        self.caps.take(fault.process, 1);
+        FaultSize::Huge
+    }
+
+    fn prefers_zeroed(&self) -> bool {
+        true
+    }
+
+    fn remembered(&self) -> usize {
+        let nurseries: usize = self.accounts.values().map(|account| 1 + account.nursery.len()).sum();
+        nurseries + self.scans.len() + self.caps.len()
+    }
+}

@@ -1,0 +1,152 @@
+//! When memory is short: marks that move with the pressure, where HawkEye's stand still at 85 and 70 %.
+
+use megapage_snapshot::Machine;
+use std::time::Duration;
+
+/// The constants of the marks. Shares of memory, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Marks {
+    /// The high mark at the most, where the kernel measures memory pressure and finds none.
+    pub calm: f64,
+    /// The high mark at the most, where nobody measures memory pressure.
+    pub blind: f64,
+    /// The high mark at the least.
+    pub least: f64,
+    /// The low mark is so much lower than the high one.
+    pub gap: f64,
+    /// Recovery needs so long a lead before memory is full, at the rate at which it fills.
+    pub lead: Duration,
+    /// How much one part of time in which some task waits for memory lowers the high mark: 2 means that 5 % of
+    /// waiting lower it by 0.1.
+    pub stall: f64,
+}
+
+/// The marks as they stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watermarks {
+    marks: Marks,
+    high: f64,
+    /// The low mark as it is without regard to how fast memory fills.
+    low_standing: f64,
+    in_use: Option<f64>,
+    /// How fast the share in use grows, a second.
+    growth: f64,
+    short: bool,
+}
+
+impl Watermarks {
+    pub fn new(marks: Marks) -> Watermarks {
+        let high = marks.blind;
+        Watermarks { marks, high, low_standing: high - marks.gap, in_use: None, growth: 0.0, short: false }
+    }
+
+    /// Takes the machine's state in.
+    pub fn observe(&mut self, machine: &Machine, in_use: f64, elapsed: Duration) {
+        if let Some(before) = self.in_use.filter(|_| elapsed > Duration::ZERO) {
+            let growth = ((in_use - before) / elapsed.as_secs_f64()).max(0.0);
+            // At once to a faster growth, slowly back.
+            self.growth = growth.max(0.8 * self.growth);
+        }
+        self.in_use = Some(in_use);
+        let (most, stalled) = match machine.pressure {
+            Some(pressure) => (self.marks.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
+            None => (self.marks.blind, 0.0),
+        };
+        let ahead = self.growth * self.marks.lead.as_secs_f64();
+        let mark = |ahead: f64| (most - ahead - self.marks.stall * stalled).min(most).max(self.marks.least);
+        self.high = mark(ahead);
+        self.low_standing = mark(0.0) - self.marks.gap;
+        if in_use >= self.high {
+            self.short = true;
+        } else if in_use <= self.low() {
+            self.short = false;
+        }
+    }
+
+    /// Whether memory is short: from the high mark on, until the low one is reached.
+    pub fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// The low mark: promotions leave at least that much free.
+    pub fn low(&self) -> f64 {
+        self.high - self.marks.gap
+    }
+
+    /// How near memory is to being short, 0 (half of it or more is free below the mark) to 1 (at the low mark).
+    pub fn nearness(&self, in_use: f64) -> f64 {
+        nearness(self.low(), in_use)
+    }
+
+    /// The same for a fault, to the mark as it stands. Recovery needs a lead and looks ahead; a fault needs none: it is
+    /// answered by the memory that there is at that moment.
+    pub fn nearness_at_fault(&self, in_use: f64) -> f64 {
+        nearness(self.low_standing, in_use)
+    }
+
+    /// How fast the share of memory in use grows, a second.
+    pub fn growth(&self) -> f64 {
+        self.growth
+    }
+}
+
+/// 0 up to half of `low`, 1 from `low` on.
+fn nearness(low: f64, in_use: f64) -> f64 {
+    let from = low / 2.0;
+    if low <= 0.0 { 1.0 } else { ((in_use - from) / (low - from)).clamp(0.0, 1.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::made::*;
+    use megapage_snapshot::Pressure;
+
+    const MARKS: Marks =
+        Marks { calm: 0.9, blind: 0.85, least: 0.5, gap: 0.1, lead: Duration::from_secs(20), stall: 2.0 };
+
+    fn observed(uses: &[f64], some_10s: Option<f64>) -> Watermarks {
+        let mut marks = Watermarks::new(MARKS);
+        for in_use in uses {
+            let mut machine = snapshot(SECOND, *in_use, Vec::new()).machine;
+            machine.pressure = some_10s.map(|some_10s| Pressure { some_10s, ..Pressure::default() });
+            marks.observe(&machine, *in_use, SECOND);
+        }
+        marks
+    }
+
+    #[test]
+    fn the_marks_follow_pressure_and_growth() {
+        assert!((observed(&[0.6], None).low() - 0.75).abs() < 1e-9);
+        assert!((observed(&[0.6], Some(0.0)).low() - 0.8).abs() < 1e-9);
+        assert!((observed(&[0.6], Some(5.0)).low() - 0.7).abs() < 1e-9);
+        assert!((observed(&[0.6], Some(90.0)).low() - 0.4).abs() < 1e-9);
+        // 1 % a second fills 20 % in the time that recovery needs.
+        assert!((observed(&[0.3, 0.31], None).low() - 0.55).abs() < 1e-9);
+    }
+
+    #[test]
+    fn short_from_the_high_mark_to_the_low_one() {
+        assert!(!observed(&[0.84], None).is_short());
+        assert!(observed(&[0.86], None).is_short());
+        assert!(observed(&[0.86, 0.80], None).is_short());
+        assert!(!observed(&[0.86, 0.74], None).is_short());
+        assert!(!observed(&[0.86, 0.74, 0.74], None).is_short());
+    }
+
+    #[test]
+    fn nearness_runs_from_half_the_low_mark_to_the_mark() {
+        let marks = observed(&[0.1], None);
+        assert_eq!(marks.nearness(0.3), 0.0);
+        assert_eq!(marks.nearness(0.75), 1.0);
+        assert!((marks.nearness(0.5625) - 0.5).abs() < 1e-9);
+    }
+    #[test]
+    fn a_fault_looks_at_memory_as_it_is_and_not_ahead() {
+        let filling = observed(&[0.3, 0.35], None);
+        assert_eq!(filling.nearness(0.45), 1.0);
+        assert!((filling.nearness_at_fault(0.45) - 0.2).abs() < 1e-9);
+        // Pressure counts for both.
+        assert_eq!(observed(&[0.3, 0.35], Some(90.0)).nearness_at_fault(0.45), 1.0);
+    }
+}

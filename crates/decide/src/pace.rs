@@ -1,0 +1,82 @@
+//! How fast a background thread works: so much, then a sleep.
+
+use std::time::Duration;
+
+/// `work` units every `every`, as kernel threads do that scan so many pages and then sleep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Units of work in a round.
+    pub work: u64,
+    /// From one round to the next.
+    pub every: Duration,
+}
+
+/// Most rounds that are made up for when steps are further apart than rounds.
+const MOST_ROUNDS: u64 = 1024;
+
+/// Counts the rounds of a [`Pace`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rounds {
+    next: Option<Duration>,
+}
+
+impl Rounds {
+    /// How much may be done at `now`: the rounds that have come due since the last call, the first one at once.
+    pub fn due(&mut self, now: Duration, pace: Pace) -> u64 {
+        let next = self.next.unwrap_or(now);
+        if now < next {
+            return 0;
+        }
+        let rounds = match pace.every.as_nanos() {
+            0 => 1,
+            every => (1 + (now - next).as_nanos() / every).min(u128::from(MOST_ROUNDS)) as u64,
+        };
+        // Rounds that are not made up for are lost: a thread that slept too long does not run the faster.
+        self.next =
+            Some((next + pace.every.saturating_mul(rounds as u32)).max(now.saturating_sub(pace.every)));
+        rounds.saturating_mul(pace.work)
+    }
+
+    /// No round before `until`.
+    pub fn sleep_until(&mut self, until: Duration) {
+        self.next = Some(self.next.map_or(until, |next| next.max(until)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn rounds_come_due_as_time_passes() {
+        let pace = Pace { work: 8, every: SECOND * 10 };
+        let mut rounds = Rounds::default();
+        assert_eq!(rounds.due(SECOND * 100, pace), 8);
+        assert_eq!(rounds.due(SECOND * 105, pace), 0);
+        assert_eq!(rounds.due(SECOND * 110, pace), 8);
+        assert_eq!(rounds.due(SECOND * 145, pace), 24);
+        assert_eq!(rounds.due(SECOND * 149, pace), 0);
+        assert_eq!(rounds.due(SECOND * 150, pace), 8);
+    }
+
+    #[test]
+    fn what_is_missed_for_too_long_is_lost() {
+        let pace = Pace { work: 1, every: SECOND };
+        let mut rounds = Rounds::default();
+        rounds.due(SECOND, pace);
+        assert_eq!(rounds.due(SECOND * 1_000_000, pace), MOST_ROUNDS);
+        assert!(rounds.due(SECOND * 1_000_000, pace) <= 2);
+    }
+
+    #[test]
+    fn a_sleep_puts_the_next_round_off() {
+        let pace = Pace { work: 1, every: SECOND };
+        let mut rounds = Rounds::default();
+        rounds.due(SECOND, pace);
+        rounds.sleep_until(SECOND * 60);
+        assert_eq!(rounds.due(SECOND * 59, pace), 0);
+        assert_eq!(rounds.due(SECOND * 60, pace), 1);
+    }
+}

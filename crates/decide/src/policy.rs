@@ -1,0 +1,125 @@
+//! What a policy is, and the policies by name.
+
+use crate::freebsd::FreeBsd;
+use crate::hawkeye_g::HawkEyeG;
+use crate::hawkeye_pmu::HawkEyePmu;
+use crate::ingens::{self, Ingens};
+use crate::linux::{self, Linux};
+use crate::megapage::{self, Megapage};
+use crate::{Fault, FaultSize, Outcome, Reservation, Tick, hawkeye};
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// Says which memory becomes huge. A policy does not know whether it runs in the daemon or in the simulator.
+pub trait Policy: Debug + Send {
+    /// The name that a user gives.
+    fn name(&self) -> &'static str;
+
+    /// Looks at the snapshot and asks for actions, by the methods of `tick`, which apply the guards and budgets that
+    /// are common to all policies. Whatever the policy keeps of processes that are not in the snapshot any longer, it
+    /// drops.
+    fn tick(&mut self, tick: &mut Tick<'_>);
+
+    /// What a first touch is answered with.
+    fn on_fault(&mut self, fault: &Fault) -> FaultSize;
+
+    /// Whether anonymous memory is taken from blocks that were zeroed ahead, where there are some.
+    fn prefers_zeroed(&self) -> bool {
+        false
+    }
+
+    /// Which reservation to break when nothing is free, as an index; `None` where the policy makes none.
+    fn breaks(&self, reservations: &[Reservation]) -> Option<usize> {
+        let _ = reservations;
+        None
+    }
+
+    /// Learns what became of an action. The common guards have learnt it already.
+    fn note(&mut self, now: Duration, outcome: &Outcome) {
+        let _ = (now, outcome);
+    }
+
+    /// How many processes and regions it remembers: a test holds that against the snapshot.
+    fn remembered(&self) -> usize;
+}
+
+/// A policy that a user can name.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// The name.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub what: &'static str,
+    make: fn() -> Box<dyn Policy>,
+}
+
+impl Known {
+    /// The policy, with its parameters by default.
+    pub fn make(&self) -> Box<dyn Policy> {
+        (self.make)()
+    }
+}
+
+/// All policies and parameter sets. Parameters beyond these are given to the constructors of the modules.
+pub const POLICIES: &[Known] = &[
+    Known {
+        name: "linux",
+        what: "Linux, THP always: huge on first touch, khugepaged from low to high addresses",
+        make: || Box::new(Linux::new(linux::Parameters::always())),
+    },
+    Known {
+        name: "linux-4k",
+        what: "Linux, THP never",
+        make: || Box::new(Linux::new(linux::Parameters::never())),
+    },
+    Known {
+        name: "freebsd",
+        what: "FreeBSD: reserve on first touch, promote what is fully populated",
+        make: || Box::new(FreeBsd),
+    },
+    Known {
+        name: "ingens",
+        what: "Ingens as in its paper: eager below a fragmentation of 0.5, else at 90 % utilisation",
+        make: || Box::new(Ingens::new(ingens::Parameters::paper())),
+    },
+    Known {
+        name: "ingens-code",
+        what: "Ingens as released: at 90 % utilisation always",
+        make: || Box::new(Ingens::new(ingens::Parameters::code())),
+    },
+    Known {
+        name: "hawkeye-g",
+        what: "HawkEye-G as in its paper: the highest access coverage first, over all processes",
+        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::paper())),
+    },
+    Known {
+        name: "hawkeye-pmu",
+        what: "HawkEye-PMU as in its paper: the highest translation cost first",
+        make: || Box::new(HawkEyePmu::new(hawkeye::Parameters::paper().named("hawkeye-pmu"))),
+    },
+    Known {
+        name: "hawkeye-4k",
+        what: "HawkEye-G with base pages at faults",
+        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::paper().base_faults().named("hawkeye-4k"))),
+    },
+    Known {
+        name: "hawkeye-code",
+        what: "HawkEye-G as released: logarithmic buckets, always to the head, eager recovery",
+        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::code())),
+    },
+    Known {
+        name: "hawkeye-pmu-code",
+        what: "HawkEye-PMU as released: the highest cost of the processes with eight regions to gain from",
+        make: || Box::new(HawkEyePmu::new(hawkeye::Parameters::code().named("hawkeye-pmu-code"))),
+    },
+    Known {
+        name: "megapage",
+        what: "the highest gain for each byte first, with guaranteed shares and moving marks",
+        make: || Box::new(Megapage::new(megapage::Parameters::default())),
+    },
+];
+
+/// The policy of this name.
+pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
+    POLICIES.iter().find(|known| known.name == name).map(Known::make)
+}

@@ -1,0 +1,146 @@
+//! Made-up snapshots.
+
+use crate::{Action, Limits, Outcome, Policy, State, step};
+use megapage_snapshot::{
+    Accessed, BackingBytes, Counters, Leaf, Machine, Mapping, MappingFlags, MappingKind, Memory, Node, PAGES,
+    Process, ProcessId, Region, Snapshot,
+};
+use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use std::time::Duration;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// Where the made-up mappings start.
+pub const BASE: u64 = 0x7f00_0000_0000;
+
+/// The first address of the `n`th region of a made-up process.
+pub fn at(n: u64) -> u64 {
+    BASE + n * HUGE_2M as u64
+}
+
+pub fn id(pid: i32) -> ProcessId {
+    ProcessId { pid: Pid(pid), start_ticks: 100 + pid as u64, start_stack: 0x7fff_0000_0000 + pid as u64 }
+}
+
+/// A region of base pages, the `n`th of its process.
+pub fn base(n: u64, present: u16) -> Region {
+    Region {
+        start: at(n),
+        mapping: 0,
+        whole: true,
+        present,
+        zero_page: 0,
+        swapped: 0,
+        leaf: Leaf::Base,
+        folios: None,
+        zeros: None,
+        accessed: None,
+        profile: None,
+    }
+}
+
+/// A huge page, the `n`th region of its process, with this many zero-filled base pages.
+pub fn huge(n: u64, zeros: u16) -> Region {
+    Region { leaf: Leaf::Huge2m, zeros: Some(zeros), ..base(n, PAGES) }
+}
+
+/// As found by a sample at `sampled`.
+pub fn accessed(region: Region, coverage: u16, sampled: Duration) -> Region {
+    let last = (coverage > 0).then_some(sampled);
+    Region { accessed: Some(Accessed { coverage, average: f32::from(coverage), last, sampled }), ..region }
+}
+
+/// A process with one large anonymous mapping that holds these regions.
+pub fn process(pid: i32, regions: Vec<Region>) -> Process {
+    let rss: Bytes = regions.iter().map(Region::present_bytes).sum();
+    Process {
+        id: id(pid),
+        parent: Pid(1),
+        name: format!("p{pid}"),
+        uid: 1000,
+        cgroup: String::new(),
+        threads: 1,
+        cpu: SECOND * 100,
+        rss,
+        rss_anonymous: rss,
+        swap: Bytes::ZERO,
+        page_tables: Bytes::ZERO,
+        backing: BackingBytes::default(),
+        thp_disabled: false,
+        mappings: vec![Mapping {
+            range: VirtRange::new(BASE, BASE + (1 << 40)).unwrap(),
+            kind: MappingKind::Anonymous,
+            name: String::new(),
+            flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
+            thp_eligible: None,
+        }],
+        regions,
+        sharing_children: None,
+        translation: None,
+        sampling: None,
+    }
+}
+
+/// A machine of 16 GiB of which this share is in use, not fragmented.
+pub fn snapshot(taken: Duration, in_use: f64, processes: Vec<Process>) -> Snapshot {
+    let total = Bytes::gib(16);
+    let free = Bytes((total.0 as f64 * (1.0 - in_use)) as u64);
+    Snapshot {
+        taken,
+        machine: Machine {
+            memory: Memory { total, free, available: free, ..Memory::default() },
+            nodes: vec![Node {
+                node: 0,
+                free,
+                huge_available: free.0 / HUGE_2M as u64,
+                fragmentation: Some(0.0),
+            }],
+            pools: Vec::new(),
+            thp: None,
+            counters: Counters::new(),
+            pressure: None,
+        },
+        sampling: None,
+        processes,
+        missed: Vec::new(),
+    }
+}
+
+pub fn state(policy: impl Policy + 'static) -> State {
+    State::new(Box::new(policy), Limits::default())
+}
+
+pub fn run(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
+    step(at, snapshot, state)
+}
+
+/// The promotions among the actions, as pid and number of the region.
+pub fn promoted(actions: &[Action]) -> Vec<(i32, u64)> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Promote { process, region, .. } => {
+                Some((process.pid.0, (region - BASE) / HUGE_2M as u64))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// The demotions and recoveries among the actions, as pid and number of the region.
+pub fn demoted(actions: &[Action]) -> Vec<(i32, u64)> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Demote { process, region, .. } | Action::Recover { process, region, .. } => {
+                Some((process.pid.0, (region - BASE) / HUGE_2M as u64))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// The outcome of an action.
+pub fn outcome(action: &Action, obtained: crate::Obtained) -> Outcome {
+    Outcome { action: action.clone(), obtained }
+}

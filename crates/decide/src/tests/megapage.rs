@@ -1,0 +1,315 @@
+//! megapage's own order, price, shares, caps, marks and faults.
+
+use super::made::*;
+use crate::megapage::claims::{Claim, Whom};
+use crate::megapage::{Megapage, Parameters};
+use crate::{Action, Fault, FaultSize, Headroom, Obtained, Pace, Reason, State, step};
+use megapage_snapshot::{
+    AccessClass, AccessProfile, CostSource, PAGES, Process, Region, Snapshot, TranslationCost,
+};
+use megapage_units::{Bytes, PageSize};
+
+const SMALL: u64 = 64 << 10;
+
+fn visited(region: Region, visits: f64, class: AccessClass) -> Region {
+    Region { profile: Some(AccessProfile { visits, class }), ..accessed(region, 512, SECOND) }
+}
+
+fn many(count: u64, visits: f64, class: AccessClass) -> Vec<Region> {
+    (0..count).map(|n| visited(base(n, PAGES), visits, class)).collect()
+}
+
+fn with_cost(mut process: Process, share: f64) -> Process {
+    process.translation =
+        Some(TranslationCost { share, low: share, high: share, source: CostSource::Measured });
+    process
+}
+
+/// Promotions in one step, with their reasons.
+fn reasons(parameters: Parameters, seen: &Snapshot) -> Vec<(i32, u64, Reason)> {
+    let actions = run(SECOND, seen, &mut state(Megapage::new(parameters)));
+    promoted(&actions)
+        .into_iter()
+        .zip(actions.iter().filter(|action| matches!(action, Action::Promote { .. })))
+        .map(|((pid, region), action)| (pid, region, action.reason()))
+        .collect()
+}
+
+fn unguaranteed() -> Parameters {
+    Parameters { guarantee: 0.0, ..Parameters::default() }
+}
+
+#[test]
+fn at_equal_coverage_who_waits_for_page_walks_comes_before_who_streams() {
+    let streams = process(1, many(40, 1e4, AccessClass::Streaming));
+    let chases = process(2, many(40, 1e4, AccessClass::Dependent));
+    let seen = snapshot(SECOND, 0.3, vec![streams, chases]);
+    let order = reasons(unguaranteed(), &seen);
+    // The dear ones pay at once and are all taken; the cheap ones at a slower pace.
+    assert_eq!(order.len(), 40 + 32);
+    assert!(order[..40].iter().all(|(pid, _, reason)| (*pid, *reason) == (2, Reason::Gain)), "{order:?}");
+    assert!(order[40..].iter().all(|(pid, ..)| *pid == 1), "{order:?}");
+}
+
+#[test]
+fn what_does_not_pay_within_the_process_s_life_is_not_promoted() {
+    let mut young = with_cost(process(1, many(1000, 1e3, AccessClass::Random)), 0.01);
+    young.cpu = SECOND * 10;
+    // 1 % over 1000 regions is 1e-5 each, 1.2 ms in the 120 s that it is granted: less than 2 ms.
+    assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.3, vec![young.clone()])), []);
+    young.cpu = SECOND * 1000;
+    assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.3, vec![young])).len(), 32);
+}
+
+#[test]
+fn what_fits_the_tlb_is_left_as_it_is() {
+    let small = process(1, many(3, 1e6, AccessClass::Dependent));
+    assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.3, vec![small])), []);
+}
+
+#[test]
+fn one_promotion_in_four_goes_to_who_has_less_than_its_share() {
+    let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
+    let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
+    // The 440 regions are more than what is left below the low mark.
+    let seen = snapshot(SECOND, 0.72, vec![insensitive, sensitive]);
+    let order = reasons(Parameters::default(), &seen);
+    let of = |pid| order.iter().filter(|(other, ..)| *other == pid).count();
+    assert_eq!((of(1), of(2)), (16, 112), "{order:?}");
+    assert!(order.iter().any(|(pid, _, reason)| (*pid, *reason) == (1, Reason::GuaranteedShare)));
+}
+
+#[test]
+fn where_memory_suffices_for_all_shares_are_served_less_often_but_are_served() {
+    let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
+    let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
+    let order = reasons(Parameters::default(), &snapshot(SECOND, 0.3, vec![insensitive, sensitive]));
+    let served = order.iter().filter(|(.., reason)| *reason == Reason::GuaranteedShare).count();
+    assert_eq!((order.len(), served), (128, 2), "{order:?}");
+    assert!(order.iter().any(|(pid, ..)| *pid == 1), "{order:?}");
+}
+
+#[test]
+fn weights_shift_the_order_and_a_weight_of_zero_excludes() {
+    let alike = |pid| with_cost(process(pid, many(200, 1e5, AccessClass::Dependent)), 0.3);
+    let seen = snapshot(SECOND, 0.3, vec![alike(1), alike(2), alike(3)]);
+    let claim = |name: &str, weight| Claim { whom: Whom::Name(name.into()), weight, cap: None };
+    let parameters = Parameters { claims: vec![claim("p2", 2.0), claim("p1", 0.0)], ..unguaranteed() };
+    assert!(reasons(parameters.clone(), &seen).iter().all(|(pid, ..)| *pid == 2));
+    let parameters = Parameters { guarantee: 1.0, ..parameters };
+    assert!(reasons(parameters, &seen).iter().all(|(pid, ..)| *pid != 1));
+}
+
+#[test]
+fn caps_are_never_exceeded_and_an_excess_is_taken_back_where_it_hurts_least() {
+    let member = |pid| {
+        let mut process = process(pid, many(40, 1e5, AccessClass::Dependent));
+        process.cgroup = "/batch/x".to_string();
+        process
+    };
+    let processes = vec![member(1), member(2)];
+    let cap = Claim { whom: Whom::Cgroup("/batch".into()), weight: 1.0, cap: Some(Bytes::mib(10)) };
+    let parameters = Parameters { claims: vec![cap], ..Parameters::default() };
+    let mut state = state(Megapage::new(parameters));
+    let mut seen = snapshot(SECOND, 0.3, processes);
+    assert_eq!(promoted(&run(SECOND, &seen, &mut state)).len(), 5);
+    for (n, region) in seen.processes[0].regions.iter_mut().take(7).enumerate() {
+        let visits = if n == 3 || n == 5 { 1.0 } else { 1e5 };
+        *region = visited(huge(n as u64, 0), visits, AccessClass::Dependent);
+    }
+    // 300 s on, as what was promoted is not demoted at once.
+    let actions = run(SECOND * 400, &seen, &mut state);
+    assert_eq!((promoted(&actions), demoted(&actions)), (vec![], vec![(1, 3), (1, 5)]));
+    assert!(actions.iter().any(|action| action.reason() == Reason::OverCap));
+}
+
+#[test]
+fn the_fuller_memory_is_the_fuller_a_region_must_be() {
+    let sparse = || {
+        let regions = (0..40).map(|n| visited(base(n, 200), 1e5, AccessClass::Dependent)).collect();
+        process(1, regions)
+    };
+    let sizes = |in_use| -> Vec<PageSize> {
+        let seen = snapshot(SECOND, in_use, vec![sparse()]);
+        run(SECOND, &seen, &mut state(Megapage::new(unguaranteed())))
+            .iter()
+            .filter_map(|action| match action {
+                Action::Promote { size, .. } => Some(*size),
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(sizes(0.3), [PageSize::HUGE_2M; 40]);
+    assert_eq!(sizes(0.7), [PageSize::new(SMALL).unwrap(); 40]);
+    assert_eq!(sizes(0.8), []);
+}
+
+#[test]
+fn full_regions_are_promoted_even_when_memory_is_short() {
+    let full = process(1, many(40, 1e5, AccessClass::Dependent));
+    assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.95, vec![full])).len(), 40);
+}
+
+/// The seconds of the first ten minutes in which a process of a hundred covered regions is sampled.
+fn sampled(parameters: Parameters, coverage: u16, share: f64) -> Vec<u32> {
+    let regions = (0..100).map(|n| accessed(base(n, PAGES), coverage, SECOND)).collect();
+    let seen = snapshot(SECOND, 0.3, vec![with_cost(process(1, regions), share)]);
+    let mut state = state(Megapage::new(parameters));
+    (1..600)
+        .filter(|second| {
+            let actions = run(SECOND * *second, &seen, &mut state);
+            actions.iter().any(|action| matches!(action, Action::Sample { .. }))
+        })
+        .collect()
+}
+
+#[test]
+fn samples_are_as_rare_as_their_cost_demands() {
+    assert_eq!(sampled(unguaranteed(), 0, 0.0)[..4], [1, 11, 21, 31]);
+    // 40 000 first accesses of 470 ns are 19 ms: half a per cent of 3.8 s, a thousandth of 19 s. A sample that leads to
+    // nothing doubles the time to the next, three times.
+    assert_eq!(sampled(unguaranteed(), 400, 0.0)[..5], [1, 11, 21, 37, 68]);
+    let dear = Parameters { sample_budget: 0.001, ..unguaranteed() };
+    assert_eq!(sampled(dear.clone(), 400, 0.0), [1, 20, 58, 134, 285, 436, 587]);
+    // Where it leads to promotions, it stays as often as it may be.
+    assert_eq!(sampled(dear, 400, 0.3)[..3], [1, 20, 39]);
+}
+
+#[test]
+fn a_size_that_the_kernel_cannot_collapse_to_is_not_asked_for_again() {
+    let regions = (0..40).map(|n| visited(base(n, 200), 1e5, AccessClass::Dependent)).collect();
+    let seen = snapshot(SECOND, 0.7, vec![process(1, regions)]);
+    let mut state = state(Megapage::new(unguaranteed()));
+    let actions = run(SECOND, &seen, &mut state);
+    let small = actions.iter().find(|action| matches!(action, Action::Promote { .. })).unwrap();
+    state.note(SECOND, &outcome(small, Obtained::Unsupported));
+    assert_eq!(promoted(&run(SECOND * 60, &seen, &mut state)), []);
+}
+
+#[test]
+fn small_pages_are_asked_for_once() {
+    let seen = snapshot(
+        SECOND,
+        0.7,
+        vec![process(1, (0..8).map(|n| visited(base(n, 200), 1e5, AccessClass::Dependent)).collect())],
+    );
+    let mut state = state(Megapage::new(unguaranteed()));
+    let actions = run(SECOND, &seen, &mut state);
+    assert_eq!(promoted(&actions).len(), 8);
+    for action in &actions {
+        state.note(SECOND, &outcome(action, Obtained::Done));
+    }
+    assert_eq!(promoted(&run(SECOND * 100, &seen, &mut state)), []);
+}
+
+#[test]
+fn in_shortage_the_bloat_that_is_cheapest_to_give_up_goes_first() {
+    let mut regions: Vec<Region> =
+        (1..20).map(|n| visited(huge(n, 0), 1e6, AccessClass::Dependent)).collect();
+    regions.insert(0, visited(huge(0, 400), 1e6, AccessClass::Dependent));
+    let hot = process(1, regions);
+    let cold = process(
+        2,
+        vec![visited(huge(0, 100), 0.0, AccessClass::Random), visited(huge(1, 63), 0.0, AccessClass::Random)],
+    );
+    let mut seen = snapshot(SECOND, 0.86, vec![hot, cold]);
+    let recovered = |seen: &Snapshot| demoted(&run(SECOND, seen, &mut state(Megapage::new(unguaranteed()))));
+    assert_eq!(recovered(&seen), [(2, 0), (1, 0)]);
+    // Where the kernel measures pressure and finds none, there is no shortage yet.
+    seen.machine.pressure = Some(megapage_snapshot::Pressure::default());
+    assert_eq!(recovered(&seen), []);
+}
+
+#[test]
+fn scans_that_find_nothing_become_rare() {
+    let full = process(1, (0..10).map(|n| huge(n, 0)).collect());
+    let seen = snapshot(SECOND, 0.95, vec![full]);
+    let mut state = state(Megapage::new(Parameters::default()));
+    let scans: Vec<u32> = (1..2000)
+        .filter(|second| {
+            let actions = run(SECOND * *second, &seen, &mut state);
+            actions.iter().any(|action| action.reason() == Reason::Shortage)
+        })
+        .collect();
+    assert_eq!(scans, [1, 31, 91, 211, 451, 931, 1531]);
+}
+
+fn fault(in_use: f64) -> Fault {
+    let total = Bytes::gib(16);
+    let free = Bytes((total.0 as f64 * (1.0 - in_use)) as u64);
+    Fault {
+        process: id(1),
+        region: at(100),
+        present: 0,
+        eligible: true,
+        advised: false,
+        reserved: false,
+        headroom: Headroom { total, free, huge_available: 100, zeroed: 0, fragmentation: None },
+    }
+}
+
+/// What faults get at these levels of memory after the process has made forty regions of which each has so many
+/// pages in use.
+fn answers(used: u16, levels: [f64; 3]) -> [FaultSize; 3] {
+    let mut state = State::new(Box::new(Megapage::new(Parameters::default())), Default::default());
+    let seen = |regions| snapshot(SECOND, 0.3, vec![process(1, regions)]);
+    step(SECOND, &seen(vec![]), &mut state);
+    for second in 2..60 {
+        // Two new ones each second.
+        let regions = (0..u64::from(second)).map(|n| huge(n, PAGES - used)).collect();
+        step(SECOND * second, &seen(regions), &mut state);
+    }
+    levels.map(|in_use| state.on_fault(&fault(in_use)))
+}
+
+#[test]
+fn faults_are_huge_for_who_fills_them_or_while_memory_is_plentiful() {
+    let small = FaultSize::Mthp(PageSize::new(SMALL).unwrap());
+    let levels = [0.3, 0.6, 0.8];
+    assert_eq!(answers(512, levels), [FaultSize::Huge; 3]);
+    assert_eq!(answers(340, levels), [FaultSize::Huge, FaultSize::Huge, small]);
+    assert_eq!(answers(20, levels), [FaultSize::Huge, FaultSize::Base, FaultSize::Base]);
+}
+
+#[test]
+fn a_fault_that_cannot_be_huge_gets_less() {
+    let small = FaultSize::Mthp(PageSize::new(SMALL).unwrap());
+    let mut state = state(Megapage::new(Parameters::default()));
+    assert_eq!(state.on_fault(&Fault { eligible: false, ..fault(0.3) }), FaultSize::Base);
+    assert_eq!(state.on_fault(&Fault { present: 9, ..fault(0.3) }), small);
+    assert_eq!(state.on_fault(&fault(0.9999)), FaultSize::Base);
+    let mut none_free = fault(0.3);
+    none_free.headroom.huge_available = 0;
+    assert_eq!(state.on_fault(&none_free), small);
+}
+
+#[test]
+fn a_cap_holds_at_faults_too() {
+    let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(4)) };
+    let mut state = state(Megapage::new(Parameters { claims: vec![cap], ..Parameters::default() }));
+    run(SECOND, &snapshot(SECOND, 0.3, vec![process(1, vec![])]), &mut state);
+    let answers = [0, 1, 2].map(|_| state.on_fault(&fault(0.3)));
+    assert_eq!(answers[..2], [FaultSize::Huge; 2]);
+    assert_ne!(answers[2], FaultSize::Huge);
+}
+
+#[test]
+fn everybody_reaches_its_guaranteed_share() {
+    // A greedy process with endless gain, two that gain next to nothing; promotions take effect.
+    let mut processes = vec![
+        with_cost(process(1, many(3000, 1e5, AccessClass::Dependent)), 0.5),
+        with_cost(process(2, many(600, 1e2, AccessClass::Streaming)), 0.0001),
+        with_cost(process(3, many(100, 1e2, AccessClass::Streaming)), 0.0001),
+    ];
+    let parameters = Parameters { promote: Pace { work: 64, every: SECOND }, ..Parameters::default() };
+    let mut state = state(Megapage::new(parameters));
+    for second in 1..60 {
+        let seen = snapshot(SECOND * second, 0.3, processes.clone());
+        for (pid, n) in promoted(&run(SECOND * second, &seen, &mut state)) {
+            processes[pid as usize - 1].regions[n as usize].leaf = megapage_snapshot::Leaf::Huge2m;
+        }
+    }
+    // A quarter of 0.7 x 8192 huge pages and what they have got, by three: at least 477 each, as far as there is use.
+    let had: Vec<usize> = processes.iter().map(Process::huge_regions).collect();
+    assert!(had[0] >= 477 && had[1] >= 477 && had[2] == 100, "{had:?}");
+}

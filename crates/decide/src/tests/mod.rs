@@ -1,0 +1,12 @@
+//! Tests of the policies and guards, on made-up snapshots.
+
+mod freebsd;
+mod guards;
+mod hawkeye;
+mod ingens;
+mod linux;
+pub mod made;
+mod megapage;
+mod names;
+mod properties;
+mod stationary;

@@ -1,0 +1,289 @@
+//! One step, as a policy sees it: the snapshot, and the only way to ask for anything.
+
+use crate::guard::{Guard, Kind, is_allowed, machine_in_use};
+use crate::{Action, Limits, Reason, fragmentation};
+use megapage_snapshot::{Leaf, Process, ProcessId, Region, Snapshot};
+use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What became of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Answer {
+    /// It is among the actions.
+    Accepted,
+    /// A guard forbids it, now or for ever.
+    Refused,
+    /// The budget of this step is used up: nothing of the kind is accepted any longer.
+    Spent,
+}
+
+/// One step of a policy.
+#[derive(Debug)]
+pub struct Tick<'a> {
+    now: Duration,
+    elapsed: Duration,
+    snapshot: &'a Snapshot,
+    processes: Vec<&'a Process>,
+    /// Whether each of them may be changed: it neither forks nor is denied to us.
+    open: BTreeMap<ProcessId, bool>,
+    in_use: f64,
+    guard: &'a mut Guard,
+    limits: Limits,
+    moved: u64,
+    scanned: u64,
+    actions: Vec<Action>,
+}
+
+impl<'a> Tick<'a> {
+    pub(crate) fn new(
+        now: Duration,
+        elapsed: Duration,
+        snapshot: &'a Snapshot,
+        guard: &'a mut Guard,
+        limits: Limits,
+    ) -> Tick<'a> {
+        let observed = guard.observe(now, snapshot, &limits);
+        Tick {
+            now,
+            elapsed,
+            snapshot,
+            open: observed.iter().map(|(process, open)| (process.id, *open)).collect(),
+            processes: observed.into_iter().map(|(process, _)| process).collect(),
+            in_use: machine_in_use(snapshot),
+            guard,
+            limits,
+            moved: 0,
+            scanned: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn into_actions(self) -> Vec<Action> {
+        self.actions
+    }
+
+    /// The time, on the snapshot's clock.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Since the step before; zero at the first.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed
+    }
+
+    /// All that was observed.
+    pub fn snapshot(&self) -> &'a Snapshot {
+        self.snapshot
+    }
+
+    /// The processes to decide about. Their regions are ascending, aligned, with at most 512 pages present.
+    pub fn processes(&self) -> Vec<&'a Process> {
+        self.processes.clone()
+    }
+
+    /// The share of the machine's memory in use, 0 to 1.
+    pub fn in_use(&self) -> f64 {
+        self.in_use
+    }
+
+    /// The share of the free memory that is unusable for 2 MiB pages, 0 to 1.
+    pub fn fragmentation(&self) -> f64 {
+        fragmentation(&self.snapshot.machine)
+    }
+
+    /// Whether a region may be sampled, promoted or demoted at all, now or later.
+    pub fn is_allowed(&self, process: &Process, region: &Region) -> bool {
+        is_allowed(process, region)
+    }
+
+    /// Whether a region of base pages could become huge now, budgets aside.
+    pub fn may_promote(&self, process: &Process, region: &Region) -> bool {
+        self.may_promote_any(process)
+            && is_candidate(process, region)
+            && self.guard.may_promote(self.now, process.id, region, self.in_use, &self.limits)
+    }
+
+    /// The regions of a process that could become huge now, budgets aside: those that [`Tick::may_promote`] allows,
+    /// with their places among its regions.
+    pub fn promotable<'p>(&self, process: &'p Process) -> impl Iterator<Item = (usize, &'p Region)> {
+        let any = self
+            .may_promote_any(process)
+            .then(|| self.guard.promotable(self.now, process, self.in_use, &self.limits));
+        any.into_iter().flatten().filter(|(_, region)| is_candidate(process, region))
+    }
+
+    /// Whether a huge page could be split now, budgets aside.
+    pub fn may_demote(&self, process: &Process, region: &Region, reason: Reason) -> bool {
+        region.leaf == Leaf::Huge2m
+            && self.is_open(process)
+            && is_allowed(process, region)
+            && self.guard.may_demote(
+                self.now,
+                process.id,
+                region.start,
+                reason == Reason::Bloat,
+                &self.limits,
+            )
+    }
+
+    /// Asks for a region of base pages to become huge.
+    pub fn promote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
+        self.promote_to(process, region, PageSize::HUGE_2M, reason)
+    }
+
+    /// Asks for a region of base pages to become pages of `size`, at most 2 MiB.
+    pub fn promote_to(
+        &mut self,
+        process: &Process,
+        region: &Region,
+        size: PageSize,
+        reason: Reason,
+    ) -> Answer {
+        if size <= PageSize::BASE
+            || size > PageSize::HUGE_2M
+            || !self.guard.can(Kind::Promote(size.bytes().0))
+            || size < PageSize::HUGE_2M && self.guard.has_small(process.id, region.start, size.bytes().0)
+            || !self.may_promote(process, region)
+        {
+            return Answer::Refused;
+        }
+        // Blocks of a smaller size are collapsed where at least half is present.
+        let pages = if size == PageSize::HUGE_2M {
+            HUGE_2M / BASE_PAGE
+        } else {
+            (2 * usize::from(region.present)).min(HUGE_2M / BASE_PAGE)
+        };
+        let bytes = (pages * BASE_PAGE) as u64;
+        if self.moved.saturating_add(bytes) > self.limits.moved.0 || self.is_full() {
+            return Answer::Spent;
+        }
+        self.moved += bytes;
+        self.guard.promoting(self.now, process.id, region.start, &self.limits);
+        self.actions.push(Action::Promote { process: process.id, region: region.start, size, reason });
+        Answer::Accepted
+    }
+
+    /// Asks for a huge page to be split.
+    pub fn demote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
+        if !self.guard.can(Kind::Demote) || !self.may_demote(process, region, reason) {
+            return Answer::Refused;
+        }
+        if self.is_full() {
+            return Answer::Spent;
+        }
+        self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
+        self.actions.push(Action::Demote { process: process.id, region: region.start, reason });
+        Answer::Accepted
+    }
+
+    /// Asks for a huge page to be split and its zero-filled part to be freed.
+    pub fn recover(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
+        if !self.guard.can(Kind::Recover) || !self.may_demote(process, region, reason) {
+            return Answer::Refused;
+        }
+        if self.scanned.saturating_add(HUGE_2M as u64) > self.limits.scanned.0 || self.is_full() {
+            return Answer::Spent;
+        }
+        self.scanned += HUGE_2M as u64;
+        self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
+        self.actions.push(Action::Recover { process: process.id, region: region.start, reason });
+        Answer::Accepted
+    }
+
+    /// Asks for a sample of those allowed regions of a process that `wanted` picks. Neighbours become one range.
+    pub fn sample(
+        &mut self,
+        process: &Process,
+        window: Duration,
+        reason: Reason,
+        wanted: impl Fn(&Region) -> bool,
+    ) -> Answer {
+        let known = self.open.contains_key(&process.id);
+        if !self.guard.can(Kind::Sample) || !known {
+            return Answer::Refused;
+        }
+        if self.is_full() {
+            return Answer::Spent;
+        }
+        let mut ranges: Vec<VirtRange> = Vec::new();
+        for region in process.regions.iter().filter(|region| is_allowed(process, region) && wanted(region)) {
+            let end = region.start + HUGE_2M as u64;
+            let start = match ranges.last() {
+                Some(last) if last.end() == region.start => {
+                    let start = last.start();
+                    ranges.pop();
+                    start
+                }
+                _ if ranges.len() == self.limits.sample_ranges => break,
+                _ => region.start,
+            };
+            ranges.extend(VirtRange::new(start, end));
+        }
+        if ranges.is_empty() {
+            return Answer::Refused;
+        }
+        self.actions.push(Action::Sample { process: process.id, ranges, window, reason });
+        Answer::Accepted
+    }
+
+    /// Asks for the zeros of these huge regions, most important first, to be counted: as many of them as the budget
+    /// allows. Answers how many that are.
+    pub fn zero_scan(&mut self, process: &Process, regions: &[u64], reason: Reason) -> usize {
+        if !self.guard.can(Kind::ZeroScan) || !self.open.contains_key(&process.id) || self.is_full() {
+            return 0;
+        }
+        let left = self.limits.scanned.0.saturating_sub(self.scanned) / HUGE_2M as u64;
+        let mut accepted: Vec<u64> = regions
+            .iter()
+            .copied()
+            .filter(|start| {
+                crate::region_at(process, *start)
+                    .is_some_and(|region| region.leaf == Leaf::Huge2m && is_allowed(process, region))
+            })
+            .take(usize::try_from(left).unwrap_or(usize::MAX))
+            .collect();
+        accepted.sort_unstable();
+        accepted.dedup();
+        let count = accepted.len();
+        if count > 0 {
+            self.scanned += (count * HUGE_2M) as u64;
+            self.actions.push(Action::ZeroScan { process: process.id, regions: accepted, reason });
+        }
+        count
+    }
+
+    /// Asks for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`.
+    pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
+        if !self.guard.can(Kind::PreZero) || blocks == 0 {
+            return Answer::Refused;
+        }
+        let left = self.limits.moved.0.saturating_sub(self.moved) / HUGE_2M as u64;
+        let blocks = blocks.min(left);
+        if blocks == 0 || self.is_full() {
+            return Answer::Spent;
+        }
+        self.moved += blocks * HUGE_2M as u64;
+        self.actions.push(Action::PreZero { blocks, reason });
+        Answer::Accepted
+    }
+
+    fn is_open(&self, process: &Process) -> bool {
+        self.open.get(&process.id) == Some(&true)
+    }
+
+    fn may_promote_any(&self, process: &Process) -> bool {
+        !process.thp_disabled && self.is_open(process) && self.guard.has_memory(self.now)
+    }
+
+    fn is_full(&self) -> bool {
+        self.actions.len() >= self.limits.actions
+    }
+}
+
+/// Whether a region is of base pages and could be huge at all.
+fn is_candidate(process: &Process, region: &Region) -> bool {
+    region.leaf == Leaf::Base && region.present > 0 && is_allowed(process, region)
+}
