@@ -1,0 +1,235 @@
+//! `megapage simulate`.
+
+mod human;
+mod plots;
+mod record;
+
+use crate::output::print;
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use megapage_report::json;
+use megapage_simulate::hardware::Hardware;
+use megapage_simulate::papers::papers;
+use megapage_simulate::testbed::Speed;
+use megapage_simulate::trace::{Trace, read, write};
+use megapage_simulate::workload::{WORKLOADS, by_name};
+use megapage_simulate::{CompareError, Setup, all_policies, compare};
+use megapage_units::Bytes;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
+
+/// Try policies on a modelled machine: on a recorded program, or on the workloads of the papers
+///
+/// The policies are those that the daemon runs. The same arguments give the same figures, to the byte.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<SimulateCommand>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum SimulateCommand {
+    /// Record what running processes do with their memory, as a trace
+    Record(record::Args),
+    /// Simulate what the HawkEye and Ingens papers publish, and compare figure by figure
+    Papers {
+        /// Print JSON (schema megapage.simulate.papers/1)
+        #[arg(long)]
+        json: bool,
+    },
+    /// List workloads and policies
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// A generated workload (see megapage simulate list)
+    #[arg(long, value_name = "NAME", conflicts_with = "trace")]
+    workload: Option<String>,
+    /// A trace, as `megapage simulate record` writes it
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Policies, separated by commas [default: all but those named after released code]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    policy: Vec<String>,
+    /// The machine's memory [default: the workload's]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// The free memory fragmentation index at the start, 0 to 1 [default: the workload's]
+    #[arg(long, value_name = "INDEX", value_parser = share)]
+    fragmentation: Option<f64>,
+    /// Run the programs in a virtual machine: each page walk is nested
+    #[arg(long)]
+    virtualized: bool,
+    /// Regions that each policy may promote in a second, the same for all (8 is the papers' testbed), or `own`: as each
+    /// does by default, Linux 0.8
+    #[arg(long, value_name = "REGIONS|own", default_value = "8", value_parser = speed)]
+    speed: Pace,
+    /// Simulated seconds from one step to the next
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = step)]
+    step: f64,
+    /// Stop after so many simulated seconds
+    #[arg(long, value_name = "SECONDS", default_value = "100000", value_parser = longest)]
+    longest: f64,
+    /// What all chance comes from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write memory.svg, cost.svg and huge-pages.svg to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+    /// Write the workload as a trace to this file, and simulate nothing
+    #[arg(long, value_name = "FILE", requires = "workload")]
+    save_trace: Option<PathBuf>,
+    /// Print JSON (schema megapage.simulate/1)
+    #[arg(long)]
+    json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("give an index from 0 to 1".into()),
+    }
+}
+
+/// How fast policies promote: all alike, or each as it does by default.
+#[derive(Clone, Copy, Debug)]
+struct Pace(Option<Speed>);
+
+fn speed(text: &str) -> Result<Pace, String> {
+    match text.parse() {
+        Ok(speed) if Speed::RANGE.contains(&speed) => Ok(Pace(Some(Speed(speed)))),
+        _ if text == "own" => Ok(Pace(None)),
+        _ => Err("give regions a second, from 0.0003 to 10000, or 'own'".into()),
+    }
+}
+
+fn step(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(step) if (0.1..=60.0).contains(&step) => Ok(step),
+        _ => Err("give seconds from 0.1 to 60".into()),
+    }
+}
+
+fn longest(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (1.0..=1e7).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds from 1 to 10000000".into()),
+    }
+}
+
+/// Simulates: 0 done; `papers`: 1 where a gate is not met.
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.command {
+        None => run(args.run),
+        Some(SimulateCommand::Record(args)) => record::main(&args),
+        Some(SimulateCommand::List) => {
+            print(&human::list())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(SimulateCommand::Papers { json: as_json }) => {
+            let progress = Progress::new();
+            let papers = papers(threads(), |done, of| progress.show(done as f64 / of as f64));
+            progress.end();
+            let passed = papers.passed();
+            print(&if as_json {
+                json("megapage.simulate.papers/1", &papers) + "\n"
+            } else {
+                human::papers(&papers)
+            })?;
+            Ok(ExitCode::from(u8::from(!passed)))
+        }
+    }
+}
+
+fn run(args: RunArgs) -> Result<ExitCode> {
+    let (trace, setup) = prepare(&args)?;
+    if let Some(file) = &args.save_trace {
+        std::fs::write(file, write(&trace)).with_context(|| file.display().to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
+    let progress = Progress::new();
+    let comparison = compare(&trace, &setup, &policies, args.speed.0, threads(), |done| progress.show(done))?;
+    progress.end();
+    if let Some(directory) = &args.svg {
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        for (name, svg) in plots::all(&comparison) {
+            let file = directory.join(name);
+            std::fs::write(&file, svg).with_context(|| file.display().to_string())?;
+        }
+    }
+    print(&if args.json {
+        json("megapage.simulate/1", &comparison) + "\n"
+    } else {
+        human::comparison(&comparison)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(args: &RunArgs) -> Result<(Trace, Setup)> {
+    let (trace, setup) = match (&args.workload, &args.trace) {
+        (Some(name), _) => {
+            let Some(workload) = by_name(name) else {
+                let known: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+                bail!("no workload is named '{name}'; known: {}", known.join(", "));
+            };
+            (workload.trace(&Hardware::haswell()), workload.setup())
+        }
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let trace = read(&text).with_context(|| file.display().to_string())?;
+            let memory = args.memory.or(trace.memory).ok_or(CompareError::NoMemory)?;
+            let setup = Setup { fragmentation: trace.fragmentation.unwrap_or(0.0), ..Setup::new(memory) };
+            (trace, setup)
+        }
+        (None, None) => {
+            bail!("give --workload NAME or --trace FILE (megapage simulate list shows workloads)")
+        }
+    };
+    let setup = Setup {
+        memory: args.memory.unwrap_or(setup.memory),
+        fragmentation: args.fragmentation.unwrap_or(setup.fragmentation),
+        virtualized: args.virtualized,
+        step: args.step,
+        longest: args.longest,
+        seed: args.seed,
+        ..setup
+    };
+    Ok((trace, setup))
+}
+
+fn threads() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+/// How far long work is, in per cent, on a terminal.
+struct Progress {
+    shown: AtomicU64,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { shown: AtomicU64::new(u64::MAX), terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&self, share: f64) {
+        let per_cent = (share * 100.0) as u64;
+        if self.terminal && self.shown.swap(per_cent, Ordering::Relaxed) != per_cent {
+            eprint!("\rmegapage: simulating, {per_cent} %  ");
+        }
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The modelled machine: what faults, copies and page walks cost on it.
+
+use serde::Serialize;
+
+/// Costs of memory management and address translation. Times in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hardware {
+    /// A name for reports.
+    pub name: &'static str,
+    /// What a page fault costs.
+    pub faults: FaultCosts,
+    /// What background work costs.
+    pub work: WorkCosts,
+    /// What a page walk costs.
+    pub walks: WalkCosts,
+}
+
+/// Page faults on anonymous memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FaultCosts {
+    /// The fault handler for a base page, zeroing aside.
+    pub base_ns: f64,
+    /// Zeroing a base page.
+    pub zero_base_ns: f64,
+    /// The fault handler for a huge page, zeroing aside.
+    pub huge_ns: f64,
+    /// Zeroing a huge page.
+    pub zero_huge_ns: f64,
+    /// What a fault costs the program outside the handler: entering and leaving the kernel, and giving the page
+    /// back at the end.
+    pub around_ns: f64,
+    /// The first write to a base page that was just zeroed: it is in the cache.
+    pub touch_warm_ns: f64,
+    /// The first write to a base page that was zeroed ahead, or lies in a huge page: from memory.
+    pub touch_cold_ns: f64,
+}
+
+/// Promotions, demotions, scans.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkCosts {
+    /// Collapsing a region, copies aside: isolating pages, flushing TLBs, page tables.
+    pub collapse_ns: f64,
+    /// Copying one base page.
+    pub copy_base_ns: f64,
+    /// Moving one base page in compaction.
+    pub migrate_ns: f64,
+    /// Mapping a region of which the pages lie in one block already.
+    pub remap_ns: f64,
+    /// Splitting a huge page.
+    pub split_ns: f64,
+    /// Looking at a base page that does not hold zeros: its first bytes say so.
+    pub scan_used_ns: f64,
+    /// Looking at a base page that holds zeros: all of it.
+    pub scan_zero_ns: f64,
+    /// Reading the page table of one region.
+    pub read_region_ns: f64,
+    /// The first access to a page after its accessed bit was cleared.
+    pub first_access_ns: f64,
+    /// Zeroing a huge page past the caches.
+    pub prezero_huge_ns: f64,
+    /// How much longer a program takes, as a share, beside a core that does nothing but zero memory: the worst case.
+    pub zeroing_slows: f64,
+}
+
+/// Page walks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WalkCosts {
+    /// Entries of the TLBs.
+    pub tlb: megapage_tlb::Geometry,
+    /// A reference of the walker that the second-level cache answers.
+    pub near_ns: f64,
+    /// One that the last-level cache answers.
+    pub far_ns: f64,
+    /// One that memory answers.
+    pub memory_ns: f64,
+    /// A first-level TLB miss that the second level answers.
+    pub second_level_ns: f64,
+    /// Lines of 64 bytes in the second-level cache.
+    pub near_lines: f64,
+    /// Lines of 64 bytes in the last-level cache.
+    pub far_lines: f64,
+    /// Entries of the paging-structure cache that hold directories: the 2 MiB ranges of which a walk needs the last
+    /// level alone.
+    pub directories: f64,
+    /// The share of a walk that the program waits for where it streams: the next walks are foreseen, and eight
+    /// entries share a cache line.
+    pub exposed_streaming: f64,
+    /// The same where accesses are random but independent: one walker serves them one after the other, while other
+    /// work goes on.
+    pub exposed_random: f64,
+    /// The same where each access waits for the one before.
+    pub exposed_dependent: f64,
+}
+
+impl Hardware {
+    /// The platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz), Linux 4.3.
+    ///
+    /// Faults: rows Linux-4K, Linux-2M and no-zero-2M of the fault table (fitted on those, see
+    /// [`crate::papers`]). TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures
+    /// Optimization Reference Manual (12 cycles L2, about 50 cycles L3), memory 90 ns as usually measured there.
+    pub fn haswell() -> Hardware {
+        Hardware {
+            name: "Xeon E5-2690 v3",
+            faults: FaultCosts {
+                base_ns: 2680.0,
+                zero_base_ns: 850.0,
+                huge_ns: 13_000.0,
+                zero_huge_ns: 452_000.0,
+                around_ns: 473.0,
+                touch_warm_ns: 38.0,
+                touch_cold_ns: 141.0,
+            },
+            work: WorkCosts {
+                collapse_ns: 100_000.0,
+                copy_base_ns: 1_200.0,
+                migrate_ns: 2_500.0,
+                remap_ns: 10_000.0,
+                split_ns: 20_000.0,
+                scan_used_ns: 90.0,
+                scan_zero_ns: 400.0,
+                read_region_ns: 1_500.0,
+                first_access_ns: 470.0,
+                prezero_huge_ns: 452_000.0,
+                zeroing_slows: 0.06,
+            },
+            walks: WalkCosts {
+                tlb: megapage_tlb::Geometry {
+                    first_base: 64,
+                    first_2m: 8,
+                    first_1g: 4,
+                    second: 1024,
+                    second_1g: 0,
+                    source: megapage_tlb::GeometrySource::Model,
+                },
+                near_ns: 4.6,
+                far_ns: 19.0,
+                memory_ns: 90.0,
+                second_level_ns: 2.7,
+                near_lines: (256 << 10) as f64 / 64.0,
+                far_lines: (30 << 20) as f64 / 64.0,
+                directories: 32.0,
+                exposed_streaming: 0.07,
+                exposed_random: 0.5,
+                exposed_dependent: 1.0,
+            },
+        }
+    }
+}

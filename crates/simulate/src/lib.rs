@@ -1,0 +1,23 @@
+//! A model machine around the same policies that the daemon runs.
+//!
+//! Architecture invariant: no I/O, no clock but the simulated one, and no chance but from the seed: the same run twice
+//! is the same to the byte.
+
+#![forbid(unsafe_code)]
+
+mod compare;
+pub mod hardware;
+pub mod machine;
+pub mod memory;
+pub mod papers;
+mod process;
+mod random;
+pub mod record;
+pub mod testbed;
+pub mod trace;
+pub mod translation;
+pub mod workload;
+
+pub use compare::{CompareError, Comparison, all_policies, compare};
+pub use machine::{Machine, Point, ProcessResult, Run, Setup};
+pub use process::{Account, Fate};
