@@ -12,10 +12,23 @@ pub fn process_cpu_time() -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
+/// The time since boot, suspension included (`CLOCK_BOOTTIME` of clock_gettime(2)). Never falls.
+pub fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Instant;
+
+    #[test]
+    fn time_since_boot_passes() {
+        let start = boot_time();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(boot_time() >= start + Duration::from_millis(1));
+    }
 
     #[test]
     fn a_busy_thread_is_charged_for_its_work() {

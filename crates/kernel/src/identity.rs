@@ -155,6 +155,12 @@ impl Capabilities {
         self.has(23)
     }
 
+    /// CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN, which implies them: loading BPF programs that read the kernel's
+    /// memory.
+    pub fn bpf_tracing(self) -> bool {
+        self.sys_admin() || (self.has(39) && self.has(38))
+    }
+
     fn has(self, bit: u32) -> bool {
         self.0 >> bit & 1 != 0
     }

@@ -10,34 +10,53 @@
 
 pub mod buddyinfo;
 pub mod cgroup;
+pub mod clear_refs;
 mod clock;
+mod cpu_time;
+mod cpuid;
+pub mod damon;
 mod environment;
 pub mod exec;
 pub mod glibc;
+pub mod guard;
 mod heap;
 pub mod hugetlb;
 pub mod hugetlb_users;
 pub mod identity;
+pub mod known_child;
+pub mod kpageflags;
 pub mod limits;
 mod lock;
+pub mod lru;
 mod machine;
+pub mod maps;
 mod meminfo;
 pub mod mounts;
 mod own_memory;
+pub mod page_idle;
+#[cfg(feature = "bpf")]
+pub mod page_tables;
 pub mod pageblocks;
 pub mod pagemap;
+pub mod perf;
+pub mod pressure;
 pub mod probe;
 pub mod process;
-pub mod promote;
+pub mod process_madvise;
 pub mod reclaim;
+pub mod remote_read;
 mod root;
 mod shared;
 pub mod smaps;
 pub mod spawn;
 pub mod thp;
 mod user;
+pub mod vmstat;
+mod walk_probe;
 
-pub use clock::process_cpu_time;
+pub use clock::{boot_time, process_cpu_time};
+pub use cpu_time::cpu_time_of;
+pub use cpuid::cpuid_of_tlbs;
 pub use environment::{
     MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list,
@@ -47,9 +66,10 @@ pub use heap::{
     memory_available_and_total, release_words, set_errno, thp_is_possible, thread_count,
 };
 pub use lock::{Lock, Locked};
-pub use machine::{Machine, machine};
+pub use machine::{Machine, Processor, machine, processor};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_memory::own_memory;
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};
 pub use user::{effective_gid, effective_uid};
+pub use walk_probe::{WalkOrder, WalkProbe};

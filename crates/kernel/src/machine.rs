@@ -28,6 +28,31 @@ pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     })
 }
 
+/// Which processor this is, as the CPUID instruction of x86 numbers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Processor {
+    /// `GenuineIntel`, `AuthenticAMD`; empty on other architectures.
+    pub vendor: String,
+    /// The family, with the extended family added.
+    pub family: u32,
+    /// The model, with the extended model included.
+    pub model: u32,
+}
+
+/// Which processor the first one in `/proc/cpuinfo` is. A hypervisor may give it any number.
+pub fn processor(root: &KernelRoot) -> Result<Processor, KernelError> {
+    let text = root.read("proc/cpuinfo")?;
+    let first = |name: &str| {
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())
+    };
+    Ok(Processor {
+        vendor: first("vendor_id").to_string(),
+        family: first("cpu family").parse().unwrap_or_default(),
+        model: first("model").parse().unwrap_or_default(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +71,17 @@ mod tests {
             Machine { processor: "A: B".into(), processors: 2, virtualised: true, kernel: "6.18.44".into() };
         assert_eq!(found, expected);
         assert!(machine(&KernelRoot::live()).unwrap().processors > 0);
+    }
+
+    #[test]
+    fn a_processor_is_known_by_its_numbers() {
+        let (_tree, root) = crate::root::captured_tree(&[(
+            "proc/cpuinfo",
+            "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 63\nmodel name\t: E5 v3\n",
+        )]);
+        let expected = Processor { vendor: "GenuineIntel".into(), family: 6, model: 63 };
+        assert_eq!(processor(&root).unwrap(), expected);
+        let (_tree, root) = crate::root::captured_tree(&[("proc/cpuinfo", "processor\t: 0\n")]);
+        assert_eq!(processor(&root).unwrap(), Processor::default());
     }
 }

@@ -14,6 +14,8 @@ pub struct MemInfo {
     /// `MemAvailable`: the kernel's estimate of what new programs can have without swapping. Free hugetlb
     /// pages are not part of it. `None` for a node.
     pub available: Option<Bytes>,
+    /// `SwapTotal`.
+    pub swap_total: Option<Bytes>,
     /// `SwapFree`.
     pub swap_free: Option<Bytes>,
     /// `Mlocked`.
@@ -46,6 +48,7 @@ impl MemInfo {
             "MemTotal" => &mut self.total,
             "MemFree" => &mut self.free,
             "MemAvailable" => &mut self.available,
+            "SwapTotal" => &mut self.swap_total,
             "SwapFree" => &mut self.swap_free,
             "Mlocked" => &mut self.mlocked,
             "Unevictable" => &mut self.unevictable,

@@ -31,6 +31,8 @@ pub struct Status {
     pub rss_anonymous: Bytes,
     /// Mapped hugetlb memory of all sizes.
     pub hugetlb: Bytes,
+    /// Swapped out.
+    pub swap: Bytes,
     /// Page tables.
     pub page_tables: Bytes,
     /// Locked memory.
@@ -65,6 +67,14 @@ pub fn list_processes(root: &KernelRoot) -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
+/// The threads of `pid`, ascending: `/proc/PID/task` (proc_pid_task(5)).
+pub fn list_threads(root: &KernelRoot, pid: Pid) -> Result<Vec<i32>, KernelError> {
+    let mut threads: Vec<i32> =
+        root.list(format!("proc/{pid}/task"))?.iter().filter_map(|name| name.parse().ok()).collect();
+    threads.sort();
+    Ok(threads)
+}
+
 /// The status of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
 pub fn read_status(root: &KernelRoot, pid: Pid) -> Result<Status, KernelError> {
     read_status_file(root, &format!("proc/{pid}/status"))
@@ -93,6 +103,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
         rss: Bytes::ZERO,
         rss_anonymous: Bytes::ZERO,
         hugetlb: Bytes::ZERO,
+        swap: Bytes::ZERO,
         page_tables: Bytes::ZERO,
         locked: Bytes::ZERO,
         pinned: Bytes::ZERO,
@@ -126,6 +137,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
             "VmRSS" => status.rss = kib()?,
             "RssAnon" => status.rss_anonymous = kib()?,
             "HugetlbPages" => status.hugetlb = kib()?,
+            "VmSwap" => status.swap = kib()?,
             "VmPTE" => status.page_tables = kib()?,
             "VmLck" => status.locked = kib()?,
             "VmPin" => status.pinned = kib()?,
@@ -141,24 +153,132 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
     Ok(status)
 }
 
-/// When `pid` started, in clock ticks after boot: with the identifier, a name that is never used again.
-pub fn read_start_time(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
+/// What megapage uses of `/proc/PID/stat` (proc_pid_stat(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The command name, at most 15 bytes.
+    pub name: String,
+    /// The state letter of proc(5): R, S, D, T, t, Z, X, I.
+    pub state: char,
+    /// The parent.
+    pub parent: Pid,
+    /// Whether it is a thread of the kernel's, without memory of its own (`PF_KTHREAD`).
+    pub is_kernel_thread: bool,
+    /// Processor time, user and system, of all threads so far, in steps of a clock tick (10 ms). Without the
+    /// children's.
+    pub cpu: Duration,
+    /// The same of its children that have ended and were waited for, and of theirs.
+    pub children_cpu: Duration,
+    /// When it started, in clock ticks after boot.
+    pub start_ticks: u64,
+    /// Where its stack starts; 0 where the caller may not trace the process.
+    pub start_stack: u64,
+}
+
+impl Stat {
+    /// Whether the process has ended and waits to be collected.
+    pub fn is_zombie(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// `/proc/PID/stat` of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
+pub fn read_stat(root: &KernelRoot, pid: Pid) -> Result<Stat, KernelError> {
     let relative = format!("proc/{pid}/stat");
     let text = root.read(&relative)?;
-    // The command name is in parentheses and may hold anything: count fields from the last ')'.
-    let after_name = text.rfind(')').map(|at| &text[at + 1..]);
-    after_name.and_then(|rest| rest.split_whitespace().nth(19)?.parse().ok()).ok_or_else(|| {
-        KernelError::Parse {
-            path: root.path(relative),
-            line: 1,
-            what: "expected field 22, the start time".into(),
-        }
+    parse_stat(&text).ok_or_else(|| KernelError::Parse {
+        path: root.path(relative),
+        line: 1,
+        what: "expected a name in parentheses and the fields 3 to 28".into(),
     })
+}
+
+/// The flag of a kernel thread in field 9 (linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The command name is in parentheses and may hold anything: count fields from the last ')'.
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let fields: Vec<&str> = text[close + 1..].split_whitespace().collect();
+    // Fields are counted from 1 in the manual page; the third is the first after the name.
+    let field = |number: usize| fields.get(number - 3);
+    let figure = |number| field(number)?.parse::<u64>().ok();
+    Some(Stat {
+        name: text.get(open + 1..close)?.to_string(),
+        state: field(3)?.chars().next()?,
+        parent: Pid(field(4)?.parse().ok()?),
+        is_kernel_thread: figure(9)? & PF_KTHREAD != 0,
+        cpu: ticks(figure(14)?.saturating_add(figure(15)?)),
+        children_cpu: ticks(figure(16)?.saturating_add(figure(17)?)),
+        start_ticks: figure(22)?,
+        start_stack: figure(28)?,
+    })
+}
+
+/// Clock ticks (sysconf(3), `_SC_CLK_TCK`) as time.
+pub fn ticks(count: u64) -> Duration {
+    let second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_nanos((u128::from(count) * 1_000_000_000 / u128::from(second)) as u64)
+}
+
+/// When `pid` started, in clock ticks after boot: with the identifier, a name that is never used again.
+pub fn read_start_time(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
+    read_stat(root, pid).map(|stat| stat.start_ticks)
+}
+
+/// The children of `pid`, of all its threads (proc_pid_task(5)). `Ok(None)` where the kernel lists none
+/// (CONFIG_PROC_CHILDREN), or where there are more threads than `most_threads`.
+pub fn read_children(
+    root: &KernelRoot,
+    pid: Pid,
+    most_threads: usize,
+) -> Result<Option<Vec<Pid>>, KernelError> {
+    let directory = format!("proc/{pid}/task");
+    let threads = root.list(&directory)?;
+    if threads.len() > most_threads {
+        return Ok(None);
+    }
+    let mut children = Vec::new();
+    for thread in &threads {
+        match root.read(format!("{directory}/{thread}/children")) {
+            Ok(text) => {
+                children.extend(text.split_whitespace().filter_map(|word| word.parse().ok().map(Pid)))
+            }
+            // A thread that has ended meanwhile is none. The first thread lives as long as the process: without
+            // its file the kernel has no such files.
+            Err(error) if error.is_gone() && *thread == pid.to_string() => return Ok(None),
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(children))
+}
+
+/// The control group of `pid`: that of the memory controller where it has a hierarchy of its own (version 1),
+/// else that of version 2. Empty where the kernel has no control groups.
+pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
+    let text = root.read(format!("proc/{pid}/cgroup"))?;
+    // `4:memory:/path` and `0::/path` (cgroups(7)); the path may hold colons.
+    let path = |wanted: &dyn Fn(&str) -> bool| {
+        text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let controllers = parts.next()?;
+            parts.next().filter(|_| wanted(controllers))
+        })
+    };
+    let memory = path(&|controllers| controllers.split(',').any(|name| name == "memory"));
+    Ok(memory.or_else(|| path(&str::is_empty)).unwrap_or_default().to_string())
 }
 
 /// The file that `pid` executes. Needs the right to trace the process.
 pub fn read_exe(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     let path = root.path(format!("proc/{pid}/exe"));
+    std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
+}
+
+/// The working directory of `pid`, by its link: as for [`read_exe`], the same user's or CAP_SYS_PTRACE.
+pub fn read_cwd(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
+    let path = root.path(format!("proc/{pid}/cwd"));
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
 }
 
@@ -189,6 +309,8 @@ mod tests {
         assert_eq!(read_exe(&root, status.pid).unwrap(), std::env::current_exe().unwrap());
         assert!(!read_cmdline(&root, status.pid).unwrap().is_empty());
         assert!(list_processes(&root).unwrap().contains(&status.pid));
+        let threads = list_threads(&root, status.pid).unwrap();
+        assert!(threads.contains(&status.pid.0) && threads.is_sorted());
     }
 
     #[test]
@@ -222,6 +344,47 @@ mod tests {
         std::fs::create_dir_all(tree.path().join("proc/9")).unwrap();
         let fields = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
         std::fs::write(tree.path().join("proc/9/stat"), format!("9 (a) b (c) {fields}\n")).unwrap();
-        assert_eq!(read_start_time(&KernelRoot::captured(tree.path()), Pid(9)).unwrap(), 22);
+        let root = KernelRoot::captured(tree.path());
+        assert_eq!(read_start_time(&root, Pid(9)).unwrap(), 22);
+        let stat = read_stat(&root, Pid(9)).unwrap();
+        assert_eq!((stat.name.as_str(), stat.parent, stat.start_stack), ("a) b (c", Pid(4), 28));
+        assert_eq!(stat.cpu, ticks(14 + 15));
+        std::fs::write(tree.path().join("proc/9/stat"), "9 (a) S 1 2\n").unwrap();
+        let error = read_stat(&root, Pid(9)).unwrap_err().to_string();
+        assert!(error.contains("proc/9/stat: line 1: expected a name"), "{error}");
+    }
+
+    #[test]
+    fn our_own_stat_agrees_with_other_sources() {
+        let root = KernelRoot::live();
+        let own = Pid(std::process::id() as i32);
+        let stat = read_stat(&root, own).unwrap();
+        let status = read_own_status(&root).unwrap();
+        assert_eq!((&stat.name, stat.parent), (&status.name, status.parent));
+        assert!(stat.start_stack > 0 && !stat.is_zombie() && !stat.is_kernel_thread);
+        assert!(stat.cpu <= crate::process_cpu_time() + Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_child_is_listed_with_its_parent() {
+        let root = KernelRoot::live();
+        let own = Pid(std::process::id() as i32);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let children = read_children(&root, own, usize::MAX).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(children.is_none_or(|list| list.contains(&Pid(child.id() as i32))));
+        assert_eq!(read_children(&root, own, 0).unwrap(), None);
+    }
+
+    #[test]
+    fn the_control_group_is_the_memory_controllers() {
+        let text = |text: &str| {
+            let (_keep, root) = crate::root::captured_tree(&[("proc/9/cgroup", text)]);
+            read_cgroup(&root, Pid(9)).unwrap()
+        };
+        assert_eq!(text("5:devices:/\n4:cpuset,memory:/a:b/c\n0::/user\n"), "/a:b/c");
+        assert_eq!(text("1:name=systemd:/init\n0::/user.slice\n"), "/user.slice");
+        assert_eq!(text(""), "");
     }
 }

@@ -1,7 +1,7 @@
 //! Where the kernel's files are read from: the running machine, or a captured tree.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -117,10 +117,13 @@ impl KernelRoot {
         }
     }
 
-    /// Writes `text` to a kernel file in one write, as the kernel wants it.
+    /// Writes `text` to a kernel file in one write, as the kernel wants it. A file that is not there is not made:
+    /// the error is ENOENT, where sysfs would answer EACCES to an attempt to create it.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), KernelError> {
         let path = self.path(relative);
-        fs::write(&path, text).map_err(|source| KernelError::Io { path, source })
+        let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
+        let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|source| KernelError::Io { path, source })
     }
 }
 
@@ -156,6 +159,9 @@ mod tests {
             "{error}"
         );
         assert!(root.read("proc/none").unwrap_err().is_gone());
+        assert!(root.write("proc/none", "1").unwrap_err().is_gone());
+        root.write("proc/sys/vm/bad", "3\n").unwrap();
+        assert_eq!(root.read_u64("proc/sys/vm/bad").unwrap(), 3);
         assert!(!root.is_live());
     }
 }

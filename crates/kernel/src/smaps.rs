@@ -5,8 +5,8 @@
 //! and far less for huge ones. Sample accordingly.
 
 use crate::{KernelError, KernelRoot};
+pub use megapage_snapshot::BackingBytes;
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
-use std::ops::AddAssign;
 
 /// One mapping (VMA) of a process. Byte figures are the kernel's, at the time of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,13 @@ pub struct Mapping {
     pub kernel_page_size: PageSize,
     /// Resident bytes; never counts hugetlb pages.
     pub rss: Bytes,
+    /// Resident bytes whose accessed bit is set, or that the kernel holds for referenced; never counts hugetlb
+    /// pages. See [`crate::clear_refs`].
+    pub referenced: Bytes,
+    /// Resident bytes that other processes map as well (`Shared_Clean` and `Shared_Dirty`).
+    pub shared: Bytes,
+    /// Bytes of pages that KSM has merged (Linux 6.7), without those of the shared page of zeros.
+    pub ksm: Bytes,
     /// Resident anonymous bytes.
     pub anonymous: Bytes,
     /// Bytes on 2 MiB transparent huge pages. Those on smaller ones (mTHP) the kernel does not show here.
@@ -38,9 +45,17 @@ pub struct Mapping {
     pub swap: Bytes,
     /// Whether a 2 MiB transparent huge page may be allocated here under the present settings.
     pub thp_eligible: bool,
+    /// The kernel's flags of the mapping, in its two-letter codes with a space between: `rd wr mr mw me ac`.
+    pub vm_flags: String,
 }
 
 impl Mapping {
+    /// Whether the kernel's flag with this two-letter code is set, such as `hg` for madvise(MADV_HUGEPAGE)
+    /// (Documentation/filesystems/proc.rst lists them).
+    pub fn has_flag(&self, code: &str) -> bool {
+        self.vm_flags.split(' ').any(|flag| flag == code)
+    }
+
     /// Whether this is private, writable, anonymous memory that is no stack: where a program's heap lies.
     /// Private hugetlb mappings count, though the kernel names a file for them.
     pub fn is_heap_like(&self) -> bool {
@@ -68,61 +83,13 @@ impl Mapping {
     }
 }
 
-/// Present memory by what backs it. The fields do not overlap: their sum is what is resident, hugetlb included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BackingBytes {
-    /// 1 GiB hugetlb pages.
-    pub hugetlb_1g: Bytes,
-    /// 2 MiB hugetlb pages.
-    pub hugetlb_2m: Bytes,
-    /// hugetlb pages of another size (other architectures).
-    pub hugetlb_other: Bytes,
-    /// 2 MiB transparent huge pages of anonymous memory.
-    pub thp: Bytes,
-    /// Shared memory mapped by 2 MiB entries.
-    pub shmem_pmd: Bytes,
-    /// Page cache mapped by 2 MiB entries.
-    pub file_pmd: Bytes,
-    /// The rest: base pages, and transparent huge pages smaller than 2 MiB, which smaps does not tell apart.
-    pub base: Bytes,
-}
-
-impl BackingBytes {
-    /// The sum over `mappings`.
-    pub fn of<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> BackingBytes {
-        let mut sum = BackingBytes::default();
-        for mapping in mappings {
-            sum += mapping.backing();
-        }
-        sum
+/// How the present memory of all `mappings` is backed.
+pub fn backing<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> BackingBytes {
+    let mut sum = BackingBytes::default();
+    for mapping in mappings {
+        sum += mapping.backing();
     }
-
-    /// Everything on pages of 2 MiB or more.
-    pub fn huge(&self) -> Bytes {
-        self.hugetlb() + self.thp + self.shmem_pmd + self.file_pmd
-    }
-
-    /// Everything on hugetlb pages.
-    pub fn hugetlb(&self) -> Bytes {
-        self.hugetlb_1g + self.hugetlb_2m + self.hugetlb_other
-    }
-
-    /// Everything that is resident, hugetlb included.
-    pub fn total(&self) -> Bytes {
-        self.huge() + self.base
-    }
-}
-
-impl AddAssign for BackingBytes {
-    fn add_assign(&mut self, other: BackingBytes) {
-        self.hugetlb_1g += other.hugetlb_1g;
-        self.hugetlb_2m += other.hugetlb_2m;
-        self.hugetlb_other += other.hugetlb_other;
-        self.thp += other.thp;
-        self.shmem_pmd += other.shmem_pmd;
-        self.file_pmd += other.file_pmd;
-        self.base += other.base;
-    }
+    sum
 }
 
 /// The mappings of `pid`. Needs the right to trace the process (`PTRACE_MODE_READ_FSCREDS`): EACCES without it.
@@ -164,12 +131,16 @@ fn parse(text: &str) -> Result<Vec<Mapping>, Complaint> {
                 mapping.kernel_page_size = PageSize::new(kib()?.0).ok_or_else(|| bad("a page size"))?;
             }
             "Rss" => mapping.rss = kib()?,
+            "Referenced" => mapping.referenced = kib()?,
+            "Shared_Clean" | "Shared_Dirty" => mapping.shared += kib()?,
+            "KSM" => mapping.ksm = kib()?,
             "Anonymous" => mapping.anonymous = kib()?,
             "AnonHugePages" => mapping.anon_huge = kib()?,
             "ShmemPmdMapped" => mapping.shmem_pmd = kib()?,
             "FilePmdMapped" => mapping.file_pmd = kib()?,
             "Shared_Hugetlb" | "Private_Hugetlb" => mapping.hugetlb += kib()?,
             "Swap" => mapping.swap = kib()?,
+            "VmFlags" => mapping.vm_flags = rest.trim().to_string(),
             "THPeligible" => mapping.thp_eligible = rest.trim() != "0",
             _ => {}
         }
@@ -198,6 +169,9 @@ fn parse_header(line: &str) -> Option<Mapping> {
         name: rest.trim_start().to_string(),
         kernel_page_size: PageSize::BASE,
         rss: Bytes::ZERO,
+        referenced: Bytes::ZERO,
+        shared: Bytes::ZERO,
+        ksm: Bytes::ZERO,
         anonymous: Bytes::ZERO,
         anon_huge: Bytes::ZERO,
         shmem_pmd: Bytes::ZERO,
@@ -205,6 +179,7 @@ fn parse_header(line: &str) -> Option<Mapping> {
         hugetlb: Bytes::ZERO,
         swap: Bytes::ZERO,
         thp_eligible: false,
+        vm_flags: String::new(),
     })
 }
 
@@ -217,7 +192,11 @@ mod tests {
 Size:                132 kB
 KernelPageSize:        4 kB
 Rss:                  64 kB
+Shared_Clean:          4 kB
+Shared_Dirty:          8 kB
+Referenced:           60 kB
 Anonymous:            64 kB
+KSM:                  12 kB
 THPeligible:           0
 VmFlags: rd wr mr mw me ac sd
 7f0000000000-7f0040000000 rw-p 00000000 00:00 0
@@ -247,13 +226,16 @@ Rss:                  16 kB
     fn each_backing_is_told_apart() {
         let mappings = parse(SAMPLE).unwrap();
         assert_eq!(mappings.len(), 5);
-        let sum = BackingBytes::of(&mappings);
+        let sum = backing(&mappings);
         assert_eq!(sum.hugetlb_1g, Bytes::gib(1));
         assert_eq!(sum.hugetlb_2m, Bytes::mib(4));
         assert_eq!(sum.thp, Bytes::kib(407_552));
         assert_eq!(sum.base, Bytes::kib(64 + 2048 + 16));
         assert_eq!(sum.total(), sum.huge() + sum.base);
         assert_eq!(mappings[1].swap, Bytes::kib(8));
+        assert_eq!(mappings[0].referenced, Bytes::kib(60));
+        assert_eq!((mappings[0].shared, mappings[0].ksm), (Bytes::kib(12), Bytes::kib(12)));
+        assert!(mappings[0].has_flag("mr") && mappings[0].has_flag("sd") && !mappings[0].has_flag("m"));
         assert!(mappings[1].thp_eligible && !mappings[0].thp_eligible);
         let heap: Vec<bool> = mappings.iter().map(Mapping::is_heap_like).collect();
         assert_eq!(heap, [true, true, true, false, false]);
@@ -271,7 +253,7 @@ Rss:                  16 kB
         let mappings = read_own_smaps(&KernelRoot::live()).unwrap();
         let here = our_address();
         assert!(mappings.iter().any(|m| m.range.start() <= here && here < m.range.end()));
-        assert!(BackingBytes::of(&mappings).total() > Bytes::kib(100));
+        assert!(backing(&mappings).total() > Bytes::kib(100));
     }
 
     fn our_address() -> u64 {

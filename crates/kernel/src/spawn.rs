@@ -131,8 +131,14 @@ fn empty_set() -> libc::sigset_t {
 
 /// Waits until `fd` is readable, for at most `timeout`; whether it is.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    wait_any_readable(&[fd], timeout)
+}
+
+/// Waits until one of `fds` is readable, or has been hung up, for at most `timeout`; whether one is (poll(2)).
+pub fn wait_any_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -270,6 +276,17 @@ mod tests {
 
         let error = signals.spawn(&mut Command::new("/no/such/program")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn of_several_descriptors_one_is_enough() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (silent, _held) = io::pipe().unwrap();
+        let both = [silent.as_fd(), reader.as_fd()];
+        assert!(!wait_any_readable(&both, Duration::from_millis(5)).unwrap());
+        // Hung up counts: a reader learns of the end by reading.
+        drop(writer);
+        assert!(wait_any_readable(&both, Duration::from_secs(5)).unwrap());
     }
 
     #[test]

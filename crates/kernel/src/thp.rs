@@ -3,184 +3,33 @@
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
 use crate::{KernelError, KernelRoot};
+pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
 
 const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
-
-/// Declares an enum whose variants are the words of one kernel file.
-macro_rules! words {
-    ($(#[$attribute:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl $name {
-            fn from_word(word: &str) -> Option<$name> {
-                match word {
-                    $($word => Some($name::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-
-        /// The kernel's word.
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(match self {
-                    $($name::$variant => $word,)+
-                })
-            }
-        }
-    };
-}
-
-words! {
-    /// Who gets huge pages for anonymous memory: `enabled`, global or of one size.
-    ThpEnabled {
-        /// Every process.
-        Always = "always",
-        /// Ranges that asked with madvise(MADV_HUGEPAGE).
-        Madvise = "madvise",
-        /// Nobody.
-        Never = "never",
-        /// As the global setting says. Of one size only.
-        Inherit = "inherit",
-    }
-}
-
-words! {
-    /// How hard a page fault tries when no huge page is free: `defrag`.
-    ThpDefrag {
-        /// Reclaims and compacts in the fault, for everybody.
-        Always = "always",
-        /// Wakes kswapd and kcompactd; the fault itself falls back to base pages.
-        Defer = "defer",
-        /// As `defer`, but ranges that asked with madvise reclaim and compact in the fault.
-        DeferMadvise = "defer+madvise",
-        /// Only ranges that asked with madvise reclaim and compact in the fault.
-        Madvise = "madvise",
-        /// Takes what is free and does nothing for more.
-        Never = "never",
-    }
-}
-
-words! {
-    /// Who gets huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
-    ThpShmem {
-        /// Everybody.
-        Always = "always",
-        /// Where the huge page lies within the file's size, or the range asked with madvise.
-        WithinSize = "within_size",
-        /// Ranges that asked with madvise.
-        Advise = "advise",
-        /// Nobody.
-        Never = "never",
-        /// Nobody, tmpfs mounts with `huge=` included.
-        Deny = "deny",
-        /// Everybody, tmpfs mounts included; for testing.
-        Force = "force",
-        /// As the global setting says. Of one size only.
-        Inherit = "inherit",
-    }
-}
-
-/// The settings of one size of page (`hugepages-<size>kB/`, Linux 6.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThpSize {
-    /// The size, mTHP or 2 MiB.
-    pub page_size: PageSize,
-    /// For anonymous memory.
-    pub enabled: ThpEnabled,
-    /// For shared memory (Linux 6.11).
-    pub shmem: Option<ThpShmem>,
-}
-
-/// The settings of the kernel thread that collapses base pages to huge ones in the background.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Khugepaged {
-    /// Whether it may compact and reclaim to get a huge page.
-    pub defrag: bool,
-    /// How many of a region's base pages may be absent and are then filled with zeros.
-    pub max_ptes_none: u64,
-    /// Base pages looked at in one round.
-    pub pages_to_scan: u64,
-    /// Pause between rounds, in milliseconds.
-    pub scan_sleep_ms: u64,
-    /// Regions collapsed since boot.
-    pub pages_collapsed: u64,
-}
-
-/// All settings of transparent huge pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThpSettings {
-    /// The global setting for anonymous memory.
-    pub enabled: ThpEnabled,
-    /// How hard a fault tries.
-    pub defrag: ThpDefrag,
-    /// The global setting for shared memory; `None` on a kernel without it.
-    pub shmem: Option<ThpShmem>,
-    /// The size that a page-table entry of the second level maps: 2 MiB on x86-64.
-    pub pmd_size: Bytes,
-    /// The settings by size, ascending; empty before Linux 6.8.
-    pub sizes: Vec<ThpSize>,
-    /// The background thread; `None` where the kernel shows no settings for it.
-    pub khugepaged: Option<Khugepaged>,
-    /// Whether under memory pressure underused huge pages are split (Linux 6.12).
-    pub shrink_underused: Option<bool>,
-}
 
 /// The full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the user would name it.
 pub fn path(name: &str) -> String {
     format!("/{DIRECTORY}/{name}")
 }
 
-impl ThpSettings {
-    /// Reads the settings; `Ok(None)` on a kernel without transparent huge pages.
-    pub fn read(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
-        let enabled = match selected(root, "enabled", ThpEnabled::from_word) {
-            Err(error) if error.is_gone() => return Ok(None),
-            other => other?,
-        };
-        Ok(Some(ThpSettings {
-            enabled,
-            defrag: selected(root, "defrag", ThpDefrag::from_word)?,
-            shmem: optional(selected(root, "shmem_enabled", ThpShmem::from_word))?,
-            pmd_size: optional(root.read_u64(format!("{DIRECTORY}/hpage_pmd_size")))?
-                .map_or(PageSize::HUGE_2M.bytes(), Bytes),
-            sizes: sizes(root)?,
-            khugepaged: optional(khugepaged(root))?,
-            shrink_underused: optional(root.read_u64(format!("{DIRECTORY}/shrink_underused")))?
-                .map(|figure| figure != 0),
-        }))
-    }
-
-    /// What applies to anonymous memory in pages of `size`: `Always`, `Madvise` or `Never`.
-    pub fn anonymous(&self, size: PageSize) -> ThpEnabled {
-        match self.sizes.iter().find(|entry| entry.page_size == size) {
-            Some(ThpSize { enabled: ThpEnabled::Inherit, .. }) => self.enabled,
-            Some(entry) => entry.enabled,
-            // Before there were settings by size, the global one was for this size alone.
-            None if size.bytes() == self.pmd_size => self.enabled,
-            None => ThpEnabled::Never,
-        }
-    }
-
-    /// What applies to shared memory in pages of `size`; `Never` where the kernel has no such setting.
-    pub fn shared(&self, size: PageSize) -> ThpShmem {
-        let global = self.shmem.unwrap_or(ThpShmem::Never);
-        // These two override the settings by size.
-        if matches!(global, ThpShmem::Deny | ThpShmem::Force) {
-            return global;
-        }
-        match self.sizes.iter().find(|entry| entry.page_size == size).and_then(|entry| entry.shmem) {
-            Some(ThpShmem::Inherit) => global,
-            Some(own) => own,
-            None if size.bytes() == self.pmd_size => global,
-            None => ThpShmem::Never,
-        }
-    }
+/// Reads the settings; `Ok(None)` on a kernel without transparent huge pages.
+pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
+    let enabled = match selected(root, "enabled", ThpEnabled::from_word) {
+        Err(error) if error.is_gone() => return Ok(None),
+        other => other?,
+    };
+    Ok(Some(ThpSettings {
+        enabled,
+        defrag: selected(root, "defrag", ThpDefrag::from_word)?,
+        shmem: optional(selected(root, "shmem_enabled", ThpShmem::from_word))?,
+        pmd_size: optional(root.read_u64(format!("{DIRECTORY}/hpage_pmd_size")))?
+            .map_or(PageSize::HUGE_2M.bytes(), Bytes),
+        sizes: sizes(root)?,
+        khugepaged: optional(khugepaged(root))?,
+        shrink_underused: optional(root.read_u64(format!("{DIRECTORY}/shrink_underused")))?
+            .map(|figure| figure != 0),
+    }))
 }
 
 /// The word in brackets: `always [madvise] never`.
@@ -238,6 +87,28 @@ fn khugepaged(root: &KernelRoot) -> Result<Khugepaged, KernelError> {
     })
 }
 
+/// How far khugepaged goes to collapse a region, and how far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollapseLimits {
+    /// How many of a region's base pages may be swapped out, and are then read back.
+    pub max_ptes_swap: u64,
+    /// How many may be shared with other processes (Linux 5.8; earlier kernels have no such limit: 512).
+    pub max_ptes_shared: u64,
+    /// How often it has been through all memory since boot.
+    pub full_scans: u64,
+}
+
+/// Reads khugepaged's limits; `Ok(None)` on a kernel without.
+pub fn collapse_limits(root: &KernelRoot) -> Result<Option<CollapseLimits>, KernelError> {
+    let figure = |name: &str| optional(root.read_u64(format!("{DIRECTORY}/khugepaged/{name}")));
+    let Some(max_ptes_swap) = figure("max_ptes_swap")? else { return Ok(None) };
+    Ok(Some(CollapseLimits {
+        max_ptes_swap,
+        max_ptes_shared: figure("max_ptes_shared")?.unwrap_or(512),
+        full_scans: figure("full_scans")?.unwrap_or(0),
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +143,8 @@ mod tests {
             ("khugepaged/scan_sleep_millisecs", "10000\n"),
             ("khugepaged/pages_collapsed", "3\n"),
         ]);
-        let settings = ThpSettings::read(&root).unwrap().unwrap();
+        let settings = settings(&root).unwrap().unwrap();
+        assert_eq!(collapse_limits(&root).unwrap(), None);
         let small = PageSize::new(64 << 10).unwrap();
         assert_eq!(settings.defrag, ThpDefrag::DeferMadvise);
         assert_eq!(
@@ -294,23 +166,30 @@ mod tests {
     fn an_old_kernel_has_the_global_setting_alone() {
         let (_keep, root) =
             tree(&[("enabled", "[always] madvise never\n"), ("defrag", "always madvise [never]\n")]);
-        let settings = ThpSettings::read(&root).unwrap().unwrap();
+        let settings = settings(&root).unwrap().unwrap();
         assert_eq!(settings.anonymous(PageSize::HUGE_2M), ThpEnabled::Always);
         assert_eq!(settings.shared(PageSize::HUGE_2M), ThpShmem::Never);
         assert_eq!(settings.khugepaged, None);
     }
 
     #[test]
+    fn the_limits_of_khugepaged_are_read() {
+        let (_keep, root) = tree(&[("khugepaged/max_ptes_swap", "64\n"), ("khugepaged/full_scans", "17\n")]);
+        let expected = CollapseLimits { max_ptes_swap: 64, max_ptes_shared: 512, full_scans: 17 };
+        assert_eq!(collapse_limits(&root).unwrap(), Some(expected));
+    }
+
+    #[test]
     fn no_thp_is_none_and_an_unknown_word_is_an_error() {
         let (_keep, root) = tree(&[]);
-        assert_eq!(ThpSettings::read(&root).unwrap(), None);
+        assert_eq!(settings(&root).unwrap(), None);
         let (_keep, root) = tree(&[("enabled", "[perhaps]\n"), ("defrag", "[never]\n")]);
-        let error = ThpSettings::read(&root).unwrap_err();
+        let error = settings(&root).unwrap_err();
         assert!(error.to_string().contains("enabled: line 1: expected one known word"), "{error}");
     }
 
     #[test]
     fn the_running_machine_can_be_read() {
-        ThpSettings::read(&KernelRoot::live()).unwrap();
+        settings(&KernelRoot::live()).unwrap();
     }
 }

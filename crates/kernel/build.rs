@@ -1,0 +1,40 @@
+//! With the feature `bpf`: compiles the BPF program that copies page tables.
+
+fn main() {
+    println!("cargo:rerun-if-changed=bpf");
+    #[cfg(feature = "bpf")]
+    compile_bpf();
+}
+
+#[cfg(feature = "bpf")]
+fn compile_bpf() {
+    use std::env;
+    use std::path::PathBuf;
+    use std::process::{Command, exit};
+
+    let fail = |what: &str| -> ! {
+        println!("cargo:warning={what}");
+        exit(1)
+    };
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let object = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("page_tables.bpf.o");
+    // -g: the BTF by which libbpf finds the running kernel's offsets of fields.
+    let compiled = Command::new(&clang)
+        .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])
+        .args(["-c", "bpf/page_tables.bpf.c", "-o"])
+        .arg(&object)
+        .output();
+    match compiled {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            fail(&format!(
+                "{clang} cannot compile bpf/page_tables.bpf.c (it takes clang 11 or later, with the BPF target)"
+            ))
+        }
+        Err(error) => fail(&format!(
+            "cannot run {clang}: {error}; install it (Debian: apt-get install clang), or name another with CLANG=..."
+        )),
+    }
+}

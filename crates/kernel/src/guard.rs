@@ -1,0 +1,303 @@
+//! A guard: a child process that puts back what its owner has changed, should the owner end without having done so.
+//!
+//! File-level obligation: between fork and its end the child only makes system calls and reads memory that was
+//! allocated before the fork; it allocates nothing, takes no lock, and ends by _exit(2) or a signal. Other threads of
+//! the owner may have held any lock at the fork. Structures handed to the kernel are initialised and outlive the call.
+
+#![allow(unsafe_code)]
+
+use crate::process_madvise::MOST_RANGES;
+use megapage_units::{Pid, VirtRange};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::time::Duration;
+
+/// How often a guard of huge pages advises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// How many times all ranges are advised: pages that were collapsed just now are passed over until they have
+    /// left the queues to the LRU lists. At least 1.
+    pub count: u32,
+    /// The pause between two of them, under a second.
+    pub pause: Duration,
+}
+
+/// What the child does in the end. All of it was allocated before the fork.
+enum Last {
+    /// MADV_COLD on ranges of the process behind this descriptor.
+    Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
+    /// A text into each of these files.
+    Write(Vec<(CString, &'static [u8])>),
+}
+
+/// The guard. Dropping it, like the end of the owner however it comes about (a panic, SIGKILL), has the child put
+/// things back; [`Guard::release`] has it end without. In a session of its own and with all signals blocked, nothing
+/// that ends the owner ends the child but SIGKILL to the child itself, as of a whole control group.
+#[derive(Debug)]
+pub struct Guard {
+    child: Pid,
+    /// The child reads the end of this pipe as the end of its owner.
+    owner: Option<OwnedFd>,
+}
+
+impl Guard {
+    /// Starts a guard that advises MADV_COLD on `ranges` of the process behind `pidfd`. What that does: see
+    /// [`crate::process_madvise::cold`]; one base page inside a huge page splits it. A range that the kernel refuses
+    /// is passed over. Errors are those of pipe(2) and fork(2).
+    pub fn of_huge_pages(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], rounds: Rounds) -> io::Result<Guard> {
+        let iovec = |range: &VirtRange| libc::iovec {
+            iov_base: ptr::without_provenance_mut(range.start() as usize),
+            iov_len: range.len().0 as usize,
+        };
+        Guard::start(&Last::Cool {
+            target: pidfd.as_raw_fd(),
+            vector: ranges.iter().map(iovec).collect(),
+            rounds: rounds.count.max(1),
+            pause: libc::timespec { tv_sec: 0, tv_nsec: i64::from(rounds.pause.subsec_nanos()) },
+        })
+    }
+
+    /// Starts a guard that writes to each of these files its text, in this order. A file that is not there is passed
+    /// over. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
+    pub fn of_files(files: Vec<(PathBuf, &'static str)>) -> io::Result<Guard> {
+        let with_nul = |(path, text): (PathBuf, &'static str)| {
+            let path = CString::new(path.into_os_string().into_vec());
+            path.map(|path| (path, text.as_bytes())).map_err(|_| io::ErrorKind::InvalidInput.into())
+        };
+        Guard::start(&Last::Write(files.into_iter().map(with_nul).collect::<io::Result<_>>()?))
+    }
+
+    fn start(last: &Last) -> io::Result<Guard> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let from = reader.as_raw_fd();
+        // Blocked from its first moment on: the child inherits the mask.
+        let (mut all, mut former) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+        // SAFETY: both sets are writable; sigfillset(3) initialises the one, pthread_sigmask(3) the other.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), former.as_mut_ptr());
+        }
+        // SAFETY: the child runs `child` alone, which keeps the file-level obligation.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: this is the child; the descriptors are open, and `last` was allocated before the fork.
+            unsafe { child(from, last) }
+        }
+        let error = io::Error::last_os_error();
+        // SAFETY: the set is the one that this thread had before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut()) };
+        match pid {
+            ..0 => Err(error),
+            _ => Ok(Guard { child: Pid(pid), owner: Some(writer) }),
+        }
+    }
+
+    /// There is nothing left to do: the child ends, and is collected. The error says that it had ended already.
+    pub fn release(mut self) -> io::Result<()> {
+        let Some(owner) = self.owner.take() else { return Ok(()) };
+        // SIGPIPE is ignored in Rust programs: a child that has ended is an error here.
+        let told = rustix::io::write(owner.as_fd(), &[RELEASED]);
+        drop(owner);
+        self.collect();
+        told.map(|_| ()).map_err(io::Error::from)
+    }
+
+    /// The child.
+    pub fn pid(&self) -> Pid {
+        self.child
+    }
+
+    fn collect(&mut self) {
+        loop {
+            // SAFETY: no status is asked for. The child is ours and collected here alone.
+            let answer = unsafe { libc::waitpid(self.child.0, ptr::null_mut(), 0) };
+            if answer >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // After a release the child has been collected.
+        let Some(owner) = self.owner.take() else { return };
+        // A child of another thread may hold the pipe open until it executes its program: the end is not waited for.
+        // A guard that was killed cannot be told, and is collected.
+        let _ = rustix::io::write(owner.as_fd(), &[ENDED]);
+        drop(owner);
+        self.collect();
+    }
+}
+
+/// The byte of a release,
+const RELEASED: u8 = 1;
+/// and of an owner that has been dropped. One that was killed says nothing: the pipe ends.
+const ENDED: u8 = 2;
+
+/// The child's life.
+///
+/// # Safety
+/// `from` and the descriptor in `last` are open; the process has one thread, with all signals blocked.
+unsafe fn child(from: i32, last: &Last) -> ! {
+    // SAFETY: no memory is passed.
+    unsafe { libc::setsid() };
+    // Of the owner's descriptors only these are kept: with the pipe's other end open its end would never be read.
+    let target = if let Last::Cool { target, .. } = last { *target } else { from };
+    let (low, high) = (from.min(target), from.max(target));
+    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
+        if first <= last {
+            // SAFETY: the process has one thread, and nothing in it uses these descriptors any more.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: the byte is writable.
+        match unsafe { libc::read(from, (&raw mut byte).cast(), 1) } {
+            // SAFETY: the process ends.
+            1 if byte == RELEASED => unsafe { libc::_exit(0) },
+            0 | 1 => break,
+            // Stopped and continued; no other error befalls a pipe.
+            _ => continue,
+        }
+    }
+    match last {
+        Last::Cool { target, vector, rounds, pause } => {
+            for round in 0..*rounds {
+                if round > 0 {
+                    // SAFETY: the time is initialised, and nothing is written.
+                    unsafe { libc::nanosleep(pause, ptr::null_mut()) };
+                }
+                cool(*target, vector);
+            }
+        }
+        Last::Write(files) => {
+            for (path, text) in files {
+                // SAFETY: the path ends in a NUL, and the text is as long as is said. A file that was not opened is
+                // not written to.
+                unsafe {
+                    let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
+                    if file >= 0 {
+                        libc::write(file, text.as_ptr().cast(), text.len());
+                        libc::close(file);
+                    }
+                }
+            }
+        }
+    }
+    // SAFETY: the process ends.
+    unsafe { libc::_exit(0) }
+}
+
+/// Advises on all ranges once.
+fn cool(target: i32, mut left: &[libc::iovec]) {
+    while !left.is_empty() {
+        let count = left.len().min(MOST_RANGES);
+        // SAFETY: the array is initialised and `count` long; the addresses in it are the other process's.
+        let advised = unsafe {
+            libc::syscall(libc::SYS_process_madvise, target, left.as_ptr(), count, libc::MADV_COLD, 0)
+        };
+        // The first range failed, or as many went well as the bytes tell.
+        let mut bytes = advised.max(0) as usize;
+        let mut done = usize::from(advised <= 0);
+        while bytes > 0 && done < count {
+            bytes = bytes.saturating_sub(left[done].iov_len);
+            done += 1;
+        }
+        left = &left[done..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KernelRoot;
+    use crate::known_child::KnownChild;
+    use crate::pagemap::Pagemap;
+    use crate::spawn::{open_pidfd, send_signal, signal};
+    use megapage_testing::{is_root, skip};
+    use megapage_units::{BASE_PAGE, HUGE_2M};
+
+    const ROUNDS: Rounds = Rounds { count: 10, pause: Duration::from_millis(20) };
+
+    /// A child with huge pages, how many, and a guard of the first page of each region; `None` with the skip told.
+    fn guarded(rounds: Rounds) -> Option<(KnownChild, usize, Guard)> {
+        if !is_root() {
+            skip("needs CAP_SYS_NICE to advise on memory of another process");
+            return None;
+        }
+        let child = KnownChild::start(0, 4).unwrap();
+        let before = huge(&child);
+        if before == 0 {
+            skip("this machine has no huge page to give, or its page map does not tell");
+            return None;
+        }
+        // Pages that were just allocated wait in queues of their processor; there they cannot be split.
+        crate::lru::LruDrain::new().and_then(|drain| drain.drain()).unwrap();
+        let pages: Vec<VirtRange> = (child.huge().start()..child.huge().end())
+            .step_by(HUGE_2M)
+            .map(|start| VirtRange::new(start, start + BASE_PAGE as u64).unwrap())
+            .collect();
+        // One that is not mapped, before the others: it must not keep them from being advised.
+        let pages = [&[VirtRange::new(BASE_PAGE as u64, 2 * BASE_PAGE as u64).unwrap()], &pages[..]].concat();
+        let pidfd = open_pidfd(child.pid()).unwrap();
+        let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, rounds).unwrap();
+        Some((child, before, guard))
+    }
+
+    fn huge(child: &KnownChild) -> usize {
+        let mut pagemap = Pagemap::open(&KernelRoot::live(), child.pid()).unwrap();
+        let regions = pagemap.regions(child.huge()).unwrap();
+        regions.iter().filter(|region| region.huge == Some(true)).count()
+    }
+
+    #[test]
+    fn one_that_is_released_leaves_everything_huge() {
+        let Some((child, before, guard)) = guarded(ROUNDS) else { return };
+        let pid = guard.pid();
+        guard.release().unwrap();
+        assert_eq!(huge(&child), before);
+        assert!(crate::process::read_status(&KernelRoot::live(), pid).unwrap_err().is_gone(), "collected");
+    }
+
+    #[test]
+    fn one_that_is_dropped_splits_whatever_signals_came() {
+        let Some((mut child, _, guard)) = guarded(ROUNDS) else { return };
+        for number in [signal::SIGTERM, signal::SIGINT, signal::SIGHUP] {
+            send_signal(guard.pid(), number).unwrap();
+        }
+        drop(guard);
+        assert_eq!(huge(&child), 0);
+        assert_eq!(child.touch(0..4 * HUGE_2M / BASE_PAGE).unwrap().wrong, 0, "its bytes are as they were");
+    }
+
+    #[test]
+    fn one_that_was_killed_is_told() {
+        let Some((_child, _, guard)) = guarded(ROUNDS) else { return };
+        send_signal(guard.pid(), signal::SIGKILL).unwrap();
+        let pidfd = open_pidfd(guard.pid()).unwrap();
+        assert!(crate::spawn::wait_readable(pidfd.as_fd(), Duration::from_secs(20)).unwrap());
+        assert!(guard.release().is_err());
+    }
+
+    #[test]
+    fn files_are_written_to_when_it_is_dropped_and_not_when_it_is_released() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, missing) = (directory.path().join("state"), directory.path().join("missing"));
+        std::fs::write(&file, "on").unwrap();
+        let guard = || Guard::of_files(vec![(missing.clone(), "0"), (file.clone(), "off")]).unwrap();
+        guard().release().unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "on");
+        drop(guard());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
+        assert!(!missing.exists());
+    }
+}

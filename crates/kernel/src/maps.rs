@@ -1,0 +1,115 @@
+//! `/proc/PID/maps`: the mappings of a process (proc_pid_maps(5)). Unlike smaps it does not walk page tables: some
+//! microseconds for each mapping, whatever its size.
+
+use crate::{KernelError, KernelRoot};
+use megapage_units::{Pid, VirtRange};
+
+/// One mapping (VMA).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The addresses.
+    pub range: VirtRange,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub execute: bool,
+    /// MAP_SHARED.
+    pub shared: bool,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// Major and minor number of the file system's device; (0, 0) for anonymous memory.
+    pub device: (u32, u32),
+    /// The inode of the file; 0 for anonymous memory.
+    pub inode: u64,
+    /// The file, `[heap]`, `[stack]`, `[anon:NAME]`, or empty.
+    pub name: String,
+}
+
+/// The mappings of `pid`, ascending; none for a kernel thread or a zombie. Needs the right to trace the process
+/// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it.
+pub fn read_maps(root: &KernelRoot, pid: Pid) -> Result<Vec<Mapping>, KernelError> {
+    let relative = format!("proc/{pid}/maps");
+    root.read(&relative)?
+        .lines()
+        .enumerate()
+        .map(|(index, line)| {
+            parse_line(line).ok_or_else(|| KernelError::Parse {
+                path: root.path(&relative),
+                line: index + 1,
+                what: format!("expected a mapping, found '{line}'"),
+            })
+        })
+        .collect()
+}
+
+/// `7f00-7f10 rw-p 00000000 fe:01 42    /a file`
+fn parse_line(line: &str) -> Option<Mapping> {
+    // Five fields with one space between them; the name is padded, and may hold spaces.
+    let mut fields = line.splitn(6, ' ');
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = VirtRange::new(hexadecimal(start)?, hexadecimal(end)?)?;
+    let &[read, write, execute, shared] = fields.next()?.as_bytes() else { return None };
+    let offset = hexadecimal(fields.next()?)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    Some(Mapping {
+        range,
+        read: read == b'r',
+        write: write == b'w',
+        execute: execute == b'x',
+        shared: shared == b's',
+        offset,
+        device: (number(major)?, number(minor)?),
+        inode: fields.next()?.parse().ok()?,
+        name: fields.next().unwrap_or_default().trim_start().to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::captured_tree;
+
+    #[test]
+    fn every_form_of_a_line_is_read() {
+        let (_keep, root) = captured_tree(&[(
+            "proc/9/maps",
+            "55d1c7a00000-55d1c7a21000 rw-p 00000000 00:00 0                          [heap]\n\
+             7f0000000000-7f0040000000 rw-p 00000000 00:00 0 \n\
+             7f4000000000-7f4000200000 r-xs 00001000 fe:1f 1042                       /a file (deleted)\n\
+             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n",
+        )]);
+        let found = read_maps(&root, Pid(9)).unwrap();
+        let names: Vec<&str> = found.iter().map(|mapping| mapping.name.as_str()).collect();
+        assert_eq!(names, ["[heap]", "", "/a file (deleted)", "[vsyscall]"]);
+        assert_eq!(found[1].range, VirtRange::new(0x7f00_0000_0000, 0x7f00_4000_0000).unwrap());
+        assert!(found[0].read && found[0].write && !found[0].execute && !found[0].shared);
+        let file = &found[2];
+        assert!(file.shared && file.execute && !file.write);
+        assert_eq!((file.offset, file.device, file.inode), (0x1000, (0xfe, 0x1f), 1042));
+    }
+
+    #[test]
+    fn what_is_no_mapping_is_named_by_its_line() {
+        let (_keep, root) =
+            captured_tree(&[("proc/9/maps", "1000-2000 rw-p 0 00:00 0 \n2000-1000 rw-p 0 0:0 0 \n")]);
+        let error = read_maps(&root, Pid(9)).unwrap_err().to_string();
+        assert!(error.contains("maps: line 2: expected a mapping"), "{error}");
+        assert!(read_maps(&root, Pid(10)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn maps_and_smaps_list_the_same_code() {
+        let root = KernelRoot::live();
+        let own = Pid(std::process::id() as i32);
+        let here = maps_and_smaps_list_the_same_code as fn() as usize as u64;
+        let holds = |range: VirtRange| range.start() <= here && here < range.end();
+        let code = read_maps(&root, own).unwrap().into_iter().find(|mapping| holds(mapping.range)).unwrap();
+        assert!(code.execute && !code.write && code.name.starts_with('/'));
+        let smaps = crate::smaps::read_smaps(&root, own).unwrap();
+        assert!(smaps.iter().any(|mapping| mapping.range == code.range && mapping.name == code.name));
+    }
+}

@@ -1,0 +1,106 @@
+//! What the walker has to know of the machine, learnt from this process's own memory, of which we know what it
+//! holds.
+
+use super::program::Status;
+use super::{GIB, OpenError, PageTables, WalkError};
+use crate::{Errno, OwnedRange, own_memory};
+use megapage_units::{BASE_PAGE, HUGE_2M, Pid};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+
+/// Where the direct map begins at the earliest, by the number of levels
+/// (Documentation/arch/x86/x86_64/mm.rst). Below lies nothing that could be read by mistake.
+const FLOOR_4_LEVELS: u64 = 0xffff_8880_0000_0000;
+const FLOOR_5_LEVELS: u64 = 0xff11_0000_0000_0000;
+/// The direct map of 5 levels ends, and that of 4 begins, on either side of this.
+const LEAST_OF_4_LEVELS: u64 = 0xffff_8000_0000_0000;
+/// As many as the program compares.
+const MAGIC_BYTES: usize = 64;
+
+/// Finds where the kernel maps physical address 0, for which it shows no symbol: tries one GiB after the other,
+/// upwards, until the page tables lead from a page of ours to what we wrote there. `end` is the end of physical
+/// memory.
+pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
+    let own = Pid(std::process::id() as i32);
+    match tables.address_space(own) {
+        Ok(_) => {}
+        Err(WalkError::Io(source)) => return Err(source.into()),
+        // A kernel that looks pids up in its first namespace does not find us in ours.
+        Err(WalkError::Gone) => return Err(OpenError::NoDirectMap { tries: 0 }),
+    }
+    let mut magic = [0; MAGIC_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut magic)?;
+    // The bytes must not cross the end of a page.
+    let mut page = vec![0u8; 2 * MAGIC_BYTES];
+    let offset = page.as_ptr().align_offset(MAGIC_BYTES);
+    page[offset..offset + MAGIC_BYTES].copy_from_slice(&magic);
+    let written = std::hint::black_box(&page)[offset..].as_ptr().addr() as u64;
+
+    let control = tables.program.control_mut();
+    // The top table lies in the direct map itself.
+    let top = control.walk.top;
+    let (levels, floor) = if top >= LEAST_OF_4_LEVELS { (4, FLOOR_4_LEVELS) } else { (5, FLOOR_5_LEVELS) };
+    let lowest = (top & !(GIB - 1)).saturating_sub(end.next_multiple_of(GIB)).max(floor);
+    control.tries = (top.saturating_sub(lowest) / GIB + 1).min(1 << 22);
+    for (word, bytes) in control.magic.iter_mut().zip(magic.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("eight of them"));
+    }
+    control.walk.levels = levels;
+    control.walk.direct_map = lowest;
+    control.walk.at = written;
+    control.pid = own.0;
+    tables.program.run("find_direct_map")?;
+    drop(page);
+    let control = tables.program.control_mut();
+    match control.status() {
+        Status::Done => Ok(()),
+        _ => Err(OpenError::NoDirectMap { tries: control.tries }),
+    }
+}
+
+/// Learns the frames of the shared pages of zeros, which private memory that was only read maps.
+pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
+    let read = |tables: &mut PageTables, memory: &Memory| {
+        let start = memory.range.start() as u64;
+        own_memory()?.read_exact_at(&mut [0], start)?;
+        match tables.own_entry(start) {
+            Ok(entry) => Ok(entry),
+            Err(WalkError::Io(source)) => Err(source),
+            Err(WalkError::Gone) => Ok(None),
+        }
+    };
+    if let Some(entry) = read(tables, &Memory::new(BASE_PAGE)?)? {
+        tables.frames.zero = entry.frame(tables.frames.mask);
+    }
+    // The 2 MiB page of zeros keeps its place as long as a process that has had it lives: we do.
+    let region = Memory::new(HUGE_2M)?;
+    // EINVAL without transparent huge pages: then there is no such page either.
+    let _ = region.range.advise_thp();
+    // Neither a base page's entry, where nothing huge is given, nor a huge page of our own, which we may write.
+    let entry = read(tables, &region)?.filter(|entry| entry.is_huge_leaf() && !entry.is_writable());
+    tables.frames.huge_zero = entry.map(|entry| entry.frame(tables.frames.mask));
+    Ok(())
+}
+
+/// Private memory of ours, aligned to its length.
+struct Memory {
+    range: OwnedRange,
+}
+
+impl Memory {
+    fn new(length: usize) -> io::Result<Memory> {
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+        let range = OwnedRange::reserve(length, length).map_err(error)?;
+        let memory = Memory { range };
+        range.open().map_err(error)?;
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // It fails only where the kernel is out of memory for mappings; then it stays.
+        let _ = self.range.release();
+    }
+}

@@ -1,0 +1,252 @@
+//! The BPF program and the memory that it shares with us. Layouts as in `bpf/page_tables.bpf.c` and `bpf/walk.h`.
+//!
+//! File-level obligation: the maps are mapped whole and as long as the kernel states; a program writes to them only
+//! while `run` holds `&mut self`, so that no reference to their contents is alive then; the structures are plain
+//! words, for which any bytes are valid.
+
+#![allow(unsafe_code)]
+
+use super::EntrySize;
+use libbpf_rs::{MapCore, Object, ObjectBuilder, ProgramInput};
+use megapage_snapshot::PAGES;
+use megapage_units::{Pid, VirtRange};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+
+/// Ranges that one walk takes.
+pub const MOST_RANGES: usize = 1024;
+const MOST_FOUND: usize = 2048;
+const MOST_TABLES: usize = 512;
+const VM_HUGETLB: u64 = 0x0040_0000;
+
+/// `struct walk`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    pub direct_map: u64,
+    pub frame_mask: u64,
+    pub levels: u32,
+    pub tries: u32,
+    pub top: u64,
+    pub at: u64,
+    pub range: u32,
+    pub found: u32,
+    pub tables: u32,
+    pub given_up: u32,
+}
+
+/// `struct control`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    pub walk: Walk,
+    pub pid: i32,
+    pub range_count: u32,
+    pub status: u32,
+    padding: u32,
+    pub started: u64,
+    pub mm: u64,
+    pub stack: u64,
+    pub tries: u64,
+    pub magic: [u64; 8],
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Done,
+    More,
+    Gone,
+    NotFound,
+}
+
+impl Control {
+    pub fn status(&self) -> Status {
+        match self.status {
+            0 => Status::Done,
+            1 => Status::More,
+            2 => Status::Gone,
+            _ => Status::NotFound,
+        }
+    }
+}
+
+/// `struct found`: an entry, and which of the copied tables it points to, if it is a table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub start: u64,
+    pub entry: u64,
+    pub level: u32,
+    pub table: u32,
+}
+
+impl Found {
+    pub fn size(&self) -> EntrySize {
+        match (self.level, self.table as usize) {
+            (_, 0..MOST_TABLES) => EntrySize::Base,
+            (3, _) => EntrySize::Huge1g,
+            _ => EntrySize::Huge2m,
+        }
+    }
+}
+
+/// `struct range`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: u64,
+    end: u64,
+}
+
+/// `struct mapping`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Mapping {
+    address: u64,
+    pid: i32,
+    status: i32,
+    start: u64,
+    end: u64,
+    flags: u64,
+}
+
+/// The loaded program.
+#[derive(Debug)]
+pub struct Program {
+    object: Object,
+    control: Shared<Control>,
+    ranges: Shared<Range>,
+    found: Shared<Found>,
+    tables: Shared<[u64; PAGES as usize]>,
+}
+
+/// The compiled program, aligned as the ELF reader wants it.
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/page_tables.bpf.o")));
+
+impl Program {
+    /// Loads it into the kernel.
+    pub fn load() -> io::Result<Program> {
+        // libbpf would print to standard error; what it says is for us to tell.
+        libbpf_rs::set_print(None);
+        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(io_error)?;
+        let object = open.load().map_err(io_error)?;
+        let control = Shared::map(&object, "control", 1)?;
+        let ranges = Shared::map(&object, "ranges", MOST_RANGES)?;
+        let found = Shared::map(&object, "found", MOST_FOUND)?;
+        let tables = Shared::map(&object, "tables", MOST_TABLES)?;
+        Ok(Program { object, control, ranges, found, tables })
+    }
+
+    pub fn control_mut(&mut self) -> &mut Control {
+        &mut self.control.as_mut_slice()[0]
+    }
+
+    /// # Panics
+    /// With more than [`MOST_RANGES`].
+    pub fn set_ranges(&mut self, ranges: &[VirtRange]) {
+        for (place, range) in self.ranges.as_mut_slice()[..ranges.len()].iter_mut().zip(ranges) {
+            *place = Range { start: range.start(), end: range.end() };
+        }
+    }
+
+    /// What the last run found.
+    pub fn found(&self) -> &[Found] {
+        let count = self.control.as_slice()[0].walk.found as usize;
+        &self.found.as_slice()[..count.min(MOST_FOUND)]
+    }
+
+    /// The tables that the last run copied.
+    pub fn tables(&self) -> &[[u64; PAGES as usize]] {
+        let count = self.control.as_slice()[0].walk.tables as usize;
+        &self.tables.as_slice()[..count.min(MOST_TABLES)]
+    }
+
+    /// Runs the program of this name on the control block.
+    pub fn run(&mut self, name: &str) -> io::Result<()> {
+        self.run_on(name, None)
+    }
+
+    /// The mapping of `pid` at `address` and whether it is of hugetlb. ENOENT where there is none, ESRCH where
+    /// the process has gone, EBUSY while its address space changes.
+    pub fn find_mapping(&mut self, pid: Pid, address: u64) -> io::Result<(VirtRange, bool)> {
+        let mut mapping = Mapping { address, pid: pid.0, ..Mapping::default() };
+        // SAFETY: the structure is plain words without padding, and lives through the borrow.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut((&raw mut mapping).cast::<u8>(), size_of::<Mapping>()) };
+        self.run_on("find_mapping", Some(bytes))?;
+        if mapping.status != 0 {
+            return Err(io::Error::from_raw_os_error(-mapping.status));
+        }
+        let range = VirtRange::new(mapping.start, mapping.end);
+        Ok((range.ok_or(io::Error::from_raw_os_error(libc::EINVAL))?, mapping.flags & VM_HUGETLB != 0))
+    }
+
+    fn run_on(&mut self, name: &str, context: Option<&mut [u8]>) -> io::Result<()> {
+        let program = self.object.progs_mut().find(|program| program.name() == name);
+        let program = program.ok_or_else(|| io::Error::other(format!("no BPF program {name}")))?;
+        let input = ProgramInput { context_in: context, ..ProgramInput::default() };
+        program.test_run(input).map_err(io_error)?;
+        Ok(())
+    }
+}
+
+fn io_error(error: libbpf_rs::Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// A BPF array that is mapped into our memory.
+#[derive(Debug)]
+struct Shared<T> {
+    start: NonNull<T>,
+    count: usize,
+}
+
+// SAFETY: it owns its mapping; nothing of it belongs to a thread.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The map `name`, which has `count` elements of this type.
+    fn map(object: &Object, name: &str, count: usize) -> io::Result<Shared<T>> {
+        let map = object.maps().find(|map| map.name() == name);
+        let map = map.ok_or_else(|| io::Error::other(format!("no BPF map {name}")))?;
+        if map.value_size() as usize != size_of::<T>() || map.max_entries() as usize != count {
+            return Err(io::Error::other(format!("the BPF map {name} is not laid out as expected")));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                count * size_of::<T>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start) {
+            Some(start) if start.as_ptr() != libc::MAP_FAILED => Ok(Shared { start: start.cast(), count }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn as_slice(&self) -> &[T] {
+        // SAFETY: the mapping is page-aligned and holds `count` elements; only `run` lets it change.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as above, and it is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and no reference outlives its owner.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.count * size_of::<T>()) };
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+use crate::known_child::KnownChild;
+
+fn open() -> Option<PageTables> {
+    megapage_testing::require_root().then(|| PageTables::open(&KernelRoot::live()).expect("as root"))
+}
+
+fn own() -> Pid {
+    Pid(std::process::id() as i32)
+}
+
+fn walk(tables: &mut PageTables, pid: Pid, range: VirtRange) -> Vec<TableRegion> {
+    let mut regions = Vec::new();
+    tables.walk(pid, &[range], |region| regions.push(region)).unwrap();
+    regions
+}
+
+/// The mapping at an address, which tests beside this one can delay by changing our address space.
+fn mapping(tables: &mut PageTables, pid: Pid, address: u64) -> Option<TableMapping> {
+    for _ in 0..10_000 {
+        match tables.mapping(pid, address) {
+            Err(WalkError::Io(busy)) if busy.raw_os_error() == Some(libc::EBUSY) => std::thread::yield_now(),
+            found => return found.unwrap(),
+        }
+    }
+    panic!("EBUSY without end");
+}
+
+#[test]
+fn a_captured_tree_is_refused() {
+    let refused = PageTables::open(&KernelRoot::captured("fixtures"));
+    assert!(matches!(refused, Err(OpenError::NotLive)));
+}
+
+#[test]
+fn pages_of_a_child_are_read() {
+    let Some(mut tables) = open() else { return };
+    let child = KnownChild::start(3, 1).unwrap();
+    let regions = walk(&mut tables, child.pid(), VirtRange::new(0, 1 << 47).unwrap());
+    let of_child = |start: u64| regions.iter().find(|region| region.start == start).expect("touched");
+    for n in 0..3 {
+        let region = of_child(child.base().start() + n * HUGE_2M as u64);
+        assert_eq!((region.size, region.contents.present), (EntrySize::Base, 512));
+    }
+    assert_eq!(of_child(child.huge().start()).size, EntrySize::Huge2m);
+    assert!(regions.is_sorted_by_key(|region| region.start));
+    // The same with the address space cut into more ranges than one run takes.
+    let ranges: Vec<VirtRange> = (0..4096).map(|n| VirtRange::new(n << 35, (n + 1) << 35).unwrap()).collect();
+    let mut again = Vec::new();
+    tables.walk(child.pid(), &ranges, |region| again.push(region.start)).unwrap();
+    assert_eq!(again, regions.iter().map(|region| region.start).collect::<Vec<_>>());
+    let found = mapping(&mut tables, child.pid(), child.huge().start()).expect("mapped");
+    assert!(!found.hugetlb && found.range.start() <= child.huge().start());
+    assert_eq!(mapping(&mut tables, child.pid(), 0), None);
+}
+
+#[test]
+fn an_address_space_is_known_again() {
+    let Some(mut tables) = open() else { return };
+    let child = KnownChild::start(1, 0).unwrap();
+    let first = tables.address_space(child.pid()).unwrap();
+    assert_eq!(tables.address_space(child.pid()).unwrap(), first);
+    assert_ne!(tables.address_space(own()).unwrap(), first);
+    let pid = child.pid();
+    drop(child);
+    assert!(matches!(tables.address_space(pid), Err(WalkError::Gone)));
+    assert!(matches!(tables.mapping(pid, 0), Err(WalkError::Gone)));
+    // A kernel thread has none.
+    assert!(matches!(tables.address_space(Pid(2)), Err(WalkError::Gone)));
+}
+
+#[test]
+fn the_shared_pages_of_zeros_are_told() {
+    let Some(tables) = open() else { return };
+    let frames = crate::kpageflags::FrameFlags::open(&KernelRoot::live()).unwrap();
+    let flags = |frame: u64| frames.read(frame >> 12, 1).unwrap()[0];
+    assert!(flags(tables.frames.zero).is_zero_page());
+    let uses_huge = KernelRoot::live().read_u64("sys/kernel/mm/transparent_hugepage/use_zero_page");
+    match (tables.frames.huge_zero, uses_huge) {
+        (Some(frame), _) => assert!(flags(frame).is_zero_page()),
+        (None, uses) => assert_ne!(uses.ok(), Some(1)),
+    }
+}
+
+#[test]
+fn hugetlb_pages_are_told_by_their_mapping() {
+    use crate::OwnedRange;
+    use megapage_units::PageSize;
+    let Some(mut tables) = open() else { return };
+    let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
+    let memory = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+    memory.map_hugetlb(PageSize::HUGE_2M).unwrap();
+    let start = memory.start() as u64;
+    let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();
+    assert!(memory.populate().is_ok());
+    let regions = walk(&mut tables, own(), range);
+    assert_eq!((regions[0].start, regions[0].size), (start, EntrySize::Huge2m));
+    assert_eq!(regions[0].contents.present, 512);
+    assert!(mapping(&mut tables, own(), start).expect("mapped").hugetlb);
+    memory.release().unwrap();
+}
+
+#[test]
+fn an_address_space_that_changes_all_the_time_is_read() {
+    use crate::OwnedRange;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let Some(mut tables) = open() else { return };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Tables come and go, and are collapsed and split, while they are walked.
+        scope.spawn(|| {
+            for _ in 0..150 {
+                let memory = OwnedRange::reserve(4 * HUGE_2M, HUGE_2M).unwrap();
+                memory.open().unwrap();
+                memory.part(0, 2 * HUGE_2M).populate().unwrap();
+                // Refused where no huge page is free.
+                let _ = memory.part(0, HUGE_2M).collapse();
+                memory.part(4096, 4096).discard().unwrap();
+                memory.release().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            let mut last = None;
+            let walked = tables.walk(own(), &[VirtRange::new(0, 1 << 47).unwrap()], |region| {
+                assert!(last < Some(region.start) && region.start.is_multiple_of(HUGE_2M as u64));
+                last = Some(region.start);
+                let contents = region.contents;
+                let accessed: u32 = contents.accessed.iter().map(|word| word.count_ones()).sum();
+                assert!(accessed <= contents.present.into(), "{contents:?}");
+                assert!(contents.present + contents.zero_page + contents.swapped <= 512, "{contents:?}");
+            });
+            walked.expect("we live");
+        }
+    });
+}
+
+#[test]
+fn children_that_end_while_they_are_read_are_gone() {
+    let Some(mut tables) = open() else { return };
+    let range = [VirtRange::new(0, 1 << 47).unwrap()];
+    for _ in 0..16 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid(child.id() as i32);
+        let end = (0..1_000_000).find_map(|_| tables.walk(pid, &range, |_| ()).err());
+        assert!(matches!(end, Some(WalkError::Gone)), "{end:?}");
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_huge_entry_stands_for_its_part_of_the_ranges() {
+    let found = Found { start: 5 * GIB + 4 * HUGE_2M as u64, entry: 1, level: 3, table: u32::MAX };
+    let range = |start, end| VirtRange::new(start, end).unwrap();
+    let mut starts = Vec::new();
+    let ranges = [range(0, GIB), range(found.start, 7 * GIB)];
+    huge_regions(&found, &ranges, |start| starts.push(start));
+    assert_eq!((starts.len(), starts[0], starts[507]), (508, found.start, 6 * GIB - HUGE_2M as u64));
+    starts.clear();
+    huge_regions(&found, &[range(found.start, found.start + HUGE_2M as u64)], |start| starts.push(start));
+    assert_eq!(starts, [found.start]);
+}

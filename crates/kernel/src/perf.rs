@@ -1,0 +1,233 @@
+//! Counters of the processor and of the kernel: perf_event_open(2).
+//!
+//! File-level obligation: the attribute block is initialised and states its own size, and every descriptor that
+//! the kernel returns has one owner.
+
+#![allow(unsafe_code)]
+
+use crate::{KernelError, KernelRoot};
+use perf_event_open_sys as sys;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// One thing to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The unit that counts: `PERF_TYPE_*`, or the `type` of a directory under `/sys/bus/event_source/devices`.
+    pub unit: u32,
+    /// What it counts, as that unit encodes it.
+    pub config: u64,
+}
+
+impl Event {
+    /// Nanoseconds on a processor, counted by the kernel.
+    pub const TASK_CLOCK: Event = Event::software(sys::bindings::PERF_COUNT_SW_TASK_CLOCK);
+    /// Page faults, counted by the kernel.
+    pub const PAGE_FAULTS: Event = Event::software(sys::bindings::PERF_COUNT_SW_PAGE_FAULTS);
+
+    const fn software(config: u32) -> Event {
+        Event { unit: sys::bindings::PERF_TYPE_SOFTWARE, config: config as u64 }
+    }
+}
+
+/// What of a thread is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Leave out what it does inside the kernel: all that `perf_event_paranoid` = 2 allows to users.
+    pub user_only: bool,
+    /// Count also the threads that it starts from now on, and theirs, but no new process (`inherit_thread`, since
+    /// Linux 5.13; EINVAL before).
+    pub new_threads: bool,
+}
+
+/// What a group has counted since it was opened, inherited counts included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// For how long the thread was on a processor, in nanoseconds.
+    pub enabled_ns: u64,
+    /// For how much of that the events were really counted: less where more is asked for than there are counters.
+    pub running_ns: u64,
+    /// The counts, in the order of the events.
+    pub counts: Vec<u64>,
+}
+
+/// Events of one thread that are counted at the same times, so that they may be divided by each other.
+#[derive(Debug)]
+pub struct Group {
+    leader: File,
+    /// Kept open: an event is counted for as long as its descriptor is.
+    _others: Vec<OwnedFd>,
+    events: usize,
+}
+
+impl Group {
+    /// Starts to count `events` (1 to 16) of `thread`, or of the calling thread for 0.
+    ///
+    /// ENOENT, ENODEV, EOPNOTSUPP: there is no such counter, as in most virtual machines. EACCES, EPERM: refused
+    /// by `perf_event_paranoid` or the right to trace. EINVAL: the kernel knows no `new_threads`. ESRCH: the
+    /// thread has ended. EMFILE: too many descriptors; each event takes one.
+    pub fn open(thread: i32, events: &[Event], scope: Scope) -> io::Result<Group> {
+        if !(1..=16).contains(&events.len()) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut opened: Vec<OwnedFd> = Vec::with_capacity(events.len());
+        for event in events {
+            let leader = opened.first().map_or(-1, AsRawFd::as_raw_fd);
+            opened.push(open(thread, *event, scope, leader)?);
+        }
+        let leader = File::from(opened.remove(0));
+        // SAFETY: the descriptor is the group's; the argument is a plain figure.
+        if unsafe { sys::ioctls::ENABLE(leader.as_raw_fd(), 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Group { leader, _others: opened, events: events.len() })
+    }
+
+    /// What was counted so far. Works also after the thread has ended.
+    pub fn read(&self) -> io::Result<Reading> {
+        // The format of PERF_FORMAT_GROUP with both times: the number of events, the times, the counts.
+        let mut bytes = vec![0u8; 8 * (3 + self.events)];
+        let length = (&self.leader).read(&mut bytes)?;
+        if length != bytes.len() {
+            return Err(io::Error::other(format!("{length} bytes of counters where {} belong", bytes.len())));
+        }
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|word| word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
+        let mut next = || words.next().unwrap_or_default();
+        let (_, enabled_ns, running_ns) = (next(), next(), next());
+        Ok(Reading { enabled_ns, running_ns, counts: words.collect() })
+    }
+}
+
+fn open(thread: i32, event: Event, scope: Scope, leader: i32) -> io::Result<OwnedFd> {
+    let mut attributes = sys::bindings::perf_event_attr {
+        type_: event.unit,
+        size: size_of::<sys::bindings::perf_event_attr>() as u32,
+        config: event.config,
+        read_format: u64::from(
+            sys::bindings::PERF_FORMAT_GROUP
+                | sys::bindings::PERF_FORMAT_TOTAL_TIME_ENABLED
+                | sys::bindings::PERF_FORMAT_TOTAL_TIME_RUNNING,
+        ),
+        ..Default::default()
+    };
+    // The leader starts all: none counts earlier than another.
+    attributes.set_disabled(u64::from(leader < 0));
+    attributes.set_exclude_kernel(u64::from(scope.user_only));
+    attributes.set_exclude_hv(1);
+    attributes.set_inherit(u64::from(scope.new_threads));
+    attributes.set_inherit_thread(u64::from(scope.new_threads));
+    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: the block is initialised and states its size; the kernel writes at most its `size` field.
+    let descriptor = unsafe { sys::perf_event_open(&mut attributes, thread, -1, leader, flags) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// The number by which perf_event_open(2) knows the counting unit `name`, such as `cpu`, or `cpu_core` where the
+/// cores differ; `None` where the kernel has none of that name. Source: `/sys/bus/event_source/devices/NAME/type`.
+pub fn unit(root: &KernelRoot, name: &str) -> Result<Option<u32>, KernelError> {
+    match root.read_u64(format!("sys/bus/event_source/devices/{name}/type")) {
+        Ok(number) => Ok(u32::try_from(number).ok()),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// How much the kernel refuses to users without CAP_PERFMON: `kernel.perf_event_paranoid`, -1 (nothing) to 4
+/// (everything; Debian). `None` where the kernel has no performance events.
+pub fn paranoia(root: &KernelRoot) -> Option<i64> {
+    root.read("proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::captured_tree;
+    use std::hint::black_box;
+
+    const SOFTWARE: [Event; 2] = [Event::TASK_CLOCK, Event::PAGE_FAULTS];
+    const PAGES: usize = 400;
+
+    /// Writes to 400 base pages of a new allocation.
+    fn touch() {
+        let mut memory = black_box(vec![0u8; PAGES * 4096 + 4096]);
+        for page in 0..PAGES {
+            memory[page * 4096] = 1;
+        }
+        black_box(&memory);
+    }
+
+    /// A group on the calling thread, or why there is none here: a container may forbid the call.
+    fn own(new_threads: bool) -> Option<Group> {
+        match Group::open(0, &SOFTWARE, Scope { user_only: true, new_threads }) {
+            Ok(group) => Some(group),
+            Err(error) => {
+                megapage_testing::skip(&format!("perf_event_open: {error}"));
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn faults_and_time_are_counted_together() {
+        let Some(group) = own(false) else { return };
+        let before = group.read().unwrap();
+        touch();
+        let after = group.read().unwrap();
+        assert!(after.counts[0] > before.counts[0], "{before:?} {after:?}");
+        // How many depends on the size of the transparent huge pages in use.
+        assert!(after.counts[1] - before.counts[1] >= 1, "{before:?} {after:?}");
+        assert!(after.running_ns > before.running_ns && after.running_ns <= after.enabled_ns);
+        assert_eq!(after.counts.len(), 2);
+    }
+
+    #[test]
+    fn a_thread_that_starts_later_is_counted_where_that_is_asked() {
+        let (Some(alone), Some(together)) = (own(false), own(true)) else { return };
+        let busy = || {
+            let start = crate::process::own_thread_time();
+            while crate::process::own_thread_time() - start < std::time::Duration::from_millis(20) {
+                touch();
+            }
+        };
+        std::thread::spawn(busy).join().unwrap();
+        let (alone, together) = (alone.read().unwrap(), together.read().unwrap());
+        assert!(together.counts[0] >= 20_000_000, "{together:?}");
+        assert!(together.counts[0] - alone.counts[0] >= 19_000_000, "{alone:?} {together:?}");
+        assert!(together.counts[1] > alone.counts[1]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_errno() {
+        let errno = |thread, events: &[Event]| {
+            Group::open(thread, events, Scope { user_only: true, new_threads: false })
+                .unwrap_err()
+                .raw_os_error()
+        };
+        assert_eq!(errno(0, &[]), Some(libc::EINVAL));
+        if own(false).is_some() {
+            // No thread has this number: the kernel's limit is 2^22.
+            assert_eq!(errno(i32::MAX, &SOFTWARE), Some(libc::ESRCH));
+            assert_eq!(errno(0, &[Event { unit: 0x7fff_fff0, config: 0 }]), Some(libc::ENOENT));
+        }
+    }
+
+    #[test]
+    fn units_and_restrictions_are_read() {
+        let (_tree, root) = captured_tree(&[
+            ("sys/bus/event_source/devices/cpu_core/type", "4\n"),
+            ("proc/sys/kernel/perf_event_paranoid", "-1\n"),
+        ]);
+        assert_eq!(unit(&root, "cpu_core").unwrap(), Some(4));
+        assert_eq!(unit(&root, "cpu").unwrap(), None);
+        assert_eq!(paranoia(&root), Some(-1));
+        let (_tree, none) = captured_tree(&[]);
+        assert_eq!(paranoia(&none), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! Advice about memory of another process: process_madvise(2), madvise(2).
+//!
+//! File-level obligation: the iovec array that the kernel reads is initialised and outlives the call. The
+//! addresses in it belong to the other process; nothing of ours is written.
+
+#![allow(unsafe_code)]
+
+use megapage_units::VirtRange;
+use rustix::fd::BorrowedFd;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// The most ranges that one call may name: IOV_MAX (UIO_MAXIOV).
+pub const MOST_RANGES: usize = 1024;
+
+/// Asks the kernel to collapse each of `ranges`, in order, of the process behind `pidfd` into huge pages
+/// (MADV_COLLAPSE, Linux 6.1). The answer is the number of bytes advised before the first failure; the error is the
+/// first range's.
+///
+/// The answer proves nothing: a range may be split again at once, and one that is huge already succeeds too.
+/// EPERM: CAP_SYS_NICE or the right to trace lacks. EAGAIN: pinned or busy pages. EINVAL: no page table, or
+/// collapse is not for this mapping. ENOMEM: no huge page, or no such range. ESRCH: the process has gone.
+///
+/// # Panics
+/// With more than [`MOST_RANGES`].
+pub fn collapse(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> {
+    advise(pidfd, ranges, libc::MADV_COLLAPSE)
+}
+
+/// Tells the kernel that `ranges`, in order, of the process behind `pidfd` are not used at the moment (MADV_COLD,
+/// Linux 5.10 for other processes): it clears their accessed bits, flushes them from the TLB, and makes the pages
+/// the first to be reclaimed until they are accessed again. Nothing is written back or freed by the call. 10 to
+/// 20 ms for each GiB on base pages. The answer is the number of bytes advised before the first failure; the error
+/// is the first range's.
+///
+/// Passed over without an error: pages that other processes map too, that are isolated or just queued for the LRU
+/// lists, that are not ordinary memory, and the shared page of zeros. A large folio is SPLIT (and its zero-filled
+/// pages freed, since Linux 6.12) that a range or a mapping ends in, that is mapped only in part, or that lies
+/// across a 2 MiB boundary. Of folios that are mapped by a 2 MiB entry that can befall only one in which a range
+/// ends.
+/// EINVAL: the range lies in a mapping that is locked, of hugetlb pages or of raw page frames. ENOMEM: a part of the
+/// range is not mapped; the rest was advised. EPERM: CAP_SYS_NICE or the right to trace lacks. ESRCH: the process
+/// has gone.
+///
+/// # Panics
+/// With more than [`MOST_RANGES`].
+pub fn cold(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> {
+    advise(pidfd, ranges, libc::MADV_COLD)
+}
+
+fn advise(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::Result<u64> {
+    assert!(ranges.len() <= MOST_RANGES, "{} ranges in one call", ranges.len());
+    let vector: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|range| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(range.start() as usize),
+            iov_len: range.len().0 as usize,
+        })
+        .collect();
+    // SAFETY: the vector lives through the call; the addresses in it are the other process's.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vector.as_ptr(), vector.len(), advice, 0)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as u64) }
+}

@@ -1,0 +1,93 @@
+//! Another process's memory, read through `/proc/PID/mem` (proc_pid_mem(5)).
+//!
+//! Not by process_vm_readv(2), which is no faster: it *pins* the pages, and so that a pin stays true the
+//! kernel first gives the process copies of its own of all that it shares by fork(2), splitting huge pages for it. To
+//! read a database that has forked to save would double its memory. A read of this file takes a plain reference.
+
+use crate::{KernelError, KernelRoot};
+use megapage_units::Pid;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// The memory that a process had when this was opened: after execve(2) nothing more can be read.
+#[derive(Debug)]
+pub struct RemoteMemory {
+    file: File,
+}
+
+impl RemoteMemory {
+    /// Opens the memory of `pid` for reading.
+    ///
+    /// EACCES, EPERM: the right to trace lacks. ENOENT, ESRCH: the process has gone.
+    pub fn open(root: &KernelRoot, pid: Pid) -> Result<RemoteMemory, KernelError> {
+        let path = root.path(format!("proc/{pid}/mem"));
+        match File::open(&path) {
+            Ok(file) => Ok(RemoteMemory { file }),
+            Err(source) => Err(KernelError::Io { path, source }),
+        }
+    }
+
+    /// Fills `bytes` with the memory from address `start` on; how many bytes were read: fewer where a page is not
+    /// mapped, none once the process has ended. Never writes there, but marks the pages as accessed, and a page that
+    /// was never touched is made present, as if the process itself had read it.
+    ///
+    /// EIO: nothing is mapped at `start`.
+    pub fn read(&self, start: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.file.read_at(&mut bytes[read..], start + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What lies before the hole has been read.
+                Err(_) if read > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::known_child::KnownChild;
+    use crate::pagemap::Pagemap;
+    use megapage_units::{BASE_PAGE, VirtRange};
+
+    fn own() -> Pid {
+        Pid(std::process::id().cast_signed())
+    }
+
+    #[test]
+    fn our_own_memory_is_read_as_another_process_would() {
+        let memory: Vec<u8> = (0..100_000).map(|n| n as u8).collect();
+        let mut copy = vec![7u8; memory.len()];
+        let reader = RemoteMemory::open(&KernelRoot::live(), own()).unwrap();
+        assert_eq!(reader.read(memory.as_ptr().addr() as u64, &mut copy).unwrap(), memory.len());
+        assert_eq!(copy, memory);
+        assert!(reader.read(0, &mut copy).is_err(), "nothing is mapped there");
+        assert!(RemoteMemory::open(&KernelRoot::live(), Pid(i32::MAX)).unwrap_err().is_gone());
+    }
+
+    /// Reading must not make the kernel copy what a fork shares.
+    #[test]
+    fn what_a_fork_shares_stays_shared() {
+        const PAGES: usize = 64;
+        let mut memory = vec![0u8; (PAGES + 1) * BASE_PAGE];
+        memory.fill(std::hint::black_box(3));
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(BASE_PAGE as u64);
+        let range = VirtRange::new(start, start + (PAGES * BASE_PAGE) as u64).unwrap();
+        let pagemap = Pagemap::open(&KernelRoot::live(), own()).unwrap();
+        let shared = || pagemap.entries(range).unwrap().iter().filter(|page| !page.is_exclusive()).count();
+        let child = KnownChild::start(1, 0).unwrap();
+        assert_eq!(shared(), PAGES, "the child was forked from us");
+        let reader = RemoteMemory::open(&KernelRoot::live(), own()).unwrap();
+        let mut copy = vec![0u8; PAGES * BASE_PAGE];
+        assert_eq!(reader.read(start, &mut copy).unwrap(), copy.len());
+        assert_eq!(shared(), PAGES, "reading has un-shared them");
+        assert!(copy.iter().all(|&byte| byte == 3));
+        drop(child);
+    }
+}
