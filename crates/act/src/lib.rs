@@ -2,5 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod demote;
 pub mod pool;
 pub mod promote;
+mod remote;
+
+pub use remote::{Bounds, RemoteError, lacking_right};

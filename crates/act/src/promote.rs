@@ -1,69 +1,20 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
 //! of it.
 
+use crate::remote::{call_failed, joined, refusal};
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::smaps::{Mapping, read_smaps};
-use megapage_kernel::{KernelError, KernelRoot, process, promote, spawn};
+use megapage_kernel::{KernelRoot, process_madvise, spawn};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
-use thiserror::Error;
+use std::time::Instant;
+
+pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_right};
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
-
-/// Why no promotion was tried, or why it ended early.
-#[derive(Debug, Error)]
-pub enum PromoteError {
-    /// The caller lacks a right. The text says which.
-    #[error("process {pid}: {lacking}")]
-    NotAllowed {
-        /// The process.
-        pid: Pid,
-        /// What the caller would need, and how to get it.
-        lacking: String,
-    },
-    /// There is no such process.
-    #[error("process {0}: no such process")]
-    Gone(Pid),
-    /// The kernel has no process_madvise(2) with MADV_COLLAPSE.
-    #[error(
-        "the kernel has no process_madvise with MADV_COLLAPSE (Linux 6.1): promotion from outside is not possible"
-    )]
-    Unsupported,
-    /// An action on anything but the running machine.
-    #[error("a captured tree cannot be acted on")]
-    NotLive,
-    /// Another answer of the kernel.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// Another answer of process_madvise.
-    #[error("process {pid}: process_madvise: {source}")]
-    Call {
-        /// The process.
-        pid: Pid,
-        /// The answer.
-        source: io::Error,
-    },
-}
-
-/// What a promotion may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Regions in one call, 1 to 1024. The target can wait for the mmap lock for as long as one of them takes,
-    /// about 2 ms; a batch bounds how long the caller is deaf.
-    pub batch: usize,
-    /// After this time no further call is made.
-    pub time: Duration,
-}
-
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds { batch: 16, time: Duration::from_secs(10) }
-    }
-}
 
 /// Regions of one process that are to be huge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,42 +114,6 @@ fn region_bytes(mapping: &Mapping) -> Bytes {
     mapping.range.aligned_interior(HUGE_2M as u64).map_or(Bytes(1), VirtRange::len)
 }
 
-/// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
-pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<String>, KernelError> {
-    let own = process::read_own_status(root)?;
-    if !own.capabilities.sys_nice() {
-        return Ok(Some(
-            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep \
-             on the megapage executable"
-                .into(),
-        ));
-    }
-    let Some(pid) = pid else { return Ok(None) };
-    let other = process::read_status(root, pid)?;
-    if other.uids[..3].iter().any(|&uid| uid != own.uids[1]) && !own.capabilities.sys_ptrace() {
-        return Ok(Some(format!(
-            "it belongs to user {}: promotion from outside needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
-            other.uids[1]
-        )));
-    }
-    Ok(None)
-}
-
-/// A reader's error as the user should see it.
-fn refusal(root: &KernelRoot, pid: Pid, error: KernelError) -> PromoteError {
-    match error.raw_os_error() {
-        _ if error.is_gone() => PromoteError::Gone(pid),
-        // EACCES and EPERM.
-        Some(13 | 1) => PromoteError::NotAllowed {
-            pid,
-            lacking: lacking_right(root, Some(pid)).ok().flatten().unwrap_or_else(|| {
-                "its memory map cannot be read: CAP_SYS_PTRACE lacks, or a security module forbids it".into()
-            }),
-        },
-        _ => PromoteError::Kernel(error),
-    }
-}
-
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
     pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
@@ -216,11 +131,11 @@ impl Promotion {
         let pidfd = spawn::open_pidfd(pid).map_err(|_| PromoteError::Gone(pid))?;
         let start = Instant::now();
         let (mut next, mut shortages) = (0, 0);
-        let batch = self.bounds.batch.clamp(1, promote::MOST_RANGES);
+        let batch = self.bounds.batch.clamp(1, process_madvise::MOST_RANGES);
         while next < self.regions.len() && shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time {
             let end = (next + batch).min(self.regions.len());
             outcome.calls += 1;
-            match promote::collapse(pidfd.as_fd(), &self.regions[next..end]) {
+            match process_madvise::collapse(pidfd.as_fd(), &self.regions[next..end]) {
                 Ok(advised) => {
                     shortages = 0;
                     // The next call begins at the region that failed, and so learns why.
@@ -238,17 +153,10 @@ impl Promotion {
                             outcome.no_memory += 1;
                             shortages += 1;
                         }
-                        io::ErrorKind::PermissionDenied => {
-                            let lacking = "process_madvise was refused though CAP_SYS_NICE is held: a security \
-                                           module, a seccomp filter or a user namespace forbids it";
-                            return Err(PromoteError::NotAllowed { pid, lacking: lacking.into() });
-                        }
-                        io::ErrorKind::Unsupported => return Err(PromoteError::Unsupported),
-                        // ESRCH has no kind of its own.
-                        _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
-                            return Err(PromoteError::Call { pid, source: error });
-                        }
                         _ => {
+                            if let Some(error) = call_failed(root, pid, error, "MADV_COLLAPSE (Linux 6.1)") {
+                                return Err(error);
+                            }
                             outcome.gone = true;
                             break;
                         }
@@ -307,20 +215,6 @@ impl Promotion {
         lines.push(format!("megapage run --attach {} --once", self.pid));
         lines
     }
-}
-
-/// Adjacent ranges as one, so that a scan takes one call for them.
-fn joined(ranges: &[VirtRange]) -> Vec<VirtRange> {
-    let mut joined: Vec<VirtRange> = Vec::new();
-    for &range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end() == range.start() => {
-                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
-            }
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
 
 #[cfg(test)]

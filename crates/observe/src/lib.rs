@@ -1,7 +1,21 @@
-//! Kernel files to immutable snapshots: who uses which memory, and how it is mapped.
+//! Kernel files to immutable snapshots: who uses which memory, how it is mapped, how hot it is and what that costs.
 
 #![forbid(unsafe_code)]
 
+pub mod cost;
+mod machine;
+mod mappings;
+mod observer;
+pub mod outline;
 pub mod pools;
+mod process;
+mod regions;
+mod select;
+pub mod tracker;
 pub mod unmovable;
-pub mod wire;
+pub mod watch;
+
+pub use machine::machine;
+pub use megapage_snapshot::*;
+pub use observer::{BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options};
+pub use select::{SelectError, select_processes};

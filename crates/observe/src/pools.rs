@@ -1,12 +1,12 @@
 //! The hugetlb pools: how large they are, what is left of them, who holds the rest, and what limits apply.
 
-use crate::wire;
 use megapage_kernel::cgroup::{Cgroups, HugetlbCharge, Level};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolScope};
 use megapage_kernel::hugetlb_users::{self, HugetlbFile, SysvSegment};
 use megapage_kernel::mounts::{self, HugetlbfsMount};
 use megapage_kernel::smaps::{self, Mapping};
 use megapage_kernel::{KernelError, KernelRoot, meminfo, process};
+use megapage_snapshot::wire;
 use megapage_units::{Bytes, PageSize, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;

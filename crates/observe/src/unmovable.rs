@@ -7,8 +7,8 @@
 //! `/proc/meminfo` counts stand beside. One such base page in a 2 MiB block is enough to keep it from becoming a
 //! huge page, so that the bytes say who is involved, not how many blocks are lost.
 
-use crate::wire;
 use megapage_kernel::{KernelError, KernelRoot, meminfo, process, reclaim};
+use megapage_snapshot::wire;
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 

@@ -1,0 +1,135 @@
+//! What acting on another process's memory has in common: the rights it takes, its bounds, its errors.
+
+use megapage_kernel::{KernelError, KernelRoot, process};
+use megapage_units::{Pid, VirtRange};
+use std::io;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why no memory of another process was acted on, or why an action ended early.
+#[derive(Debug, Error)]
+pub enum RemoteError {
+    /// The caller lacks a right. The text says which.
+    #[error("process {pid}: {lacking}")]
+    NotAllowed {
+        /// The process.
+        pid: Pid,
+        /// What the caller would need, and how to get it.
+        lacking: String,
+    },
+    /// There is no such process.
+    #[error("process {0}: no such process")]
+    Gone(Pid),
+    /// The kernel has no process_madvise(2) with this advice. The text names it, with the kernel that brought it.
+    #[error("the kernel has no process_madvise with {0}: this is not possible from outside")]
+    Unsupported(&'static str),
+    /// The page map of this kernel does not tell which regions are huge, so that nobody could see what came of it.
+    #[error(
+        "the kernel does not show which regions are huge (PAGEMAP_SCAN, Linux 6.7): huge pages are not split \
+         where nobody could see it"
+    )]
+    Unseen,
+    /// An action on anything but the running machine.
+    #[error("a captured tree cannot be acted on")]
+    NotLive,
+    /// Another answer of the kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Another answer of process_madvise.
+    #[error("process {pid}: process_madvise: {source}")]
+    Call {
+        /// The process.
+        pid: Pid,
+        /// The answer.
+        source: io::Error,
+    },
+}
+
+/// What an action on another process's memory may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Regions in one call, 1 to 1024. The target can wait for the mmap lock for as long as one of them takes,
+    /// about 2 ms; a batch bounds how long the caller is deaf.
+    pub batch: usize,
+    /// After this time no further call is made.
+    pub time: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { batch: 16, time: Duration::from_secs(10) }
+    }
+}
+
+/// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
+pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<String>, KernelError> {
+    let own = process::read_own_status(root)?;
+    if !own.capabilities.sys_nice() {
+        return Ok(Some(
+            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep \
+             on the megapage executable"
+                .into(),
+        ));
+    }
+    let Some(pid) = pid else { return Ok(None) };
+    let other = process::read_status(root, pid)?;
+    if other.uids[..3].iter().any(|&uid| uid != own.uids[1]) && !own.capabilities.sys_ptrace() {
+        return Ok(Some(format!(
+            "it belongs to user {}: promotion from outside needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
+            other.uids[1]
+        )));
+    }
+    Ok(None)
+}
+
+/// A reader's error as the user should see it.
+pub(crate) fn refusal(root: &KernelRoot, pid: Pid, error: KernelError) -> RemoteError {
+    match error.raw_os_error() {
+        _ if error.is_gone() => RemoteError::Gone(pid),
+        // EACCES and EPERM.
+        Some(13 | 1) => RemoteError::NotAllowed {
+            pid,
+            lacking: lacking_right(root, Some(pid)).ok().flatten().unwrap_or_else(|| {
+                "its memory map cannot be read: CAP_SYS_PTRACE lacks, or a security module forbids it".into()
+            }),
+        },
+        _ => RemoteError::Kernel(error),
+    }
+}
+
+/// What an answer of process_madvise means for the process as a whole: an error that ends the action, or `None` where
+/// it has ended, which is normal. For answers that are not about single regions.
+pub(crate) fn call_failed(
+    root: &KernelRoot,
+    pid: Pid,
+    error: io::Error,
+    advice: &'static str,
+) -> Option<RemoteError> {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let lacking = "process_madvise was refused though CAP_SYS_NICE is held: a security module, a seccomp \
+                           filter or a user namespace forbids it";
+            Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
+        }
+        io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(advice)),
+        // ESRCH has no kind of its own.
+        _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
+            Some(RemoteError::Call { pid, source: error })
+        }
+        _ => None,
+    }
+}
+
+/// Adjacent ranges as one, so that a scan takes one call for them.
+pub(crate) fn joined(ranges: &[VirtRange]) -> Vec<VirtRange> {
+    let mut joined: Vec<VirtRange> = Vec::new();
+    for &range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end() == range.start() => {
+                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

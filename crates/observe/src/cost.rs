@@ -1,0 +1,9 @@
+//! What address translation costs a process: measured by [`pmu`], where there is one, else estimated by [`estimate`]
+//! from what [`probe`] samples.
+
+pub mod calibrate;
+pub mod estimate;
+pub mod pmu;
+pub mod probe;
+pub mod rates;
+pub mod touches;

@@ -1,0 +1,320 @@
+//! The estimator against programs that are made up: each is a function from a page and a moment to the page's next
+//! touch, sampled as a tracker would.
+
+use super::super::touches::Reading;
+use super::*;
+use megapage_snapshot::PAGES;
+
+const REGION: usize = PAGES as usize;
+
+/// SplitMix64, as a number from 0 to 1.
+struct Random(u64);
+
+impl Random {
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Seconds of processor time at which a region is read after its clearing.
+const READ_AT: [f64; 9] = [1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.2, 0.3];
+
+/// Samples `regions` of `count` regions of a program whose pages are next touched `next(page, random, moment)` seconds
+/// after a moment of clearing.
+fn sample(
+    count: usize,
+    regions: usize,
+    huge: bool,
+    mut next: impl FnMut(usize, &mut Random, f64) -> f64,
+) -> Touches {
+    let mut random = Random(3);
+    let mut histories = Vec::new();
+    for n in 0..regions {
+        let region = n * count / regions;
+        let cleared = random.unit() * 100.0;
+        let first: Vec<f64> =
+            (0..REGION).map(|page| next(region * REGION + page, &mut random, cleared)).collect();
+        let readings = READ_AT.map(|cpu| {
+            let mut bits = [0u64; REGION / 64];
+            for page in (0..REGION).filter(|page| first[*page] <= cpu) {
+                bits[page / 64] |= 1 << (page % 64);
+            }
+            let touched = bits.iter().map(|word| word.count_ones()).sum::<u32>() as u16;
+            Reading {
+                least: cpu,
+                most: cpu,
+                touched: if huge && touched > 0 { PAGES } else { touched },
+                bits: (!huge).then_some(bits),
+            }
+        });
+        let start = (region * REGION * BASE_PAGE) as u64;
+        histories.push(History {
+            start,
+            huge,
+            promotable: !huge,
+            close: false,
+            present: PAGES,
+            readings: readings.to_vec(),
+        });
+    }
+    Touches {
+        histories,
+        promotable_pages: if huge { 0 } else { (count * REGION) as u64 },
+        other_pages: 0,
+        huge_regions: if huge { count as u64 } else { 0 },
+        parallel: 1.0,
+        cpu_seconds: 8.0,
+        seconds: 8.0,
+    }
+}
+
+/// Each page visited at random moments, at `rate(page)` per second.
+fn at_random(count: usize, rate: impl Fn(usize) -> f64) -> Touches {
+    sample(count, count.min(100), false, |page, random, _| -random.unit().max(1e-300).ln() / rate(page))
+}
+
+/// Pages in order, `speed` of them a second, round and round.
+fn in_order(count: usize, speed: f64) -> Touches {
+    let pages = (count * REGION) as f64;
+    sample(count, count.min(100), false, |page, _, moment| {
+        (page as f64 - moment * speed).rem_euclid(pages) / speed
+    })
+}
+
+/// As timed on a virtual machine with nested paging, in nanoseconds.
+fn costs() -> WalkCosts {
+    let step =
+        |mib: u64, dependent, random, streaming| WalkCost { bytes: mib << 20, dependent, random, streaming };
+    WalkCosts::from_table(
+        vec![
+            step(16, 4.0, 0.5, 1.0),
+            step(64, 12.0, 1.5, 2.0),
+            step(256, 25.0, 3.0, 3.0),
+            step(1024, 42.0, 6.0, 6.0),
+        ],
+        90.0,
+    )
+    .unwrap()
+}
+
+const GEOMETRY: Geometry = Geometry { second: 2048, ..Geometry::FALLBACK };
+
+fn of(touches: &Touches) -> Estimate {
+    estimate(touches, &GEOMETRY, &costs()).unwrap()
+}
+
+fn brief(found: &Estimate) -> String {
+    format!("{:?}", Estimate { profiles: Vec::new(), ..found.clone() })
+}
+
+/// 1 GiB.
+const GIB: usize = 512;
+
+fn chase() -> Touches {
+    at_random(GIB, |_| 4e6 / (GIB * REGION) as f64)
+}
+
+fn random() -> Touches {
+    at_random(GIB, |_| 25e6 / (GIB * REGION) as f64)
+}
+
+/// 10 GB a second.
+fn scan() -> Touches {
+    in_order(GIB, 2.5e6)
+}
+
+/// 16 MiB at random in 1 GiB. What is cold costs nothing to sample, so that all of it is.
+fn hot() -> Touches {
+    sample(GIB, GIB, false, |page, random, _| match page / REGION % 64 {
+        0 => -random.unit().max(1e-300).ln() / (2e8 / 4096.0),
+        _ => f64::INFINITY,
+    })
+}
+
+/// All in the first-level caches.
+fn compute() -> Touches {
+    at_random(GIB / 16, |page| if page < 40 { 1e6 } else { 0.0 })
+}
+
+#[test]
+fn walks_are_those_of_the_program() {
+    let found = of(&random());
+    assert!((20e6..30e6).contains(&found.walks), "{}", brief(&found));
+    assert!((0.5e9..2e9).contains(&found.footprint), "{}", brief(&found));
+    let found = of(&chase());
+    assert!((3.2e6..5e6).contains(&found.walks), "{}", brief(&found));
+    let found = of(&scan());
+    assert!((2.2e6..3e6).contains(&found.walks), "{}", found.walks);
+    assert!(of(&compute()).walks < 1e4);
+}
+
+#[test]
+fn the_order_of_touches_separates_streaming_from_chasing_at_equal_coverage() {
+    let (scan, chase) = (of(&scan()), of(&chase()));
+    // Within 0.3 s all pages of both are touched: coverage is the same.
+    assert!(scan.streaming > 0.85, "{}", brief(&scan));
+    assert!(chase.streaming < 0.15, "{}", brief(&chase));
+    assert_eq!((scan.class, chase.class), (AccessClass::Streaming, AccessClass::Dependent));
+    assert!(chase.gain.likely > scan.gain.likely + 0.1, "{} {}", chase.gain.likely, scan.gain.likely);
+    assert!(scan.gain.low < 1.03 && chase.gain.low > 1.03, "{} {}", scan.gain.low, chase.gain.low);
+}
+
+#[test]
+fn slow_streams_and_blocks_are_recognised_too() {
+    for speed in [2e4, 2e5, 1e6] {
+        let found = of(&in_order(GIB, speed));
+        assert!(found.streaming > 0.7, "{speed}: {}", brief(&found));
+    }
+    // Runs of 64 KiB at random.
+    let runs = sample(GIB, 100, false, |page, _, moment| {
+        let mut random = Random((page / 16) as u64 ^ (moment * 1e6) as u64);
+        -random.unit().max(1e-300).ln() / 4.0
+    });
+    let found = of(&runs);
+    assert!(found.streaming > 0.7, "{}", brief(&found));
+}
+
+#[test]
+fn walks_too_many_to_be_waited_for_overlap() {
+    let (random, chase) = (of(&random()), of(&chase()));
+    assert_eq!(random.class, AccessClass::Random);
+    assert!(random.under_way > 2.0 && chase.under_way < 1.0, "{} {}", random.under_way, chase.under_way);
+    assert!((0.1..0.5).contains(&random.cost.share), "{}", brief(&random));
+    assert!((0.1..0.5).contains(&chase.cost.share), "{}", brief(&chase));
+}
+
+#[test]
+fn small_hot_sets_and_computing_cost_little() {
+    let found = of(&hot());
+    assert!(found.cost.low < 0.03 && found.cost.share < 0.1, "{:?} {}", found.cost, found.walks);
+    let found = of(&compute());
+    assert!(found.cost.share < 0.001 && found.gain.high < 1.01, "{}", brief(&found));
+}
+
+#[test]
+fn skewed_accesses_cost_less_than_even_ones() {
+    // Zipf over scattered pages: the same accesses a second, of which most go to few pages.
+    let pages = GIB * REGION;
+    let sum: f64 = (1..=pages).map(|rank| (rank as f64).powf(-0.99)).sum();
+    let scattered = |page: usize| (page.wrapping_mul(2_654_435_761) % pages + 1) as f64;
+    let zipf = at_random(GIB, |page| 25e6 * scattered(page).powf(-0.99) / sum);
+    let (zipf, even) = (of(&zipf), of(&random()));
+    assert!(zipf.walks < 0.75 * even.walks, "{}", brief(&zipf));
+    assert!(zipf.streaming < 0.2, "{}", brief(&zipf));
+}
+
+#[test]
+fn a_program_on_huge_pages_has_nothing_to_gain() {
+    let touches = sample(GIB, 100, true, |_, random, _| -random.unit().max(1e-300).ln() / 100.0);
+    let found = of(&touches);
+    assert_eq!((found.gain.likely, found.gain.high), (1.0, 1.0));
+    assert!(found.cost.share < 0.01, "{}", brief(&found));
+}
+
+#[test]
+fn threads_have_a_tlb_each() {
+    // Four threads on 24 MiB: one TLB does not hold it, and neither do four that each see all of it.
+    let mut touches = at_random(12, |_| 1e7 / (12 * REGION) as f64);
+    let one = of(&touches);
+    touches.parallel = 4.0;
+    let four = of(&touches);
+    assert!(one.walks > 1e6 && four.walks <= one.walks, "{} {}", one.walks, four.walks);
+}
+
+#[test]
+fn trackers_that_only_count_still_tell_streams() {
+    let mut touches = scan();
+    for reading in touches.histories.iter_mut().flat_map(|it| &mut it.readings) {
+        reading.bits = None;
+    }
+    assert!(of(&touches).streaming > 0.7);
+    let mut touches = chase();
+    for reading in touches.histories.iter_mut().flat_map(|it| &mut it.readings) {
+        reading.bits = None;
+    }
+    assert!(of(&touches).streaming < 0.2);
+}
+
+#[test]
+fn what_was_not_seen_is_not_estimated() {
+    let mut touches = chase();
+    touches.cpu_seconds = 0.01;
+    assert_eq!(estimate(&touches, &GEOMETRY, &costs()), Err(NoEstimate::Idle));
+    touches = Touches { cpu_seconds: 1.0, parallel: 1.0, ..Touches::default() };
+    assert_eq!(estimate(&touches, &GEOMETRY, &costs()), Err(NoEstimate::NoSample));
+}
+
+#[test]
+fn intervals_hold_their_guess_and_few_regions_widen_them() {
+    for touches in [chase(), random(), scan(), hot(), compute()] {
+        let found = of(&touches);
+        assert!(
+            found.cost.low <= found.cost.share && found.cost.share <= found.cost.high,
+            "{}",
+            brief(&found)
+        );
+        assert!(
+            found.gain.low <= found.gain.likely && found.gain.likely <= found.gain.high,
+            "{}",
+            brief(&found)
+        );
+        assert!(found.gain.low >= 1.0 && found.cost.high < 1.0, "{}", brief(&found));
+        assert!(!found.profiles.is_empty() && found.profiles.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}
+
+/// What is full at the first reading is hot; how hot, only a closer look tells.
+#[test]
+fn closer_looks_tell_how_hot_the_hot_is() {
+    // All of 32 MiB is touched within the first 0.1 ms.
+    let far = at_random(16, |_| 1e5);
+    let mut near = far.clone();
+    let look = sample(16, 4, false, |_, random, _| -random.unit().max(1e-300).ln() / 1e5);
+    near.histories.extend(look.histories.into_iter().map(|mut look| {
+        look.close = true;
+        // Read sooner, by a factor of 10.
+        for reading in &mut look.readings {
+            let touched = 1.0 - (-1e5 * reading.most / 10.0).exp();
+            *reading = Reading {
+                least: reading.least / 10.0,
+                most: reading.most / 10.0,
+                touched: (touched * f64::from(PAGES)) as u16,
+                bits: None,
+            };
+        }
+        look
+    }));
+    let (far, near) = (of(&far), of(&near));
+    // A TLB of a quarter of the pages: three of four visits walk.
+    let truth = 0.75 * 1e5 * 8192.0;
+    assert!((0.6..1.4).contains(&(near.walks / truth)), "{} {truth}", near.walks);
+    assert!(far.walks < 0.5 * near.walks, "{} {}", far.walks, near.walks);
+}
+
+#[test]
+fn what_cannot_be_huge_gains_nothing() {
+    let mut touches = random();
+    touches.other_pages = touches.promotable_pages;
+    touches.promotable_pages = 0;
+    touches.histories.iter_mut().for_each(|history| history.promotable = false);
+    let found = of(&touches);
+    assert!(found.cost.share > 0.1, "{}", brief(&found));
+    assert_eq!(found.gain, Factor { low: 1.0, likely: 1.0, high: 1.0 });
+    assert_eq!(found.walks, found.walks_when_huge);
+    // A half that can: about half of the walks stay.
+    let mut touches = random();
+    let pages = touches.promotable_pages;
+    (touches.promotable_pages, touches.other_pages) = (pages / 2, pages / 2);
+    touches.histories.iter_mut().step_by(2).for_each(|history| history.promotable = false);
+    let half = of(&touches);
+    assert!((0.4..0.6).contains(&(half.walks_when_huge / half.walks)), "{}", brief(&half));
+    let all = of(&random());
+    assert!(
+        half.gain.likely < 1.0 + 0.7 * (all.gain.likely - 1.0) && half.gain.likely > 1.02,
+        "{}",
+        brief(&half)
+    );
+}

@@ -1,0 +1,238 @@
+//! Translation cost from the processor's performance monitoring unit: the cycles in which a page walk was under
+//! way, over all unhalted cycles of a process and its threads.
+//!
+//! That is what the hardware says, not what huge pages would gain: out-of-order execution hides a part of a walk,
+//! and a walk on huge pages is shorter, not absent.
+
+mod calibrate;
+mod counters;
+mod events;
+mod share;
+
+use counters::{Counters, OpenError};
+use megapage_kernel::perf::{self, Event, Scope};
+use megapage_kernel::{KernelError, KernelRoot, processor};
+use megapage_snapshot::{ProcessId, TranslationCost};
+use megapage_units::Pid;
+use std::collections::{BTreeMap, VecDeque};
+use thiserror::Error;
+
+pub use calibrate::Calibration;
+pub use events::{Counted, Recipe, recipe};
+pub use share::{Interval, NoCost, interval, share};
+
+/// Intervals that a figure is computed from, at most: older ones are forgotten.
+const MOST_INTERVALS: usize = 32;
+
+/// Why there is no figure from the performance monitoring unit.
+#[derive(Debug, Error)]
+pub enum PmuError {
+    /// The kernel offers no hardware counters.
+    #[error(
+        "no performance monitoring unit: the kernel offers no hardware counters, as in most virtual machines \
+         ({0}); the cost is estimated instead"
+    )]
+    Absent(String),
+    /// Nobody has told us which events count page walks on this processor.
+    #[error("no events for page walks are known for this processor ({0}); the cost is estimated instead")]
+    Unknown(String),
+    /// The kernel refuses.
+    #[error(
+        "counting events of process {pid} is refused (kernel.perf_event_paranoid is {paranoia}): run as root, or \
+         with CAP_PERFMON and CAP_SYS_PTRACE"
+    )]
+    Denied {
+        /// Of which process.
+        pid: Pid,
+        /// The setting, `-` where it cannot be read.
+        paranoia: String,
+    },
+    /// Too many threads for our descriptors.
+    #[error(
+        "process {pid} has more threads than can be counted at {events} descriptors each: raise 'ulimit -n' and try \
+         again"
+    )]
+    TooManyThreads {
+        /// Which.
+        pid: Pid,
+        /// Descriptors for each thread.
+        events: usize,
+    },
+    /// The process has ended: normal.
+    #[error("process {0} has ended")]
+    Gone(Pid),
+    /// AMD: the cost of a miss could not be measured.
+    #[error("the cost of a TLB miss could not be measured: {0}; the cost is estimated instead")]
+    Uncalibrated(String),
+    /// Anything else that the kernel answered.
+    #[error("perf_event_open: {0}")]
+    Failed(std::io::Error),
+    /// A kernel file.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Counts page walks of processes.
+#[derive(Debug)]
+pub struct Pmu {
+    root: KernelRoot,
+    recipe: &'static Recipe,
+    events: Vec<Event>,
+    scope: Scope,
+    calibration: Option<Calibration>,
+    watched: BTreeMap<ProcessId, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    counters: Counters,
+    intervals: VecDeque<Interval>,
+}
+
+impl Pmu {
+    /// Looks up which events count page walks on this processor, and tries them on the calling thread. On AMD's it
+    /// then measures for about 10 ms what a miss costs.
+    pub fn open(root: &KernelRoot) -> Result<Pmu, PmuError> {
+        let which = processor(root)?;
+        let unit = hardware_unit(root)?.ok_or_else(|| PmuError::Absent("no counting unit 'cpu'".into()))?;
+        let recipe = recipe(&which).ok_or_else(|| {
+            PmuError::Unknown(format!("{} family {} model {}", which.vendor, which.family, which.model))
+        })?;
+        let events: Vec<Event> = recipe.events().map(|config| Event { unit, config }).collect();
+        let own = Pid(std::process::id().cast_signed());
+        let scope =
+            counters::usable_scope(&events).map_err(|error| explain(root, own, events.len(), error))?;
+        let calibration = match recipe.counted {
+            Counted::WalkCycles { .. } => None,
+            Counted::Misses { walkers, .. } => {
+                Some(calibrate::measure(&events, scope, walkers).map_err(PmuError::Uncalibrated)?)
+            }
+        };
+        Ok(Pmu { root: root.clone(), recipe, events, scope, calibration, watched: BTreeMap::new() })
+    }
+
+    /// Which events are counted, in one line for the user.
+    pub fn describe(&self) -> String {
+        let scope = if self.scope.user_only { ", user mode only" } else { "" };
+        let threads =
+            if self.scope.new_threads { "" } else { ", threads that start are found at each reading" };
+        match self.calibration {
+            None => format!("{} ({}){scope}{threads}", self.recipe.what(), self.recipe.family),
+            Some(cost) => format!(
+                "{} ({}) x {:.0} cycles [{:.0}, {:.0}]{scope}{threads}",
+                self.recipe.what(),
+                self.recipe.family,
+                cost.cycles,
+                cost.low,
+                cost.high
+            ),
+        }
+    }
+
+    /// Starts to count a process; nothing where it is counted already. Each thread takes two or three descriptors.
+    pub fn watch(&mut self, id: ProcessId) -> Result<(), PmuError> {
+        if self.watched.contains_key(&id) {
+            return Ok(());
+        }
+        let counters = Counters::attach(&self.root, id.pid, &self.events, self.scope)
+            .map_err(|error| explain(&self.root, id.pid, self.events.len(), error))?;
+        self.watched.insert(id, Watched { counters, intervals: VecDeque::new() });
+        Ok(())
+    }
+
+    /// Ends the current interval of a process, and says what translation costs it over the last 32: `Ok(None)`
+    /// where it is not watched, or was counted for too short a time to say.
+    pub fn read(&mut self, id: ProcessId) -> Result<Option<TranslationCost>, PmuError> {
+        let Some(watched) = self.watched.get_mut(&id) else { return Ok(None) };
+        let threads = watched
+            .counters
+            .advance(&self.root)
+            .map_err(|error| explain(&self.root, id.pid, self.events.len(), error))?;
+        watched.intervals.push_back(interval(&threads));
+        if watched.intervals.len() > MOST_INTERVALS {
+            watched.intervals.pop_front();
+        }
+        let intervals = watched.intervals.make_contiguous();
+        Ok(share(self.recipe, self.calibration, intervals).ok())
+    }
+
+    /// Stops counting every process that is not among `alive`.
+    pub fn retain(&mut self, alive: &[ProcessId]) {
+        self.watched.retain(|id, _| alive.contains(id));
+    }
+}
+
+/// The unit that counts cycles and page walks: `cpu`, or the fast cores of a processor with two kinds. What runs on
+/// slow cores is then not counted, neither walks nor cycles.
+fn hardware_unit(root: &KernelRoot) -> Result<Option<u32>, KernelError> {
+    match perf::unit(root, "cpu")? {
+        Some(unit) => Ok(Some(unit)),
+        None => perf::unit(root, "cpu_core"),
+    }
+}
+
+fn explain(root: &KernelRoot, pid: Pid, events: usize, error: OpenError) -> PmuError {
+    match error {
+        OpenError::Absent(error) => PmuError::Absent(error.to_string()),
+        OpenError::Refused => PmuError::Denied {
+            pid,
+            paranoia: perf::paranoia(root).map_or("-".to_string(), |paranoia| paranoia.to_string()),
+        },
+        OpenError::TooMany => PmuError::TooManyThreads { pid, events },
+        OpenError::Gone => PmuError::Gone(pid),
+        OpenError::Failed(error) => PmuError::Failed(error),
+        OpenError::Kernel(error) => PmuError::Kernel(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn tree(unit: bool, processor: &str) -> (tempfile::TempDir, KernelRoot) {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("proc")).unwrap();
+        fs::write(tree.path().join("proc/cpuinfo"), processor).unwrap();
+        if unit {
+            let directory = tree.path().join("sys/bus/event_source/devices/cpu");
+            fs::create_dir_all(&directory).unwrap();
+            // No unit has this number, on no machine.
+            fs::write(directory.join("type"), "2147483632\n").unwrap();
+        }
+        let root = KernelRoot::captured(tree.path());
+        (tree, root)
+    }
+
+    const HASWELL: &str = "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 63\n";
+
+    #[test]
+    fn a_machine_without_counters_is_told_apart_from_an_unknown_one() {
+        let said = |unit: bool, processor: &str| {
+            let (_tree, root) = tree(unit, processor);
+            Pmu::open(&root).unwrap_err().to_string()
+        };
+        assert!(said(false, HASWELL).contains("no counting unit 'cpu'"), "{}", said(false, HASWELL));
+        let strange = said(true, "vendor_id : CentaurHauls\ncpu family : 7\nmodel : 59\n");
+        assert!(strange.contains("CentaurHauls family 7 model 59"), "{strange}");
+        // The kernel knows no such unit, or (in a container) may not be asked.
+        let error = {
+            let (_tree, root) = tree(true, HASWELL);
+            Pmu::open(&root).unwrap_err()
+        };
+        assert!(matches!(error, PmuError::Absent(_) | PmuError::Denied { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_running_machine_has_a_unit_or_a_reason() {
+        match Pmu::open(&KernelRoot::live()) {
+            Ok(mut pmu) => {
+                assert!(!pmu.describe().is_empty());
+                let nobody = ProcessId { pid: Pid(1), start_ticks: 0, start_stack: 0 };
+                assert!(pmu.read(nobody).unwrap().is_none());
+                pmu.retain(&[]);
+            }
+            Err(error) => assert_eq!(error.to_string().lines().count(), 1, "{error}"),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The counters of all threads of one process.
+
+use megapage_kernel::perf::{Event, Group, Reading, Scope};
+use megapage_kernel::process::list_threads;
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::Pid;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Times that all threads are attached to at most while new ones keep appearing.
+const ATTEMPTS: usize = 5;
+
+/// Why counters could not be opened.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// No such counter.
+    Absent(io::Error),
+    /// Not allowed.
+    Refused,
+    /// Out of descriptors.
+    TooMany,
+    /// The process has ended.
+    Gone,
+    /// Anything else.
+    Failed(io::Error),
+    /// The list of threads.
+    Kernel(KernelError),
+}
+
+/// linux/errno.h.
+mod errno {
+    pub const EPERM: i32 = 1;
+    pub const ENOENT: i32 = 2;
+    pub const ESRCH: i32 = 3;
+    pub const EACCES: i32 = 13;
+    pub const ENODEV: i32 = 19;
+    pub const EINVAL: i32 = 22;
+    pub const ENFILE: i32 = 23;
+    pub const EMFILE: i32 = 24;
+    pub const ENOSYS: i32 = 38;
+    pub const EOPNOTSUPP: i32 = 95;
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        use errno::*;
+        match error.raw_os_error() {
+            Some(ENOENT | ENODEV | EOPNOTSUPP | ENOSYS) => OpenError::Absent(error),
+            Some(EACCES | EPERM) => OpenError::Refused,
+            Some(EMFILE | ENFILE) => OpenError::TooMany,
+            Some(ESRCH) => OpenError::Gone,
+            _ => OpenError::Failed(error),
+        }
+    }
+}
+
+/// The widest scope in which `events` can be counted on the calling thread: with the kernel's work and with new
+/// threads, else without what is refused or unknown.
+pub(super) fn usable_scope(events: &[Event]) -> Result<Scope, OpenError> {
+    let mut scope = Scope { user_only: false, new_threads: true };
+    loop {
+        match Group::open(0, events, scope) {
+            Ok(_) => return Ok(scope),
+            Err(error) => match error.raw_os_error() {
+                Some(errno::EINVAL) if scope.new_threads => scope.new_threads = false,
+                Some(errno::EACCES | errno::EPERM) if !scope.user_only => scope.user_only = true,
+                _ => return Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Counters on every thread of a process.
+#[derive(Debug)]
+pub(super) struct Counters {
+    pid: Pid,
+    events: Vec<Event>,
+    scope: Scope,
+    /// By thread: its group, and what it had counted at the last reading.
+    threads: BTreeMap<i32, (Group, Reading)>,
+}
+
+impl Counters {
+    /// Starts to count. With `scope.new_threads` the kernel follows what each thread starts; a thread that appears
+    /// while the others are attached to is then either counted through the one that started it or not at all, which
+    /// cannot be told: so all is done again until none appears, or for the last time after five attempts.
+    pub(super) fn attach(
+        root: &KernelRoot,
+        pid: Pid,
+        events: &[Event],
+        scope: Scope,
+    ) -> Result<Counters, OpenError> {
+        let mut attempt = 1;
+        loop {
+            let mut counters = Counters { pid, events: events.to_vec(), scope, threads: BTreeMap::new() };
+            let listed = counters.follow(root)?;
+            let appeared = list(root, pid)?.iter().any(|thread| !listed.contains(thread));
+            if !appeared || !scope.new_threads || attempt == ATTEMPTS {
+                return Ok(counters);
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Attaches to every thread that is not attached to; all threads that there are.
+    fn follow(&mut self, root: &KernelRoot) -> Result<Vec<i32>, OpenError> {
+        let listed = list(root, self.pid)?;
+        for thread in &listed {
+            if self.threads.contains_key(thread) {
+                continue;
+            }
+            match Group::open(*thread, &self.events, self.scope) {
+                Ok(group) => {
+                    let start = Reading { counts: vec![0; self.events.len()], ..Reading::default() };
+                    self.threads.insert(*thread, (group, start));
+                }
+                Err(error) => match OpenError::from(error) {
+                    // The thread has ended since it was listed.
+                    OpenError::Gone => {}
+                    error => return Err(error),
+                },
+            }
+        }
+        if self.threads.is_empty() { Err(OpenError::Gone) } else { Ok(listed) }
+    }
+
+    /// What each thread has counted since the last call, or since the start. Works also after the process has
+    /// ended. Where the kernel does not follow new threads, those that appeared are counted from now on.
+    pub(super) fn advance(&mut self, root: &KernelRoot) -> Result<Vec<Reading>, OpenError> {
+        let mut threads = Vec::with_capacity(self.threads.len());
+        for (group, last) in self.threads.values_mut() {
+            let now = group.read()?;
+            threads.push(difference(last, &now));
+            *last = now;
+        }
+        if !self.scope.new_threads {
+            match self.follow(root) {
+                Ok(listed) => self.threads.retain(|thread, _| listed.contains(thread)),
+                Err(OpenError::Gone) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(threads)
+    }
+}
+
+fn list(root: &KernelRoot, pid: Pid) -> Result<Vec<i32>, OpenError> {
+    list_threads(root, pid)
+        .map_err(|error| if error.is_gone() { OpenError::Gone } else { OpenError::Kernel(error) })
+}
+
+/// What was counted between two readings of one group.
+pub(super) fn difference(before: &Reading, after: &Reading) -> Reading {
+    Reading {
+        enabled_ns: after.enabled_ns.saturating_sub(before.enabled_ns),
+        running_ns: after.running_ns.saturating_sub(before.running_ns),
+        counts: after
+            .counts
+            .iter()
+            .zip(&before.counts)
+            .map(|(after, before)| after.saturating_sub(*before))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    const EVENTS: [Event; 2] = [Event::TASK_CLOCK, Event::PAGE_FAULTS];
+
+    /// A child that is killed also where the test fails.
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn child(script: &str) -> (Ended, Pid) {
+        let child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap();
+        let pid = Pid(child.id() as i32);
+        (Ended(child), pid)
+    }
+
+    /// The scope for software events, or why they cannot be counted here.
+    fn scope() -> Option<Scope> {
+        match usable_scope(&EVENTS) {
+            Ok(scope) => Some(scope),
+            Err(error) => {
+                megapage_testing::skip(&format!("perf_event_open: {error:?}"));
+                None
+            }
+        }
+    }
+
+    /// Reads until `enough` has been counted in all, for at most ten seconds; the sum of the first event.
+    fn counted(counters: &mut Counters, enough: u64) -> u64 {
+        let (start, mut sum) = (Instant::now(), 0);
+        while sum < enough && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+            sum += counters
+                .advance(&KernelRoot::live())
+                .unwrap()
+                .iter()
+                .map(|thread| thread.counts[0])
+                .sum::<u64>();
+        }
+        sum
+    }
+
+    #[test]
+    fn another_process_is_counted_until_it_ends() {
+        let Some(scope) = scope() else { return };
+        let (running, pid) = child("while :; do :; done");
+        let mut counters = Counters::attach(&KernelRoot::live(), pid, &EVENTS, scope).unwrap();
+        assert!(counted(&mut counters, 30_000_000) >= 30_000_000);
+        drop(running);
+        // What was counted before its end can still be read; then nothing comes any more.
+        counters.advance(&KernelRoot::live()).unwrap();
+        let rest = counters.advance(&KernelRoot::live()).unwrap();
+        assert!(rest.iter().all(|thread| thread.counts == [0, 0]), "{rest:?}");
+        assert!(matches!(Counters::attach(&KernelRoot::live(), pid, &EVENTS, scope), Err(OpenError::Gone)));
+    }
+
+    /// Starts a thread that burns 60 ms of processor time once `go` has been called.
+    fn threads_are_followed(new_threads: bool) {
+        let Some(scope) = scope() else { return };
+        // Our own process: other tests run in it too, so that more may be counted, never less.
+        let own = Pid(std::process::id() as i32);
+        let scope = Scope { new_threads: new_threads && scope.new_threads, ..scope };
+        let mut counters = Counters::attach(&KernelRoot::live(), own, &EVENTS, scope).unwrap();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let mut sum = 0u64;
+            while let Err(std::sync::mpsc::TryRecvError::Empty) = stopped.try_recv() {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+            megapage_kernel::process::own_thread_time()
+        });
+        let sum = counted(&mut counters, 60_000_000);
+        drop(stop);
+        let burnt = thread.join().unwrap();
+        assert!(sum >= 60_000_000 && burnt >= Duration::from_millis(1), "{sum} of {burnt:?}");
+    }
+
+    #[test]
+    fn threads_that_start_later_are_followed_by_the_kernel() {
+        threads_are_followed(true);
+    }
+
+    #[test]
+    fn threads_that_start_later_are_found_without_the_kernels_help() {
+        threads_are_followed(false);
+    }
+
+    #[test]
+    fn an_ended_process_is_gone() {
+        let gone = Counters::attach(
+            &KernelRoot::captured("/nonexistent"),
+            Pid(1),
+            &EVENTS,
+            Scope { user_only: true, new_threads: false },
+        );
+        assert!(matches!(gone, Err(OpenError::Gone)));
+    }
+}

@@ -1,0 +1,170 @@
+//! Which events count page walks, by processor.
+//!
+//! Source: `tools/perf/pmu-events/arch/x86/` of Linux (the family's `virtual-memory.json` on Intel,
+//! `memory.json` or `load-store.json` on AMD), and `arch/x86/include/asm/intel-family.h` for the models.
+
+use megapage_kernel::Processor;
+
+/// What a processor can count of page walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Cycles in which a walk is under way.
+    WalkCycles {
+        /// For loads.
+        load: u64,
+        /// For stores.
+        store: u64,
+        /// Whether a walk for a load and one for a store can be under way in the same cycle, which then counts twice.
+        overlap: bool,
+    },
+    /// Misses of the second-level TLB, each of which is one walk.
+    Misses {
+        /// For loads and stores.
+        misses: u64,
+        /// Walks that can be under way at the same time.
+        walkers: u32,
+    },
+}
+
+/// What to count on a family of processors. Events are raw codes of the unit `cpu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The family as its maker calls it.
+    pub family: &'static str,
+    /// Unhalted core cycles.
+    pub cycles: u64,
+    /// Page walks.
+    pub counted: Counted,
+}
+
+impl Recipe {
+    /// The codes in the order in which [`Interval`](super::Interval) expects their counts: cycles, then walks.
+    pub fn events(&self) -> impl Iterator<Item = u64> + use<> {
+        let walks = match self.counted {
+            Counted::WalkCycles { load, store, .. } => [Some(load), Some(store)],
+            Counted::Misses { misses, .. } => [Some(misses), None],
+        };
+        std::iter::once(self.cycles).chain(walks.into_iter().flatten())
+    }
+
+    /// What is counted, for the user.
+    pub fn what(&self) -> &'static str {
+        match self.counted {
+            Counted::WalkCycles { .. } => "page-walk cycles",
+            Counted::Misses { .. } => "L2 TLB misses",
+        }
+    }
+}
+
+/// The raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask (0: count occurrences, 1: count
+/// cycles with at least one).
+const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
+    event | unit_mask << 8 | counter_mask << 24
+}
+
+const INTEL_CYCLES: u64 = raw(0x3c, 0x00, 0);
+
+const IVY_BRIDGE: Recipe = Recipe {
+    family: "Ivy Bridge",
+    cycles: INTEL_CYCLES,
+    // DTLB_LOAD_MISSES.WALK_DURATION, DTLB_STORE_MISSES.WALK_DURATION.
+    counted: Counted::WalkCycles { load: raw(0x08, 0x84, 0), store: raw(0x49, 0x04, 0), overlap: false },
+};
+const HASWELL: Recipe = Recipe {
+    family: "Haswell",
+    cycles: INTEL_CYCLES,
+    // As above, moved.
+    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 0), store: raw(0x49, 0x10, 0), overlap: false },
+};
+const BROADWELL: Recipe = Recipe {
+    family: "Broadwell",
+    cycles: INTEL_CYCLES,
+    // The same events; the first with two page miss handlers. Erratum BDM69: may count too much.
+    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 0), store: raw(0x49, 0x10, 0), overlap: true },
+};
+const SKYLAKE: Recipe = Recipe {
+    family: "Skylake to Ice Lake",
+    cycles: INTEL_CYCLES,
+    // DTLB_LOAD_MISSES.WALK_ACTIVE, DTLB_STORE_MISSES.WALK_ACTIVE.
+    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 1), store: raw(0x49, 0x10, 1), overlap: true },
+};
+const GOLDEN_COVE: Recipe = Recipe {
+    family: "Golden Cove",
+    cycles: INTEL_CYCLES,
+    // As above, moved.
+    counted: Counted::WalkCycles { load: raw(0x12, 0x10, 1), store: raw(0x13, 0x10, 1), overlap: true },
+};
+/// LS_NOT_HALTED_CYC and LS_L1_D_TLB_MISS.ALL_L2_MISS.
+const fn zen(family: &'static str, walkers: u32) -> Recipe {
+    let counted = Counted::Misses { misses: raw(0x45, 0xf0, 0), walkers };
+    Recipe { family, cycles: raw(0x76, 0x00, 0), counted }
+}
+const ZEN: Recipe = zen("Zen, Zen 2", 2);
+const ZEN_3: Recipe = zen("Zen 3 to Zen 5", 6);
+
+const INTEL: &[(&[u32], &Recipe)] = &[
+    (&[0x3a, 0x3e], &IVY_BRIDGE),
+    (&[0x3c, 0x3f, 0x45, 0x46], &HASWELL),
+    (&[0x3d, 0x47, 0x4f, 0x56], &BROADWELL),
+    (
+        &[
+            // Skylake, Cascade and Cooper Lake, Kaby Lake, Comet Lake, Cannon Lake.
+            0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x66, // Ice Lake, Tiger Lake, Rocket Lake.
+            0x7d, 0x7e, 0x6a, 0x6c, 0x9d, 0x8c, 0x8d, 0xa7,
+        ],
+        &SKYLAKE,
+    ),
+    (
+        &[
+            // Alder Lake, Raptor Lake, Meteor Lake.
+            0x97, 0x9a, 0xb7, 0xba, 0xbf, 0xaa, 0xac, // Sapphire, Emerald, Granite Rapids.
+            0x8f, 0xcf, 0xad, 0xae,
+        ],
+        &GOLDEN_COVE,
+    ),
+];
+
+/// What to count on `processor`; `None` where nobody has entered it.
+pub fn recipe(processor: &Processor) -> Option<&'static Recipe> {
+    match (processor.vendor.as_str(), processor.family) {
+        ("GenuineIntel", 6) => {
+            INTEL.iter().find(|(models, _)| models.contains(&processor.model)).map(|(_, recipe)| *recipe)
+        }
+        // Hygon's 18h is Zen under licence.
+        ("AuthenticAMD", 0x17) | ("HygonGenuine", 0x18) => Some(&ZEN),
+        ("AuthenticAMD", 0x19 | 0x1a) => Some(&ZEN_3),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(vendor: &str, family: u32, model: u32) -> Option<&'static Recipe> {
+        recipe(&Processor { vendor: vendor.into(), family, model })
+    }
+
+    #[test]
+    fn codes_are_those_of_perf() {
+        // As `perf stat -e rNNN` takes them.
+        let codes = |recipe: Option<&Recipe>| recipe.unwrap().events().collect::<Vec<_>>();
+        assert_eq!(codes(of("GenuineIntel", 6, 63)), [0x3c, 0x1008, 0x1049]);
+        assert_eq!(codes(of("GenuineIntel", 6, 85)), [0x3c, 0x100_1008, 0x100_1049]);
+        assert_eq!(codes(of("GenuineIntel", 6, 143)), [0x3c, 0x100_1012, 0x100_1013]);
+        assert_eq!(codes(of("GenuineIntel", 6, 58)), [0x3c, 0x8408, 0x449]);
+        assert_eq!(codes(of("AuthenticAMD", 23, 49)), [0x76, 0xf045]);
+    }
+
+    #[test]
+    fn no_model_is_entered_twice_and_others_are_unknown() {
+        let mut models: Vec<u32> = INTEL.iter().flat_map(|(models, _)| models.iter().copied()).collect();
+        let count = models.len();
+        models.sort();
+        models.dedup();
+        assert_eq!(models.len(), count);
+        // Atom, Zen's predecessor, an unknown vendor.
+        assert!(of("GenuineIntel", 6, 0x5c).is_none() && of("AuthenticAMD", 0x15, 2).is_none());
+        assert!(of("", 0, 0).is_none());
+    }
+}

@@ -1,0 +1,195 @@
+//! The probe on a tracker that is made up: the test process itself is the target, for its clock.
+
+use super::*;
+use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, ProcessId, TrackerKind};
+use megapage_units::Bytes;
+
+use crate::tracker::RegionBits;
+
+const BASE: u64 = 0x7000_0000_0000;
+
+/// Answers that of each region the first `touched` pages were touched, and notes what was cleared.
+struct Made {
+    touched: u16,
+    cleared: Vec<VirtRange>,
+    fail: bool,
+}
+
+impl Tracker for Made {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::Bpf
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
+        assert!(ranges.windows(2).all(|pair| pair[0].end() <= pair[1].start()), "sorted and disjoint");
+        self.cleared.extend(ranges);
+        if self.fail { Err(TrackError::Gone(pid)) } else { Ok(()) }
+    }
+
+    fn read(&mut self, _: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
+        // A little work, for the target's clock to go on.
+        std::hint::black_box((0..20_000u64).sum::<u64>());
+        let bits = |touched: u16| {
+            let mut bits: PageBits = [0; PAGES as usize / 64];
+            (0..usize::from(touched)).for_each(|page| bits[page / 64] |= 1 << (page % 64));
+            bits
+        };
+        let of = |range: &VirtRange| RegionBits {
+            start: range.start(),
+            leaf: Leaf::Base,
+            present: PAGES,
+            zero_page: 0,
+            swapped: 0,
+            accessed: Some(self.touched),
+            bits: Some(bits(self.touched)),
+        };
+        Ok(ranges.iter().map(of).collect())
+    }
+}
+
+fn process(regions: u64) -> Process {
+    let huge = HUGE_2M as u64;
+    let mapping = |range, flags| Mapping {
+        range,
+        kind: MappingKind::Anonymous,
+        name: String::new(),
+        flags,
+        thp_eligible: None,
+    };
+    let region = |start, mapping| Region {
+        start,
+        mapping,
+        whole: true,
+        present: PAGES,
+        zero_page: 0,
+        swapped: 0,
+        leaf: Leaf::Base,
+        folios: None,
+        zeros: None,
+        accessed: None,
+        profile: None,
+    };
+    let end = BASE + regions * huge;
+    let mut all: Vec<Region> = (0..regions).map(|n| region(BASE + n * huge, 0)).collect();
+    all.push(region(end, 1));
+    Process {
+        id: ProcessId { pid: Pid(std::process::id() as i32), start_ticks: 0, start_stack: 0 },
+        parent: Pid(1),
+        name: "made-up".into(),
+        uid: 0,
+        cgroup: String::new(),
+        threads: 1,
+        cpu: Duration::ZERO,
+        rss: Bytes(regions * huge),
+        rss_anonymous: Bytes(regions * huge),
+        swap: Bytes::ZERO,
+        page_tables: Bytes::ZERO,
+        backing: BackingBytes::default(),
+        thp_disabled: false,
+        mappings: vec![
+            mapping(VirtRange::new(BASE, end).unwrap(), MappingFlags::default()),
+            mapping(
+                VirtRange::new(end, end + huge).unwrap(),
+                MappingFlags { locked: true, ..Default::default() },
+            ),
+        ],
+        regions: all,
+        sharing_children: None,
+        translation: None,
+        sampling: None,
+    }
+}
+
+/// Probes with a clock on the wall that does not wait: the rounds follow each other as fast as they can.
+fn run(
+    tracker: &mut Made,
+    process: &Process,
+    rounds: usize,
+    first_access_ns: f64,
+) -> Result<Touches, TrackError> {
+    let options = ProbeOptions { time: Duration::from_secs(3600), budget: 0.01, first_access_ns, seed: 5 };
+    // The waits of a cycle: those of the quick rounds, and of the slow one.
+    let mut left = rounds * (QUICK_ROUNDS * QUICK.len() + SLOW.len());
+    let mut wait = |time: Duration| {
+        assert!(time <= SLOW[SLOW.len() - 1].mul_f64(LONGEST_STRETCH));
+        left = left.saturating_sub(1);
+        left > 0
+    };
+    probe(&KernelRoot::live(), tracker, process, &options, &mut wait)
+}
+
+#[test]
+fn readings_come_in_order_and_locked_memory_is_left_alone() {
+    let mut tracker = Made { touched: 100, cleared: Vec::new(), fail: false };
+    let process = process(40);
+    let touches = run(&mut tracker, &process, 3, 500.0).unwrap();
+    assert!(!touches.histories.is_empty());
+    assert_eq!((touches.promotable_pages, touches.other_pages, touches.huge_regions), (40 * 512, 0, 0));
+    for history in &touches.histories {
+        assert!(history.promotable && !history.huge && history.present == PAGES);
+        assert!(
+            history
+                .readings
+                .windows(2)
+                .all(|pair| pair[0].least <= pair[1].least && pair[0].most <= pair[1].most),
+            "{history:?}"
+        );
+        assert!(history.readings.iter().all(|it| it.touched == 100));
+    }
+    let locked = process.regions.last().unwrap().start;
+    assert!(tracker.cleared.iter().all(|range| range.start() != locked));
+    assert!(touches.seconds > 0.0 && touches.cpu_seconds > 0.0 && touches.parallel >= 1.0);
+}
+
+#[test]
+fn what_is_cleared_is_paid_for_whether_or_not_it_is_touched_while_watched() {
+    let process = process(4000);
+    for touched in [0, PAGES] {
+        let mut tracker = Made { touched, cleared: Vec::new(), fail: false };
+        run(&mut tracker, &process, 4, 5e6).unwrap();
+        // 36 s of slow-down, of which half is given in advance, at 5 ms a first touch: 3600 to 7200 pages. The first
+        // round is made in any case.
+        let pages = tracker.cleared.len() * usize::from(PAGES);
+        assert!((3000..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&pages), "{touched}: {pages}");
+    }
+}
+
+#[test]
+fn a_process_that_is_gone_from_the_start_is_an_error() {
+    let mut tracker = Made { touched: 1, cleared: Vec::new(), fail: true };
+    assert!(matches!(run(&mut tracker, &process(4), 1, 500.0), Err(TrackError::Gone(_))));
+    let mut tracker = Made { touched: 1, cleared: Vec::new(), fail: false };
+    let nobody =
+        Process { id: ProcessId { pid: Pid(1 << 28), start_ticks: 0, start_stack: 0 }, ..process(4) };
+    assert!(matches!(run(&mut tracker, &nobody, 1, 500.0), Err(TrackError::Gone(_))));
+    assert!(tracker.cleared.is_empty());
+}
+
+#[test]
+fn a_deck_deals_every_region_once_a_round() {
+    let process = process(100);
+    let mut deck = Deck::new(process.regions.iter().collect(), 9);
+    let dealt: Vec<u64> =
+        (0..101).step_by(20).flat_map(|_| deck.deal(20)).map(|it| it.start).take(101).collect();
+    let distinct: std::collections::BTreeSet<u64> = dealt.iter().copied().collect();
+    assert_eq!(distinct.len(), 101);
+    assert!(dealt.windows(2).any(|pair| pair[0] > pair[1]), "in random order");
+    assert_eq!(Deck::new(Vec::new(), 1).deal(3).len(), 0);
+}
+
+#[test]
+fn who_uses_mostly_shared_memory_is_told() {
+    let mut shared = process(8);
+    assert!(!uses_shared(&shared));
+    shared.mappings[0].kind = MappingKind::Shared;
+    assert!(uses_shared(&shared));
+    // 64 of its own beside 8 of them.
+    let mut private = process(64);
+    private.mappings[1].kind = MappingKind::Shared;
+    private.mappings[1].flags.locked = false;
+    assert!(!uses_shared(&private));
+}

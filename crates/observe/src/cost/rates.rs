@@ -1,0 +1,158 @@
+//! From first touches to rates of visits.
+
+use super::touches::Record;
+
+/// The slowest rate that is told from none: a visit in 20 s.
+const SLOWEST: f64 = 0.05;
+/// Each rate of the grid is twice the one before, up to 13 million visits of a page a second, or to where nine of ten
+/// pages are touched before the first reading: what is faster cannot be told.
+const MOST_RATES: usize = 29;
+/// Steps of the fit. It converges from above; more change the sum of rates by less than 1 %.
+const STEPS: usize = 400;
+/// A step that moves less of the pages from rate to rate is the last.
+const SETTLED: f64 = 1e-5;
+
+/// How many pages are visited how often: shares of a grid of rates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rates {
+    /// For each rate of the grid, ascending and starting with 0, the share of pages.
+    shares: Vec<f64>,
+}
+
+/// Rate number `index` of the grid.
+fn rate(index: usize) -> f64 {
+    if index == 0 { 0.0 } else { SLOWEST * 2f64.powi(index as i32 - 1) }
+}
+
+/// The chance that a page of this rate is first touched as `record` says.
+fn chance(record: &Record, rate: f64) -> f64 {
+    let upto = if record.before.is_finite() { (-rate * record.before).exp() } else { 0.0 };
+    match rate {
+        0.0 => f64::from(record.before.is_infinite()),
+        _ => (-rate * record.after).exp() - upto,
+    }
+}
+
+impl Rates {
+    /// The mixture of rates that makes `records` most likely (EM over the shares of the grid; each page is visited at
+    /// random moments). `None` without records.
+    pub fn fit(records: &[Record]) -> Option<Rates> {
+        let total: f64 = records.iter().map(|record| record.count).sum();
+        if total <= 0.0 {
+            return None;
+        }
+        let first = records.iter().map(|record| record.before).fold(f64::INFINITY, f64::min);
+        let told =
+            1 + (0..MOST_RATES).take_while(|&index| rate(index) * first < std::f64::consts::LN_10).count();
+        let rates: Vec<f64> = (0..told).map(rate).collect();
+        let chances: Vec<Vec<f64>> =
+            records.iter().map(|record| rates.iter().map(|&rate| chance(record, rate)).collect()).collect();
+        // Each rate begins with as many visits as any other: what the records do not need fades from there, and a
+        // rest of fast rates would make up many visits.
+        let mut shares: Vec<f64> = rates.iter().map(|&rate| 1.0 / rate.max(SLOWEST)).collect();
+        for _ in 0..STEPS {
+            let mut next = vec![0.0; shares.len()];
+            for (record, chances) in records.iter().zip(&chances) {
+                let likely: f64 = shares.iter().zip(chances).map(|(share, chance)| share * chance).sum();
+                if likely > 0.0 {
+                    for ((next, share), chance) in next.iter_mut().zip(&shares).zip(chances) {
+                        *next += record.count * share * chance / likely;
+                    }
+                }
+            }
+            let sum: f64 = next.iter().sum();
+            if sum <= 0.0 {
+                break;
+            }
+            let before = std::mem::replace(&mut shares, next.into_iter().map(|share| share / sum).collect());
+            let moved: f64 = shares.iter().zip(&before).map(|(now, before)| (now - before).abs()).sum();
+            if moved < SETTLED {
+                break;
+            }
+        }
+        Some(Rates { shares })
+    }
+
+    /// The classes: share of pages and visits of each per second of processor time. Those that hold none are left out.
+    pub fn classes(&self) -> impl Iterator<Item = (f64, f64)> + Clone {
+        self.shares
+            .iter()
+            .enumerate()
+            .filter(|(_, share)| **share > 1e-9)
+            .map(|(index, &share)| (share, rate(index)))
+    }
+
+    /// The visits per second of a page, on average.
+    pub fn mean(&self) -> f64 {
+        self.classes().map(|(share, rate)| share * rate).sum()
+    }
+
+    /// The visits per second to expect of pages of which one record is known, all of its count together.
+    pub fn visits(&self, record: &Record) -> f64 {
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for (share, rate) in self.classes() {
+            let weighs = share * chance(record, rate);
+            sum += weighs * rate;
+            weight += weighs;
+        }
+        if weight > 0.0 { record.count * sum / weight } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The records of `count` pages of one rate, read at `times`.
+    fn records(count: f64, rate: f64, times: &[f64]) -> Vec<Record> {
+        let mut after = 0.0;
+        let mut records = Vec::new();
+        for &before in times.iter().chain([&f64::INFINITY]) {
+            let share = (-rate * after).exp() - if before.is_finite() { (-rate * before).exp() } else { 0.0 };
+            records.push(Record { after, before, count: count * share });
+            after = before;
+        }
+        records
+    }
+
+    const TIMES: [f64; 6] = [0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316];
+
+    #[test]
+    fn one_rate_and_two_are_recovered() {
+        for rate in [0.5, 15.0, 400.0] {
+            let fitted = Rates::fit(&records(1000.0, rate, &TIMES)).unwrap();
+            let found = fitted.mean();
+            assert!((0.8..1.25).contains(&(found / rate)), "{rate}: {found}");
+        }
+        let mut both = records(1000.0, 300.0, &TIMES);
+        both.extend(records(9000.0, 1.0, &TIMES));
+        let fitted = Rates::fit(&both).unwrap();
+        let hot: f64 = fitted.classes().filter(|(_, rate)| *rate > 30.0).map(|(share, _)| share).sum();
+        assert!((0.08..0.12).contains(&hot), "{hot}");
+    }
+
+    #[test]
+    fn pages_never_touched_have_no_rate() {
+        let never = Record { after: 0.3, before: f64::INFINITY, count: 512.0 };
+        let fitted = Rates::fit(&[never]).unwrap();
+        assert!(fitted.mean() < 0.5, "{fitted:?}");
+        assert!(Rates::fit(&[]).is_none());
+    }
+
+    #[test]
+    fn pages_touched_at_once_have_the_fastest_rate_that_can_be_told() {
+        let at_once = Record { after: 0.0, before: 0.001, count: 512.0 };
+        let found = Rates::fit(&[at_once]).unwrap().mean();
+        assert!((2e3..1e4).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn a_page_is_judged_by_its_own_record_too() {
+        let mut both = records(500.0, 300.0, &TIMES);
+        both.extend(records(500.0, 1.0, &TIMES));
+        let fitted = Rates::fit(&both).unwrap();
+        let early = fitted.visits(&Record { after: 0.0, before: 0.001, count: 1.0 });
+        let late = fitted.visits(&Record { after: 0.1, before: f64::INFINITY, count: 1.0 });
+        assert!(early > 100.0 && late < 5.0, "{early} {late}");
+    }
+}

@@ -1,0 +1,195 @@
+//! When pages are first touched after their bits were cleared. Pure values: observed by [`super::probe`], or made up.
+
+use crate::tracker::PageBits;
+use megapage_snapshot::PAGES;
+
+/// One reading of one region.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Processor time that the process took since the region was cleared, in seconds: at least,
+    pub least: f64,
+    /// and at most. Whoever clears and reads may lose the processor in between.
+    pub most: f64,
+    /// Pages touched since then, 0 to 512. Never falls from one reading to the next.
+    pub touched: u16,
+    /// Which; `None` where the tracker only counts.
+    pub bits: Option<PageBits>,
+}
+
+/// One region, cleared once and read several times.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History {
+    /// The region's first address.
+    pub start: u64,
+    /// Whether one entry of 2 MiB or more maps it: then there is one bit, and `touched` is 0 or 512.
+    pub huge: bool,
+    /// Whether a huge page could map it: private anonymous memory on base pages.
+    pub promotable: bool,
+    /// A closer look at a region that was full at the first reading: it says how hot such regions are, and nothing of
+    /// how many there are.
+    pub close: bool,
+    /// Present base pages, 1 to 512.
+    pub present: u16,
+    /// The readings, in order of time.
+    pub readings: Vec<Reading>,
+}
+
+/// What was sampled of a process, and of how much.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Touches {
+    /// The sampled regions; a region may be there several times.
+    pub histories: Vec<History>,
+    /// Base pages of the process that could have been sampled and that a huge page could map.
+    pub promotable_pages: u64,
+    /// Those on base pages that none could.
+    pub other_pages: u64,
+    /// Regions that are mapped huge.
+    pub huge_regions: u64,
+    /// Threads that ran at once on average while it was sampled, at least 1: each has a TLB of its own.
+    pub parallel: f64,
+    /// Processor seconds that the process took while it was sampled.
+    pub cpu_seconds: f64,
+    /// Seconds that this took.
+    pub seconds: f64,
+}
+
+/// Pages (or huge regions) that were first touched between two moments, or not at all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    /// Not before this processor time after the clearing, in seconds.
+    pub after: f64,
+    /// Not after this; infinite: not as long as it was watched.
+    pub before: f64,
+    /// How many.
+    pub count: f64,
+}
+
+impl History {
+    /// Whether (nearly) all pages were touched before the first reading: that they are hot is all that it tells.
+    pub fn is_full_at_once(&self) -> bool {
+        let full = |first: &Reading| 10 * u32::from(first.touched) >= 9 * u32::from(self.present);
+        !self.huge && self.readings.first().is_some_and(full)
+    }
+
+    /// What the readings say about each page's first touch.
+    pub fn records(&self) -> Vec<Record> {
+        let scale = if self.huge { 1.0 / f64::from(PAGES) } else { 1.0 };
+        let (mut after, mut touched) = (0.0, 0u16);
+        let mut records = Vec::with_capacity(self.readings.len() + 1);
+        for reading in &self.readings {
+            let new = reading.touched.saturating_sub(touched);
+            if new > 0 && reading.most > after {
+                records.push(Record { after, before: reading.most, count: f64::from(new) * scale });
+            }
+            touched = touched.max(reading.touched);
+            after = reading.least.max(after);
+        }
+        let whole = if self.huge { PAGES } else { self.present };
+        let never = whole.saturating_sub(touched);
+        if never > 0 {
+            records.push(Record { after, before: f64::INFINITY, count: f64::from(never) * scale });
+        }
+        records
+    }
+
+    /// How far the first touches came in the order of addresses, 0 (anywhere) to 1 (one page after the other), and
+    /// how many touches say so. `None` where nothing tells: all pages were touched before the first reading, or none.
+    ///
+    /// Two signs. Neighbours are touched in the same step: among the pages that are new in a step, more have a new
+    /// neighbour than chance would give. And the whole region is new in one step: pages that are touched at random,
+    /// each at its own time, spread over several steps, since these grow by a constant factor; at a factor of 3.16
+    /// no step holds more than 40 % of them.
+    pub fn order(&self) -> Option<(f64, f64)> {
+        if self.huge || self.close {
+            return None;
+        }
+        let end = self.readings.last().map_or(0.0, |reading| f64::from(reading.touched));
+        let (mut sum, mut weight) = (0.0, 0.0);
+        let mut former: (u16, PageBits) = (0, [0; PAGES as usize / 64]);
+        for (step, reading) in self.readings.iter().enumerate() {
+            let new = f64::from(reading.touched.saturating_sub(former.0));
+            let open = f64::from(self.present.saturating_sub(former.0));
+            let former_share = f64::from(former.0) / f64::from(self.present.max(1));
+            let bits = reading.bits.unwrap_or(former.1);
+            // The first step has no beginning that is known to be open: a hot region is full in it, in any order.
+            let jumped = step > 0 && former_share < 0.1 && new >= LEAST_TO_TELL;
+            let mut score = 0.0f64;
+            if jumped {
+                score = ((new / open - MOST_IN_A_STEP) / (1.0 - MOST_IN_A_STEP)).clamp(0.0, 1.0);
+            }
+            let chance = new / open.max(1.0);
+            // Hot pages side by side are new side by side in the first step, in whatever order they are visited.
+            let goes_on = step > 0 || end >= 1.5 * new;
+            let tells = new >= LEAST_TO_TELL && chance < 0.9 && reading.bits.is_some() && goes_on;
+            if tells {
+                let neighbours = neighbours_among(&bits, &former.1) / new;
+                score = score.max(((neighbours - chance) / (1.0 - chance)).clamp(0.0, 1.0));
+            }
+            if tells || jumped {
+                sum += score * new;
+                weight += new;
+            }
+            former = (reading.touched.max(former.0), bits);
+        }
+        (weight > 0.0).then(|| (sum / weight, weight))
+    }
+}
+
+impl Touches {
+    /// Whether the process has grown by more than a quarter since `former` was sampled: it was still starting then.
+    pub fn grew_from(&self, former: &Touches) -> bool {
+        4 * (self.promotable_pages + self.other_pages) > 5 * (former.promotable_pages + former.other_pages)
+    }
+
+    /// Adds a later sample of the same process. The figures of the whole are those of the later.
+    pub fn add(&mut self, later: Touches) {
+        let seconds = self.seconds + later.seconds;
+        self.parallel = (self.parallel * self.seconds + later.parallel * later.seconds) / seconds.max(1e-9);
+        self.histories.extend(later.histories);
+        self.promotable_pages = later.promotable_pages;
+        self.other_pages = later.other_pages;
+        self.huge_regions = later.huge_regions;
+        self.cpu_seconds += later.cpu_seconds;
+        self.seconds = seconds;
+    }
+
+    /// The rate at which pages are touched that were not for a while, for a process that goes through its memory in
+    /// order: the share touched grows evenly with time then, so that the whole of it up to the half tells the slope.
+    /// Of base pages, all of them, per second of processor time.
+    pub fn rate_in_order(&self) -> f64 {
+        let base = || self.histories.iter().filter(|history| !history.huge && !history.close);
+        let pages: f64 = base().map(|history| f64::from(history.present)).sum();
+        let steps = base().map(|history| history.readings.len()).max().unwrap_or(0);
+        let mut best = 0.0;
+        for step in 0..steps {
+            // Pages times the time that each was watched up to this step.
+            let (mut touched, mut watched) = (0.0, 0.0);
+            for history in base() {
+                let reading = history.readings.get(step).or(history.readings.last());
+                touched += reading.map_or(0.0, |reading| f64::from(reading.touched));
+                watched += reading.map_or(0.0, |reading| (reading.least + reading.most) / 2.0)
+                    * f64::from(history.present);
+            }
+            if watched > 0.0 && (best == 0.0 || touched < 0.5 * pages) {
+                best = touched / watched;
+            }
+        }
+        best * (self.promotable_pages + self.other_pages) as f64
+    }
+}
+
+/// New pages in a step below which neighbours say nothing.
+const LEAST_TO_TELL: f64 = 8.0;
+/// The largest share of touches at random times that falls into one step where steps grow by 3.16, and a little.
+const MOST_IN_A_STEP: f64 = 0.45;
+
+/// How many of the pages that are set in `bits` and not in `former` have a next page that is too.
+fn neighbours_among(bits: &PageBits, former: &PageBits) -> f64 {
+    let mut count = 0;
+    let new = |word: usize| bits.get(word).map_or(0, |bits| bits & !former[word]);
+    for word in 0..bits.len() {
+        let next = (new(word) >> 1) | (new(word + 1) << 63);
+        count += (new(word) & next).count_ones();
+    }
+    f64::from(count)
+}

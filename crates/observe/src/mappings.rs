@@ -1,0 +1,224 @@
+//! The mappings of a process: what each is, and the flags that only smaps tells.
+//!
+//! `/proc/PID/maps` is read every time. smaps walks all page tables (about 6.5 ms for each GiB on base pages), so that
+//! it is read when a process is first seen, when mappings have changed, and otherwise now and then; always so rarely
+//! that it takes no more than [`SMAPS_SHARE`] of the time.
+
+use megapage_kernel::maps::{self, read_maps};
+use megapage_kernel::smaps::{self, read_smaps};
+use megapage_kernel::{KernelError, KernelRoot, mounts};
+use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The largest share of the time that reading smaps may take, for each process.
+const SMAPS_SHARE: u32 = 50;
+/// How old flags may become where the mappings stay the same: madvise(2) on a whole mapping changes only flags.
+const OLDEST_FLAGS: Duration = Duration::from_secs(30);
+/// The device of the kernel's own tmpfs (memfd, System V segments, shared anonymous memory): the first of the
+/// devices without a disk, mounted at boot (`shm_mnt` in mm/shmem.c).
+const KERNEL_TMPFS: (u32, u32) = (0, 1);
+
+/// The file systems that keep their files in memory, by device: files on them are shared memory.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryDevices(BTreeSet<(u32, u32)>);
+
+impl MemoryDevices {
+    /// As this process sees them; where mounts cannot be read, only the kernel's own.
+    pub(crate) fn read(root: &KernelRoot) -> MemoryDevices {
+        let mounts = mounts::mounts(root).unwrap_or_default();
+        let tmpfs = mounts.into_iter().filter(|mount| mount.fs_type == "tmpfs").map(|mount| mount.device);
+        MemoryDevices(tmpfs.chain([KERNEL_TMPFS]).collect())
+    }
+}
+
+/// What smaps said of one mapping.
+#[derive(Clone, Debug)]
+struct Detail {
+    range: VirtRange,
+    name: String,
+    permissions: String,
+    page_size: PageSize,
+    flags: MappingFlags,
+    thp_eligible: bool,
+    backing: BackingBytes,
+}
+
+/// What smaps said of a process, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Details {
+    list: Vec<Detail>,
+    /// When it was read, and how long that took; `None` before the first time.
+    read: Option<(Duration, Duration)>,
+}
+
+/// One mapping with what a snapshot does not keep of it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// As the snapshot has it.
+    pub(crate) mapping: Mapping,
+    /// The size of the pages that back it: hugetlb's, else 4 KiB.
+    pub(crate) page_size: PageSize,
+    /// What it was backed by when smaps was read; zero where smaps does not know it yet.
+    pub(crate) backing: BackingBytes,
+}
+
+/// The mappings of `pid`, ascending. `now` is a clock of any origin: it is read before and after smaps.
+pub(crate) fn mappings(
+    root: &KernelRoot,
+    pid: Pid,
+    devices: &MemoryDevices,
+    details: &mut Details,
+    now: &dyn Fn() -> Duration,
+) -> Result<Vec<Found>, KernelError> {
+    let maps = disjoint(read_maps(root, pid)?);
+    let start = now();
+    if details.is_due(start, &maps) {
+        details.list = read_smaps(root, pid)?.into_iter().map(Detail::from).collect();
+        let end = now();
+        details.read = Some((end, end.saturating_sub(start)));
+    }
+    let mut known = details.list.iter().peekable();
+    Ok(maps
+        .into_iter()
+        .map(|map| {
+            while known.next_if(|detail| detail.range.end() <= map.range.start()).is_some() {}
+            let detail = known.peek().filter(|detail| detail.is_of(&map));
+            found(map, detail.copied(), devices)
+        })
+        .collect())
+}
+
+/// The kernel lists mappings in pieces, between which the process may change them: one that grew or was split is
+/// listed again, with other ends. What was listed before counts; of a later one what lies behind it.
+fn disjoint(maps: Vec<maps::Mapping>) -> Vec<maps::Mapping> {
+    let mut end = 0;
+    let behind = |mut map: maps::Mapping| {
+        let rest = VirtRange::new(map.range.start().max(end), map.range.end());
+        map.range = rest.filter(|rest| !rest.is_empty())?;
+        end = map.range.end();
+        Some(map)
+    };
+    maps.into_iter().filter_map(behind).collect()
+}
+
+impl Details {
+    fn is_due(&self, now: Duration, maps: &[maps::Mapping]) -> bool {
+        let Some((read, took)) = self.read else { return true };
+        let age = now.saturating_sub(read);
+        age >= took * SMAPS_SHARE && (age >= OLDEST_FLAGS || self.lacks_any(maps))
+    }
+
+    /// Whether a mapping that could hold a huge page is not known as it is now.
+    fn lacks_any(&self, maps: &[maps::Mapping]) -> bool {
+        let mut known = self.list.iter().peekable();
+        maps.iter().filter(|map| map.range.aligned_interior(HUGE_2M as u64).is_some()).any(|map| {
+            while known.next_if(|detail| detail.range.start() < map.range.start()).is_some() {}
+            !known.peek().is_some_and(|detail| detail.range == map.range && detail.is_of(map))
+        })
+    }
+}
+
+impl Detail {
+    fn from(mapping: smaps::Mapping) -> Detail {
+        let has = |code| mapping.has_flag(code);
+        Detail {
+            flags: MappingFlags {
+                huge: has("hg"),
+                no_huge: has("nh"),
+                locked: has("lo"),
+                userfault: has("um") || has("uw") || has("ui"),
+                device: has("io") || has("pf") || has("mm"),
+                mergeable: has("mg"),
+                dont_fork: has("dc"),
+                // From maps, each time.
+                ..MappingFlags::default()
+            },
+            backing: mapping.backing(),
+            range: mapping.range,
+            name: mapping.name,
+            permissions: mapping.permissions,
+            page_size: mapping.kernel_page_size,
+            thp_eligible: mapping.thp_eligible,
+        }
+    }
+
+    /// Whether this is `map`, or was a part or the whole of it before it grew or shrank.
+    fn is_of(&self, map: &maps::Mapping) -> bool {
+        self.range.intersection(map.range).is_some()
+            && self.name == map.name
+            && self.permissions.as_bytes() == permissions(map)
+    }
+}
+
+fn permissions(map: &maps::Mapping) -> [u8; 4] {
+    let either = |set: bool, yes: u8, no: u8| if set { yes } else { no };
+    [
+        either(map.read, b'r', b'-'),
+        either(map.write, b'w', b'-'),
+        either(map.execute, b'x', b'-'),
+        either(map.shared, b's', b'p'),
+    ]
+}
+
+fn found(map: maps::Mapping, detail: Option<&Detail>, devices: &MemoryDevices) -> Found {
+    let former = detail.map(|detail| detail.flags).unwrap_or_default();
+    let flags =
+        MappingFlags { read: map.read, write: map.write, execute: map.execute, shared: map.shared, ..former };
+    let page_size = detail.map_or(PageSize::BASE, |detail| detail.page_size);
+    Found {
+        page_size,
+        backing: detail.map(|detail| detail.backing).unwrap_or_default(),
+        mapping: Mapping {
+            kind: kind(&map, page_size, flags, devices),
+            range: map.range,
+            flags,
+            // Another range may be eligible where this one was not.
+            thp_eligible: detail.filter(|detail| detail.range == map.range).map(|detail| detail.thp_eligible),
+            name: map.name,
+        },
+    }
+}
+
+fn kind(
+    map: &maps::Mapping,
+    page_size: PageSize,
+    flags: MappingFlags,
+    devices: &MemoryDevices,
+) -> MappingKind {
+    let name = map.name.as_str();
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    match name {
+        _ if page_size > PageSize::BASE || starts(&["/anon_hugepage"]) => MappingKind::Hugetlb,
+        _ if flags.device => MappingKind::Special,
+        "[heap]" => MappingKind::Heap,
+        _ if starts(&["[stack"]) => MappingKind::Stack,
+        _ if starts(&["[anon_shmem:"]) => MappingKind::Shared,
+        "" => MappingKind::Anonymous,
+        _ if starts(&["[anon:"]) => MappingKind::Anonymous,
+        _ if starts(&["[", "anon_inode:"]) => MappingKind::Special,
+        _ if devices.0.contains(&map.device) => MappingKind::Shared,
+        _ if starts(&["/memfd:", "/SYSV", "/dev/zero"]) => MappingKind::Shared,
+        _ => MappingKind::File,
+    }
+}
+
+impl Found {
+    /// Whether sampling it can tell something that a decision about huge pages needs, and clearing its bits is
+    /// possible: memory of the program's own, at least one region long, that the kernel may back by huge pages.
+    /// Stacks are small and always hot; locked memory and hugetlb pages are refused by the kernel.
+    pub(crate) fn is_candidate(&self) -> bool {
+        let kind =
+            matches!(self.mapping.kind, MappingKind::Heap | MappingKind::Anonymous | MappingKind::Shared);
+        let flags = self.mapping.flags;
+        kind && !flags.locked
+            && !flags.device
+            && self.mapping.range.aligned_interior(HUGE_2M as u64).is_some()
+    }
+
+    /// Bytes that smaps found on transparent huge pages.
+    pub(crate) fn huge_bytes(&self) -> Bytes {
+        self.backing.thp + self.backing.shmem_pmd + self.backing.file_pmd
+    }
+}

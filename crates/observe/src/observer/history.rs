@@ -1,0 +1,93 @@
+//! What earlier samples and zero scans said of the regions of one process.
+
+use crate::tracker::RegionBits;
+use megapage_snapshot::{Accessed, Leaf, Region};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How much a new sample counts in the moving average: HawkEye's released code weighs (6 old + 4 new) / 10
+/// (Panwar et al., ASPLOS 2019).
+pub const NEW_WEIGHT: f32 = 0.4;
+
+/// By the first address of the region.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    accessed: HashMap<u64, Accessed>,
+    zeros: HashMap<u64, u16>,
+}
+
+impl History {
+    /// One region was read at `now`.
+    pub(crate) fn note(&mut self, start: u64, coverage: u16, now: Duration) {
+        let former = self.accessed.get(&start);
+        let fresh = f32::from(coverage);
+        let average = former.map_or(fresh, |former| former.average + NEW_WEIGHT * (fresh - former.average));
+        let last = if coverage > 0 { Some(now) } else { former.and_then(|former| former.last) };
+        self.accessed.insert(start, Accessed { coverage, average, last, sampled: now });
+    }
+
+    #[cfg(test)]
+    fn accessed(&self, start: u64) -> Option<&Accessed> {
+        self.accessed.get(&start)
+    }
+
+    /// The zero scan found so many zero pages in the huge page at `start`.
+    pub(crate) fn note_zeros(&mut self, start: u64, zeros: u16) {
+        self.zeros.insert(start, zeros);
+    }
+
+    /// Fills in what is known of `regions`, and forgets the regions that are no more: one that comes back later is
+    /// another.
+    pub(crate) fn fill(&mut self, regions: &mut [Region]) {
+        let mut accessed = HashMap::with_capacity(self.accessed.len());
+        let mut zeros = HashMap::with_capacity(self.zeros.len());
+        for region in regions {
+            if let Some(known) = self.accessed.remove(&region.start) {
+                region.accessed = Some(known);
+                accessed.insert(region.start, known);
+            }
+            // Zeros are looked for in huge pages; once it is split, base pages may have been freed.
+            if let Some(known) = self.zeros.remove(&region.start).filter(|_| region.leaf == Leaf::Huge2m) {
+                region.zeros = Some(known);
+                zeros.insert(region.start, known);
+            }
+        }
+        self.accessed = accessed;
+        self.zeros = zeros;
+    }
+}
+
+/// How many entries with an accessed bit a region has that was read: 1 where a huge page is.
+pub(crate) fn entries(bits: &RegionBits) -> u64 {
+    if bits.leaf.is_huge() { 1 } else { u64::from(bits.present) }
+}
+
+/// How many of those were accessed; all of them where the tracker cannot tell.
+pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
+    match bits.accessed {
+        None => entries(bits),
+        Some(pages) if bits.leaf.is_huge() => u64::from(pages > 0),
+        Some(pages) => u64::from(pages),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_average_is_hawkeyes_and_recency_is_kept() {
+        let mut history = History::default();
+        let at = Duration::from_secs;
+        history.note(0, 500, at(1));
+        history.note(0, 0, at(31));
+        let accessed = *history.accessed(0).unwrap();
+        // (6 x 500 + 4 x 0) / 10.
+        assert_eq!((accessed.coverage, accessed.average), (0, 300.0));
+        assert_eq!((accessed.last, accessed.sampled), (Some(at(1)), at(31)));
+        history.note(0, 512, at(61));
+        assert!((history.accessed(0).unwrap().average - (0.6 * 300.0 + 0.4 * 512.0)).abs() < 0.01);
+        history.note(1, 0, at(61));
+        assert_eq!(history.accessed(1).unwrap().last, None, "never accessed while observed");
+    }
+}

@@ -1,0 +1,389 @@
+//! What the observer keeps of one process, and the steps of its samples.
+
+use super::Round;
+use super::budget::{Account, Candidate, Terms};
+use super::history::{History, accessed_entries, entries};
+use crate::mappings::Details;
+use crate::process::gone;
+use crate::tracker::{RegionBits, TrackError, Tracker};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_snapshot::{
+    Leaf, MappingKind, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
+};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// After the kernel has refused a sample, it is not asked for another before this time.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a step of a sample needs from outside.
+pub(super) struct Pass<'a> {
+    pub(super) tracker: &'a mut dyn Tracker,
+    pub(super) now: &'a dyn Fn() -> Duration,
+    pub(super) root: &'a KernelRoot,
+}
+
+/// Bits that were cleared.
+#[derive(Debug)]
+struct Cycle {
+    /// The first addresses of its regions, ascending.
+    starts: Vec<u64>,
+    /// The same as ranges.
+    ranges: Vec<VirtRange>,
+    /// How many bits that makes, how many of them were set at the end of the window, and how many so far.
+    entries: u64,
+    in_window: u64,
+    by_now: u64,
+    /// The first addresses of regions that others may share.
+    shared: Vec<u64>,
+    cleared: Duration,
+    read: bool,
+}
+
+/// One process.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) id: ProcessId,
+    pub(super) details: Details,
+    pub(super) history: History,
+    /// Where the last zero scan ended.
+    pub(super) zero_cursor: u64,
+    pub(super) translation: Option<TranslationCost>,
+    /// How it was sampled, as of the last sample.
+    shown: Option<ProcessSampling>,
+    /// Why it cannot be sampled, and when that is tried again.
+    pub(super) refused: Option<(Missed, Duration)>,
+    /// When the next step of sampling is due.
+    pub(super) due: Option<Duration>,
+    account: Option<Account>,
+    window: Duration,
+    cycle: Option<Cycle>,
+    /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address, the
+    /// number of bits that are charged.
+    outstanding: BTreeMap<u64, u64>,
+    resident: Bytes,
+}
+
+impl Target {
+    /// `terms`: of sampling, `None` where there is none; `rate`: processor seconds that it took per second so far.
+    pub(super) fn new(id: ProcessId, terms: Option<Terms>, rate: f64) -> Target {
+        Target {
+            id,
+            details: Details::default(),
+            history: History::default(),
+            zero_cursor: 0,
+            translation: None,
+            shown: None,
+            refused: None,
+            due: None,
+            window: terms.map_or(Duration::ZERO, |terms| terms.window),
+            account: terms.map(|terms| Account::new(terms, rate)),
+            cycle: None,
+            outstanding: BTreeMap::new(),
+            resident: Bytes::ZERO,
+        }
+    }
+
+    /// When a sample that was started must be read; `None` where none is under way.
+    pub(super) fn read_due(&self) -> Option<Duration> {
+        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + self.window)
+    }
+
+    /// See [`Account::hurry`].
+    pub(super) fn hurry(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.hurry();
+        }
+    }
+
+    /// The process has taken `cpu` so far.
+    pub(super) fn earn(&mut self, pass: &Pass<'_>, cpu: Duration) {
+        if let Some(account) = &mut self.account {
+            account.earn((pass.now)(), cpu);
+        }
+    }
+
+    /// Completes the sample that is under way, if its window is over. An error is of a process that has ended.
+    pub(super) fn read_if_due(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), Missed> {
+        match self.read_due() {
+            Some(due) if (pass.now)() >= due => {}
+            _ => return Ok(()),
+        }
+        let result = self.read_sample(pass, targets);
+        self.unless_refused((pass.now)(), result)
+    }
+
+    fn read_sample(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), TrackError> {
+        let (found, shared) = self.settle(pass, targets)?;
+        let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
+        let end = (pass.now)();
+        for bits in found.iter().filter(|bits| cycle.starts.binary_search(&bits.start).is_ok()) {
+            if let Some(pages) = bits.accessed {
+                self.history.note(bits.start, pages, end);
+            }
+        }
+        cycle.read = true;
+        self.shown = Some(ProcessSampling {
+            window: end.saturating_sub(cycle.cleared),
+            period: Some(account.period()),
+            sampled: end,
+            ranges: cycle.ranges.len(),
+            bytes: cycle.ranges.iter().map(|range| range.len()).sum(),
+            shared,
+            cost: account.spent(),
+            slowdown: account.slowdown(),
+            samples: self.shown.as_ref().map_or(0, |shown| shown.samples) + 1,
+        });
+        Ok(())
+    }
+
+    /// Reads everything that was cleared and not accessed whole yet, and charges what is new. The first time after a
+    /// clearing what others share is left out of what was read; how much that was is the second answer.
+    fn settle(
+        &mut self,
+        pass: &mut Pass<'_>,
+        targets: usize,
+    ) -> Result<(Vec<RegionBits>, Bytes), TrackError> {
+        let (Some(cycle), Some(account)) = (&mut self.cycle, &mut self.account) else {
+            return Ok((Vec::new(), Bytes::ZERO));
+        };
+        let begin = (pass.now)();
+        let whole = pass.tracker.clears_whole();
+        let starts: Vec<u64> = self.outstanding.keys().copied().collect();
+        let ranges = if whole { cycle.ranges.clone() } else { merge(&starts) };
+        let mut found = pass.tracker.read(self.id.pid, &ranges)?;
+        let read: Vec<u64> = found.iter().map(accessed_entries).collect();
+        let mut shared = Bytes::ZERO;
+        if !cycle.read {
+            shared = leave_out_shared(pass.root, self.id, &mut found, &cycle.shared)?;
+        }
+        let (mut fresh, mut still) = (0, BTreeMap::new());
+        for (bits, read) in found.iter().zip(read) {
+            let Some(charged) = self.outstanding.get(&bits.start) else { continue };
+            let is_shared = !cycle.read && cycle.shared.binary_search(&bits.start).is_ok();
+            // A page that others share kept its bit: nothing was cleared, and nothing costs anything.
+            let counted = if is_shared && bits.accessed.is_none() { 0 } else { accessed_entries(bits) };
+            let new = if is_shared { counted } else { read.saturating_sub(*charged) };
+            fresh += new;
+            if cycle.starts.binary_search(&bits.start).is_ok() {
+                cycle.by_now += new;
+            }
+            if read < entries(bits) {
+                still.insert(bits.start, read.max(*charged));
+            }
+        }
+        self.outstanding = still;
+        if whole {
+            fresh = if cycle.read { 0 } else { self.resident.0 / BASE_PAGE as u64 };
+            cycle.by_now += fresh;
+        }
+        if !cycle.read {
+            cycle.in_window = cycle.by_now;
+        }
+        account.charge(fresh);
+        account.learn(cycle.entries, cycle.in_window, cycle.by_now);
+        let end = (pass.now)();
+        account.worked(end, end.saturating_sub(begin), targets);
+        Ok((found, shared))
+    }
+
+    /// How it was sampled, with what that has cost by now.
+    pub(super) fn shown(&self) -> Option<ProcessSampling> {
+        let mut shown = self.shown.clone()?;
+        if let Some(account) = &self.account {
+            shown.period = Some(account.period());
+            shown.cost = account.spent();
+            shown.slowdown = account.slowdown();
+        }
+        Some(shown)
+    }
+
+    /// Starts a sample if none is under way and the account allows it. `candidates` says it for each mapping.
+    pub(super) fn start_if_due(
+        &mut self,
+        pass: &mut Pass<'_>,
+        process: &Process,
+        candidates: &[bool],
+        shares: bool,
+        round: &Round,
+    ) -> Result<(), Missed> {
+        self.resident = process.rss;
+        if let Some(due) = self.read_due() {
+            self.due = Some(due);
+            return Ok(());
+        }
+        let now = (pass.now)();
+        if self.refused.as_ref().is_some_and(|(_, until)| now < *until) {
+            return Ok(());
+        }
+        let regions: Vec<&Region> =
+            process.regions.iter().filter(|region| is_candidate(region, candidates)).collect();
+        let list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
+        self.due = None;
+        let Some(account) = &self.account else { return Ok(()) };
+        if round.start && account.may_start(now, &list) {
+            let shared = |region: &&&Region| shares || maps_shared(process, region);
+            let shared = match pass.tracker.leaves_shared() {
+                true => regions.iter().filter(shared).map(|region| region.start).collect(),
+                false => Vec::new(),
+            };
+            let result = self.start(pass, &list, shared, round.targets);
+            self.unless_refused(now, result)?;
+        }
+        self.due = match (self.read_due(), &self.account) {
+            (Some(due), _) => Some(due),
+            (None, Some(account)) if !list.is_empty() && self.refused.is_none() => {
+                let now = (pass.now)();
+                Some(now + account.wait(now, &list))
+            }
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// Charges what was accessed since the window, and clears again if that leaves enough.
+    fn start(
+        &mut self,
+        pass: &mut Pass<'_>,
+        list: &[Candidate],
+        shared: Vec<u64>,
+        targets: usize,
+    ) -> Result<(), TrackError> {
+        if self.cycle.is_some() {
+            self.settle(pass, targets)?;
+        }
+        let Some(account) = &mut self.account else { return Ok(()) };
+        if !account.can_pay((pass.now)(), list) {
+            return Ok(());
+        }
+        let starts = match pass.tracker.clears_whole() {
+            true => list.iter().map(|candidate| candidate.start).collect(),
+            false => account.plan(list),
+        };
+        let ranges = merge(&starts);
+        let entries = list
+            .iter()
+            .filter(|candidate| starts.binary_search(&candidate.start).is_ok())
+            .map(|candidate| u64::from(candidate.entries))
+            .sum();
+        // From the start of the clearing: a page may be accessed as soon as it was cleared.
+        let cleared = (pass.now)();
+        pass.tracker.clear(self.id.pid, &ranges)?;
+        let end = (pass.now)();
+        account.cleared(end);
+        account.worked(end, end.saturating_sub(cleared), targets);
+        self.outstanding.extend(starts.iter().map(|start| (*start, 0)));
+        let (in_window, by_now, read) = (0, 0, false);
+        self.cycle = Some(Cycle { starts, ranges, entries, in_window, by_now, shared, cleared, read });
+        Ok(())
+    }
+
+    /// A process that has ended is the caller's matter; any other failure ends sampling for a while, but not
+    /// the observation.
+    fn unless_refused(&mut self, now: Duration, result: Result<(), TrackError>) -> Result<(), Missed> {
+        let pid = self.id.pid;
+        match result {
+            Ok(()) => {
+                self.refused = None;
+                Ok(())
+            }
+            Err(error) if error.why() == MissedWhy::Gone => Err(gone(pid)),
+            Err(error) => {
+                self.cycle = None;
+                self.outstanding.clear();
+                self.due = None;
+                let what = format!("process {pid} is not sampled: {error}");
+                self.refused = Some((Missed { pid, why: error.why(), what }, now + REFUSED_PAUSE));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_candidate(region: &Region, candidates: &[bool]) -> bool {
+    region.whole
+        && region.present > 0
+        && matches!(region.leaf, Leaf::Base | Leaf::Huge2m)
+        && candidates.get(region.mapping as usize) == Some(&true)
+}
+
+fn candidate(region: &Region) -> Candidate {
+    let accessed = region.accessed.map(|accessed| {
+        let pages = accessed.average.max(f32::from(accessed.coverage));
+        (if region.leaf.is_huge() { pages.min(1.0) } else { pages }, accessed.sampled)
+    });
+    let entries = if region.leaf.is_huge() { 1 } else { region.present };
+    Candidate { start: region.start, entries, last: accessed }
+}
+
+/// Whether a region's mapping may share pages with others without a fork.
+fn maps_shared(process: &Process, region: &Region) -> bool {
+    let mapping = process.mappings.get(region.mapping as usize);
+    mapping.is_none_or(|mapping| mapping.kind == MappingKind::Shared || mapping.flags.mergeable)
+}
+
+/// Takes what other processes map, too, out of what was read of the regions in `shared` (ascending), and says how
+/// much of the present memory that was. A region of which nothing is left was not sampled.
+fn leave_out_shared(
+    root: &KernelRoot,
+    id: ProcessId,
+    found: &mut [RegionBits],
+    shared: &[u64],
+) -> Result<Bytes, TrackError> {
+    let mut left_out = 0;
+    if shared.is_empty() {
+        return Ok(Bytes::ZERO);
+    }
+    let pagemap = Pagemap::open(root, id.pid)?;
+    for region in found.iter_mut().filter(|region| shared.binary_search(&region.start).is_ok()) {
+        let Some(range) = VirtRange::new(region.start, region.start + HUGE_2M as u64) else { continue };
+        let list = pagemap.entries(range)?;
+        let (mut exclusive, mut accessed, mut others) = (0u16, 0u16, 0u64);
+        for (page, entry) in list.iter().enumerate().filter(|(_, entry)| entry.is_present()) {
+            let set = region.bits.is_some_and(|bits| bits[page / 64] >> (page % 64) & 1 != 0);
+            if entry.is_exclusive() {
+                exclusive += 1;
+                accessed += u16::from(set);
+            } else {
+                others += 1;
+            }
+        }
+        // Pages of zeros are nobody's own, and are not sampled anyway.
+        let others = others.saturating_sub(u64::from(region.zero_page));
+        if others > 0 {
+            left_out += others;
+            let known = exclusive > 0 && region.bits.is_some();
+            region.accessed = region.accessed.filter(|_| known).map(|_| accessed);
+        }
+    }
+    Ok(Bytes(left_out * BASE_PAGE as u64))
+}
+
+/// Regions, given by ascending first addresses, as ranges.
+fn merge(starts: &[u64]) -> Vec<VirtRange> {
+    let mut ranges: Vec<VirtRange> = Vec::new();
+    for start in starts {
+        let end = start + HUGE_2M as u64;
+        let joined = ranges.last().filter(|last| last.end() == *start).map_or(*start, |last| last.start());
+        if joined != *start {
+            ranges.pop();
+        }
+        ranges.extend(VirtRange::new(joined, end));
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_joined_to_ranges() {
+        let huge = HUGE_2M as u64;
+        let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
+        assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
+        assert!(merge(&[]).is_empty());
+    }
+}

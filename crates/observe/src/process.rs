@@ -1,0 +1,156 @@
+//! One process: what it is, what it has mapped, and what its memory is backed by.
+
+use crate::mappings::{Details, Found, MemoryDevices, mappings};
+use crate::regions::{look_up_folios, regions};
+use megapage_kernel::kpageflags::FrameFlags;
+use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
+use megapage_kernel::{KernelError, KernelRoot, effective_uid};
+use megapage_snapshot::{Missed, MissedWhy, Process, ProcessId};
+use megapage_units::Pid;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+/// Threads whose children are looked up, for [`Process::sharing_children`]: one file each.
+const MOST_THREADS: usize = 64;
+
+/// What reading any process needs.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) root: KernelRoot,
+    pub(crate) devices: MemoryDevices,
+    /// Set where the orders of folios are wanted and can be had.
+    pub(crate) flags: Option<FrameFlags>,
+}
+
+/// A process, and what a snapshot does not keep of it.
+pub(crate) struct ReadProcess {
+    pub(crate) process: Process,
+    /// For each of its mappings, whether its regions may be sampled.
+    pub(crate) candidates: Vec<bool>,
+    /// Whether a parent or a child may share its memory since a fork(2).
+    pub(crate) shares: bool,
+}
+
+/// Which process has this number now.
+pub(crate) fn identify(root: &KernelRoot, pid: Pid) -> Result<(ProcessId, Stat), Missed> {
+    let stat = read_stat(root, pid).map_err(|error| missed(pid, "", &error))?;
+    if stat.is_zombie() {
+        return Err(gone(pid));
+    }
+    if stat.is_kernel_thread {
+        let what = format!("process {pid} ({}) is a kernel thread: it has no memory of its own", stat.name);
+        return Err(Missed { pid, why: MissedWhy::Failed, what });
+    }
+    Ok((ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }, stat))
+}
+
+/// The entry for a process that has ended.
+pub(crate) fn gone(pid: Pid) -> Missed {
+    Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }
+}
+
+/// The entry for a process whose file could not be read. `name` may be empty.
+pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
+    let who = if name.is_empty() { format!("process {pid}") } else { format!("process {pid} ({name})") };
+    match error {
+        error if error.is_gone() => gone(pid),
+        KernelError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => Missed {
+            pid,
+            why: MissedWhy::Denied,
+            what: format!("{who} is denied to us: {error}; {}", remedy(effective_uid() == 0)),
+        },
+        error => Missed { pid, why: MissedWhy::Failed, what: format!("{who} cannot be read: {error}") },
+    }
+}
+
+/// What helps against a denial (ptrace(2), "Ptrace access mode checking").
+fn remedy(root: bool) -> &'static str {
+    match root {
+        false => "run megapage as its user or as root",
+        true => {
+            "it has capabilities that megapage lacks, or another user namespace: that takes CAP_SYS_PTRACE, or to be \
+             run outside the container"
+        }
+    }
+}
+
+impl Reader {
+    /// Reads the process `id`, whose stat is `stat`. Whether it is still that process is for the caller to ask
+    /// afterwards. `now` is a clock of any origin.
+    pub(crate) fn read(
+        &mut self,
+        id: ProcessId,
+        stat: &Stat,
+        details: &mut Details,
+        now: &dyn Fn() -> Duration,
+    ) -> Result<ReadProcess, KernelError> {
+        let (root, pid) = (&self.root, id.pid);
+        let status = read_status(root, pid)?;
+        let found = mappings(root, pid, &self.devices, details, now)?;
+        let (mut regions, backing) = regions(root, pid, &found)?;
+        if let Some(flags) = &self.flags {
+            match look_up_folios(root, pid, flags, &mut regions) {
+                // Without CAP_SYS_ADMIN here, there is none for the next process either.
+                Err(error) if is_denied(&error) => self.flags = None,
+                other => other?,
+            }
+        }
+        let sharing_children = self.sharing_children(id)?;
+        let parent = read_stat(root, stat.parent).ok();
+        let shares_with_parent =
+            parent.is_some_and(|parent| parent.start_stack == id.start_stack && id.start_stack != 0);
+        Ok(ReadProcess {
+            candidates: found.iter().map(Found::is_candidate).collect(),
+            shares: shares_with_parent || sharing_children.is_none_or(|count| count > 0),
+            process: Process {
+                id,
+                parent: stat.parent,
+                name: stat.name.clone(),
+                uid: status.uids[0],
+                // Gone with the process, or hidden: neither is worth failing for.
+                cgroup: read_cgroup(root, pid).unwrap_or_default(),
+                threads: status.threads,
+                cpu: stat.cpu,
+                rss: status.rss,
+                rss_anonymous: status.rss_anonymous,
+                swap: status.swap,
+                page_tables: status.page_tables,
+                backing,
+                thp_disabled: status.thp_enabled == Some(false),
+                mappings: found.into_iter().map(|found| found.mapping).collect(),
+                regions,
+                sharing_children,
+                translation: None,
+                sampling: None,
+            },
+        })
+    }
+
+    /// Children with the stack of their parent: they were forked and have not executed a program.
+    fn sharing_children(&self, id: ProcessId) -> Result<Option<u32>, KernelError> {
+        if id.start_stack == 0 {
+            return Ok(None);
+        }
+        let Some(children) = read_children(&self.root, id.pid, MOST_THREADS)? else { return Ok(None) };
+        let shares = |child: &Pid| {
+            let stat = read_stat(&self.root, *child);
+            stat.is_ok_and(|stat| stat.start_stack == id.start_stack && !stat.is_zombie())
+        };
+        Ok(Some(children.iter().filter(|child| shares(child)).count() as u32))
+    }
+}
+
+fn is_denied(error: &KernelError) -> bool {
+    matches!(error, KernelError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_told_to_become_root() {
+        assert!(remedy(false).ends_with("as its user or as root"));
+        assert!(!remedy(true).contains("root") && remedy(true).contains("CAP_SYS_PTRACE"));
+    }
+}

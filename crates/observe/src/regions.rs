@@ -1,0 +1,196 @@
+//! The regions of a process: what is present, and on what.
+
+use crate::mappings::Found;
+use megapage_kernel::kpageflags::FrameFlags;
+use megapage_kernel::pagemap::{self, Entry, Pagemap};
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_snapshot::{BackingBytes, Leaf, MappingKind, PAGES, Region};
+use megapage_units::{Bytes, PageSize, Pid, VirtRange};
+use std::collections::HashMap;
+
+/// Orders that [`Region::folios`] tells apart: 0 to 9.
+const ORDERS: usize = 10;
+/// The most regions of which one snapshot looks the folios up: 8 GiB.
+const MOST_FOLIO_REGIONS: usize = 4096;
+
+/// The regions of `pid` that hold something, ascending, and what all its present memory is backed by.
+/// Special mappings (vdso, devices) are left out: their pages are not the process's.
+pub(crate) fn regions(
+    root: &KernelRoot,
+    pid: Pid,
+    mappings: &[Found],
+) -> Result<(Vec<Region>, BackingBytes), KernelError> {
+    let mut pagemap = Pagemap::open(root, pid)?;
+    let held = pagemap.held(&occupied(mappings))?;
+    let mut backing = BackingBytes::default();
+    let mut next = 0;
+    let mut regions: Vec<Region> = held
+        .iter()
+        .map(|held| {
+            // Mappings that end before this region hold nothing of a later one.
+            while mappings.get(next).is_some_and(|one| one.mapping.range.end() <= held.range.start()) {
+                next += 1;
+            }
+            region(held, next, mappings)
+        })
+        .collect();
+    if held.iter().any(|held| held.huge.is_none()) {
+        infer_huge(&mut regions, mappings);
+    }
+    for region in &regions {
+        let kind = mappings.get(region.mapping as usize).map(|found| found.mapping.kind);
+        add(&mut backing, region, kind);
+    }
+    Ok((regions, backing))
+}
+
+/// What the process has mapped, without special mappings: neighbours in one range.
+fn occupied(mappings: &[Found]) -> Vec<VirtRange> {
+    let mut ranges: Vec<VirtRange> = Vec::new();
+    for found in mappings.iter().filter(|found| found.mapping.kind != MappingKind::Special) {
+        let range = found.mapping.range;
+        match ranges.last_mut() {
+            Some(last) if last.end() == range.start() => {
+                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
+            }
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// `first`: the first mapping that ends beyond the region's start.
+fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
+    let overlap = |found: &Found| found.mapping.range.intersection(held.range).map(|part| part.len());
+    // The first of equals, so that the choice is stable.
+    let (mapping, share) = mappings[first.min(mappings.len())..]
+        .iter()
+        .enumerate()
+        .map_while(|(index, found)| Some((first + index, overlap(found)?)))
+        .reduce(|best, next| if next.1 > best.1 { next } else { best })
+        .unwrap_or((first, Bytes::ZERO));
+    let leaf = match (held.huge, mappings.get(mapping)) {
+        (Some(true), Some(found)) if found.mapping.kind == MappingKind::Hugetlb => {
+            if found.page_size >= PageSize::HUGE_1G { Leaf::Hugetlb1g } else { Leaf::Hugetlb2m }
+        }
+        (Some(true), _) => Leaf::Huge2m,
+        _ => Leaf::Base,
+    };
+    Region {
+        start: held.range.start(),
+        mapping: mapping as u32,
+        whole: share == held.range.len(),
+        present: held.present.min(PAGES),
+        zero_page: held.zero_page.min(PAGES),
+        swapped: held.swapped.min(PAGES),
+        leaf,
+        folios: None,
+        zeros: None,
+        accessed: None,
+        profile: None,
+    }
+}
+
+/// Before Linux 6.7 the page map does not tell huge pages: where smaps has counted as many of them in a mapping as it
+/// has full regions, those are the huge ones. Otherwise they stay [`Leaf::Base`]: rather too few than wrong.
+fn infer_huge(regions: &mut [Region], mappings: &[Found]) {
+    let full = |region: &Region| region.whole && region.present == PAGES;
+    let mut counts: HashMap<u32, u64> = HashMap::new();
+    for region in regions.iter().filter(|region| full(region)) {
+        *counts.entry(region.mapping).or_default() += 1;
+    }
+    for region in regions.iter_mut().filter(|region| full(region)) {
+        let Some(found) = mappings.get(region.mapping as usize) else { continue };
+        let bytes = PageSize::HUGE_2M.bytes() * counts.get(&region.mapping).copied().unwrap_or(0);
+        region.leaf = match found.mapping.kind {
+            MappingKind::Hugetlb if found.page_size >= PageSize::HUGE_1G => Leaf::Hugetlb1g,
+            MappingKind::Hugetlb => Leaf::Hugetlb2m,
+            _ if found.huge_bytes() == bytes => Leaf::Huge2m,
+            _ => Leaf::Base,
+        };
+    }
+}
+
+fn add(backing: &mut BackingBytes, region: &Region, kind: Option<MappingKind>) {
+    let field = match (region.leaf, kind) {
+        (Leaf::Hugetlb1g, _) => &mut backing.hugetlb_1g,
+        (Leaf::Hugetlb2m, _) => &mut backing.hugetlb_2m,
+        (Leaf::Base, Some(MappingKind::Hugetlb)) => &mut backing.hugetlb_other,
+        (Leaf::Base, _) => &mut backing.base,
+        (Leaf::Huge2m, Some(MappingKind::Shared)) => &mut backing.shmem_pmd,
+        (Leaf::Huge2m, Some(MappingKind::File)) => &mut backing.file_pmd,
+        (Leaf::Huge2m, _) => &mut backing.thp,
+    };
+    *field += region.present_bytes();
+}
+
+/// Looks up on what folios the base pages of `regions` lie, of the first [`MOST_FOLIO_REGIONS`] that are not huge.
+/// Where the kernel refuses the numbers of page frames (CAP_SYS_ADMIN), nothing is filled in.
+pub(crate) fn look_up_folios(
+    root: &KernelRoot,
+    pid: Pid,
+    flags: &FrameFlags,
+    regions: &mut [Region],
+) -> Result<(), KernelError> {
+    let pagemap = Pagemap::open(root, pid)?;
+    let mut asked = 0;
+    for region in regions {
+        if region.leaf.is_huge() {
+            let mut orders = [0; ORDERS];
+            orders[ORDERS - 1] = region.present;
+            region.folios = Some(orders);
+        } else if asked < MOST_FOLIO_REGIONS {
+            asked += 1;
+            region.folios = folios(flags, &pagemap.entries(region.range())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Present pages by the order of their folio; `None` where a page's frame is not told.
+fn folios(flags: &FrameFlags, entries: &[Entry]) -> Result<Option<[u16; ORDERS]>, KernelError> {
+    let mut orders = [0; ORDERS];
+    let mut present = entries.iter().filter(|entry| entry.is_present()).peekable();
+    while let Some(entry) = present.next() {
+        let Some(first) = entry.frame() else { return Ok(None) };
+        let mut count = 1;
+        while present.next_if(|next| next.frame() == Some(first + count)).is_some() {
+            count += 1;
+        }
+        count_run(flags, first, count as usize, &mut orders)?;
+    }
+    Ok(Some(orders))
+}
+
+/// Counts `count` frames that follow each other.
+fn count_run(
+    flags: &FrameFlags,
+    first: u64,
+    count: usize,
+    orders: &mut [u16; ORDERS],
+) -> Result<(), KernelError> {
+    // One more tells whether the last folio goes on beyond what is mapped.
+    let run = flags.read(first, count + 1)?;
+    let mut at = 0;
+    while at < count {
+        let tails = run[at + 1..].iter().take_while(|next| next.is_tail()).count();
+        let frame = first + at as u64;
+        let (order, pages) = match run[at] {
+            page if page.is_zero_page() => {
+                at += 1;
+                continue;
+            }
+            page if page.is_head() && at + tails < count => ((1 + tails).ilog2(), 1 + tails),
+            // A part of a folio is mapped.
+            page if page.is_head() || page.is_tail() => {
+                let (head, order) = flags.folio(frame)?;
+                let rest = (head + (1 << order)).saturating_sub(frame).max(1);
+                (order, count.min(at + rest as usize) - at)
+            }
+            _ => (0, 1),
+        };
+        orders[(order as usize).min(ORDERS - 1)] += pages as u16;
+        at += pages;
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Trackers: ways to learn which base pages of a process were accessed.
+//!
+//! All have one shape: *clear* the accessed bits of some ranges, wait, *read* them. [`select`](fn@select) tries
+//! them best first, each against a child whose accesses are known, and keeps the first that tells the truth.
+
+mod bpf;
+pub mod damon_physical;
+pub mod damon_virtual;
+pub mod idle_pages;
+pub mod pagemap;
+mod select;
+pub mod self_test;
+pub mod smaps;
+mod usage;
+
+pub use bpf::BpfTracker;
+pub use select::{SelectError, Selected, select};
+
+use megapage_kernel::KernelError;
+use megapage_snapshot::{Leaf, MachineAccess, MissedWhy, PAGES, TrackerKind};
+use megapage_units::{Pid, VirtRange};
+use thiserror::Error;
+
+/// One bit for each base page of a region: bit `n % 64` of word `n / 64` is page `n`.
+pub type PageBits = [u64; PAGES as usize / 64];
+
+/// What a tracker read of one region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionBits {
+    /// The first address, a multiple of 2 MiB.
+    pub start: u64,
+    /// What maps the region.
+    pub leaf: Leaf,
+    /// Present base pages, 0 to 512; the shared page of zeros does not count.
+    pub present: u16,
+    /// Base pages that map the shared page of zeros.
+    pub zero_page: u16,
+    /// Base pages that are swapped out or migrating.
+    pub swapped: u16,
+    /// Base pages accessed since the last clearing of this region, 0 to 512: 0 or 512 where `leaf` is huge. `None` where this
+    /// tracker cannot tell for a region.
+    pub accessed: Option<u16>,
+    /// Which pages they are; `None` where the tracker only counts. All ones or all zeros where `leaf` is huge.
+    pub bits: Option<PageBits>,
+}
+
+/// Why a tracker could not clear or read.
+#[derive(Debug, Error)]
+pub enum TrackError {
+    /// The process has ended, or has replaced its address space: normal.
+    #[error("process {0} has ended")]
+    Gone(Pid),
+    /// The kernel refuses to show or touch this process. The text names the right that lacks.
+    #[error("process {pid} is denied to us: {what}")]
+    Denied {
+        /// Which.
+        pid: Pid,
+        /// The missing right, and how to get it.
+        what: String,
+    },
+    /// Anything else, one line.
+    #[error("{0}")]
+    Failed(String),
+    /// A kernel file.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+impl TrackError {
+    /// The class under which a snapshot lists the process as missed.
+    pub fn why(&self) -> MissedWhy {
+        match self {
+            TrackError::Gone(_) => MissedWhy::Gone,
+            TrackError::Denied { .. } => MissedWhy::Denied,
+            TrackError::Kernel(error) if error.is_gone() => MissedWhy::Gone,
+            TrackError::Failed(_) | TrackError::Kernel(_) => MissedWhy::Failed,
+        }
+    }
+}
+
+/// A way to learn which pages were accessed. Between [`clear`](Tracker::clear) and [`read`](Tracker::read) the
+/// caller waits; a tracker never sleeps.
+pub trait Tracker: Send {
+    /// Which.
+    fn kind(&self) -> TrackerKind;
+
+    /// What it cannot give, one sentence each, for the user.
+    fn lacks(&self) -> &'static [&'static str];
+
+    /// Whether [`clear`](Tracker::clear) leaves out pages that other processes map, too: memory shared by fork(2) or
+    /// merged by KSM. What [`read`](Tracker::read) says of those is old; the observer leaves them out.
+    fn leaves_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether [`clear`](Tracker::clear) clears the whole process whatever the ranges: the budget then counts
+    /// everything that is resident.
+    fn clears_whole(&self) -> bool {
+        false
+    }
+
+    /// What the machine as a whole accessed, where that is all that the tracker can tell, and it can tell it now. Asking
+    /// starts the count.
+    fn machine_access(&mut self) -> Option<MachineAccess> {
+        None
+    }
+
+    /// Clears the accessed bits of `ranges` of `pid`: sorted, disjoint, whole regions. Never splits a page that a
+    /// huge entry maps: a tracker whose way of clearing would, leaves out what it cannot clear whole. Pages are as much the
+    /// target's as before: nothing is lost, written back or moved.
+    fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError>;
+
+    /// Reads `ranges` (sorted, disjoint, whole regions): one entry, ascending, for each region that holds anything.
+    fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError>;
+}

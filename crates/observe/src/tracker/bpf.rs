@@ -1,0 +1,203 @@
+//! The preferred tracker: a BPF program reads the page tables, madvise(MADV_COLD) clears the bits.
+
+mod clear;
+
+use super::{PageBits, RegionBits, TrackError, Tracker};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::lru::LruDrain;
+use megapage_kernel::page_tables::{
+    AddressSpace, EntrySize, OpenError, PageTables, TableMapping, TableRegion, WalkError,
+};
+use megapage_snapshot::{Leaf, TrackerKind};
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::collections::BTreeMap;
+
+/// Processes whose last clearing is remembered. Past that, the one with the lowest pid is forgotten, so that its
+/// next reading tells nothing of accesses.
+const MOST_PROCESSES: usize = 4096;
+/// Tries to look a mapping up while its process changes its address space.
+const MOST_LOOKUPS: usize = 3;
+
+/// Reads by BPF, clears by MADV_COLD.
+#[derive(Debug)]
+pub struct BpfTracker {
+    root: KernelRoot,
+    tables: PageTables,
+    drain: LruDrain,
+    cleared: BTreeMap<Pid, Cleared>,
+}
+
+/// What the clearings of a process reached: the bits of each region count from its own last one.
+#[derive(Debug)]
+struct Cleared {
+    space: AddressSpace,
+    /// Sorted, disjoint, whole regions.
+    ranges: Vec<VirtRange>,
+}
+
+impl Cleared {
+    /// Adds what `former` reached, but for what was to be cleared again (`asked`, sorted and disjoint).
+    fn add(&mut self, former: &Cleared, asked: &[VirtRange]) {
+        let is_asked = |start: u64| {
+            let index = asked.partition_point(|range| range.end() <= start);
+            asked.get(index).is_some_and(|range| range.start() <= start)
+        };
+        let kept = former.ranges.iter().copied().flat_map(regions).filter(|start| !is_asked(*start));
+        let mut starts: Vec<u64> = self.ranges.iter().copied().flat_map(regions).chain(kept).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        self.ranges.clear();
+        for start in starts {
+            let first = match self.ranges.pop_if(|last| last.end() == start) {
+                Some(last) => last.start(),
+                None => start,
+            };
+            self.ranges.extend(VirtRange::new(first, start + HUGE_2M as u64));
+        }
+    }
+
+    fn reached(&self, start: u64) -> bool {
+        let index = self.ranges.partition_point(|range| range.end() <= start);
+        self.ranges.get(index).is_some_and(|range| range.start() <= start)
+    }
+}
+
+impl BpfTracker {
+    /// Loads the program into the kernel.
+    pub fn open(root: &KernelRoot) -> Result<BpfTracker, OpenError> {
+        Ok(BpfTracker {
+            root: root.clone(),
+            tables: PageTables::open(root)?,
+            drain: LruDrain::new()?,
+            cleared: BTreeMap::new(),
+        })
+    }
+
+    /// Walks the tables, and forgets the process where it has another address space than was cleared.
+    fn walk(
+        &mut self,
+        pid: Pid,
+        ranges: &[VirtRange],
+        each: impl FnMut(TableRegion),
+    ) -> Result<AddressSpace, TrackError> {
+        let walked = self.tables.walk(pid, ranges, each).map_err(|error| walk_error(pid, error));
+        let known = self.cleared.get(&pid).map(|cleared| cleared.space);
+        match (walked, known) {
+            (Ok(space), Some(known)) if space != known => {
+                self.cleared.remove(&pid);
+                Err(TrackError::Gone(pid))
+            }
+            (Err(error @ TrackError::Gone(_)), _) => {
+                self.cleared.remove(&pid);
+                Err(error)
+            }
+            (walked, _) => walked,
+        }
+    }
+
+    /// Whether hugetlb pages back `address`; `None` where nobody can tell, because the mapping has gone or its
+    /// process does not stop changing it. `last` is the mapping that was found last.
+    fn is_hugetlb(
+        &mut self,
+        pid: Pid,
+        address: u64,
+        last: &mut Option<TableMapping>,
+    ) -> Result<Option<bool>, TrackError> {
+        for _ in 0..MOST_LOOKUPS {
+            if let Some(mapping) = last
+                && (mapping.range.start()..mapping.range.end()).contains(&address)
+            {
+                return Ok(Some(mapping.hugetlb));
+            }
+            match self.tables.mapping(pid, address) {
+                Ok(None) => return Ok(None),
+                Ok(found) => *last = found,
+                Err(WalkError::Gone) => return Err(TrackError::Gone(pid)),
+                // EBUSY.
+                Err(WalkError::Io(_)) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Tracker for BpfTracker {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::Bpf
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "Locked and hugetlb memory cannot be cleared: its accesses are unknown.",
+            "Clearing splits large folios that are mapped in part only, or across a region's edge; none of those is \
+             mapped huge.",
+            "Clearing makes pages the first to be reclaimed until they are accessed again.",
+            "Where others clear accessed bits, too (DAMON, the kernel's own reclaim), a few accesses are missed.",
+        ]
+    }
+
+    fn leaves_shared(&self) -> bool {
+        true
+    }
+
+    fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
+        // Where this one fails, nobody knows what it reached: then earlier ones do not count either.
+        let former = self.cleared.remove(&pid);
+        let mut cleared = self.clear_ranges(pid, ranges)?;
+        if let Some(former) = former.filter(|former| former.space == cleared.space) {
+            cleared.add(&former, ranges);
+        }
+        if self.cleared.len() >= MOST_PROCESSES {
+            self.cleared.pop_first();
+        }
+        self.cleared.insert(pid, cleared);
+        Ok(())
+    }
+
+    fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
+        let mut walked = Vec::new();
+        self.walk(pid, ranges, |region| walked.push(region))?;
+        let mut last = None;
+        let mut read = Vec::with_capacity(walked.len());
+        for region in walked {
+            let reached = self.cleared.get(&pid).is_some_and(|cleared| cleared.reached(region.start));
+            let leaf = match region.size {
+                EntrySize::Base => Leaf::Base,
+                EntrySize::Huge1g => Leaf::Hugetlb1g,
+                // MADV_COLD refuses hugetlb.
+                EntrySize::Huge2m if reached => Leaf::Huge2m,
+                EntrySize::Huge2m => match self.is_hugetlb(pid, region.start, &mut last)? {
+                    Some(true) => Leaf::Hugetlb2m,
+                    Some(false) => Leaf::Huge2m,
+                    None => continue,
+                },
+            };
+            let contents = region.contents;
+            let accessed: PageBits = contents.accessed;
+            read.push(RegionBits {
+                start: region.start,
+                leaf,
+                present: contents.present,
+                zero_page: contents.zero_page,
+                swapped: contents.swapped,
+                accessed: reached.then(|| accessed.iter().map(|word| word.count_ones() as u16).sum()),
+                bits: reached.then_some(accessed),
+            });
+        }
+        Ok(read)
+    }
+}
+
+fn walk_error(pid: Pid, error: WalkError) -> TrackError {
+    match error {
+        WalkError::Gone => TrackError::Gone(pid),
+        WalkError::Io(source) => {
+            TrackError::Failed(format!("process {pid}: the page tables cannot be read: {source}"))
+        }
+    }
+}
+
+/// The whole regions in `range`.
+fn regions(range: VirtRange) -> impl Iterator<Item = u64> {
+    (range.start()..range.end()).step_by(HUGE_2M)
+}

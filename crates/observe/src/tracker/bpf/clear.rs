@@ -1,0 +1,195 @@
+//! Clearing accessed bits with MADV_COLD.
+
+use super::{BpfTracker, Cleared, regions, walk_error};
+use crate::tracker::TrackError;
+use megapage_kernel::{KernelError, maps, process_madvise, spawn};
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Memory in one call. The kernel holds the target's mmap lock (for reading) through a call, 1 ms for this much on
+/// base pages, and flushes its TLB at the end.
+const CALL_BYTES: u64 = 64 << 20;
+
+impl BpfTracker {
+    /// Clears what can be cleared of `ranges`.
+    pub(super) fn clear_ranges(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Cleared, TrackError> {
+        // The descriptor first: from then on it is this process or none, whoever has its pid later.
+        let pidfd = spawn::open_pidfd(pid).map_err(|source| call_error(pid, source))?;
+        let space = self.tables.address_space(pid).map_err(|error| walk_error(pid, error))?;
+        let mappings = maps::read_maps(&self.root, pid).map_err(|source| maps_error(pid, source))?;
+        let mut whole = clip(ranges, mappings.iter().map(|mapping| mapping.range));
+        // Pages still on their way to the LRU lists would keep their bits: up to some dozens for each processor.
+        // Where the kernel cannot bring them there, that many are overcounted.
+        let _ = self.drain.drain();
+        let mut refused = Vec::new();
+        for batch in batches(&whole) {
+            cold(pidfd.as_fd(), &batch, &mut refused).map_err(|source| call_error(pid, source))?;
+        }
+        subtract(&mut whole, &refused);
+        Ok(Cleared { space, ranges: whole })
+    }
+}
+
+/// The regions of `ranges` that lie in one of `mappings` whole. Others may hold a large folio that lies in two
+/// mappings, which MADV_COLD would split. `ranges` is sorted and disjoint, and so is the answer, which keeps a
+/// boundary where mappings meet; `mappings` ascends, and may overlap where it changed while it was read.
+fn clip(ranges: &[VirtRange], mappings: impl Iterator<Item = VirtRange>) -> Vec<VirtRange> {
+    let mut clipped = Vec::new();
+    let (mut rest, mut from) = (ranges, 0);
+    for mapping in mappings {
+        let new = VirtRange::new(mapping.start().max(from), mapping.end());
+        let Some(inside) = new.and_then(|range| range.aligned_interior(HUGE_2M as u64)) else { continue };
+        from = inside.end();
+        let passed = rest.partition_point(|range| range.end() <= inside.start());
+        rest = &rest[passed..];
+        for range in rest.iter().take_while(|range| range.start() < inside.end()) {
+            clipped.extend(range.intersection(inside));
+        }
+    }
+    clipped
+}
+
+/// `ranges` in calls of at most [`CALL_BYTES`] and as many ranges as the kernel takes.
+fn batches(ranges: &[VirtRange]) -> Vec<Vec<VirtRange>> {
+    let mut batches = vec![Vec::new()];
+    let mut left = CALL_BYTES;
+    for &range in ranges {
+        let mut start = range.start();
+        while start < range.end() {
+            let batch = batches.last_mut().expect("never empty");
+            if left == 0 || batch.len() == process_madvise::MOST_RANGES {
+                batches.push(Vec::new());
+                left = CALL_BYTES;
+                continue;
+            }
+            let end = range.end().min(start + left);
+            batch.extend(VirtRange::new(start, end));
+            left -= end - start;
+            start = end;
+        }
+    }
+    batches
+}
+
+/// Advises every range of `batch`; those that the kernel does not take go to `refused`. An error is one that
+/// concerns the process, not a range. At most one call for each range.
+fn cold(pidfd: BorrowedFd<'_>, batch: &[VirtRange], refused: &mut Vec<VirtRange>) -> io::Result<()> {
+    let mut rest = batch;
+    while !rest.is_empty() {
+        let advised = match process_madvise::cold(pidfd, rest) {
+            Ok(bytes) => bytes,
+            Err(error) => match error.raw_os_error() {
+                // EINVAL: locked, hugetlb or device memory. ENOMEM: unmapped since.
+                Some(EINVAL | ENOMEM) => 0,
+                _ => return Err(error),
+            },
+        };
+        let mut end = 0;
+        let done = rest.iter().take_while(|range| {
+            end += range.len().0;
+            end <= advised
+        });
+        let done = done.count();
+        refused.extend(rest.get(done));
+        rest = rest.get(done + 1..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
+
+/// Takes the regions of `refused` out of `ranges`. Both are sorted and disjoint.
+fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
+    if refused.is_empty() {
+        return;
+    }
+    let refused: HashSet<u64> = refused.iter().copied().flat_map(regions).collect();
+    let mut left: Vec<VirtRange> = Vec::new();
+    for start in ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start)) {
+        match left.last_mut() {
+            Some(last) if last.end() == start => {
+                *last = VirtRange::new(last.start(), start + HUGE_2M as u64).expect("it grows");
+            }
+            _ => left.extend(VirtRange::new(start, start + HUGE_2M as u64)),
+        }
+    }
+    *ranges = left;
+}
+
+fn call_error(pid: Pid, source: io::Error) -> TrackError {
+    match source.raw_os_error() {
+        Some(ESRCH) => TrackError::Gone(pid),
+        Some(EPERM | EACCES) => TrackError::Denied {
+            pid,
+            what: "clearing accessed bits needs CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes: run as \
+                   root, or setcap cap_sys_nice,cap_sys_ptrace=ep on the megapage executable"
+                .into(),
+        },
+        _ => TrackError::Failed(format!("process {pid}: process_madvise with MADV_COLD: {source}")),
+    }
+}
+
+fn maps_error(pid: Pid, source: KernelError) -> TrackError {
+    match source.raw_os_error() {
+        Some(EPERM | EACCES) => TrackError::Denied {
+            pid,
+            what: "its mappings cannot be read: CAP_SYS_PTRACE lacks, or a security module forbids it".into(),
+        },
+        _ if source.is_gone() => TrackError::Gone(pid),
+        _ => TrackError::Kernel(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HUGE: u64 = HUGE_2M as u64;
+
+    fn range(start: u64, end: u64) -> VirtRange {
+        VirtRange::new(start, end).unwrap()
+    }
+
+    #[test]
+    fn only_regions_whole_in_one_mapping_are_cleared() {
+        let ranges = [range(0, 4 * HUGE), range(6 * HUGE, 8 * HUGE), range(9 * HUGE, 10 * HUGE)];
+        let mappings = [
+            range(0x1000, 2 * HUGE + 0x1000),
+            range(2 * HUGE + 0x1000, 3 * HUGE),
+            range(3 * HUGE, 7 * HUGE),
+            range(7 * HUGE, 9 * HUGE - 0x1000),
+        ];
+        let expected = [
+            range(HUGE, 2 * HUGE),
+            range(3 * HUGE, 4 * HUGE),
+            range(6 * HUGE, 7 * HUGE),
+            range(7 * HUGE, 8 * HUGE),
+        ];
+        assert_eq!(clip(&ranges, mappings.into_iter()), expected);
+        assert_eq!(clip(&ranges, [].into_iter()), []);
+        let overlapping = [range(0, 2 * HUGE), range(HUGE, 3 * HUGE), range(0, HUGE)];
+        assert_eq!(clip(&ranges, overlapping.into_iter()), [range(0, 2 * HUGE), range(2 * HUGE, 3 * HUGE)]);
+    }
+
+    #[test]
+    fn calls_are_bounded_in_bytes_and_ranges() {
+        let long = batches(&[range(0, 40 * HUGE), range(50 * HUGE, 51 * HUGE)]);
+        assert_eq!(long.len(), 2);
+        assert_eq!(long[0], [range(0, 32 * HUGE)]);
+        assert_eq!(long[1], [range(32 * HUGE, 40 * HUGE), range(50 * HUGE, 51 * HUGE)]);
+        assert_eq!(batches(&[]), [Vec::new()]);
+    }
+
+    #[test]
+    fn refused_regions_do_not_count_as_cleared() {
+        let mut ranges = vec![range(0, 3 * HUGE), range(5 * HUGE, 6 * HUGE)];
+        subtract(&mut ranges, &[range(HUGE, 2 * HUGE)]);
+        assert_eq!(ranges, [range(0, HUGE), range(2 * HUGE, 3 * HUGE), range(5 * HUGE, 6 * HUGE)]);
+    }
+}

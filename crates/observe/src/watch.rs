@@ -1,0 +1,179 @@
+//! Looking at processes again and again: which there are, what has changed, and what looking costs us.
+
+mod costs;
+
+use crate::outline::{outlines, outlines_of};
+use crate::{ObserveError, Observer, Options, SelectError, select_processes};
+use costs::Costs;
+use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
+use megapage_snapshot::{Outline, Snapshot};
+use megapage_units::{Bytes, Pid};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Processes that are looked into at most, the largest: bounds the time of a refresh.
+const MOST_PROCESSES: usize = 256;
+/// A refresh may take this part of the time between two of them: 1/20 is 5 % of one processor.
+const OWN_SHARE: u32 = 20;
+
+/// Which processes are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those that these patterns name (see [`select_processes`]); new ones of the same names are taken up.
+    Named(Vec<String>),
+    /// All with at least this much resident, hugetlb pages included.
+    AtLeast(Bytes),
+}
+
+/// Why there is nothing to watch.
+#[derive(Debug, Error)]
+pub enum WatchError {
+    /// The processes asked for.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// The observer.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// The list of processes.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Watches processes; see the module.
+#[derive(Debug)]
+pub struct Watch {
+    root: KernelRoot,
+    which: Which,
+    observer: Observer,
+    costs: Costs,
+    pids: Vec<Pid>,
+    outlines: Vec<Outline>,
+    left_out: usize,
+    before: Option<Snapshot>,
+    now: Snapshot,
+    own: Duration,
+    /// Whether a process was probed since the last refresh: one each time.
+    probed: bool,
+}
+
+impl Watch {
+    /// Selects the processes and takes the first snapshot.
+    pub fn start(root: &KernelRoot, which: Which, options: Options) -> Result<Watch, WatchError> {
+        if let Which::Named(patterns) = &which {
+            select_processes(root, patterns)?;
+        }
+        // Samples and probes for the estimate of costs share the budget.
+        let half = options.budget / 2.0;
+        let mut costs = Costs::new(root, options.sample.then_some(half));
+        let budget = if costs.budget().is_some() { half } else { options.budget };
+        let mut observer = Observer::start(root, Options { budget, ..options })?;
+        if !observer.sampling().is_some_and(|sampling| sampling.tracker.tells_accesses()) {
+            costs.leave_estimates();
+        }
+        let now = observer.snapshot(&[]);
+        let mut watch = Watch {
+            root: root.clone(),
+            which,
+            observer,
+            costs,
+            pids: Vec::new(),
+            outlines: Vec::new(),
+            left_out: 0,
+            before: None,
+            now,
+            own: Duration::ZERO,
+            probed: false,
+        };
+        watch.refresh()?;
+        watch.before = None;
+        Ok(watch)
+    }
+
+    /// Takes a snapshot of the processes that there are now. Changes count from the one before.
+    pub fn refresh(&mut self) -> Result<(), WatchError> {
+        let start = process_cpu_time();
+        self.probed = false;
+        self.select()?;
+        let now = self.observer.snapshot(&self.pids);
+        self.before = Some(std::mem::replace(&mut self.now, now));
+        self.costs.refresh(&self.now, &mut self.observer);
+        self.own = process_cpu_time().saturating_sub(start);
+        Ok(())
+    }
+
+    /// Between two refreshes, of which `left` is left: waits for what is due next, or uses the time to learn what
+    /// translation costs one of the processes. `wait` sleeps for a time, and says whether to go on. Returns when
+    /// `left` has passed, something is due or was done, or `wait` has said no.
+    pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
+        let due = self.observer.next_due().unwrap_or(left);
+        if due.is_zero() {
+            self.observer.snapshot(&self.pids);
+            return;
+        }
+        let time = left.min(due);
+        if !self.probed && time >= costs::LEAST_PROBE {
+            self.probed = true;
+            self.costs.probe(self.before.as_ref(), &self.now, &mut self.observer, time, wait);
+            return;
+        }
+        wait(time);
+    }
+
+    /// The time to wait between two refreshes when `asked` is asked for: longer where the last one took us more than
+    /// 5 % of it.
+    pub fn pace(&self, asked: Duration) -> Duration {
+        asked.max(self.own * OWN_SHARE)
+    }
+
+    /// The last snapshot.
+    pub fn now(&self) -> &Snapshot {
+        &self.now
+    }
+
+    /// The one before, from which changes count; `None` after the first.
+    pub fn before(&self) -> Option<&Snapshot> {
+        self.before.as_ref()
+    }
+
+    /// What everybody may see of the processes that are watched.
+    pub fn outlines(&self) -> &[Outline] {
+        &self.outlines
+    }
+
+    /// Why nothing is sampled, where that was not asked for.
+    pub fn unsampled(&self) -> Option<&str> {
+        self.observer.why_unsampled()
+    }
+
+    /// What probing slows a process by at most, as a share of its processor time, besides what sampling does; `None`
+    /// where no cost is estimated.
+    pub fn probe_budget(&self) -> Option<f64> {
+        self.costs.budget()
+    }
+
+    /// Processes that would be shown, were they not more than 256.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    fn select(&mut self) -> Result<(), WatchError> {
+        self.outlines = match &self.which {
+            Which::AtLeast(least) => outlines(&self.root, *least)?,
+            Which::Named(patterns) => {
+                // Those that were watched stay, so that their end is told once; a name may match nothing for a while.
+                let found = patterns
+                    .iter()
+                    .filter_map(|pattern| select_processes(&self.root, std::slice::from_ref(pattern)).ok());
+                let mut pids: Vec<Pid> = found.flatten().collect();
+                pids.sort();
+                pids.dedup();
+                outlines_of(&self.root, &pids)
+            }
+        };
+        self.outlines.sort_by_key(|outline| std::cmp::Reverse(outline.resident()));
+        self.left_out = self.outlines.len().saturating_sub(MOST_PROCESSES);
+        self.outlines.truncate(MOST_PROCESSES);
+        self.pids = self.outlines.iter().map(|outline| outline.pid).collect();
+        Ok(())
+    }
+}

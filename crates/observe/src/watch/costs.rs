@@ -1,0 +1,233 @@
+//! What translation costs the processes that are watched: counted, where the processor counts; else estimated, one
+//! process at a time.
+
+use crate::cost::calibrate::WalkCosts;
+use crate::cost::estimate::estimate;
+use crate::cost::pmu::Pmu;
+use crate::cost::probe::{ProbeOptions, probe};
+use crate::cost::touches::Touches;
+use crate::{Observer, Process, ProcessId, Snapshot};
+use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
+use megapage_tlb::Geometry;
+use megapage_units::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Processes whose page walks are counted at most: each thread takes descriptors.
+const MOST_COUNTED: usize = 32;
+/// Processes whose cost is estimated at most, those that take most processor time.
+const MOST_ESTIMATED: usize = 8;
+/// A process with less memory than this is not worth a probe: a TLB of today reaches as far, nearly.
+const LEAST_RESIDENT: Bytes = Bytes::mib(16);
+/// One that takes less of a processor has too few page walks to be seen, and too small a budget.
+const LEAST_USAGE: f64 = 0.05;
+/// A probe is not shorter than this: its slowest reading is 316 ms after the clearing.
+pub(super) const LEAST_PROBE: Duration = Duration::from_millis(500);
+/// Nor longer: the user waits for a refresh meanwhile.
+const LONGEST_PROBE: Duration = Duration::from_secs(2);
+/// Probes that an estimate rests on: older ones are forgotten.
+const MOST_PROBES: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Costs {
+    root: KernelRoot,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Counted(Pmu),
+    Estimated(Box<Model>),
+    /// Nothing is to be changed about the processes, or this machine's page walks could not be timed.
+    None,
+}
+
+#[derive(Debug)]
+struct Model {
+    geometry: Geometry,
+    walks: WalkCosts,
+    /// The largest slow-down of a process by probes.
+    budget: f64,
+    probes: BTreeMap<ProcessId, VecDeque<Touches>>,
+    /// Counts the probes: the one whose turn was longest ago is next.
+    turns: BTreeMap<ProcessId, u64>,
+    turn: u64,
+}
+
+impl Costs {
+    /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
+    /// monitoring unit page walks are timed, some 100 ms.
+    pub(super) fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
+        let source = match (Pmu::open(root), budget) {
+            (Ok(pmu), _) => Source::Counted(pmu),
+            (Err(_), Some(budget)) => WalkCosts::measure().map_or(Source::None, |walks| {
+                Source::Estimated(Box::new(Model {
+                    geometry: Geometry::decode(&cpuid_of_tlbs()),
+                    walks,
+                    budget,
+                    probes: BTreeMap::new(),
+                    turns: BTreeMap::new(),
+                    turn: 0,
+                }))
+            }),
+            (Err(_), None) => Source::None,
+        };
+        Costs { root: root.clone(), source }
+    }
+
+    /// From now on nothing is estimated: there is no tracker that could probe.
+    pub(super) fn leave_estimates(&mut self) {
+        if matches!(self.source, Source::Estimated(_)) {
+            self.source = Source::None;
+        }
+    }
+
+    /// What probes may slow a process by; `None` where costs are not estimated.
+    pub(super) fn budget(&self) -> Option<f64> {
+        match &self.source {
+            Source::Estimated(model) => Some(model.budget),
+            Source::Counted(_) | Source::None => None,
+        }
+    }
+
+    /// Notes what the processor has counted for the largest processes of `now`, and forgets those that have gone.
+    pub(super) fn refresh(&mut self, now: &Snapshot, observer: &mut Observer) {
+        let ids: Vec<ProcessId> = now.processes.iter().map(|process| process.id).collect();
+        match &mut self.source {
+            Source::Counted(pmu) => {
+                let mut largest: Vec<&Process> = now.processes.iter().collect();
+                largest.sort_by_key(|process| std::cmp::Reverse(process.backing.total()));
+                largest.truncate(MOST_COUNTED);
+                let ids: Vec<ProcessId> = largest.iter().map(|process| process.id).collect();
+                pmu.retain(&ids);
+                for id in ids {
+                    // That one cannot be counted is no error: its cost is not known.
+                    if let Ok(Some(cost)) = pmu.watch(id).and_then(|()| pmu.read(id)) {
+                        observer.note_translation(id, cost);
+                    }
+                }
+            }
+            Source::Estimated(model) => {
+                model.probes.retain(|id, _| ids.contains(id));
+                model.turns.retain(|id, _| ids.contains(id));
+            }
+            Source::None => {}
+        }
+    }
+
+    /// Probes one process, whose turn it is, for at most `limit`, and notes what is estimated of it. `wait` sleeps for
+    /// a time, and says whether to go on. A process of which the observer has a sample under way is not probed: each
+    /// would clear what the other is to read.
+    pub(super) fn probe(
+        &mut self,
+        before: Option<&Snapshot>,
+        now: &Snapshot,
+        observer: &mut Observer,
+        limit: Duration,
+        wait: &mut dyn FnMut(Duration) -> bool,
+    ) {
+        let Source::Estimated(model) = &mut self.source else { return };
+        let Some(first_access_ns) = observer.sampling().map(|sampling| sampling.first_access_ns) else {
+            return;
+        };
+        let free = busiest(before, now).into_iter().filter(|process| !observer.is_sampling(process.id));
+        let next = free.min_by_key(|process| model.turns.get(&process.id).copied().unwrap_or(0));
+        let Some(process) = next else { return };
+        model.turn += 1;
+        model.turns.insert(process.id, model.turn);
+        let options = ProbeOptions {
+            time: limit.min(LONGEST_PROBE),
+            budget: model.budget,
+            first_access_ns,
+            seed: model.turn,
+        };
+        let Some(tracker) = observer.tracker() else { return };
+        // A process that has ended or is denied is told of by the next snapshot.
+        let Ok(touches) = probe(&self.root, tracker, process, &options, wait) else { return };
+        let probes = model.probes.entry(process.id).or_default();
+        probes.push_back(touches);
+        if probes.len() > MOST_PROBES {
+            probes.pop_front();
+        }
+        let mut all = Touches::default();
+        probes.iter().cloned().for_each(|touches| all.add(touches));
+        if let Ok(estimate) = estimate(&all, &model.geometry, &model.walks) {
+            observer.note_translation(process.id, estimate.cost);
+        }
+    }
+}
+
+/// The processes with memory to speak of that took most processor time between the two snapshots, or since they were
+/// started where there is but one.
+fn busiest<'a>(before: Option<&Snapshot>, now: &'a Snapshot) -> Vec<&'a Process> {
+    let usage = |process: &Process| {
+        let Some(before) = before else { return Some(process.cpu.as_secs_f64()) };
+        let seconds = now.taken.saturating_sub(before.taken).as_secs_f64().max(1e-3);
+        let former = before.process(process.id.pid).filter(|former| former.id == process.id)?;
+        Some(process.cpu.saturating_sub(former.cpu).as_secs_f64() / seconds)
+    };
+    let mut busy: Vec<(f64, &Process)> = now
+        .processes
+        .iter()
+        .filter(|process| process.backing.total() >= LEAST_RESIDENT)
+        .filter_map(|process| usage(process).map(|usage| (usage, process)))
+        .filter(|(usage, _)| *usage >= LEAST_USAGE)
+        .collect();
+    busy.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.id.cmp(&other.1.id)));
+    busy.truncate(MOST_ESTIMATED);
+    busy.into_iter().map(|(_, process)| process).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use megapage_units::Pid;
+
+    /// This process at two moments, a second apart, with made-up figures.
+    fn two() -> (Snapshot, Snapshot) {
+        let root = KernelRoot::live();
+        let options = Options { sample: false, ..Options::default() };
+        let own = Pid(std::process::id().cast_signed());
+        let mut now = Observer::start(&root, options).unwrap().snapshot(&[own]);
+        now.processes[0].backing.base = Bytes::mib(100);
+        let mut before = now.clone();
+        before.taken = now.taken.checked_sub(Duration::from_secs(1)).unwrap();
+        (before, now)
+    }
+
+    fn pids(before: &Snapshot, now: &Snapshot) -> Vec<i32> {
+        busiest(Some(before), now).iter().map(|process| process.id.pid.0).collect()
+    }
+
+    #[test]
+    fn those_that_work_and_have_memory_are_probed() {
+        let (mut before, mut now) = two();
+        let own = now.processes[0].id.pid.0;
+        now.processes[0].cpu = before.processes[0].cpu + Duration::from_millis(400);
+        assert_eq!(pids(&before, &now), [own]);
+        now.processes[0].cpu = before.processes[0].cpu + Duration::from_millis(20);
+        assert!(pids(&before, &now).is_empty(), "2 % of a processor");
+        now.processes[0].cpu += Duration::from_millis(400);
+        before.processes[0].id.start_ticks += 1;
+        assert!(pids(&before, &now).is_empty(), "another process, of which the rate is not known");
+        before.processes[0].id = now.processes[0].id;
+        now.processes[0].backing = Default::default();
+        assert!(pids(&before, &now).is_empty(), "no memory");
+    }
+
+    #[test]
+    fn the_busiest_are_chosen_and_no_more_than_a_few() {
+        let (mut before, mut now) = two();
+        for number in 1..20 {
+            let mut other = now.processes[0].clone();
+            other.id.pid = Pid(1_000_000 + number);
+            before.processes.push(other.clone());
+            other.cpu += Duration::from_millis(100 * number as u64);
+            now.processes.push(other);
+        }
+        let chosen = pids(&before, &now);
+        assert_eq!((chosen.len(), chosen[0]), (MOST_ESTIMATED, 1_000_019));
+    }
+}

@@ -1,0 +1,114 @@
+//! The observer with a real tracker, on children of which every access is known. Apart from the other tests: each
+//! child is forked from this process, and shares its memory.
+
+use megapage_kernel::KernelRoot;
+use megapage_kernel::known_child::KnownChild;
+use megapage_observe::tracker::{BpfTracker, Selected};
+use megapage_observe::{BootClock, Leaf, Observer, Options, Region, Snapshot};
+use megapage_testing::skip;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// One test at a time forks.
+static FORKING: Mutex<()> = Mutex::new(());
+
+fn own_pid() -> Pid {
+    Pid(std::process::id().cast_signed())
+}
+
+/// Samples with the BPF tracker; `None`, after a loud skip, where it cannot be had.
+fn sampling_observer(window: Duration) -> Option<Observer> {
+    let root = KernelRoot::live();
+    let tracker = match BpfTracker::open(&root) {
+        Ok(tracker) => Box::new(tracker),
+        Err(error) => {
+            skip(&format!("needs the BPF tracker: {error}"));
+            return None;
+        }
+    };
+    let selected = Selected { tracker, passed_over: Vec::new(), first_access_ns: 470.0 };
+    // All of a small process at once.
+    let options = Options { window, budget: 1.0, ..Options::default() };
+    Some(Observer::with_parts(&root, options, Some(selected), Box::new(BootClock)).unwrap())
+}
+
+/// By region of the child: what maps it, and its coverage.
+fn sampled(snapshot: &Snapshot, child: &KnownChild) -> Vec<(Leaf, Option<u16>)> {
+    let regions = &snapshot.process(child.pid()).expect("observed").regions;
+    let inside = |region: &&Region| child.base().start() <= region.start && region.start < child.huge().end();
+    let figures = |region: &Region| (region.leaf, region.accessed.map(|accessed| accessed.coverage));
+    regions.iter().filter(inside).map(figures).collect()
+}
+
+#[test]
+fn what_a_child_accesses_between_two_snapshots_is_seen() {
+    let window = Duration::from_millis(20);
+    let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut observer) = sampling_observer(window) else { return };
+    let mut child = KnownChild::start(3, 2).unwrap();
+    let pages = || (0..100).chain(2 * 512 + 5..2 * 512 + 12).chain([4 * 512 + 77]);
+    let expected =
+        [(Leaf::Base, 100), (Leaf::Base, 0), (Leaf::Base, 7), (Leaf::Huge2m, 0), (Leaf::Huge2m, 512)];
+    let expected = expected.map(|(leaf, coverage)| (leaf, Some(coverage)));
+    let mut found = Vec::new();
+    // Others who clear accessed bits, such as DAMON, may make a sample miss a page, but not twenty times.
+    for _ in 0..20 {
+        observer.snapshot(&[child.pid()]);
+        child.touch(pages()).unwrap();
+        std::thread::sleep(window);
+        let snapshot = observer.snapshot(&[child.pid()]);
+        found = sampled(&snapshot, &child);
+        if found.last().is_some_and(|(leaf, _)| !leaf.is_huge()) {
+            return skip("needs two free huge pages");
+        }
+        let sampling = snapshot.process(child.pid()).unwrap().sampling.clone().expect("sampled");
+        assert!(sampling.window >= window && sampling.bytes >= Bytes::mib(10) && sampling.slowdown <= 1.0);
+        if found == expected {
+            return;
+        }
+        // The next sample is under way since the snapshot: let its window pass, too.
+        std::thread::sleep(window);
+        observer.snapshot(&[child.pid()]);
+    }
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn memory_that_a_fork_shares_is_not_shown_as_hot() {
+    let window = Duration::from_millis(20);
+    let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    // A vector: writes through a file would leave no accessed bits.
+    let mut memory = vec![0u8; 3 * HUGE_2M];
+    let address = memory.as_ptr().addr();
+    let first = address.next_multiple_of(HUGE_2M);
+    let mut write = |pages: Range<usize>, value: u8| {
+        pages.for_each(|page| memory[first - address + page * BASE_PAGE] = std::hint::black_box(value));
+    };
+    write(0..1024, 1);
+    // The child has this process's memory as it was, copy-on-write.
+    let child = KnownChild::start(1, 0).unwrap();
+    // Copied again, for a part of the second region: the process's own.
+    write(512..562, 2);
+    let Some(mut observer) = sampling_observer(window) else { return };
+    observer.snapshot(&[own_pid()]);
+    write(512..542, 3);
+    std::thread::sleep(window);
+    let snapshot = observer.snapshot(&[own_pid()]);
+    let process = snapshot.process(own_pid()).unwrap();
+    let region = |number: usize| {
+        let start = (first + number * HUGE_2M) as u64;
+        process.regions.iter().find(|region| region.start == start).unwrap()
+    };
+    if region(0).leaf.is_huge() {
+        return skip("needs THP that are not given unasked");
+    }
+    assert!(process.sharing_children >= Some(1));
+    assert_eq!(region(0).accessed, None, "nobody can tell");
+    let coverage = region(1).accessed.expect("a part of it is its own").coverage;
+    assert!((20..=30).contains(&coverage), "{coverage}");
+    let shared = process.sampling.as_ref().unwrap().shared;
+    assert!(shared >= Bytes(((512 + 462) * BASE_PAGE) as u64), "{shared}");
+    drop(child);
+}

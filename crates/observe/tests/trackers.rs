@@ -1,0 +1,454 @@
+//! The trackers that a kernel without BPF falls back on: on captured trees what this kernel lacks, on this process
+//! what it has.
+
+use megapage_kernel::{KernelRoot, OwnedRange, own_memory};
+use megapage_observe::tracker::damon_physical::DamonPhysical;
+use megapage_observe::tracker::damon_virtual::DamonVirtual;
+use megapage_observe::tracker::idle_pages::IdlePages;
+use megapage_observe::tracker::pagemap::PagemapTracker;
+use megapage_observe::tracker::smaps::SmapsTracker;
+use megapage_observe::tracker::{RegionBits, TrackError, Tracker};
+use megapage_observe::{Leaf, MissedWhy};
+use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+const PID: Pid = Pid(4711);
+const MIB: u64 = 1 << 20;
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
+
+fn range(start: u64, end: u64) -> VirtRange {
+    VirtRange::new(start * MIB, end * MIB).unwrap()
+}
+
+/// A captured tree that a test may write to.
+struct Tree {
+    directory: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        Tree { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn fixture(name: &str) -> Tree {
+        fn copy(from: &Path, to: &Path) {
+            fs::create_dir_all(to).unwrap();
+            for entry in fs::read_dir(from).unwrap() {
+                let entry = entry.unwrap();
+                let to = to.join(entry.file_name());
+                match entry.file_type().unwrap().is_dir() {
+                    true => copy(&entry.path(), &to),
+                    false => drop(fs::copy(entry.path(), to).unwrap()),
+                }
+            }
+        }
+        let tree = Tree::new();
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+        copy(&fixtures.join(name), tree.directory.path());
+        tree
+    }
+
+    fn root(&self) -> KernelRoot {
+        KernelRoot::captured(self.directory.path())
+    }
+
+    /// Writes 64-bit words of a kernel file at places counted in words; what lies between reads as zero.
+    fn words(&self, path: &str, words: impl IntoIterator<Item = (u64, u64)>) {
+        let path = self.directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        for (at, word) in words {
+            file.write_all_at(&word.to_ne_bytes(), 8 * at).unwrap();
+        }
+    }
+
+    fn word(&self, path: &str, at: usize) -> u64 {
+        let bytes = fs::read(self.directory.path().join(path)).unwrap();
+        bytes.get(8 * at..8 * at + 8).map_or(0, |bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
+    }
+
+    fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.directory.path().join(path)).unwrap().trim().to_string()
+    }
+}
+
+const BITMAP: &str = "sys/kernel/mm/page_idle/bitmap";
+const LRU: u64 = 1 << 5;
+const HEAD: u64 = 1 << 15;
+const TAIL: u64 = 1 << 16;
+const HUGETLB: u64 = 1 << 17;
+const THP: u64 = 1 << 22;
+const ZERO_PAGE: u64 = 1 << 24;
+
+/// A kernel with the bitmap: the page map of [`PID`] from 2 MiB to 10 MiB, and the flags of 4096 frames.
+///
+/// | region | what it holds |
+/// |---|---|
+/// | 2-4 MiB | five base pages at frames 70, 71, 130, 3 (twice); the page of zeros at 9; one page in swap |
+/// | 4-6 MiB | a folio of four pages at frames 200 to 203 |
+/// | 6-8 MiB | a transparent huge page at frame 512 |
+/// | 8-10 MiB | a hugetlb page at frame 1024 |
+fn idle_tree() -> Tree {
+    let tree = Tree::new();
+    let page = |megabytes: u64, index: u64| megabytes * 256 + index;
+    let mut entries: Vec<(u64, u64)> = vec![
+        (page(2, 0), PRESENT | 70),
+        (page(2, 1), PRESENT | 71),
+        (page(2, 64), PRESENT | 130),
+        (page(2, 65), PRESENT | 3),
+        (page(2, 66), PRESENT | 3),
+        (page(2, 67), PRESENT | 9),
+        (page(2, 68), SWAPPED | 5),
+    ];
+    entries.extend((0..4).map(|n| (page(4, 16 + n), PRESENT | (200 + n))));
+    entries.extend((0..512).map(|n| (page(6, n), PRESENT | (512 + n))));
+    entries.extend((0..512).map(|n| (page(8, n), PRESENT | (1024 + n))));
+    entries.push((page(12, 0) - 1, 0));
+    tree.words(&format!("proc/{PID}/pagemap"), entries);
+    let mut flags: Vec<(u64, u64)> = vec![(9, ZERO_PAGE), (70, LRU), (71, LRU), (130, LRU), (3, LRU)];
+    let folio = |first: u64, pages: u64, kind: u64| {
+        (first..first + pages).map(move |n| (n, kind | if n == first { HEAD } else { TAIL }))
+    };
+    flags.extend(folio(200, 4, LRU).chain(folio(512, 512, LRU | THP)).chain(folio(1024, 512, HUGETLB)));
+    flags.push((4095, 0));
+    tree.words("proc/kpageflags", flags);
+    tree.words(BITMAP, [(63, 0)]);
+    tree
+}
+
+fn summary(regions: &[RegionBits]) -> Vec<(u64, Leaf, u16, Option<u16>)> {
+    regions.iter().map(|r| (r.start / MIB, r.leaf, r.present, r.accessed)).collect()
+}
+
+#[test]
+fn idle_pages_marks_the_frames_of_the_process_and_no_others() {
+    let tree = idle_tree();
+    // Other processes' frames in the same words: had the kernel's meaning, they would stay as they are.
+    tree.words(BITMAP, [(0, 1 << 40), (1, 1 << 1), (5, u64::MAX)]);
+    IdlePages::new(&tree.root()).unwrap().clear(PID, &[range(2, 4)]).unwrap();
+    // What is written is the process's own frames alone; the kernel takes a zero for "as it was".
+    assert_eq!(tree.word(BITMAP, 0), 1 << 3 | 1 << 9);
+    assert_eq!(tree.word(BITMAP, 1), 1 << 6 | 1 << 7);
+    assert_eq!(tree.word(BITMAP, 2), 1 << 2);
+    assert_eq!(tree.word(BITMAP, 5), u64::MAX, "a word without a frame of ours is not written");
+}
+
+#[test]
+fn idle_pages_counts_what_is_no_longer_idle() {
+    let tree = idle_tree();
+    let mut tracker = IdlePages::new(&tree.root()).unwrap();
+    let all = [range(2, 12)];
+    // Nothing is marked: every page that can be told of was accessed. The page of zeros never is, a swapped one
+    // has no frame, a frame that is mapped twice counts at both places.
+    let regions = tracker.read(PID, &all).unwrap();
+    assert_eq!(
+        summary(&regions),
+        [
+            (2, Leaf::Base, 6, Some(5)),
+            (4, Leaf::Base, 4, Some(4)),
+            (6, Leaf::Huge2m, 512, Some(512)),
+            (8, Leaf::Hugetlb2m, 512, None),
+        ]
+    );
+    assert_eq!(regions[0].swapped, 1);
+    assert_eq!(regions[0].bits.unwrap()[..2], [0b11, 0b111]);
+    // The kernel's answer after nothing but frame 71 was accessed. Of a folio it answers for the first page alone.
+    tree.words(BITMAP, [(0, 1 << 3), (1, 1 << 6), (2, 1 << 2), (3, 1 << 8), (8, 1)]);
+    let regions = tracker.read(PID, &all).unwrap();
+    let accessed: Vec<Option<u16>> = regions.iter().map(|region| region.accessed).collect();
+    assert_eq!(accessed, [Some(1), Some(0), Some(0), None]);
+    assert_eq!(regions[0].bits.unwrap()[..2], [0b10, 0]);
+    assert_eq!(regions[2].bits.unwrap(), [0; 8]);
+}
+
+#[test]
+fn idle_pages_says_what_it_lacks() {
+    let error = IdlePages::new(&Tree::new().root()).unwrap_err();
+    assert!(error.to_string().contains("CONFIG_IDLE_PAGE_TRACKING"), "{error}");
+    // Present pages without a frame: the kernel hides them from others than root.
+    let tree = idle_tree();
+    tree.words(&format!("proc/{PID}/pagemap"), (0..512 * 5).map(|n| (512 + n, PRESENT)));
+    let mut tracker = IdlePages::new(&tree.root()).unwrap();
+    for error in [
+        tracker.clear(PID, &[range(2, 4)]).unwrap_err(),
+        tracker.read(PID, &[range(2, 4)]).map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(error, TrackError::Denied { pid: PID, .. }), "{error}");
+        assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
+    }
+    let error = tracker.clear(Pid(1), &[range(2, 4)]).unwrap_err();
+    assert_eq!(error.why(), MissedWhy::Gone);
+    // A page map that ends: the address space has gone between two reads.
+    assert_eq!(tracker.clear(PID, &[range(100, 102)]).unwrap_err().why(), MissedWhy::Gone);
+}
+
+/// The fixture and a process of three regions.
+fn damon_tree() -> Tree {
+    let tree = Tree::fixture("damon-virtual-by-hand");
+    let pages = |first: u64, count: u64| (first..first + count).map(|n| (n, PRESENT | n));
+    let entries = pages(512, 512).chain(pages(1024, 100)).chain(pages(1536, 512)).chain([(5120, 0)]);
+    tree.words(&format!("proc/{PID}/pagemap"), entries);
+    tree
+}
+
+#[test]
+fn damon_is_configured_at_once_and_given_back() {
+    let tree = damon_tree();
+    let mut tracker = DamonVirtual::new(&tree.root()).unwrap();
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0", "looking leaves nothing behind");
+    let before = tracker.read(PID, &[range(2, 8)]).unwrap();
+    assert_eq!((before.len(), before[0].accessed), (3, None), "nothing is known before the first clearing");
+    tracker.clear(PID, &[range(2, 8)]).unwrap();
+    let context = format!("{KDAMONDS}/0/contexts/0");
+    for (file, value) in [
+        ("operations", "fvaddr"),
+        ("monitoring_attrs/intervals/sample_us", "50000"),
+        ("monitoring_attrs/intervals/aggr_us", "1000000"),
+        ("monitoring_attrs/nr_regions/min", "3"),
+        ("monitoring_attrs/nr_regions/max", "3"),
+        ("targets/nr_targets", "1"),
+        ("targets/0/pid_target", "4711"),
+        ("targets/0/regions/nr_regions", "3"),
+        ("targets/0/regions/0/start", "2097152"),
+        ("targets/0/regions/2/end", "8388608"),
+        ("schemes/nr_schemes", "1"),
+        ("schemes/0/action", "stat"),
+        ("schemes/0/apply_interval_us", "50000"),
+        ("schemes/0/access_pattern/sz/max", "18446744073709551615"),
+        ("schemes/0/ops_filters/nr_filters", "0"),
+    ] {
+        assert_eq!(tree.text(&format!("{context}/{file}")), value, "{file}");
+    }
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
+    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "on");
+    // The fixture's probes: none, all 20, and 5 of 20 found the region accessed; the second holds 100 pages.
+    let regions = tracker.read(PID, &[range(2, 8)]).unwrap();
+    let accessed: Vec<_> = regions.iter().map(|region| (region.present, region.accessed)).collect();
+    assert_eq!(accessed, [(512, Some(0)), (100, Some(100)), (512, Some(128))]);
+    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "update_schemes_tried_regions");
+    drop(tracker);
+    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "off");
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+}
+
+#[test]
+fn damon_has_a_monitor_for_each_process_and_leaves_the_others_on() {
+    let tree = damon_tree();
+    let (second, third) = (Pid(4712), Pid(4713));
+    let page_map = |pid: Pid| tree.directory.path().join(format!("proc/{pid}/pagemap"));
+    for pid in [second, third] {
+        fs::create_dir_all(page_map(pid).parent().unwrap()).unwrap();
+        fs::copy(page_map(PID), page_map(pid)).unwrap();
+    }
+    let mut tracker = DamonVirtual::new(&tree.root()).unwrap();
+    tracker.clear(PID, &[range(2, 4)]).unwrap();
+    tracker.clear(second, &[range(4, 6)]).unwrap();
+    let target = |monitor: u32| tree.text(&format!("{KDAMONDS}/{monitor}/contexts/0/targets/0/pid_target"));
+    let ranges =
+        |monitor: u32| tree.text(&format!("{KDAMONDS}/{monitor}/contexts/0/targets/0/regions/nr_regions"));
+    let monitors = || tree.text(&format!("{KDAMONDS}/nr_kdamonds"));
+    assert_eq!((target(0), target(1), monitors()), ("4711".into(), "4712".into(), "2".into()));
+    // Other ranges of a process that is watched: its own monitor alone is configured anew.
+    let state = tree.root().path(format!("{KDAMONDS}/0/state"));
+    fs::write(&state, "as it was\n").unwrap();
+    tracker.clear(second, &[range(2, 8)]).unwrap();
+    assert_eq!((ranges(1), monitors()), ("3".into(), "2".into()));
+    assert_eq!(fs::read_to_string(&state).unwrap(), "as it was\n");
+    // A process that has ended leaves its monitor to the next one.
+    fs::remove_file(page_map(PID)).unwrap();
+    tracker.clear(third, &[range(2, 8)]).unwrap();
+    assert_eq!((target(0), target(1), monitors()), ("4713".into(), "4712".into(), "2".into()));
+    assert_eq!(tracker.read(PID, &[range(2, 4)]).unwrap_err().why(), MissedWhy::Gone);
+    // Where a configuration fails, everything is given back.
+    fs::remove_file(tree.root().path(format!("{KDAMONDS}/1/contexts/0/operations"))).unwrap();
+    assert!(tracker.clear(second, &[range(2, 4)]).is_err());
+    assert_eq!(monitors(), "0");
+}
+
+#[test]
+fn damon_is_passed_over_with_the_reason() {
+    let reason = |tree: &Tree| DamonVirtual::new(&tree.root()).unwrap_err().to_string();
+    assert!(reason(&Tree::new()).contains("CONFIG_DAMON_SYSFS"));
+    let tree = damon_tree();
+    fs::write(tree.root().path(format!("{KDAMONDS}/0/contexts/0/avail_operations")), "paddr\n").unwrap();
+    assert!(reason(&tree).contains("only paddr (CONFIG_DAMON_VADDR)"), "{}", reason(&tree));
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+    // Somebody else's session: nothing is written at all.
+    fs::write(tree.root().path(format!("{KDAMONDS}/nr_kdamonds")), "1\n").unwrap();
+    fs::write(tree.root().path(format!("{KDAMONDS}/0/state")), "on\n").unwrap();
+    assert!(reason(&tree).contains("in use by somebody else"), "{}", reason(&tree));
+    assert_eq!(fs::read_to_string(tree.root().path(format!("{KDAMONDS}/nr_kdamonds"))).unwrap(), "1\n");
+    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "on");
+}
+
+const IOMEM: &str = "proc/iomem";
+
+/// The fixture and 96 MiB of physical memory in two ranges.
+fn physical_tree() -> Tree {
+    let tree = damon_tree();
+    let ranges =
+        "00000000-01ffffff : System RAM\n02000000-02ffffff : PCI Bus\n03000000-06ffffff : System RAM\n";
+    fs::write(tree.root().path(IOMEM), ranges).unwrap();
+    tree
+}
+
+#[test]
+fn damon_counts_the_machine_in_whole_intervals() {
+    let tree = physical_tree();
+    let second = Duration::from_secs(1);
+    let mut damon = DamonPhysical::start(&tree.root(), 5 * second).unwrap();
+    assert_eq!(damon.interval(), 60 * second, "a small machine has the shortest interval");
+    let context = format!("{KDAMONDS}/0/contexts/0");
+    for (file, value) in [
+        ("operations", "paddr"),
+        ("targets/0/regions/nr_regions", "2"),
+        ("targets/0/regions/0/end", "33554432"),
+        ("targets/0/regions/1/start", "50331648"),
+        ("schemes/0/apply_interval_us", "60000000"),
+        ("schemes/0/action", "stat"),
+        ("schemes/0/ops_filters/nr_filters", "1"),
+        ("schemes/0/ops_filters/0/type", "young"),
+        ("schemes/0/ops_filters/0/matching", "Y"),
+        ("schemes/0/ops_filters/0/allow", "Y"),
+    ] {
+        assert_eq!(tree.text(&format!("{context}/{file}")), value, "{file}");
+    }
+    let counted = |tried: u64, passed: u64| {
+        let stats = tree.root().path(format!("{context}/schemes/0/stats"));
+        fs::write(stats.join("sz_tried"), tried.to_string()).unwrap();
+        fs::write(stats.join("sz_ops_filter_passed"), passed.to_string()).unwrap();
+    };
+    let whole = 96 * MIB;
+    assert_eq!(damon.read(64 * second).unwrap(), None);
+    assert_eq!(
+        tree.text(&format!("{KDAMONDS}/0/state")),
+        "on",
+        "the kernel is not asked before an interval is over"
+    );
+    counted(whole, 90 * MIB);
+    assert_eq!(damon.read(65 * second).unwrap(), None, "the first pass only clears");
+    counted(2 * whole, 90 * MIB + 24 * MIB);
+    let access = damon.read(125 * second).unwrap().unwrap();
+    assert_eq!((access.accessed.0, access.examined.0), (24 * MIB, whole));
+    counted(4 * whole, 114 * MIB + 24 * MIB);
+    assert_eq!(damon.read(130 * second).unwrap(), Some(access), "the old figure until the next is due");
+    assert_eq!(damon.read(245 * second).unwrap().unwrap().accessed.0, 12 * MIB, "two passes: their mean");
+    drop(damon);
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+    fs::write(tree.root().path(format!("{KDAMONDS}/nr_kdamonds")), "1\n").unwrap();
+    assert!(DamonPhysical::start(&tree.root(), second).is_err(), "somebody else's monitor");
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
+}
+
+#[test]
+fn the_interval_keeps_the_budget_on_a_large_machine() {
+    let tree = physical_tree();
+    // 1 TiB: 2^28 frames, 1 us each, one per cent.
+    fs::write(tree.root().path(IOMEM), "00000000-ffffffffff : System RAM\n").unwrap();
+    let damon = DamonPhysical::start(&tree.root(), Duration::ZERO).unwrap();
+    assert_eq!(damon.interval(), Duration::from_secs(26_844));
+    fs::write(tree.root().path(IOMEM), "00000000-00000000 : System RAM\n").unwrap();
+    let hidden = DamonPhysical::start(&tree.root(), Duration::ZERO).unwrap_err();
+    assert!(hidden.to_string().contains("needs root"), "{hidden}");
+}
+
+#[test]
+fn pagemap_starts_the_count_when_it_is_asked_for_and_not_before() {
+    let tree = physical_tree();
+    let mut tracker = PagemapTracker::new(&tree.root()).unwrap();
+    tracker.clear(PID, &[range(2, 8)]).unwrap();
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0", "a clearing clears nothing");
+    assert_eq!(tracker.machine_access(), None, "not yet");
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
+    assert_eq!(tracker.machine_access(), None, "not yet");
+    drop(tracker);
+    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+}
+
+/// Three regions of this process between pages that cannot be accessed, so that they are a mapping of their own.
+struct Own {
+    all: OwnedRange,
+    first: u64,
+}
+
+impl Own {
+    const REGIONS: usize = 3;
+
+    fn new() -> Own {
+        let all = OwnedRange::reserve((Own::REGIONS + 2) * HUGE_2M, HUGE_2M).unwrap();
+        let middle = all.part(HUGE_2M, Own::REGIONS * HUGE_2M);
+        middle.open().unwrap();
+        Own { all, first: middle.start() as u64 }
+    }
+
+    fn range(&self) -> VirtRange {
+        VirtRange::new(self.first, self.first + (Own::REGIONS * HUGE_2M) as u64).unwrap()
+    }
+
+    fn write(&self, region: usize, page: usize) {
+        let at = self.first + (region * HUGE_2M + page * BASE_PAGE) as u64;
+        own_memory().unwrap().write_all_at(b"x", at).unwrap();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.all.release();
+    }
+}
+
+fn own_pid() -> Pid {
+    Pid(std::process::id() as i32)
+}
+
+#[test]
+fn pagemap_tells_utilisation_and_nothing_of_accesses() {
+    let own = Own::new();
+    for page in [0, 7, 511] {
+        own.write(0, page);
+    }
+    own.write(2, 100);
+    // A read maps the page of zeros.
+    own_memory().unwrap().read_exact_at(&mut [0], own.first + 5 * BASE_PAGE as u64).unwrap();
+    let mut tracker = PagemapTracker::new(&KernelRoot::live()).unwrap();
+    tracker.clear(own_pid(), &[own.range()]).unwrap();
+    let regions = tracker.read(own_pid(), &[own.range()]).unwrap();
+    let start = |region: &RegionBits| (region.start - own.first) / HUGE_2M as u64;
+    let found: Vec<_> = regions.iter().map(|r| (start(r), r.leaf, r.present, r.accessed)).collect();
+    if regions[0].leaf == Leaf::Huge2m {
+        return megapage_testing::skip("needs THP that are not given unasked");
+    }
+    assert_eq!(found, [(0, Leaf::Base, 3, None), (2, Leaf::Base, 1, None)]);
+    let gone = tracker.clear(Pid(i32::MAX), &[own.range()]).unwrap_err();
+    assert_eq!((gone.why(), gone.to_string()), (MissedWhy::Gone, "process 2147483647 has ended".into()));
+}
+
+#[test]
+fn smaps_tells_all_or_nothing_of_a_mapping_and_no_more() {
+    let own = Own::new();
+    for region in 0..Own::REGIONS {
+        for page in 0..4 {
+            own.write(region, page);
+        }
+    }
+    let mut tracker = SmapsTracker::new(&KernelRoot::live()).unwrap();
+    let mut accessed = |touch: &dyn Fn()| {
+        tracker.clear(own_pid(), &[own.range()]).unwrap();
+        touch();
+        let regions = tracker.read(own_pid(), &[own.range()]).unwrap();
+        regions.iter().map(|region| (region.present, region.accessed)).collect::<Vec<_>>()
+    };
+    if accessed(&|| ())[0].0 == 512 {
+        return megapage_testing::skip("needs THP that are not given unasked");
+    }
+    assert_eq!(accessed(&|| ()), [(4, Some(0)); 3], "nothing was accessed");
+    assert_eq!(accessed(&|| own.write(1, 2)), [(4, None); 3], "one page was, who knows where");
+    let all = || (0..3).for_each(|region| (0..4).for_each(|page| own.write(region, page)));
+    assert_eq!(accessed(&all), [(4, Some(4)); 3], "all were");
+    assert_eq!(tracker.clear(Pid(i32::MAX), &[]).unwrap_err().why(), MissedWhy::Gone);
+}
