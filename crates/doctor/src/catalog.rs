@@ -52,24 +52,27 @@ impl Kind {
 }
 
 macro_rules! kinds {
-    ($($name:ident, $id:literal, $severity:ident, $title:literal, $explanation:literal, [$($remedy:literal),*];)+) => {
+    ($(#[$attribute:meta])* $list:ident; $($name:ident, $id:literal, $severity:ident, $title:literal, $explanation:literal, [$($remedy:literal),*];)+) => {
         $(
             #[doc = $title]
-            pub static $name: Kind = Kind {
+            pub static $name: $crate::catalog::Kind = $crate::catalog::Kind {
                 id: $id,
-                severity: Severity::$severity,
+                severity: $crate::catalog::Severity::$severity,
                 title: $title,
                 explanation: $explanation,
                 remedy: &[$($remedy),*],
             };
         )+
 
-        /// All kinds, in the order of docs/doctor.md.
-        pub static ALL: &[&Kind] = &[$(&$name),+];
+        $(#[$attribute])*
+        pub static $list: &[&$crate::catalog::Kind] = &[$(&$name),+];
     };
 }
+pub(crate) use kinds;
 
 kinds! {
+    /// All kinds, in the order of docs/doctor.md.
+    ALL;
     // Transparent huge pages.
     THP_ABSENT, "thp-absent", Blocker, "The kernel has no transparent huge pages",
         "It was built without CONFIG_TRANSPARENT_HUGEPAGE, so that only reserved hugetlb pages are to be had.",

@@ -1,6 +1,7 @@
 //! docs/doctor.md, written from the catalog.
 
-use crate::catalog::{ALL, Severity};
+use crate::catalog::{ALL, Kind, Severity};
+use crate::why::catalog::REASONS;
 
 const HEAD: &str = "\
 # megapage doctor
@@ -27,10 +28,37 @@ This list is written from `crates/doctor/src/catalog.rs`: after a change there, 
 `MEGAPAGE_WRITE_DOCS=1 cargo test -p megapage-doctor document`.
 ";
 
+const WHY: &str = "
+## Why a range is not huge
+
+`megapage doctor --why PID` lists the ranges of a running process that hold something and are not on huge pages: most
+memory first, ranges of one mapping with the same reason together, mappings too small for a huge page in one line.
+`--why PID:ADDRESS` (hexadecimal) looks at the 2 MiB around one address. It changes nothing in the process, and needs
+the right to trace it: run it as its user, or as root.
+
+Where several reasons apply, the decisive one comes first: as long as it stands, the others do not matter. The first
+kind is what can never be huge as it is mapped, then what the program, an ancestor or a setting asks for, then what the
+range holds, and last what khugepaged has not got round to. A reason can also be one of the findings above, such as
+`thp-never`, `thp-disabled-for-process`, `khugepaged-off`, `shmem-thp-off` or `cgroup-memory-tight`.
+
+Locked memory (mlock(2)) can be huge, and is no reason. Where khugepaged is just now the kernel does not show, and
+which pages are pinned neither. Pages shared with other processes are counted in the first 16 GiB.
+
+The exit status is 0 where all that is present is huge or could not be, 1 where something stands in the way, 2 for a
+process or an address that is not there. `--json` prints the schema `megapage.doctor-why/1`: the process's backing, the
+region asked for, and the groups of ranges, each with its reasons as findings.
+
+## Reasons
+";
+
 /// The whole text of docs/doctor.md.
 pub fn markdown() -> String {
-    let mut text = HEAD.to_string();
-    for kind in ALL {
+    entries(HEAD, ALL) + &entries(WHY, REASONS)
+}
+
+fn entries(head: &str, kinds: &[&Kind]) -> String {
+    let mut text = head.to_string();
+    for kind in kinds {
         let severity = match kind.severity {
             Severity::Blocker => "blocker",
             Severity::Warning => "warning",

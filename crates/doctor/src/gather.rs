@@ -9,7 +9,7 @@ use megapage_kernel::limits::{Limits, Sysctls, limits_of_user, login_memlock};
 use megapage_kernel::mounts::hugetlbfs_mounts;
 use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
-use megapage_kernel::thp::ThpSettings;
+use megapage_kernel::thp;
 use megapage_kernel::{KernelError, KernelRoot, glibc, meminfo};
 use megapage_launch::program::{InspectError, Program, privilege_for};
 use megapage_units::{Bytes, PageSize, Pid};
@@ -91,7 +91,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         .map(|page_size| Ok(Pool { page_size, figures: figures(root, page_size, PoolScope::Machine)? }))
         .collect::<Result<Vec<Pool>, KernelError>>()?;
     let mut facts = Facts {
-        thp: ThpSettings::read(root)?,
+        thp: thp::settings(root)?,
         thp_allowed: own.thp_enabled,
         default_size: memory.default_huge_size.filter(|_| !pools.is_empty()),
         pools,

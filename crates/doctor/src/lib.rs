@@ -14,11 +14,13 @@ pub mod facts;
 pub mod finding;
 mod gather;
 mod verdict;
+mod why;
 
 pub use checks::diagnose;
 pub use document::markdown;
 pub use gather::{GatherError, Request, gather};
 pub use verdict::verdicts;
+pub use why::{At, Group, Target, WHY_SCHEMA, Why, WhyError, gather_why};
 
 use catalog::Severity;
 use facts::Facts;

@@ -8,7 +8,7 @@ use crate::request::{Heap, Mechanism};
 use crate::run::RunError;
 use crate::sample::Samples;
 use megapage_act::promote::{PromoteError, Promotion, lacking_right};
-use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_status};
+use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::Pid;
@@ -110,6 +110,9 @@ impl Attachment {
         if status.is_zombie() {
             return Err(PromoteError::Gone(pid).into());
         }
+        if read_stat(root, pid).map_err(gone)?.is_kernel_thread {
+            return Err(RunError::KernelThread { pid, name: status.name });
+        }
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(gone)? {
             return Err(PromoteError::NotAllowed { pid, lacking }.into());
         }
@@ -154,5 +157,25 @@ fn plan() -> Plan {
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_thread_is_refused() {
+        let tree = tempfile::tempdir().unwrap();
+        let directory = tree.path().join("proc/2");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("status"), "Name:\tkthreadd\nTgid:\t2\nPPid:\t0\n").unwrap();
+        // proc_pid_stat(5): the ninth field is the flags, here PF_KTHREAD.
+        let stat = format!("2 (kthreadd) S 0 0 0 0 -1 2097152 {}", "0 ".repeat(43));
+        std::fs::write(directory.join("stat"), stat).unwrap();
+        let attachment = Attachment { pid: Pid(2), once: true, require: false };
+        let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
+        assert_eq!(error.to_string(), "process 2 (kthreadd) is a kernel thread: it has no memory of its own");
+        assert_eq!(error.exit_status(), 125);
     }
 }

@@ -4,7 +4,7 @@ use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::process::read_own_status;
-use megapage_kernel::thp::{ThpEnabled, ThpSettings};
+use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Machine {
         let own = read_own_status(root)?;
         // The flag is inherited over fork and exec: what holds for us holds for the program.
         let disallowed = own.thp_enabled == Some(false);
-        let thp = match ThpSettings::read(root)? {
+        let thp = match settings(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
             Some(settings) => match settings.anonymous(PageSize::HUGE_2M) {

@@ -83,6 +83,14 @@ pub enum RunError {
     /// A process cannot be promoted.
     #[error(transparent)]
     Promote(#[from] PromoteError),
+    /// A thread of the kernel's was named.
+    #[error("process {pid} ({name}) is a kernel thread: it has no memory of its own")]
+    KernelThread {
+        /// The thread.
+        pid: Pid,
+        /// Its name.
+        name: String,
+    },
 }
 
 impl RunError {
@@ -381,8 +389,9 @@ impl Running<'_> {
         self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
     }
 
+    /// The heap's range by the ledger, of whatever program wrote it last: whether it counts is for the sample to see.
     fn span(&self) -> Option<VirtRange> {
-        let (start, end) = self.ledger()?.span()?;
+        let (start, end) = self.ledger.as_ref().filter(|ledger| ledger.pid() != 0)?.span()?;
         VirtRange::new(start, end)
     }
 

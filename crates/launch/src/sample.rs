@@ -2,7 +2,7 @@
 
 use crate::machine::LIBRARY_NAME;
 use megapage_kernel::process::{Status, own_thread_time, read_status};
-use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
+use megapage_kernel::smaps::{BackingBytes, Mapping, backing, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid, VirtRange};
 use std::time::{Duration, Instant};
@@ -35,21 +35,24 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Takes a sample; `span` is the preloaded heap's range of addresses.
+    /// Takes a sample; `span` is the preloaded heap's range of addresses. It counts where the library is mapped at
+    /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
     pub fn take(root: &KernelRoot, pid: Pid, span: Option<VirtRange>) -> Result<Sample, KernelError> {
         let mappings = read_smaps(root, pid)?;
         let status: Status = read_status(root, pid)?;
+        let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
+        let span = span.filter(|_| preloaded);
         let in_span = |mapping: &&Mapping| {
             mapping.is_heap_like() && span.is_some_and(|span| span.intersection(mapping.range).is_some())
         };
         Ok(Sample {
             at: Instant::now(),
-            whole: BackingBytes::of(&mappings),
-            anonymous: BackingBytes::of(mappings.iter().filter(|mapping| mapping.is_heap_like())),
-            heap: BackingBytes::of(mappings.iter().filter(in_span)),
+            whole: backing(&mappings),
+            anonymous: backing(mappings.iter().filter(|mapping| mapping.is_heap_like())),
+            heap: backing(mappings.iter().filter(in_span)),
             peak_rss: status.peak_rss,
             swap: mappings.iter().map(|mapping| mapping.swap).sum(),
-            preloaded: mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME)),
+            preloaded,
         })
     }
 }

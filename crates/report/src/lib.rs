@@ -4,7 +4,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod chart;
+pub mod figure;
+pub mod line;
+#[cfg(test)]
+mod made_up;
+pub mod map;
+pub mod svg;
+pub mod top;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use megapage_snapshot::Sampling;
 use serde::Serialize;
 
 /// The width, in columns, that the human form of every report keeps within.
@@ -46,6 +56,17 @@ where
         }));
     }
     table.to_string().lines().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+/// What is said in place of samples where the tracker tells no accesses, and why there is no better one.
+fn tells_use_alone(sampling: &Sampling) -> String {
+    let name = sampling.tracker.name();
+    let better = sampling.passed_over.first().map_or_else(String::new, |(better, why)| {
+        format!(" (the {} tracker cannot be used: {why})", better.name())
+    });
+    format!(
+        "the {name} tracker tells which memory is in use, not what is accessed, and changes nothing{better}"
+    )
 }
 
 #[cfg(test)]

@@ -1,0 +1,139 @@
+//! What is advised.
+
+use crate::TrialOutcome;
+use megapage_observe::cost::estimate::Estimate;
+use megapage_snapshot::{CostSource, TranslationCost, wire};
+use megapage_units::{Bytes, Pid};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How many times as fast a program would be, with an interval of about 90 %: `1 <= low <= likely <= high`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// The lower end.
+    pub low: f64,
+    /// The best guess.
+    pub likely: f64,
+    /// The upper end.
+    pub high: f64,
+    /// Where it comes from.
+    pub source: CostSource,
+}
+
+/// The short answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Huge pages are worth it.
+    UseHugePages,
+    /// They are not.
+    DoNotUse,
+    /// It has them.
+    AlreadyHuge,
+    /// The interval holds both; a trial would tell.
+    TryIt,
+    /// Nothing is known.
+    Unknown,
+}
+
+impl Verdict {
+    /// As a sentence.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Verdict::UseHugePages => "use huge pages",
+            Verdict::DoNotUse => "do not use huge pages",
+            Verdict::AlreadyHuge => "nothing to do: it runs on huge pages",
+            Verdict::TryIt => "undecided: try it (--trial)",
+            Verdict::Unknown => "not known",
+        }
+    }
+}
+
+/// The kind of huge page that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PageKind {
+    /// Transparent huge pages of 2 MiB.
+    #[serde(rename = "thp")]
+    Thp,
+    /// Pages of the 2 MiB hugetlb pool.
+    #[serde(rename = "2m")]
+    Hugetlb2m,
+    /// None.
+    #[serde(rename = "none")]
+    None,
+}
+
+impl PageKind {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            PageKind::Thp => "transparent huge pages (THP)",
+            PageKind::Hugetlb2m => "hugetlb pages of 2 MiB",
+            PageKind::None => "none",
+        }
+    }
+}
+
+/// One way to get them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct How {
+    /// A command or a line of a configuration file.
+    pub what: String,
+    /// When, or why this one.
+    pub why: String,
+}
+
+/// What they cost in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Private memory on base pages that whole huge pages could map.
+    #[serde(serialize_with = "wire::bytes", rename = "promotable_bytes")]
+    pub promotable: Bytes,
+    /// Pages in those ranges that the program has not touched and that a huge page would fill with zeros. Ranges less
+    /// than half touched, which megapage does not promote, are left out.
+    #[serde(serialize_with = "wire::bytes", rename = "filled_bytes")]
+    pub filled: Bytes,
+    /// Private memory in huge pages already.
+    #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
+    pub huge: Bytes,
+    /// Memory shared with other processes.
+    #[serde(serialize_with = "wire::bytes", rename = "shared_bytes")]
+    pub shared: Bytes,
+}
+
+/// Everything that is said of one process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// Which.
+    #[serde(serialize_with = "wire::pid")]
+    pub pid: Pid,
+    /// Its name.
+    pub name: String,
+    /// For how long it was observed, a trial aside.
+    #[serde(serialize_with = "wire::seconds", rename = "observed_seconds")]
+    pub observed: Duration,
+    /// Whether it has ended meanwhile: what is said holds for another run of it.
+    pub ended: bool,
+    /// The answer.
+    pub verdict: Verdict,
+    /// Whether it is advised to switch: the verdict is to use huge pages.
+    pub recommended: bool,
+    /// What it would gain; `None` where nothing is known.
+    pub gain: Option<Gain>,
+    /// What address translation costs it now.
+    pub translation: Option<TranslationCost>,
+    /// The kind that fits.
+    pub kind: PageKind,
+    /// Ways to get them, the best first.
+    pub how: Vec<How>,
+    /// What they cost in memory.
+    pub memory: Memory,
+    /// What may go wrong.
+    pub risks: Vec<String>,
+    /// Why this verdict.
+    pub why: Vec<String>,
+    /// What the estimate rests on; `None` where there is none.
+    pub estimate: Option<Estimate>,
+    /// What came of the trial; `None` where none was made.
+    pub trial: Option<TrialOutcome>,
+}

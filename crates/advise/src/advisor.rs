@@ -1,0 +1,461 @@
+//! Observes a process and gathers what a verdict rests on.
+
+use crate::origin::Origin;
+use crate::{Advice, Facts, Gain, Judged, Trial, TrialOutcome, judge, try_out};
+use megapage_act::promote::lacking_right;
+use megapage_kernel::process::{read_stat, read_status};
+use megapage_kernel::thp::{ThpEnabled, settings};
+use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs};
+use megapage_launch::machine::Machine;
+use megapage_launch::mechanism::choose;
+use megapage_launch::program::Program;
+use megapage_launch::request::{Heap, Request, ReturnAfter};
+use megapage_observe::cost::calibrate::WalkCosts;
+use megapage_observe::cost::estimate::{Estimate, NoEstimate, estimate};
+use megapage_observe::cost::pmu::Pmu;
+use megapage_observe::cost::probe::{ProbeOptions, probe, uses_shared};
+use megapage_observe::cost::touches::Touches;
+use megapage_observe::tracker::{SelectError, Selected, select};
+use megapage_observe::{ObserveError, Observer, Options as ObserverOptions};
+use megapage_snapshot::{CostSource, MissedWhy, Process, TrackerKind, TranslationCost};
+use megapage_tlb::Geometry;
+use megapage_units::{BASE_PAGE, Bytes, Pid};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How advice is found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// For how long each process is observed.
+    pub time: Duration,
+    /// The largest slow-down of the target while it is observed, as a share of its processor time.
+    pub budget: f64,
+    /// Use this tracker and no other.
+    pub tracker: Option<TrackerKind>,
+    /// Make a part of each process huge for a while, and compare.
+    pub trial: Option<Trial>,
+}
+
+impl Default for Options {
+    /// Ten seconds, at 1 %.
+    fn default() -> Options {
+        Options { time: Duration::from_secs(10), budget: 0.01, tracker: None, trial: None }
+    }
+}
+
+/// Why there is no advice.
+#[derive(Debug, Error)]
+pub enum AdviseError {
+    /// Memory accesses cannot be observed here.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// The tracker that was asked for does not work here.
+    #[error(transparent)]
+    Tracker(#[from] SelectError),
+    /// A kernel file.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The cost of page walks could not be timed.
+    #[error("timing page walks: {0}")]
+    Timing(io::Error),
+    /// The process cannot be observed: one line that says why.
+    #[error("{what}")]
+    Missed {
+        /// The class of the reason.
+        why: MissedWhy,
+        /// The line.
+        what: String,
+    },
+}
+
+/// What the figures of an advisor rest on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Basis {
+    /// How accesses are tracked.
+    pub tracker: Option<TrackerKind>,
+    /// Why they are not.
+    pub no_tracker: Option<String>,
+    /// What the first access to a page costs the target after a clearing, in nanoseconds.
+    pub first_access_ns: Option<f64>,
+    /// The largest slow-down of a target, as a share of its processor time.
+    pub budget: f64,
+    /// The TLBs of one processor.
+    pub tlb: Geometry,
+    /// What page walks cost here.
+    pub walks: WalkCosts,
+    /// Whether page walks are counted by the processor.
+    pub pmu: bool,
+}
+
+/// A part of the time of observation, after which the process's memory is looked at anew.
+const PART: Duration = Duration::from_millis(2500);
+
+/// While a process settles it is looked at this often,
+const SETTLING_LOOK: Duration = Duration::from_millis(100);
+/// and has settled when it has grown by no more than 2 % from look to look, so many times in a row.
+const CALM_LOOKS: u32 = 5;
+
+/// Finds advice.
+pub struct Advisor {
+    root: KernelRoot,
+    options: Options,
+    observer: Observer,
+    /// The tracker in use, or why there is none.
+    selected: Result<Selected, SelectError>,
+    machine: Machine,
+    geometry: Geometry,
+    costs: WalkCosts,
+    pmu: Option<Pmu>,
+}
+
+impl Advisor {
+    /// An advisor on this machine: starts a tracker of accesses, and times page walks (some 0.1 s).
+    pub fn start(root: &KernelRoot, options: Options) -> Result<Advisor, AdviseError> {
+        // What is cleared, and when, is the probe's to say.
+        let folios = options.trial.is_some();
+        let observing = ObserverOptions { sample: false, folios, ..ObserverOptions::default() };
+        Ok(Advisor {
+            root: root.clone(),
+            options,
+            observer: Observer::start(root, observing)?,
+            selected: match options.tracker {
+                Some(kind) => Ok(select(root, Some(kind))?),
+                // Small and huge programs are judged without one.
+                None => select(root, None),
+            },
+            machine: Machine::read(root)?,
+            geometry: Geometry::decode(&cpuid_of_tlbs()),
+            costs: WalkCosts::measure().map_err(AdviseError::Timing)?,
+            // Without one the cost is estimated, which the report says.
+            pmu: Pmu::open(root).ok(),
+        })
+    }
+
+    /// What the figures rest on.
+    pub fn basis(&self) -> Basis {
+        let selected = self.selected.as_ref();
+        Basis {
+            tracker: selected.ok().map(|selected| selected.tracker.kind()),
+            no_tracker: selected.err().map(ToString::to_string),
+            first_access_ns: selected.ok().map(|selected| selected.first_access_ns),
+            budget: self.options.budget,
+            tlb: self.geometry,
+            walks: self.costs.clone(),
+            pmu: self.pmu.is_some(),
+        }
+    }
+
+    /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it says no, what was seen
+    /// until then is judged.
+    pub fn advise(
+        &mut self,
+        pid: Pid,
+        wait: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Advice, AdviseError> {
+        // Nobody tells these any more when it has ended.
+        let origin = Origin::of(&self.root, pid);
+        let seen = self.observe(pid, wait)?;
+        let judged = self.judged(&seen.process, seen.touches);
+        let judged = match self.options.trial {
+            Some(_) if self.has_ended(&seen.process) => no_trial(judged, "the process has ended"),
+            Some(trial) => self.tried(&seen.process, &trial, judged, wait),
+            None => judged,
+        };
+        Ok(judge(&self.facts(seen.process, seen.time, origin, judged)))
+    }
+
+    /// Whether the process has ended, or is about to.
+    fn has_ended(&self, process: &Process) -> bool {
+        let stat = read_stat(&self.root, process.id.pid);
+        !stat.is_ok_and(|stat| stat.start_ticks == process.id.start_ticks && !stat.is_zombie())
+    }
+
+    /// Waits until the process, just started, has stopped growing: what it does until then it does once. At most as
+    /// long as it is to be observed.
+    pub fn settle(&self, pid: Pid, wait: &mut dyn FnMut(Duration) -> bool) {
+        let resident = || read_status(&self.root, pid).map(|status| (status.rss + status.hugetlb).0);
+        let start = Instant::now();
+        let (mut former, mut calm) = (0, 0);
+        while calm < CALM_LOOKS && start.elapsed() < self.options.time && wait(SETTLING_LOOK) {
+            let Ok(now) = resident() else { return };
+            calm = if now > former + former / 50 { 0 } else { calm + 1 };
+            former = now;
+        }
+    }
+
+    /// What a trial adds to what is known.
+    fn tried(
+        &mut self,
+        process: &Process,
+        trial: &Trial,
+        judged: Result<Judged, String>,
+        wait: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Judged, String> {
+        let outcome = match (&mut self.selected, lacking_right(&self.root, Some(process.id.pid))) {
+            (_, Ok(Some(lacking))) => Err(lacking),
+            (_, Err(error)) => Err(error.to_string()),
+            (Err(why), _) => Err(why.to_string()),
+            (Ok(selected), Ok(None)) => try_out(&self.root, selected, process, trial, wait),
+        };
+        match outcome {
+            Ok(outcome) => with_trial(judged, outcome),
+            Err(why) => no_trial(judged, &why),
+        }
+    }
+
+    /// The process as it was observed last, and what was sampled of it or why nothing could be.
+    fn observe(&mut self, pid: Pid, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Seen, AdviseError> {
+        let start = Instant::now();
+        let mut found: Option<(Process, Result<Touches, String>)> = None;
+        let mut last = Duration::ZERO;
+        let seen = |(process, touches), time| Seen { process, touches, time };
+        let mut go_on = true;
+        let mut seed = 1;
+        loop {
+            let snapshot = self.observer.snapshot(&[pid]);
+            let Some(process) = snapshot.process(pid).cloned() else {
+                // What was sampled before it ended still holds.
+                return found.map(|found| seen(found, last)).ok_or_else(|| {
+                    match snapshot.missed.into_iter().find(|missed| missed.pid == pid) {
+                        Some(missed) => AdviseError::Missed { why: missed.why, what: missed.what },
+                        None => AdviseError::Missed {
+                            why: MissedWhy::Gone,
+                            what: format!("process {pid} has ended"),
+                        },
+                    }
+                });
+            };
+            if let Some((former, _)) = &found
+                && former.id != process.id
+            {
+                let what = format!("process {pid} executed another program while it was observed: try again");
+                return Err(AdviseError::Missed { why: MissedWhy::Replaced, what });
+            }
+            if let Some(pmu) = &mut self.pmu {
+                // A process that cannot be counted is estimated.
+                let _ = pmu.watch(process.id);
+            }
+            last = start.elapsed();
+            let left = self.options.time.saturating_sub(last);
+            if left.is_zero() || !go_on {
+                let touches = found.map_or_else(|| Err("it was not observed".into()), |(_, touches)| touches);
+                return Ok(seen((process, touches), last));
+            }
+            let selected = match &mut self.selected {
+                Ok(selected) => selected,
+                Err(why) => return Ok(seen((process, Err(why.to_string())), last)),
+            };
+            let options = ProbeOptions {
+                // Shared memory is sampled all at once, which takes the budget of the whole time.
+                time: if uses_shared(&process) { left } else { left.min(PART) },
+                budget: self.options.budget,
+                first_access_ns: selected.first_access_ns,
+                seed,
+            };
+            seed += 1;
+            let tracker = selected.tracker.as_mut();
+            let mut asked = |time: Duration| {
+                go_on = go_on && wait(time);
+                go_on
+            };
+            let sampled = match probe(&self.root, tracker, &process, &options, &mut asked) {
+                Ok(later) => match found.take() {
+                    // What was sampled of a process that has grown much since says little of it now.
+                    Some((_, Ok(touches))) if later.grew_from(&touches) => Ok(later),
+                    Some((_, Ok(mut touches))) => {
+                        touches.add(later);
+                        Ok(touches)
+                    }
+                    _ => Ok(later),
+                },
+                Err(error) => match found.take() {
+                    Some((_, Ok(touches))) => Ok(touches),
+                    _ => Err(error.to_string()),
+                },
+            };
+            if sampled.is_err() {
+                return Ok(seen((process, sampled), last));
+            }
+            found = Some((process, sampled));
+        }
+    }
+
+    fn judged(&mut self, process: &Process, touches: Result<Touches, String>) -> Result<Judged, String> {
+        let found = touches.and_then(|touches| {
+            estimate(&touches, &self.geometry, &self.costs).map_err(|error| match (&self.selected, error) {
+                (Ok(selected), NoEstimate::NoSample) => without_bits(selected).unwrap_or(error.to_string()),
+                _ => error.to_string(),
+            })
+        });
+        let measured = self.pmu.as_mut().and_then(|pmu| pmu.read(process.id).ok().flatten());
+        match (measured, found) {
+            (Some(cost), found) => Ok(of_measured(cost, found.ok())),
+            (None, Ok(found)) => Ok(of_estimate(found)),
+            (None, Err(why)) => Err(why),
+        }
+    }
+
+    fn facts(
+        &self,
+        process: Process,
+        observed: Duration,
+        origin: Origin,
+        judged: Result<Judged, String>,
+    ) -> Facts {
+        let Origin { command, retitled, directory, program } = origin;
+        let forks = program.as_ref().map_or_else(|_| Vec::new(), forks);
+        let plan = program.and_then(|program| {
+            let request = request(&program, &command);
+            choose(&program, &request, &self.machine).map_err(|error| error.to_string())
+        });
+        let attach = match lacking_right(&self.root, Some(process.id.pid)) {
+            Ok(None) => Ok(()),
+            Ok(Some(lacking)) => Err(lacking),
+            Err(error) => Err(error.to_string()),
+        };
+        Facts {
+            ended: self.has_ended(&process),
+            process,
+            command,
+            retitled,
+            directory,
+            // Unknown is not always.
+            thp_always: settings(&self.root)
+                .is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always)),
+            observed,
+            judged,
+            plan,
+            forks,
+            pool_2m: self.machine.pool_2m,
+            reach: Bytes(u64::from(self.geometry.second) * BASE_PAGE as u64),
+            attach,
+        }
+    }
+}
+
+/// What was seen of a process.
+struct Seen {
+    /// As it was observed last.
+    process: Process,
+    /// What was sampled of it, or why nothing could be.
+    touches: Result<Touches, String>,
+    /// From the first look at it to the last.
+    time: Duration,
+}
+
+/// Why a tracker that tells no single pages is the best to be had; `None` where it tells them.
+fn without_bits(selected: &Selected) -> Option<String> {
+    let kind = selected.tracker.kind();
+    if kind <= TrackerKind::IdlePages {
+        return None;
+    }
+    let better: Vec<String> = selected
+        .passed_over
+        .iter()
+        .filter(|(kind, _)| *kind <= TrackerKind::IdlePages)
+        .map(|(kind, why)| format!("{}: {why}", kind.name()))
+        .collect();
+    let why = if better.is_empty() { "it was asked for".into() } else { better.join("; ") };
+    Some(format!("the {} tracker does not tell which pages are accessed ({why}); run as root", kind.name()))
+}
+
+/// What is known, with a word on why it was not tried.
+fn no_trial(judged: Result<Judged, String>, why: &str) -> Result<Judged, String> {
+    let mut judged = judged.map_err(|before| format!("{before}; no trial: {why}"))?;
+    judged.notes.push(format!("no trial was made: {why}"));
+    Ok(judged)
+}
+
+/// How `megapage run` would be asked to start it, with nothing but defaults.
+fn request(program: &Program, command: &[String]) -> Request {
+    Request {
+        program: program.path.clone().into(),
+        arguments: command.iter().skip(1).map(OsString::from).collect(),
+        heap: Heap::Auto,
+        mechanism: None,
+        require: false,
+        return_after: ReturnAfter::default(),
+        children: false,
+        watched: false,
+    }
+}
+
+fn forks(program: &Program) -> Vec<String> {
+    let mut names: Vec<String> = program
+        .forks
+        .iter()
+        .map(|import| import.file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn of_estimate(found: Estimate) -> Judged {
+    let gain = Gain {
+        low: found.gain.low,
+        likely: found.gain.likely,
+        high: found.gain.high,
+        source: CostSource::Estimated,
+    };
+    Judged { cost: found.cost, gain, estimate: Some(found), notes: Vec::new(), trial: None }
+}
+
+/// A counter tells what walks cost now; the part of it that huge pages would take away is the estimate's.
+fn of_measured(cost: TranslationCost, found: Option<Estimate>) -> Judged {
+    let removable = found
+        .as_ref()
+        .map_or(1.0, |found| if found.walks > 0.0 { 1.0 - found.walks_when_huge / found.walks } else { 0.0 });
+    let gain = |share: f64| (1.0 / (1.0 - (share * removable).clamp(0.0, 0.95))).max(1.0);
+    let gain = Gain {
+        // Walks are hidden in part by what the processor does meanwhile.
+        // Without an estimate nobody knows which of them would go.
+        low: if found.is_some() { gain(cost.low * 0.5) } else { 1.0 },
+        likely: gain(cost.share),
+        high: gain(cost.high),
+        // The cost is measured; what of it would go is not.
+        source: CostSource::Estimated,
+    };
+    Judged { cost, gain, estimate: found, notes: Vec::new(), trial: None }
+}
+
+/// A trial decides where it is the sharper: where it shows a difference, or rules out more than the estimate does.
+fn with_trial(judged: Result<Judged, String>, outcome: TrialOutcome) -> Result<Judged, String> {
+    let tried = outcome.cost.map(|cost| {
+        let gain = |share: f64| 1.0 / (1.0 - share);
+        let gain = Gain {
+            low: gain(cost.low),
+            likely: gain(cost.share),
+            high: gain(cost.high),
+            source: CostSource::Tried,
+        };
+        Judged { cost, gain, estimate: None, notes: outcome.notes.clone(), trial: None }
+    });
+    let mut found = match (judged, tried) {
+        (Ok(before), Some(tried)) if tried.gain.low > 1.0 || tried.gain.high < before.gain.high => {
+            Judged { estimate: before.estimate, ..tried }
+        }
+        (Ok(before), _) => Judged { notes: [before.notes, outcome.notes.clone()].concat(), ..before },
+        (Err(_), Some(tried)) => tried,
+        (Err(why), None) => return Err(format!("{why}; {}", outcome.notes.join("; "))),
+    };
+    found.trial = Some(outcome);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gain_from_a_measured_cost_is_an_estimate() {
+        let cost = TranslationCost { share: 0.3, low: 0.25, high: 0.35, source: CostSource::Measured };
+        let judged = of_measured(cost, None);
+        assert_eq!((judged.cost.source, judged.gain.source), (CostSource::Measured, CostSource::Estimated));
+        assert_eq!(judged.gain.low, 1.0, "nothing tells which walks would go");
+        assert!(judged.gain.likely > 1.4 && judged.gain.high > judged.gain.likely);
+    }
+}

@@ -1,0 +1,80 @@
+//! Settings of programs that manage huge pages themselves: one entry for each program. What language runtimes need
+//! is in `megapage_launch::runtimes`.
+
+use crate::{How, Memory};
+use megapage_units::{Bytes, HUGE_2M};
+
+/// A program with a setting of its own.
+struct Application {
+    /// Command names.
+    names: &'static [&'static str],
+    /// The setting, and what it does.
+    how: fn(&Memory) -> How,
+    /// Whether it does something only where huge pages are given to who does not ask for them (THP `always`).
+    takes_always: bool,
+    /// What to know before.
+    risk: Option<&'static str>,
+}
+
+const APPLICATIONS: [Application; 4] = [
+    Application {
+        // redis.conf, "KERNEL transparent hugepage CONTROL".
+        names: &["redis-server", "valkey-server"],
+        how: |_| How {
+            what: "disable-thp no".into(),
+            why: "in its configuration: otherwise it switches transparent huge pages off for itself".into(),
+        },
+        takes_always: true,
+        risk: Some(
+            "BGSAVE and AOF rewrites fork: each first write afterwards copies 2 MiB instead of 4 KiB (latency, memory)",
+        ),
+    },
+    Application {
+        // PostgreSQL documentation, 18.4.5 Linux Huge Pages.
+        names: &["postgres", "postmaster"],
+        how: |memory| How {
+            what: format!("huge_pages = on, after megapage pool set 2MB:+{}", pages(memory.shared)),
+            why: "in postgresql.conf: moves its shared memory to hugetlb pages".into(),
+        },
+        takes_always: false,
+        risk: None,
+    },
+    Application {
+        // MySQL reference manual, 10.12.3.3 Enabling Large Page Support.
+        names: &["mysqld", "mariadbd"],
+        how: |memory| How {
+            what: format!("large-pages, after megapage pool set 2MB:+{}", pages(memory.promotable)),
+            why: "in the [mysqld] section: takes the buffer pool from the hugetlb pool; its user needs \
+                  LimitMEMLOCK=infinity and a group in vm.hugetlb_shm_group"
+                .into(),
+        },
+        takes_always: false,
+        risk: None,
+    },
+    Application {
+        // memcached(1).
+        names: &["memcached"],
+        how: |_| How {
+            what: "memcached -L".into(),
+            why: "allocates its slabs at once, on huge pages".into(),
+        },
+        takes_always: false,
+        risk: None,
+    },
+];
+
+/// Pages of 2 MiB for `bytes`, and a tenth more, for what a server maps besides.
+fn pages(bytes: Bytes) -> u64 {
+    (bytes.0 / HUGE_2M as u64 * 11).div_ceil(10).max(1)
+}
+
+/// The program's own setting and its risk, where it has them. A setting that does nothing here is left out.
+pub(crate) fn setting(
+    name: &str,
+    memory: &Memory,
+    thp_always: bool,
+) -> Option<(Option<How>, Option<&'static str>)> {
+    let found = APPLICATIONS.iter().find(|application| application.names.contains(&name))?;
+    let works = thp_always || !found.takes_always;
+    Some((works.then(|| (found.how)(memory)), found.risk))
+}

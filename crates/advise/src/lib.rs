@@ -1,0 +1,29 @@
+//! Whether a program would gain from huge pages, which, how, and at what cost.
+//!
+//! [`Advisor`] observes a process and gathers [`Facts`]; [`judge`] makes [`Advice`] of them.
+//!
+//! Architecture invariant: the verdict is a pure function of facts, and every figure in it says whether it was
+//! measured, estimated or tried. Who is advised to switch gains, at the lower end of the interval, more than
+//! [`WORTH_IT`].
+
+#![forbid(unsafe_code)]
+
+mod advice;
+mod advisor;
+mod applications;
+mod facts;
+mod interval;
+mod origin;
+mod trial;
+mod verdict;
+mod watch;
+
+pub use advice::{Advice, Gain, How, Memory, PageKind, Verdict};
+pub use advisor::{AdviseError, Advisor, Basis, Options};
+pub use facts::{Facts, Judged};
+pub use trial::{Trial, TrialOutcome, try_out};
+pub use verdict::{WORTH_IT, judge};
+pub use watch::{Ended, Watch};
+
+/// The name and version of the JSON form.
+pub const SCHEMA: &str = "megapage.advise/1";

@@ -1,0 +1,99 @@
+//! What a process was started from, read before it is observed: nobody tells any more when it has ended.
+
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::{read_cmdline, read_cwd, read_exe};
+use megapage_launch::program::Program;
+use megapage_units::Pid;
+use std::path::{Path, PathBuf};
+
+/// What a process was started from.
+pub(crate) struct Origin {
+    /// Its arguments, the program first; the program alone where it has written a title over them.
+    pub(crate) command: Vec<String>,
+    /// Whether it has.
+    pub(crate) retitled: bool,
+    /// Its working directory, where that is not the caller's.
+    pub(crate) directory: Option<String>,
+    /// Its program, or why that is not known.
+    pub(crate) program: Result<Program, String>,
+}
+
+impl Origin {
+    pub(crate) fn of(root: &KernelRoot, pid: Pid) -> Origin {
+        let exe = read_exe(root, pid).map_err(|error| error.to_string());
+        let program = exe.clone().and_then(|path| Program::inspect(&path).map_err(|error| error.to_string()));
+        let mut command = read_cmdline(root, pid).unwrap_or_default();
+        let retitled = is_title(&command, exe.as_deref().ok());
+        if retitled {
+            let name = exe.map(|exe| name_of(&exe, &command[0]).display().to_string());
+            // A title is no command: without the program's file there is none.
+            command = name.into_iter().collect();
+        }
+        let own = std::env::current_dir().ok();
+        let directory = read_cwd(root, pid).ok().filter(|directory| Some(directory) != own.as_ref());
+        Origin { command, retitled, directory: directory.map(|it| it.display().to_string()), program }
+    }
+}
+
+/// Whether these are no arguments but a title: redis, postgres, nginx and sshd write one over them, which leaves blanks
+/// in the first word, or empty words up to where the arguments ended.
+fn is_title(command: &[String], exe: Option<&Path>) -> bool {
+    let Some(first) = command.first() else { return false };
+    // A name that does hold blanks.
+    if exe == Some(Path::new(first)) {
+        return false;
+    }
+    first.contains(' ') || first.ends_with(':') || command.ends_with(&[String::new(), String::new()])
+}
+
+/// By what name to start `exe`: a program may be many, and go by its name (redis-server is a link to redis-check-rdb in
+/// Debian). The title mostly begins with it.
+fn name_of(exe: &Path, title: &str) -> PathBuf {
+    let name = title.split([' ', ':']).next().unwrap_or_default();
+    let link = match name.starts_with('/') {
+        true => PathBuf::from(name),
+        false => exe.with_file_name(name),
+    };
+    match (link.canonicalize(), exe.canonicalize()) {
+        (Ok(one), Ok(other)) if one == other => link,
+        _ => exe.to_path_buf(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &[&str]) -> Vec<String> {
+        text.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn titles_are_told_from_arguments() {
+        let exe = Some(Path::new("/usr/bin/program"));
+        for title in [
+            &["redis-server *:7391", "", "", ""][..],
+            &["nginx: master process /usr/sbin/nginx"],
+            &["postgres:", ""],
+            &["title", "", ""],
+        ] {
+            assert!(is_title(&words(title), exe), "{title:?}");
+        }
+        for arguments in [&["python3", "two words"][..], &["grep", ""], &[]] {
+            assert!(!is_title(&words(arguments), exe), "{arguments:?}");
+        }
+        let blank = "/opt/My Program/run";
+        assert!(!is_title(&words(&[blank]), Some(Path::new(blank))));
+    }
+
+    #[test]
+    fn a_program_of_many_names_is_started_by_the_one_it_had() {
+        let directory = tempfile::tempdir().unwrap();
+        let exe = directory.path().join("redis-check-rdb");
+        std::fs::write(&exe, "").unwrap();
+        let link = directory.path().join("redis-server");
+        std::os::unix::fs::symlink(&exe, &link).unwrap();
+        assert_eq!(name_of(&exe, "redis-server *:7391"), link);
+        assert_eq!(name_of(&exe, "unknown: worker"), exe);
+    }
+}

@@ -1,0 +1,413 @@
+//! A trial: a part of a running process is made huge, its progress compared, and the part made as it was.
+//!
+//! Nobody outside knows what a program's progress is. What can be seen is how fast it reaches pages that are left
+//! alone throughout: a program that spends less time on page walks reaches them faster, per second of its own
+//! processor time. The comparison is made many times in turn, so that a drift of the program's own is no effect.
+
+use crate::interval::Interval;
+use megapage_act::demote::{self, Demotion};
+use megapage_act::promote::{Bounds, Promotion};
+use megapage_kernel::guard::{Guard, Rounds};
+use megapage_kernel::process::read_stat;
+use megapage_kernel::{KernelRoot, cpu_time_of, spawn};
+use megapage_launch::promoter::LEAST_PRESENT;
+use megapage_observe::tracker::{Selected, Tracker};
+use megapage_snapshot::{CostSource, Leaf, MappingKind, Process, ProcessId, Region, TranslationCost};
+use megapage_units::{BASE_PAGE, Bytes, Pid, VirtRange};
+use serde::Serialize;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// A trial, as asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// The share of the candidate regions that is made huge, above 0, at most 0.5.
+    pub share: f64,
+    /// For how long at most, clean-up aside.
+    pub time: Duration,
+    /// The largest slow-down of the process while it lasts by accesses to pages that the trial has cleared, as a
+    /// share of its processor time. Between two comparisons it is left alone until that is kept.
+    pub budget: f64,
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrialOutcome {
+    /// The cost that huge pages take away, scaled to the whole process; `None` where too little was seen.
+    pub cost: Option<TranslationCost>,
+    /// Comparisons made.
+    pub pairs: usize,
+    /// How much faster the process was with the part huge: the mean, and its interval of 90 %.
+    pub faster: Option<[f64; 3]>,
+    /// Regions that were made huge, the most at a time.
+    pub promoted: u64,
+    /// The share of the candidates that these are.
+    pub share: f64,
+    /// Whether all of them are on base pages again; the process may have ended first.
+    pub undone: bool,
+    /// Regions of the trial that are still huge.
+    pub left_huge: u64,
+    /// By how much it slowed the process at most, as a share of the processor time that the process took meanwhile:
+    /// first accesses to the pages that it cleared. Waiting for a region that is just being made huge is not counted.
+    pub slowdown: f64,
+    /// What to know, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Regions by whose pages progress is told.
+const CONTROLS: usize = 96;
+const LEAST_CONTROLS: usize = 4;
+/// Touched share of the controls at which a window is long enough.
+const ENOUGH: f64 = 0.12;
+const SHORTEST_WINDOW: Duration = Duration::from_millis(2);
+const LONGEST_WINDOW: Duration = Duration::from_millis(500);
+/// After a promotion or its undoing the caches are others': they get so long.
+const SETTLE: Duration = Duration::from_millis(20);
+/// Promoted within a second or not at all.
+const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2) };
+/// Comparisons below which nothing is said.
+const LEAST_PAIRS: usize = 4;
+/// Attempts at undoing.
+const UNDO_ATTEMPTS: u32 = 5;
+/// Those of the guard, which cannot look whether they were enough.
+const GUARD_ROUNDS: Rounds = Rounds { count: 10, pause: SETTLE };
+
+/// Tries `process`, of which `selected` can tell what it touches. `wait` sleeps for a time, and says whether to go on.
+/// The error is one line that says why no trial could be made; nothing is huge then that was not before.
+pub fn try_out(
+    root: &KernelRoot,
+    selected: &mut Selected,
+    process: &Process,
+    trial: &Trial,
+    wait: &mut dyn FnMut(Duration) -> bool,
+) -> Result<TrialOutcome, String> {
+    let pid = process.id.pid;
+    demote::check(root, pid).map_err(|error| error.to_string())?;
+    let candidates: Vec<&Region> =
+        process.regions.iter().filter(|region| is_candidate(process, region)).collect();
+    let count = ((candidates.len() as f64 * trial.share).ceil() as usize).max(1);
+    if candidates.len() < count + LEAST_CONTROLS {
+        return Err(format!("{} regions could be promoted: too few for a trial", candidates.len()));
+    }
+    let shuffled = shuffled(candidates.iter().map(|region| region.range()).collect());
+    let mut part: Vec<VirtRange> = shuffled[..count].to_vec();
+    let mut controls: Vec<VirtRange> = shuffled[count..].iter().take(CONTROLS).copied().collect();
+    part.sort();
+    controls.sort();
+    let mut progress = Progress::start(selected, pid, controls, wait)?;
+    let mut part = Part::guarded(root, process.id, part)?;
+    let share = count as f64 / candidates.len() as f64;
+
+    let (start, mut pairs) = (Instant::now(), Vec::new());
+    let mut stopped = None;
+    while start.elapsed() < trial.time && stopped.is_none() {
+        stopped = pair(&mut part, &mut progress, pairs.len() % 2 == 1, wait, &mut pairs).err();
+        while stopped.is_none() && progress.slowdown() > trial.budget && start.elapsed() < trial.time {
+            stopped = (!wait(SETTLE)).then_some(Stopped::Asked);
+        }
+    }
+    let slowdown = progress.slowdown();
+    let (undone, left_huge) = part.undo();
+    let mut notes = Vec::new();
+    if let Some(Stopped::Because(why)) = stopped {
+        notes.push(format!("the trial ended early: {why}"));
+    }
+    if left_huge > 0 {
+        notes.push(format!(
+            "{left_huge} regions could not be split again (shared by fork, or busy) and stay huge"
+        ));
+    }
+    let found = Interval::of(&pairs).filter(|_| pairs.len() >= LEAST_PAIRS);
+    let of = |log: f64| ((1.0 - (-log).exp()) / share).clamp(0.0, 0.95);
+    let cost = found.map(|it| TranslationCost {
+        share: of(it.mean),
+        low: of(it.low),
+        high: of(it.high),
+        source: CostSource::Tried,
+    });
+    notes.push(match found {
+        Some(it) if it.low > 0.0 => format!(
+            "with {:.0} % of its regions huge it went {:.1} % faster ({} comparisons)",
+            100.0 * share,
+            100.0 * it.mean.exp_m1(),
+            pairs.len()
+        ),
+        Some(_) => format!(
+            "no difference seen in {} comparisons with {:.0} % of its regions huge; a larger --trial-share shows \
+             smaller gains",
+            pairs.len(),
+            100.0 * share
+        ),
+        None => format!("{} comparisons were made, too few to tell", pairs.len()),
+    });
+    let back = |log: f64| log.exp();
+    Ok(TrialOutcome {
+        cost,
+        pairs: pairs.len(),
+        faster: found.map(|it| [back(it.low), back(it.mean), back(it.high)]),
+        promoted: part.promoted,
+        share,
+        undone,
+        left_huge,
+        slowdown,
+        notes,
+    })
+}
+
+const ENDED: &str = "the process has ended, or executed another program";
+
+/// Why no further comparison is made.
+enum Stopped {
+    Asked,
+    Because(String),
+}
+
+/// One comparison: base and huge, in turn the one or the other first. Adds the logarithm of the speed-up.
+fn pair(
+    part: &mut Part,
+    progress: &mut Progress,
+    huge_first: bool,
+    wait: &mut dyn FnMut(Duration) -> bool,
+    pairs: &mut Vec<f64>,
+) -> Result<(), Stopped> {
+    let mut speeds = [0.0; 2];
+    for huge in [huge_first, !huge_first] {
+        part.make(huge).map_err(Stopped::Because)?;
+        if !wait(SETTLE) {
+            return Err(Stopped::Asked);
+        }
+        speeds[usize::from(huge)] = progress.measure(wait)?;
+    }
+    if speeds.iter().all(|speed| speed.is_finite()) {
+        pairs.push(speeds[1] - speeds[0]);
+    }
+    Ok(())
+}
+
+fn is_candidate(process: &Process, region: &Region) -> bool {
+    let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
+    let flags = mapping.flags;
+    matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)
+        && region.leaf == Leaf::Base
+        && region.whole
+        && region.present >= LEAST_PRESENT
+        && is_restored(region.folios)
+        && !(flags.shared || flags.locked || flags.no_huge || flags.userfault || flags.device)
+}
+
+/// Whether a split gives back what a region lies on: a larger folio would be split for good.
+fn is_restored(folios: Option<[u16; 10]>) -> bool {
+    folios.is_none_or(|orders| orders[1..].iter().all(|pages| *pages == 0))
+}
+
+/// In an order that has nothing to do with addresses.
+fn shuffled(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
+    ranges.sort_by_key(|range| {
+        let z = range.start().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z ^ (z >> 27)
+    });
+    ranges
+}
+
+/// The part of the process that is made huge and base again. Dropping it makes it base, and so does megapage's end.
+struct Part<'a> {
+    root: &'a KernelRoot,
+    id: ProcessId,
+    regions: Vec<VirtRange>,
+    promoted: u64,
+    is_huge: bool,
+    guard: Option<Guard>,
+}
+
+impl Part<'_> {
+    /// The part, on base pages, under a guard that splits it should megapage be killed.
+    fn guarded(root: &KernelRoot, id: ProcessId, regions: Vec<VirtRange>) -> Result<Part<'_>, String> {
+        let pid = id.pid;
+        let pidfd = spawn::open_pidfd(pid).map_err(|error| format!("process {pid}: {error}"))?;
+        let first_page = |range: &VirtRange| VirtRange::new(range.start(), range.start() + BASE_PAGE as u64);
+        let pages: Vec<VirtRange> = regions.iter().filter_map(first_page).collect();
+        let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, GUARD_ROUNDS)
+            .map_err(|error| format!("the guard that undoes it could not be started: {error}"))?;
+        Ok(Part { root, id, regions, promoted: 0, is_huge: false, guard: Some(guard) })
+    }
+
+    fn make(&mut self, huge: bool) -> Result<(), String> {
+        if !huge {
+            let (_, left) = self.undo();
+            return if left == 0 { Ok(()) } else { Err(format!("{left} regions could not be split again")) };
+        }
+        if self.is_huge {
+            return Ok(());
+        }
+        if !self.is_there() {
+            return Err(ENDED.into());
+        }
+        // From here on something may be huge, whatever the answer.
+        self.is_huge = true;
+        let promotion = Promotion { pid: self.id.pid, regions: self.regions.clone(), bounds: BOUNDS };
+        let outcome = promotion.apply(self.root).map_err(|error| error.to_string())?;
+        if outcome.gone {
+            return Err(ENDED.into());
+        }
+        let regions = outcome.obtained_bytes / megapage_units::HUGE_2M as u64;
+        self.promoted = self.promoted.max(regions);
+        if 10 * regions < 9 * self.regions.len() as u64 {
+            let of = Bytes(outcome.asked_bytes);
+            return Err(format!("of {of} only {} could be made huge", Bytes(outcome.obtained_bytes)));
+        }
+        Ok(())
+    }
+
+    /// Whether it is the same process still, and runs the same program.
+    fn is_there(&self) -> bool {
+        read_stat(self.root, self.id.pid).is_ok_and(|stat| {
+            (stat.start_ticks, stat.start_stack) == (self.id.start_ticks, self.id.start_stack)
+        })
+    }
+
+    /// Whether nothing is huge any more that this trial made so, and what still is.
+    fn undo(&mut self) -> (bool, u64) {
+        if !self.is_huge {
+            return (true, 0);
+        }
+        let mut left = self.regions.len() as u64;
+        for _ in 0..UNDO_ATTEMPTS {
+            // Memory that is not there any more is not huge; another program's is none of ours.
+            if !self.is_there() {
+                self.is_huge = false;
+                return (true, 0);
+            }
+            let demotion = Demotion { pid: self.id.pid, regions: self.regions.clone(), bounds: BOUNDS };
+            match demotion.apply(self.root) {
+                Ok(outcome) if outcome.gone => left = 0,
+                Ok(outcome) => left = outcome.huge_before.saturating_sub(outcome.demoted),
+                Err(_) => {}
+            }
+            if left == 0 {
+                self.is_huge = false;
+                break;
+            }
+            std::thread::sleep(SETTLE);
+        }
+        (left == 0, left)
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        let (undone, _) = self.undo();
+        // What is left the guard tries once more when it is dropped.
+        if let (true, Some(guard)) = (undone, self.guard.take()) {
+            // One that has been killed had nothing to do.
+            let _ = guard.release();
+        }
+    }
+}
+
+/// How fast the process reaches pages of the controls.
+struct Progress<'a> {
+    tracker: &'a mut dyn Tracker,
+    pid: Pid,
+    controls: Vec<VirtRange>,
+    window: Duration,
+    /// By how much the share of touched pages grows when the process is faster by a little: 1 where it grows evenly.
+    elasticity: f64,
+    /// Pages of the controls, when they were last looked at.
+    pages: f64,
+    /// What a first access costs, and what all of them have cost so far, in seconds of processor time.
+    first_access: f64,
+    spent: f64,
+    /// The processor time of the process when the first were cleared.
+    since: Duration,
+}
+
+impl<'a> Progress<'a> {
+    /// Finds a window in which enough is touched, and how touches grow with time.
+    fn start(
+        selected: &'a mut Selected,
+        pid: Pid,
+        controls: Vec<VirtRange>,
+        wait: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Progress<'a>, String> {
+        let mut progress = Progress {
+            tracker: selected.tracker.as_mut(),
+            pid,
+            controls,
+            window: SHORTEST_WINDOW,
+            elasticity: 1.0,
+            pages: 1.0,
+            first_access: selected.first_access_ns * 1e-9,
+            spent: 0.0,
+            since: cpu_time_of(pid).map_err(|_| ENDED.to_string())?,
+        };
+        let mut former: Option<(f64, f64)> = None;
+        loop {
+            let (touched, cpu) = progress.touched(wait).map_err(|stopped| match stopped {
+                Stopped::Asked => "stopped before it began".to_string(),
+                Stopped::Because(why) => why,
+            })?;
+            let share = touched / progress.pages;
+            if cpu > 0.0 && touched > 0.0 {
+                if let Some((share_before, cpu_before)) = former
+                    && share > share_before
+                    && cpu > 1.2 * cpu_before
+                {
+                    progress.elasticity =
+                        ((share / share_before).ln() / (cpu / cpu_before).ln()).clamp(0.1, 1.0);
+                }
+                former = Some((share, cpu));
+            }
+            if share >= ENOUGH && former.is_some() && progress.window > SHORTEST_WINDOW {
+                return Ok(progress);
+            }
+            if progress.window >= LONGEST_WINDOW {
+                return match touched >= 1000.0 {
+                    true => Ok(progress),
+                    false => Err("it touches too little of its memory to compare its progress".into()),
+                };
+            }
+            progress.window = (progress.window * 2).min(LONGEST_WINDOW);
+        }
+    }
+
+    /// Pages touched in one window, and the processor time that the process took in it.
+    fn touched(&mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<(f64, f64), Stopped> {
+        let failed = |error: megapage_observe::tracker::TrackError| Stopped::Because(error.to_string());
+        let cpu = |pid| cpu_time_of(pid).map_err(|_| Stopped::Because(ENDED.into()));
+        self.tracker.clear(self.pid, &self.controls).map_err(failed)?;
+        let before = cpu(self.pid)?;
+        if !wait(self.window) {
+            return Err(Stopped::Asked);
+        }
+        let after = cpu(self.pid)?;
+        let found = self.tracker.read(self.pid, &self.controls).map_err(failed)?;
+        let base = || found.iter().filter(|region| region.leaf == Leaf::Base);
+        let pages: f64 = base().map(|region| f64::from(region.present)).sum();
+        let touched = base().filter_map(|region| region.accessed).map(f64::from).sum();
+        self.pages = pages.max(1.0);
+        // Those that are not touched in the window are touched later, or cleared anew.
+        self.spent += pages * self.first_access;
+        Ok((touched, after.saturating_sub(before).as_secs_f64()))
+    }
+
+    /// What the clearings have cost the process at most, as a share of its processor time since the first.
+    fn slowdown(&self) -> f64 {
+        let now = cpu_time_of(self.pid).unwrap_or(self.since);
+        match now.saturating_sub(self.since).as_secs_f64() {
+            cpu if cpu > 0.0 => (self.spent / cpu).min(1.0),
+            // Without time of its own it has accessed nothing.
+            _ => 0.0,
+        }
+    }
+
+    /// The logarithm of the speed; not finite where the process was idle.
+    fn measure(&mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<f64, Stopped> {
+        let (touched, cpu) = self.touched(wait)?;
+        Ok((touched / self.pages).ln() / self.elasticity - cpu.ln())
+    }
+}
+
+#[cfg(test)]
+#[path = "trial_tests.rs"]
+mod tests;

@@ -1,0 +1,267 @@
+//! The verdict: a pure function of facts.
+
+use crate::applications::setting;
+use crate::{Advice, Facts, Gain, How, Memory, PageKind, Verdict};
+use megapage_launch::promoter::LEAST_PRESENT;
+use megapage_launch::request::{Heap, Mechanism};
+use megapage_observe::cost::probe::{is_promotable, uses_shared};
+use megapage_snapshot::{AccessClass, CostSource, Leaf, MappingKind, PAGES, Process, Region};
+use megapage_units::{BASE_PAGE, Bytes};
+
+/// The least gain that is worth a change: 3 %.
+pub const WORTH_IT: f64 = 1.03;
+/// With this share of its private memory on huge pages, little is left to do.
+const MOSTLY_HUGE: f64 = 0.9;
+
+/// Judges.
+pub fn judge(facts: &Facts) -> Advice {
+    let process = &facts.process;
+    let memory = memory(process);
+    let judged = facts.judged.as_ref().ok();
+    let (verdict, mut why) = decide(facts, &memory);
+    let gain = match verdict {
+        Verdict::Unknown => None,
+        _ => judged.map(|judged| judged.gain).or_else(|| bounded(&memory, facts)),
+    };
+    if let Some(judged) = judged
+        && verdict != Verdict::AlreadyHuge
+    {
+        why.extend(explain(judged));
+    }
+    if facts.ended {
+        let time = facts.observed.as_secs_f64();
+        why.push(format!(
+            "it has ended, after {time:.1} s of observation: this is said of another run of it"
+        ));
+    }
+    let wanted = matches!(verdict, Verdict::UseHugePages | Verdict::TryIt);
+    let kind = if wanted { kind(facts) } else { PageKind::None };
+    let own = setting(&process.name, &memory, facts.thp_always || process.thp_disabled);
+    // What is not judged may still have a setting.
+    let offered = wanted || (verdict == Verdict::Unknown && memory.shared > memory.promotable);
+    let mut risks = if wanted { risks(facts, &memory) } else { Vec::new() };
+    if let (true, Some((_, Some(risk)))) = (wanted, &own) {
+        risks.push((*risk).into());
+    }
+    Advice {
+        pid: process.id.pid,
+        name: process.name.clone(),
+        observed: facts.observed,
+        ended: facts.ended,
+        verdict,
+        recommended: verdict == Verdict::UseHugePages,
+        gain,
+        translation: judged.map(|judged| judged.cost),
+        kind,
+        how: match () {
+            () if wanted => how(facts, own.and_then(|(how, _)| how)),
+            () if offered => own.and_then(|(how, _)| how).into_iter().collect(),
+            () => Vec::new(),
+        },
+        memory,
+        risks,
+        why,
+        estimate: judged.and_then(|judged| judged.estimate.clone()),
+        trial: judged.and_then(|judged| judged.trial.clone()),
+    }
+}
+
+fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
+    let private = memory.promotable + memory.huge;
+    let huge_share = if private.0 == 0 { 0.0 } else { memory.huge.0 as f64 / private.0 as f64 };
+    if huge_share >= MOSTLY_HUGE {
+        let what = format!("{} of its {private} of private memory is on huge pages", memory.huge);
+        return (Verdict::AlreadyHuge, vec![what]);
+    }
+    let by_shared = uses_shared(&facts.process);
+    if by_shared
+        && memory.shared > facts.reach
+        && !facts.judged.as_ref().is_ok_and(|it| it.estimate.is_some())
+    {
+        let why = facts.judged.as_ref().err().map_or("it was not sampled", String::as_str);
+        let what = format!("{} of shared memory is what it uses most: {why}", memory.shared);
+        return (Verdict::Unknown, vec![what]);
+    }
+    let useful = if by_shared { memory.shared } else { memory.promotable };
+    if useful <= facts.reach {
+        let what = format!(
+            "only {useful} could be on huge pages, and a TLB reaches {} with pages of 4 KiB",
+            facts.reach
+        );
+        return (Verdict::DoNotUse, vec![what]);
+    }
+    let gain = match &facts.judged {
+        Ok(judged) => judged.gain,
+        Err(why) => return (Verdict::Unknown, vec![why.clone()]),
+    };
+    let (verdict, what) = match gain {
+        Gain { low, .. } if low >= WORTH_IT => {
+            (Verdict::UseHugePages, "even the lower end of the interval is")
+        }
+        Gain { high, .. } if high < WORTH_IT => {
+            (Verdict::DoNotUse, "even the upper end of the interval is not")
+        }
+        Gain { .. } if is_guess(facts) => {
+            (Verdict::TryIt, "page walks could not be timed here; the gain may be")
+        }
+        Gain { likely, .. } if likely < WORTH_IT => (Verdict::DoNotUse, "the likely gain is not"),
+        _ => (Verdict::TryIt, "the likely gain is, but the lower end of the interval is not"),
+    };
+    (verdict, vec![format!("{what} worth a change ({WORTH_IT}x)")])
+}
+
+/// Whether the estimate rests on a guess of what walks cost.
+fn is_guess(facts: &Facts) -> bool {
+    let estimate = facts.judged.as_ref().ok().and_then(|judged| judged.estimate.as_ref());
+    estimate.is_some_and(|estimate| estimate.walk_is_guess)
+}
+
+/// What is known of the gain without having looked: memory that the TLB reaches takes no page walks.
+fn bounded(memory: &Memory, facts: &Facts) -> Option<Gain> {
+    let useful = if uses_shared(&facts.process) { memory.shared } else { memory.promotable };
+    (useful <= facts.reach).then_some(Gain {
+        low: 1.0,
+        likely: 1.0,
+        high: WORTH_IT,
+        source: CostSource::Estimated,
+    })
+}
+
+/// What of the process's memory is private, and of that huge or could be.
+fn memory(process: &Process) -> Memory {
+    let mut memory = Memory::default();
+    for region in &process.regions {
+        let Some(mapping) = process.mappings.get(region.mapping as usize) else { continue };
+        let present = region.present_bytes();
+        match mapping.kind {
+            MappingKind::Shared => memory.shared += present,
+            MappingKind::Hugetlb if mapping.flags.shared => memory.shared += present,
+            MappingKind::Hugetlb => memory.huge += present,
+            MappingKind::Heap | MappingKind::Anonymous if region.leaf != Leaf::Base => memory.huge += present,
+            _ if is_promotable(process, region) => {
+                memory.promotable += present;
+                memory.filled += filled(region);
+            }
+            _ => {}
+        }
+    }
+    memory
+}
+
+/// What a huge page would fill with zeros.
+fn filled(region: &Region) -> Bytes {
+    match region.present {
+        present if present >= LEAST_PRESENT => Bytes(u64::from(PAGES - present) * BASE_PAGE as u64),
+        _ => Bytes::ZERO,
+    }
+}
+
+fn explain(judged: &crate::Judged) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(found) = &judged.estimate {
+        let way = match found.class {
+            AccessClass::Streaming => "mostly in order, where walks are few and fetched ahead",
+            AccessClass::Random => "at random, several walks at a time",
+            AccessClass::Dependent => "at random, and may wait for each walk",
+        };
+        lines.push(format!("it goes through {} {way}", Bytes(found.footprint as u64)));
+        lines.push(format!(
+            "{:.2} million page walks per second of processor time, {:.2} million with huge pages",
+            found.walks / 1e6,
+            found.walks_when_huge / 1e6
+        ));
+    }
+    lines.extend(judged.notes.iter().cloned());
+    lines
+}
+
+fn kind(facts: &Facts) -> PageKind {
+    if uses_shared(&facts.process) {
+        return PageKind::Hugetlb2m;
+    }
+    let forks = !facts.forks.is_empty() || facts.process.sharing_children.is_some_and(|count| count > 0);
+    let preloaded = facts.plan.as_ref().is_ok_and(|plan| {
+        plan.uses(Mechanism::Preload) && matches!(plan.heap, Heap::Auto | Heap::Huge2M | Heap::Huge1G)
+    });
+    match preloaded && !forks && facts.pool_2m >= facts.process.rss_anonymous {
+        true => PageKind::Hugetlb2m,
+        false => PageKind::Thp,
+    }
+}
+
+fn how(facts: &Facts, own: Option<How>) -> Vec<How> {
+    let mut ways: Vec<How> = own.into_iter().collect();
+    if uses_shared(&facts.process) {
+        // Neither a heap nor a collapse of private memory reaches it.
+        return ways;
+    }
+    if let Ok(plan) = &facts.plan {
+        let used: Vec<&str> =
+            plan.considered.iter().filter(|it| it.used).map(|it| it.reason.as_str()).collect();
+        if !used.is_empty() && !facts.command.is_empty() {
+            let mut words: Vec<String> = facts.command.iter().map(|word| quoted(word)).collect();
+            let mut when = match &facts.directory {
+                Some(directory) if !facts.retitled => {
+                    format!("from the next start, in {}", quoted(directory))
+                }
+                _ => "from the next start".into(),
+            };
+            if facts.retitled {
+                words.push("ARGUMENTS".into());
+                when += " (it has written a title over its arguments: give those that it is started with)";
+            }
+            ways.push(How {
+                what: format!("megapage run -- {}", words.join(" ")),
+                why: format!("{when}: {}", used.join("; ")),
+            });
+        }
+    }
+    match (&facts.attach, facts.process.thp_disabled || facts.ended) {
+        (_, true) => {}
+        (Ok(()), _) => ways.push(How {
+            what: format!("megapage run --attach {}", facts.process.id.pid),
+            why: "at once, from outside, as long as it runs".into(),
+        }),
+        (Err(lacking), _) => ways.push(How {
+            what: format!("sudo megapage run --attach {}", facts.process.id.pid),
+            why: format!("at once, from outside ({lacking})"),
+        }),
+    }
+    ways
+}
+
+fn risks(facts: &Facts, memory: &Memory) -> Vec<String> {
+    let process = &facts.process;
+    let mut risks = Vec::new();
+    if process.thp_disabled {
+        risks.push("it runs with transparent huge pages switched off (prctl PR_SET_THP_DISABLE)".into());
+    }
+    match process.sharing_children {
+        Some(count) if count > 0 => risks.push(format!(
+            "{count} forked children share its memory: the next write to a huge page copies 2 MiB"
+        )),
+        _ if !facts.forks.is_empty() => risks.push(format!(
+            "it imports fork ({}): after a fork the first write to a huge page copies 2 MiB",
+            facts.forks.join(", ")
+        )),
+        _ => {}
+    }
+    risks.push("the first touch of a new huge page zeroes 2 MiB at once: rarer, but longer pauses".into());
+    if memory.filled.0 * 20 > memory.promotable.0 {
+        risks.push(format!("{} that it has not touched would be filled with zeros", memory.filled));
+    }
+    risks
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

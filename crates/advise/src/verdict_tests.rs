@@ -1,0 +1,262 @@
+use super::*;
+use crate::Judged;
+use megapage_launch::mechanism::{Considered, Plan};
+use megapage_snapshot::{BackingBytes, CostSource, Mapping, MappingFlags, ProcessId, TranslationCost};
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::time::Duration;
+
+const BASE: u64 = 0x7000_0000_0000;
+
+/// A process of `regions` regions, of which each holds `present` pages.
+fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind) -> Process {
+    let huge = HUGE_2M as u64;
+    let region = |n| Region {
+        start: BASE + n * huge,
+        mapping: 0,
+        whole: true,
+        present,
+        zero_page: 0,
+        swapped: 0,
+        leaf,
+        folios: None,
+        zeros: None,
+        accessed: None,
+        profile: None,
+    };
+    let resident = Bytes(regions * u64::from(present) * 4096);
+    Process {
+        id: ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 },
+        parent: Pid(1),
+        name: name.into(),
+        uid: 0,
+        cgroup: String::new(),
+        threads: 1,
+        cpu: Duration::ZERO,
+        rss: resident,
+        rss_anonymous: resident,
+        swap: Bytes::ZERO,
+        page_tables: Bytes::ZERO,
+        backing: BackingBytes::default(),
+        thp_disabled: false,
+        mappings: vec![Mapping {
+            range: VirtRange::new(BASE, BASE + regions * huge).unwrap(),
+            kind,
+            name: String::new(),
+            flags: MappingFlags::default(),
+            thp_eligible: None,
+        }],
+        regions: (0..regions).map(region).collect(),
+        sharing_children: Some(0),
+        translation: None,
+        sampling: None,
+    }
+}
+
+fn facts(gain: [f64; 3]) -> Facts {
+    let [low, likely, high] = gain;
+    let share = |gain: f64| 1.0 - 1.0 / gain;
+    Facts {
+        process: process("program", 512, 512, Leaf::Base, MappingKind::Anonymous),
+        command: vec!["program".into(), "two words".into()],
+        retitled: false,
+        directory: None,
+        thp_always: true,
+        observed: Duration::from_millis(2500),
+        ended: false,
+        judged: Ok(Judged {
+            cost: TranslationCost {
+                share: share(likely),
+                low: share(low),
+                high: share(high),
+                source: CostSource::Estimated,
+            },
+            gain: Gain { low, likely, high, source: CostSource::Estimated },
+            estimate: None,
+            notes: Vec::new(),
+            trial: None,
+        }),
+        plan: Ok(Plan {
+            considered: vec![Considered {
+                mechanism: Mechanism::Preload,
+                used: true,
+                reason: "libmegapage.so provides malloc".into(),
+            }],
+            heap: Heap::Auto,
+            environment: Vec::new(),
+            arguments: Vec::new(),
+            notes: Vec::new(),
+        }),
+        forks: Vec::new(),
+        pool_2m: Bytes::ZERO,
+        reach: Bytes::mib(8),
+        attach: Ok(()),
+    }
+}
+
+#[test]
+fn only_a_gain_at_the_lower_end_is_advised() {
+    for (gain, verdict) in [
+        ([1.2, 1.4, 1.6], Verdict::UseHugePages),
+        ([1.03, 1.03, 1.03], Verdict::UseHugePages),
+        ([1.029, 1.2, 1.5], Verdict::TryIt),
+        ([1.0, 1.02, 1.3], Verdict::DoNotUse),
+        ([1.0, 1.0, 1.01], Verdict::DoNotUse),
+    ] {
+        let advice = judge(&facts(gain));
+        assert_eq!(advice.verdict, verdict, "{gain:?}");
+        assert_eq!(advice.recommended, verdict == Verdict::UseHugePages);
+        assert!(!advice.why.is_empty());
+        let wanted = matches!(verdict, Verdict::UseHugePages | Verdict::TryIt);
+        assert_eq!(advice.kind != PageKind::None, wanted);
+        assert_eq!(!advice.how.is_empty(), wanted);
+    }
+}
+
+#[test]
+fn small_and_huge_programs_are_told_without_a_figure() {
+    let mut small = facts([1.5, 1.5, 1.5]);
+    small.process = process("small", 4, 512, Leaf::Base, MappingKind::Anonymous);
+    assert_eq!(judge(&small).verdict, Verdict::DoNotUse);
+    small.judged = Err("idle".into());
+    assert_eq!(judge(&small).gain.map(|gain| gain.likely), Some(1.0));
+    let mut huge = facts([1.5, 1.5, 1.5]);
+    huge.process = process("huge", 100, 512, Leaf::Huge2m, MappingKind::Anonymous);
+    assert_eq!(judge(&huge).verdict, Verdict::AlreadyHuge);
+    let mut hugetlb = facts([1.5, 1.5, 1.5]);
+    hugetlb.process = process("huge", 100, 512, Leaf::Hugetlb2m, MappingKind::Hugetlb);
+    assert_eq!(judge(&hugetlb).verdict, Verdict::AlreadyHuge);
+}
+
+#[test]
+fn what_is_not_known_is_said_with_the_reason() {
+    let mut unknown = facts([1.0; 3]);
+    unknown.judged = Err("process 7 is denied to us".into());
+    let advice = judge(&unknown);
+    assert_eq!((advice.verdict, advice.recommended, advice.gain), (Verdict::Unknown, false, None));
+    assert_eq!(advice.why, ["process 7 is denied to us"]);
+}
+
+#[test]
+fn memory_says_what_would_be_filled() {
+    let mut sparse = facts([1.2, 1.4, 1.6]);
+    sparse.process = process("sparse", 100, 400, Leaf::Base, MappingKind::Anonymous);
+    let advice = judge(&sparse);
+    assert_eq!(advice.memory.filled, Bytes(100 * 112 * 4096));
+    assert!(advice.risks.iter().any(|risk| risk.contains("filled with zeros")), "{:?}", advice.risks);
+    // Those less than half touched are not promoted.
+    sparse.process = process("sparse", 100, 200, Leaf::Base, MappingKind::Anonymous);
+    assert_eq!(judge(&sparse).memory.filled, Bytes::ZERO);
+    sparse.process = process("shared", 100, 512, Leaf::Base, MappingKind::Shared);
+    let memory = judge(&sparse).memory;
+    assert_eq!((memory.shared, memory.promotable), (Bytes::mib(200), Bytes::ZERO));
+}
+
+#[test]
+fn forks_are_a_risk_and_rule_out_the_pool() {
+    let mut pool = facts([1.2, 1.4, 1.6]);
+    pool.pool_2m = Bytes::gib(4);
+    assert_eq!(judge(&pool).kind, PageKind::Hugetlb2m);
+    pool.forks = vec!["program".into()];
+    let advice = judge(&pool);
+    assert_eq!(advice.kind, PageKind::Thp);
+    assert!(advice.risks.iter().any(|risk| risk.contains("imports fork (program)")), "{:?}", advice.risks);
+    pool.process.sharing_children = Some(2);
+    assert!(judge(&pool).risks.iter().any(|risk| risk.contains("2 forked children")));
+}
+
+#[test]
+fn ways_are_commands_that_a_shell_takes() {
+    let advice = judge(&facts([1.2, 1.4, 1.6]));
+    let ways: Vec<&str> = advice.how.iter().map(|how| how.what.as_str()).collect();
+    assert_eq!(ways, ["megapage run -- program 'two words'", "megapage run --attach 7"]);
+    let mut other = facts([1.2, 1.4, 1.6]);
+    other.attach = Err("it belongs to user 1".into());
+    assert!(judge(&other).how.iter().any(|how| how.what == "sudo megapage run --attach 7"));
+}
+
+#[test]
+fn programs_with_a_setting_of_their_own_are_told_it() {
+    let mut redis = facts([1.2, 1.4, 1.6]);
+    redis.process.name = "redis-server".into();
+    redis.process.thp_disabled = true;
+    let advice = judge(&redis);
+    assert_eq!(advice.how[0].what, "disable-thp no");
+    assert!(advice.how.iter().all(|how| !how.what.contains("--attach")), "prctl forbids it");
+    assert!(advice.risks.iter().any(|risk| risk.contains("BGSAVE")), "{:?}", advice.risks);
+}
+
+#[test]
+fn one_that_has_ended_is_not_attached_to() {
+    let mut facts = facts([1.2, 1.4, 1.6]);
+    let attached = |advice: &Advice| advice.how.iter().any(|how| how.what.contains("--attach"));
+    let running = judge(&facts);
+    assert!(attached(&running) && !running.ended);
+    facts.ended = true;
+    let advice = judge(&facts);
+    assert!(!attached(&advice) && advice.ended, "{:?}", advice.how);
+    // The next run is another matter.
+    assert!(advice.how.iter().any(|how| how.what.starts_with("megapage run -- program")), "{:?}", advice.how);
+    let said = |why: &String| why.starts_with("it has ended, after 2.5 s of observation");
+    assert!(advice.why.iter().any(said), "{:?}", advice.why);
+    assert!(!running.why.iter().any(said));
+}
+
+#[test]
+fn shared_memory_has_settings_of_its_own() {
+    let mut backend = facts([1.0, 1.0, 1.0]);
+    backend.process = process("postgres", 64, 512, Leaf::Base, MappingKind::Shared);
+    backend.judged = Err("it was idle".into());
+    let advice = judge(&backend);
+    assert_eq!((advice.verdict, advice.recommended, advice.gain), (Verdict::Unknown, false, None));
+    assert!(advice.why[0].contains("128 MiB of shared memory"), "{:?}", advice.why);
+    // 64 pages for the buffers, and a tenth more. Neither a heap nor a collapse reaches them.
+    let ways = |advice: &Advice| advice.how.iter().map(|how| how.what.clone()).collect::<Vec<_>>();
+    assert_eq!(ways(&advice), ["huge_pages = on, after megapage pool set 2MB:+71"]);
+}
+
+#[test]
+fn memory_that_can_never_be_huge_is_not_advised_to_be() {
+    for flags in [
+        MappingFlags { no_huge: true, ..MappingFlags::default() },
+        MappingFlags { locked: true, ..MappingFlags::default() },
+        MappingFlags { userfault: true, ..MappingFlags::default() },
+    ] {
+        let mut never = facts([1.2, 1.4, 1.6]);
+        never.process.mappings[0].flags = flags;
+        let advice = judge(&never);
+        assert_eq!((advice.verdict, advice.memory.promotable), (Verdict::DoNotUse, Bytes::ZERO), "{flags:?}");
+    }
+}
+
+#[test]
+fn what_was_retitled_is_not_offered_as_a_command() {
+    let mut facts = facts([1.2, 1.4, 1.6]);
+    facts.directory = Some("/srv/data".into());
+    let way = &judge(&facts).how[0];
+    assert_eq!(way.what, "megapage run -- program 'two words'");
+    assert!(way.why.starts_with("from the next start, in /srv/data: "), "{}", way.why);
+    facts.command = vec!["/usr/bin/redis-server".into()];
+    facts.retitled = true;
+    let way = &judge(&facts).how[0];
+    assert_eq!(way.what, "megapage run -- /usr/bin/redis-server ARGUMENTS");
+    assert!(way.why.contains("title"), "{}", way.why);
+}
+
+#[test]
+fn a_setting_that_does_nothing_here_is_not_offered() {
+    let mut redis = facts([1.2, 1.4, 1.6]);
+    redis.process.name = "redis-server".into();
+    let offers = |facts: &Facts| judge(facts).how.iter().any(|how| how.what == "disable-thp no");
+    assert!(offers(&redis));
+    redis.thp_always = false;
+    assert!(!offers(&redis));
+    assert!(judge(&redis).risks.iter().any(|risk| risk.contains("BGSAVE")), "the risk stays");
+}
+
+#[test]
+fn of_a_program_on_huge_pages_no_walks_are_told() {
+    let mut huge = facts([1.0; 3]);
+    huge.process = process("huge", 100, 512, Leaf::Huge2m, MappingKind::Anonymous);
+    huge.judged.as_mut().unwrap().notes = vec!["a word on walks".into()];
+    assert_eq!(judge(&huge).why.len(), 1);
+}

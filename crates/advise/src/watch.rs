@@ -1,0 +1,140 @@
+//! Waiting, with an ear for signals and for a child.
+
+use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
+use megapage_units::Pid;
+use std::io;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// By exit or by a signal.
+    pub event: ChildEvent,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Waits, and keeps signals from ending megapage before it has put everything back.
+#[derive(Debug)]
+pub struct Watch {
+    signals: Signals,
+    child: Option<Pid>,
+    ended: Option<Ended>,
+    interrupted: bool,
+}
+
+/// What ends an observation.
+const ENDS: [i32; 4] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
+
+impl Watch {
+    /// A watch over nobody.
+    pub fn idle() -> io::Result<Watch> {
+        Ok(Watch { signals: Signals::take(&ENDS)?, child: None, ended: None, interrupted: false })
+    }
+
+    /// Starts a program, which stays in the caller's process group, and watches it. An error is execve(2)'s.
+    pub fn start(command: &mut Command) -> io::Result<(Watch, Pid)> {
+        let signals = Signals::take(&[&ENDS[..], &[signal::SIGCHLD]].concat())?;
+        let pid = signals.spawn(command)?;
+        Ok((Watch { signals, child: Some(pid), ended: None, interrupted: false }, pid))
+    }
+
+    /// Waits for `time`; whether to go on: no signal has come, and the child, if any, is still there.
+    pub fn wait(&mut self, time: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            self.hear();
+            if self.interrupted || self.ended.is_some() {
+                return false;
+            }
+            let Some(left) = time.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+                return true;
+            };
+            // Without a descriptor to wait for there is only the clock.
+            if spawn::wait_readable(self.signals.as_fd(), left.min(LOOK)).is_err() {
+                std::thread::sleep(left.min(LOOK));
+            }
+        }
+    }
+
+    /// Whether a signal has asked for the end.
+    pub fn interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// How the child ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// Waits for the child's end, and passes signals on to it. `None` without a child.
+    pub fn finish(&mut self) -> io::Result<Option<Ended>> {
+        while self.child.is_some() && self.ended.is_none() {
+            spawn::wait_readable(self.signals.as_fd(), LOOK)?;
+            self.hear();
+        }
+        Ok(self.ended)
+    }
+
+    /// Asks the child to end (SIGTERM).
+    pub fn stop(&mut self) {
+        if let (Some(child), None) = (self.child, self.ended) {
+            // It can only fail because the child has just ended.
+            let _ = spawn::send_signal(child, signal::SIGTERM);
+        }
+    }
+
+    /// Takes in what signals have come.
+    fn hear(&mut self) {
+        while let Ok(Some(Signal { number, sender })) = self.signals.next() {
+            if number == signal::SIGCHLD {
+                continue;
+            }
+            self.interrupted = true;
+            // The terminal's own signals go to the whole process group: the child has them already.
+            if let (Some(child), Some(_), None) = (self.child, sender, self.ended) {
+                let _ = spawn::send_signal(child, number);
+            }
+        }
+        if let (Some(child), None) = (self.child, self.ended)
+            && let Ok(Some((event, usage))) = spawn::poll_child(child)
+            && matches!(event, ChildEvent::Exited(_) | ChildEvent::Died(_))
+        {
+            self.ended = Some(Ended { event, usage });
+        }
+    }
+}
+
+/// How often a child is looked at besides: a signal of its end may have gone to another thread.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_child() {
+        let (mut watch, _) = Watch::start(Command::new("sh").args(["-c", "exit 3"])).unwrap();
+        assert!(!watch.wait(Duration::from_secs(20)), "the child has ended");
+        assert_eq!(watch.ended().unwrap().event, ChildEvent::Exited(3));
+        assert_eq!(watch.finish().unwrap().unwrap().event, ChildEvent::Exited(3));
+        assert!(!watch.interrupted());
+    }
+
+    #[test]
+    fn a_child_is_stopped_and_heard_of() {
+        let (mut watch, _) = Watch::start(Command::new("sleep").arg("60")).unwrap();
+        assert!(watch.wait(Duration::from_millis(1)));
+        watch.stop();
+        assert_eq!(watch.finish().unwrap().unwrap().event, ChildEvent::Died(signal::SIGTERM));
+    }
+
+    #[test]
+    fn nobody_to_watch_is_no_end() {
+        let mut watch = Watch::idle().unwrap();
+        assert!(watch.wait(Duration::from_millis(1)));
+        assert_eq!(watch.finish().unwrap(), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! What is known of a running process, its mappings and the machine: plain data, from which the reasons follow.
+
+use megapage_kernel::cgroup::Charge;
+use megapage_kernel::cgroup::Lineage;
+use megapage_kernel::thp::CollapseLimits;
+use megapage_observe::{Machine, Mapping, Process, Region};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use std::path::{Path, PathBuf};
+
+/// What a snapshot does not tell of one mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MappingExtra {
+    /// Where in the file it starts, in bytes; `None` for anonymous memory.
+    pub offset: Option<u64>,
+    /// What KSM has merged of it.
+    pub merged: Bytes,
+}
+
+/// A tmpfs and its option `huge=`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tmpfs {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// `never` where the option is not given.
+    pub huge: String,
+}
+
+/// Everything that the reasons are found in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WhyFacts {
+    /// The machine.
+    pub machine: Machine,
+    /// The process, with its mappings and regions.
+    pub process: Process,
+    /// For each of the process's mappings, in their order.
+    pub extras: Vec<MappingExtra>,
+    /// For each of the process's regions, in their order: present base pages that other processes map, too.
+    /// `None` where they were not counted.
+    pub shared: Vec<Option<u16>>,
+    /// Memory that is pinned for the process.
+    pub pinned: Bytes,
+    /// How far khugepaged goes; `None` where the kernel does not show it.
+    pub limits: Option<CollapseLimits>,
+    /// The memory controller's limits; `None` where there is none.
+    pub memory_group: Option<Lineage<Charge>>,
+    /// The tmpfs mounts.
+    pub tmpfs: Vec<Tmpfs>,
+}
+
+/// One region and the mapping that it is looked at for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) mapping: &'a Mapping,
+    pub(super) extra: &'a MappingExtra,
+    /// `None`: it holds nothing.
+    pub(super) region: Option<&'a Region>,
+    pub(super) shared: Option<u16>,
+    /// The first address of the region.
+    pub(super) start: u64,
+}
+
+impl WhyFacts {
+    /// Region number `index` of the process, for the mapping that holds most of it; `None` where a mapping is not
+    /// known (it came or went while the process was read).
+    pub(super) fn place(&self, index: usize) -> Option<Place<'_>> {
+        let region = self.process.regions.get(index)?;
+        let mapping = region.mapping as usize;
+        Some(Place {
+            mapping: self.process.mappings.get(mapping)?,
+            extra: self.extras.get(mapping)?,
+            region: Some(region),
+            shared: self.shared.get(index).copied().flatten(),
+            start: region.start,
+        })
+    }
+
+    /// The region around `address`, for the mapping that holds the address; `None` where nothing is mapped there.
+    pub(super) fn place_at(&self, address: u64) -> Option<Place<'_>> {
+        let mapping = self
+            .process
+            .mappings
+            .iter()
+            .position(|mapping| mapping.range.start() <= address && address < mapping.range.end())?;
+        let start = address - address % HUGE_2M as u64;
+        let index = self.process.regions.binary_search_by_key(&start, |region| region.start).ok();
+        Some(Place {
+            mapping: &self.process.mappings[mapping],
+            extra: self.extras.get(mapping)?,
+            region: index.map(|index| &self.process.regions[index]),
+            shared: index.and_then(|index| self.shared.get(index).copied().flatten()),
+            start,
+        })
+    }
+
+    /// The mapping that is nearest to an address at which there is none.
+    pub(super) fn nearest(&self, address: u64) -> Option<VirtRange> {
+        let ranges = self.process.mappings.iter().map(|mapping| mapping.range);
+        ranges.min_by_key(|range| {
+            if address < range.start() {
+                range.start() - address
+            } else {
+                address.saturating_sub(range.end())
+            }
+        })
+    }
+
+    /// The tmpfs that holds the file `name`: the one mounted deepest.
+    pub(super) fn tmpfs_of(&self, name: &str) -> Option<&Tmpfs> {
+        let path = Path::new(name.strip_suffix(" (deleted)").unwrap_or(name));
+        let holding = self.tmpfs.iter().filter(|tmpfs| path.starts_with(&tmpfs.point));
+        holding.max_by_key(|tmpfs| tmpfs.point.as_os_str().len())
+    }
+}
+
+impl Place<'_> {
+    /// Whether the mapping holds the region whole.
+    pub(super) fn is_whole(&self) -> bool {
+        let range = self.mapping.range;
+        range.start() <= self.start && self.start + HUGE_2M as u64 <= range.end()
+    }
+
+    /// Base pages of the region that hold nothing of the program's: absent, or the shared page of zeros.
+    pub(super) fn absent(&self) -> u16 {
+        self.region.map_or(512, |region| 512u16.saturating_sub(region.present + region.swapped))
+    }
+
+    /// The region, or what the mapping holds of it.
+    pub(super) fn range(&self) -> VirtRange {
+        let region = VirtRange::new(self.start, self.start + HUGE_2M as u64).expect("a process's address");
+        region.intersection(self.mapping.range).unwrap_or(region)
+    }
+
+    /// Present bytes of the region; never more than the mapping holds of it.
+    pub(super) fn present(&self) -> Bytes {
+        let present = self.region.map_or(0, |region| u64::from(region.present)) * BASE_PAGE as u64;
+        Bytes(present).min(self.range().len())
+    }
+}

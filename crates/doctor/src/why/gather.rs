@@ -1,0 +1,151 @@
+//! Gathers what the reasons are found in. Changes nothing, not even a bit of the process.
+
+use super::Target;
+use super::facts::{MappingExtra, Tmpfs, WhyFacts};
+use megapage_kernel::cgroup::Cgroups;
+use megapage_kernel::maps::read_maps;
+use megapage_kernel::mounts::mounts;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::process::read_status;
+use megapage_kernel::smaps::read_smaps;
+use megapage_kernel::thp::collapse_limits;
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_observe::{
+    BootClock, Leaf, Mapping, MappingKind, Missed, MissedWhy, ObserveError, Observer, Options, Region,
+};
+use megapage_units::{Bytes, Pid, VirtRange};
+use thiserror::Error;
+
+/// Regions of which the shared pages are counted: 16 GiB. About 15 ms for each GiB.
+const MOST_COUNTED: usize = 8192;
+
+/// Why there is no answer. The messages say it all: none has a source of its own.
+#[derive(Debug, Error)]
+pub enum WhyError {
+    /// The process has ended, is denied to us, or is a kernel thread.
+    #[error("--why {}: {}", .0.pid, .0.what)]
+    Missed(Missed),
+    /// No process has this identifier.
+    #[error("--why {0}: there is no process {0}")]
+    NoSuchPid(Pid),
+    /// Nothing is mapped at the address.
+    #[error("--why {pid}:{address:x}: nothing is mapped there{}", hint(*.nearest))]
+    Unmapped {
+        /// The process.
+        pid: Pid,
+        /// The address.
+        address: u64,
+        /// The mapping that is nearest.
+        nearest: Option<VirtRange>,
+    },
+    /// The machine could not be read.
+    #[error("{0}")]
+    Observe(ObserveError),
+    /// A kernel file could not be read.
+    #[error("{0}")]
+    Kernel(KernelError),
+}
+
+fn hint(nearest: Option<VirtRange>) -> String {
+    nearest.map(|range| format!("; the nearest mapping is {range}")).unwrap_or_default()
+}
+
+impl From<KernelError> for WhyError {
+    fn from(error: KernelError) -> WhyError {
+        WhyError::Kernel(error)
+    }
+}
+
+/// Reads the machine and the process; for an address also on what folios its memory lies, as far as that is shown.
+/// `root` may be a captured tree.
+pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyError> {
+    let pid = target.pid;
+    if let Err(error) = read_status(root, pid)
+        && error.is_gone()
+    {
+        return Err(WhyError::NoSuchPid(pid));
+    }
+    let options = Options { sample: false, folios: target.address.is_some(), ..Options::default() };
+    let mut observer =
+        Observer::with_parts(root, options, None, Box::new(BootClock)).map_err(WhyError::Observe)?;
+    let mut snapshot = observer.snapshot(&[pid]);
+    if let Some(missed) = snapshot.missed.pop() {
+        return Err(WhyError::Missed(missed));
+    }
+    let Some(process) = snapshot.processes.pop() else {
+        return Err(WhyError::Missed(gone(pid)));
+    };
+    let lift = |error: KernelError| match error {
+        error if error.is_gone() => WhyError::Missed(gone(pid)),
+        error => WhyError::Kernel(error),
+    };
+    Ok(WhyFacts {
+        extras: extras(root, pid, &process.mappings).map_err(lift)?,
+        shared: shared(root, pid, &process.mappings, &process.regions).map_err(lift)?,
+        pinned: read_status(root, pid).map_err(lift)?.pinned,
+        limits: collapse_limits(root)?,
+        memory_group: Cgroups::read(root, Some(pid)).map_err(lift)?.memory,
+        tmpfs: tmpfs(root)?,
+        machine: snapshot.machine,
+        process,
+    })
+}
+
+fn gone(pid: Pid) -> Missed {
+    Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }
+}
+
+/// A mapping that has changed since it was observed has no extras.
+fn extras(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Result<Vec<MappingExtra>, KernelError> {
+    let maps = read_maps(root, pid)?;
+    let smaps = read_smaps(root, pid)?;
+    Ok(mappings
+        .iter()
+        .map(|mapping| {
+            let of_file = |kind| matches!(kind, MappingKind::File | MappingKind::Shared);
+            let map = maps.binary_search_by_key(&mapping.range.start(), |map| map.range.start()).ok();
+            let detail = smaps.binary_search_by_key(&mapping.range.start(), |map| map.range.start()).ok();
+            MappingExtra {
+                offset: map.filter(|_| of_file(mapping.kind)).map(|index| maps[index].offset),
+                merged: detail.map_or(Bytes::ZERO, |index| smaps[index].ksm),
+            }
+        })
+        .collect())
+}
+
+/// Of each region of anonymous memory on base pages, the present pages that others map, too.
+fn shared(
+    root: &KernelRoot,
+    pid: Pid,
+    mappings: &[Mapping],
+    regions: &[Region],
+) -> Result<Vec<Option<u16>>, KernelError> {
+    let pagemap = Pagemap::open(root, pid)?;
+    let mut left = MOST_COUNTED;
+    regions
+        .iter()
+        .map(|region| {
+            let kind = mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
+            let is_own =
+                matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous | MappingKind::Stack));
+            if region.leaf != Leaf::Base || region.present == 0 || !is_own || left == 0 {
+                return Ok(None);
+            }
+            left -= 1;
+            let entries = pagemap.entries(region.range())?;
+            let others = entries.iter().filter(|entry| entry.is_present() && !entry.is_exclusive()).count();
+            // The shared page of zeros is never exclusive.
+            Ok(Some((others as u16).saturating_sub(region.zero_page)))
+        })
+        .collect()
+}
+
+fn tmpfs(root: &KernelRoot) -> Result<Vec<Tmpfs>, KernelError> {
+    let mounts = mounts(root)?.into_iter().filter(|mount| mount.fs_type == "tmpfs");
+    Ok(mounts
+        .map(|mount| Tmpfs {
+            huge: mount.super_option("huge").unwrap_or("never").to_string(),
+            point: mount.point,
+        })
+        .collect())
+}

@@ -1,0 +1,131 @@
+//! Line charts as SVG.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// A chart of lines over one axis.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis, with its unit.
+    pub x: String,
+    /// The vertical axis, with its unit.
+    pub y: String,
+    /// The lines, in the order of the legend.
+    pub lines: Vec<Line>,
+}
+
+/// One line.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    /// Its name in the legend; lines of one name have one colour, and one entry.
+    pub name: String,
+    /// Its points, ascending by x. What is not finite is left out.
+    pub points: Vec<(f64, f64)>,
+    /// Whether it is thin and pale: a second quantity beside the first of the same name.
+    pub pale: bool,
+}
+
+/// Okabe and Ito's colours, which most people can tell apart, grey and black.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(150, 150, 150),
+    RGBColor(0, 0, 0),
+];
+
+const WIDTH: u32 = 860;
+const HEIGHT: u32 = 420;
+/// Room for the legend, to the right.
+const LEGEND: u32 = 190;
+
+/// The chart as SVG. A chart without points is an empty frame.
+pub fn svg(chart: &Chart) -> String {
+    let mut text = String::new();
+    // Drawing into a string fails only where coordinates are impossible, and those are left out.
+    let drawn = draw(chart, &mut text);
+    debug_assert!(drawn.is_ok(), "{drawn:?}");
+    text
+}
+
+fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let finite = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
+    let points = || chart.lines.iter().flat_map(|line| line.points.iter().copied()).filter(finite);
+    let right = points().map(|(x, _)| x).fold(0.0, f64::max);
+    let top = points().map(|(_, y)| y).fold(0.0, f64::max);
+    let (right, top) = (if right > 0.0 { right } else { 1.0 }, if top > 0.0 { top * 1.05 } else { 1.0 });
+
+    let root = SVGBackend::with_string(text, (WIDTH, HEIGHT)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (area, legend) = root.split_horizontally(WIDTH - LEGEND);
+    let mut axes = ChartBuilder::on(&area)
+        .caption(&chart.title, ("sans-serif", 17))
+        .margin(8)
+        .x_label_area_size(40)
+        .y_label_area_size(62)
+        .build_cartesian_2d(0.0..right, 0.0..top)?;
+    axes.configure_mesh()
+        .x_desc(&chart.x)
+        .y_desc(&chart.y)
+        .axis_desc_style(("sans-serif", 14))
+        .label_style(("sans-serif", 12))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .draw()?;
+
+    let mut names: Vec<&str> = Vec::new();
+    for line in &chart.lines {
+        let at = names.iter().position(|name| *name == line.name).unwrap_or_else(|| {
+            names.push(&line.name);
+            names.len() - 1
+        });
+        let colour = COLOURS[at % COLOURS.len()];
+        let style = if line.pale { colour.mix(0.45).stroke_width(1) } else { colour.stroke_width(2) };
+        axes.draw_series(LineSeries::new(line.points.iter().copied().filter(finite), style))?;
+    }
+    let label = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+    for (at, name) in names.iter().enumerate() {
+        let y = 44 + 20 * at as i32;
+        let colour = COLOURS[at % COLOURS.len()];
+        legend.draw(&PathElement::new([(8, y), (28, y)], colour.stroke_width(3)))?;
+        legend.draw(&Text::new(name.to_string(), (34, y), label.clone()))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_a_legend_and_stay_inside() {
+        let line = |name: &str, pale| Line {
+            name: name.to_string(),
+            points: vec![(0.0, 1.0), (5.0, f64::NAN), (10.0, 3.0)],
+            pale,
+        };
+        let chart = Chart {
+            title: "Memory <&>".to_string(),
+            x: "seconds".to_string(),
+            y: "GB".to_string(),
+            lines: vec![line("linux", false), line("linux", true), line("ingens", false)],
+        };
+        let text = svg(&chart);
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+        assert_eq!(text.matches(">\nlinux\n").count(), 1, "{text}");
+        assert!(text.contains("Memory &lt;&amp;&gt;"));
+        assert!(!text.contains("NaN"));
+        assert_eq!(svg(&chart), text);
+    }
+
+    #[test]
+    fn an_empty_chart_is_a_frame() {
+        assert!(svg(&Chart::default()).contains("</svg>"));
+    }
+}

@@ -1,0 +1,393 @@
+//! The machine and its processes at a glance: who is on huge pages, who is hot, what translation costs, what changed.
+
+mod text;
+
+pub use text::{Head, Page, screen, table};
+
+use megapage_snapshot::{
+    Machine, Missed, MissedWhy, Outline, Process, ProcessSampling, Sampling, Snapshot, TranslationCost, wire,
+};
+use megapage_units::{Bytes, Pid};
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The schema of [`Top`] as JSON.
+pub const SCHEMA: &str = "megapage.top/1";
+
+/// What one refresh shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Top<'a> {
+    /// When the snapshot was taken, since boot.
+    #[serde(serialize_with = "wire::seconds", rename = "taken_seconds")]
+    pub taken: Duration,
+    /// Since the snapshot that changes and rates are measured from; `None` for the first.
+    #[serde(serialize_with = "wire::some_seconds", rename = "interval_seconds")]
+    pub interval: Option<Duration>,
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Each of the machine's counters per second of the interval; `None` for the first snapshot.
+    pub rates_per_second: Option<BTreeMap<&'a str, f64>>,
+    /// How access bits are sampled; `None` where they are not.
+    pub sampling: Option<&'a Sampling>,
+    /// The processes, sorted.
+    pub processes: Vec<Row>,
+    /// Processes that were asked for and could not be observed, each with the reason.
+    pub missed: &'a [Missed],
+}
+
+/// One process. What is not known is `None`, never 0.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The process.
+    #[serde(serialize_with = "wire::pid")]
+    pub pid: Pid,
+    /// The command name.
+    pub name: String,
+    /// The real user.
+    pub uid: u32,
+    /// Resident memory, hugetlb included.
+    pub resident_bytes: u64,
+    /// The part of it on hugetlb pages.
+    pub hugetlb_bytes: u64,
+    /// The part of it on pages of 2 MiB or more.
+    pub huge_bytes: Option<u64>,
+    /// `huge_bytes` as a share of `resident_bytes`, 0 to 1.
+    pub huge_share: Option<f64>,
+    /// The mean over the sampled regions of how many of their 512 base pages were accessed.
+    pub coverage: Option<f64>,
+    /// The translation cost.
+    pub translation: Option<TranslationCost>,
+    /// Zero-filled within transparent huge pages, as far as they were scanned.
+    pub bloat_bytes: Option<u64>,
+    /// The share of the transparent huge pages, 0 to 1, that `bloat_bytes` is of.
+    pub bloat_share: Option<f64>,
+    /// By how much `huge_bytes` has grown since the last interval; negative where it shrank.
+    pub huge_change_bytes: Option<i64>,
+    /// Swapped out.
+    pub swap_bytes: u64,
+    /// How the access bits were sampled.
+    pub sampling: Option<ProcessSampling>,
+    /// Since the last sample was read.
+    pub sampled_ago_seconds: Option<f64>,
+    /// Since the oldest sample was read that `coverage` rests on: a large process is sampled in turns.
+    pub oldest_sample_seconds: Option<f64>,
+    /// The share of the present memory, 0 to 1, that `coverage` is of.
+    pub sampled_share: Option<f64>,
+    /// Why it could not be observed, where it could not.
+    pub missed: Option<Missed>,
+}
+
+/// What processes are sorted by. Most first, names and pids ascending; what is not known comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The process.
+    Pid,
+    /// The command name.
+    Name,
+    /// Resident memory.
+    Resident,
+    /// The share on huge pages.
+    Huge,
+    /// Mean coverage.
+    Coverage,
+    /// Translation cost.
+    Cost,
+    /// Zeros in huge pages.
+    Bloat,
+    /// Change of the huge part.
+    Change,
+    /// Swapped out.
+    Swap,
+}
+
+impl Key {
+    /// All, in the order of the columns.
+    pub const ALL: [Key; 9] = [
+        Key::Pid,
+        Key::Name,
+        Key::Resident,
+        Key::Huge,
+        Key::Coverage,
+        Key::Cost,
+        Key::Bloat,
+        Key::Change,
+        Key::Swap,
+    ];
+
+    /// The name that `--sort` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Key::Pid => "pid",
+            Key::Name => "name",
+            Key::Resident => "resident",
+            Key::Huge => "huge",
+            Key::Coverage => "coverage",
+            Key::Cost => "cost",
+            Key::Bloat => "bloat",
+            Key::Change => "change",
+            Key::Swap => "swap",
+        }
+    }
+
+    /// The key that is `steps` columns to the right of this one (to the left where negative), around the edge.
+    #[must_use]
+    pub fn step(self, steps: isize) -> Key {
+        let at = Key::ALL.iter().position(|&key| key == self).unwrap_or(0) as isize;
+        Key::ALL[(at + steps).rem_euclid(Key::ALL.len() as isize) as usize]
+    }
+
+    fn compare(self, one: &Row, other: &Row) -> Ordering {
+        let most_first = |of: fn(&Row) -> Option<f64>| {
+            let (one, other) = (of(one), of(other));
+            other.unwrap_or(f64::NEG_INFINITY).total_cmp(&one.unwrap_or(f64::NEG_INFINITY))
+        };
+        match self {
+            Key::Pid => one.pid.cmp(&other.pid),
+            Key::Name => one.name.cmp(&other.name),
+            Key::Resident => other.resident_bytes.cmp(&one.resident_bytes),
+            Key::Huge => most_first(|row| row.huge_share),
+            Key::Coverage => most_first(|row| row.coverage),
+            Key::Cost => most_first(|row| row.translation.map(|cost| cost.share)),
+            Key::Bloat => most_first(|row| row.bloat_bytes.map(|bytes| bytes as f64)),
+            Key::Change => most_first(|row| row.huge_change_bytes.map(|bytes| bytes as f64)),
+            Key::Swap => other.swap_bytes.cmp(&one.swap_bytes),
+        }
+        .then(one.pid.cmp(&other.pid))
+    }
+}
+
+impl<'a> Top<'a> {
+    /// What `now` shows, and how it differs from `before`. `outlines` are of the processes that are wanted: those
+    /// that `now` does not hold are listed with what an outline tells.
+    pub fn new(before: Option<&Snapshot>, now: &'a Snapshot, outlines: &[Outline]) -> Top<'a> {
+        let interval = before
+            .and_then(|before| now.taken.checked_sub(before.taken))
+            .filter(|interval| *interval > Duration::ZERO);
+        let rates = before.zip(interval).map(|(before, interval)| rates(before, now, interval));
+        let mut rows: Vec<Row> =
+            now.processes.iter().map(|process| Row::observed(process, before, now.taken)).collect();
+        for outline in outlines {
+            if now.process(outline.pid).is_none() {
+                let missed = now.missed.iter().find(|missed| missed.pid == outline.pid);
+                rows.push(Row::outlined(outline, missed));
+            }
+        }
+        let mut top = Top {
+            taken: now.taken,
+            interval,
+            machine: &now.machine,
+            rates_per_second: rates,
+            sampling: now.sampling.as_ref(),
+            processes: rows,
+            missed: &now.missed,
+        };
+        top.sort(Key::Resident, false);
+        top
+    }
+
+    /// Sorts the processes.
+    pub fn sort(&mut self, key: Key, reverse: bool) {
+        self.processes.sort_by(|one, other| key.compare(one, other));
+        if reverse {
+            self.processes.reverse();
+        }
+    }
+}
+
+fn rates<'a>(before: &Snapshot, now: &'a Snapshot, interval: Duration) -> BTreeMap<&'a str, f64> {
+    let per_second = |(name, &count): (&'a String, &u64)| {
+        let former = *before.machine.counters.get(name)?;
+        Some((name.as_str(), count.saturating_sub(former) as f64 / interval.as_secs_f64()))
+    };
+    now.machine.counters.iter().filter_map(per_second).collect()
+}
+
+impl Row {
+    fn observed(process: &Process, before: Option<&Snapshot>, taken: Duration) -> Row {
+        let huge = process.backing.huge();
+        // Another process may have the pid by now: no change is told then.
+        let former = before
+            .and_then(|before| before.process(process.id.pid))
+            .filter(|former| former.id == process.id)
+            .map(|former| former.backing.huge());
+        let scanned = process.regions.iter().any(|region| region.zeros.is_some());
+        let sampled = process.sampling.as_ref();
+        Row {
+            pid: process.id.pid,
+            name: process.name.clone(),
+            uid: process.uid,
+            resident_bytes: process.backing.total().0,
+            hugetlb_bytes: process.backing.hugetlb().0,
+            huge_bytes: Some(huge.0),
+            huge_share: Some(process.huge_share()),
+            coverage: process.mean_coverage(),
+            translation: process.translation,
+            bloat_bytes: scanned.then(|| process.bloat().0),
+            bloat_share: scanned.then(|| process.scanned_share()),
+            huge_change_bytes: former.map(|former| huge.0 as i64 - former.0 as i64),
+            swap_bytes: process.swap.0,
+            sampling: sampled.cloned(),
+            sampled_ago_seconds: sampled.map(|own| taken.saturating_sub(own.sampled).as_secs_f64()),
+            oldest_sample_seconds: process
+                .oldest_sample()
+                .map(|oldest| taken.saturating_sub(oldest).as_secs_f64()),
+            sampled_share: sampled.map(|_| process.sampled_share()),
+            missed: None,
+        }
+    }
+
+    fn outlined(outline: &Outline, missed: Option<&Missed>) -> Row {
+        let none = outline.resident() == Bytes::ZERO;
+        Row {
+            pid: outline.pid,
+            name: outline.name.clone(),
+            uid: outline.uid,
+            resident_bytes: outline.resident().0,
+            hugetlb_bytes: outline.hugetlb.0,
+            huge_bytes: none.then_some(0),
+            huge_share: None,
+            coverage: None,
+            translation: None,
+            bloat_bytes: None,
+            bloat_share: None,
+            huge_change_bytes: None,
+            swap_bytes: outline.swap.0,
+            sampling: None,
+            sampled_ago_seconds: None,
+            oldest_sample_seconds: None,
+            sampled_share: None,
+            missed: Some(missed.cloned().unwrap_or_else(|| Missed {
+                pid: outline.pid,
+                why: MissedWhy::Failed,
+                what: format!("process {} was not observed", outline.pid),
+            })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+    use megapage_snapshot::{Leaf, MappingKind};
+
+    fn outline(pid: i32, rss: u64) -> Outline {
+        Outline {
+            pid: Pid(pid),
+            name: "postgres".into(),
+            uid: 107,
+            rss: Bytes::mib(rss),
+            hugetlb: Bytes::ZERO,
+            swap: Bytes::mib(3),
+        }
+    }
+
+    fn two() -> (Snapshot, Snapshot) {
+        let before = made_up::snapshot(vec![made_up::store(), made_up::process(12, "idle")]);
+        let mut now = before.clone();
+        now.taken += Duration::from_secs(2);
+        *now.machine.counters.get_mut("thp_fault_alloc").unwrap() += 25;
+        now.processes[0].backing.thp += Bytes::mib(24);
+        now.processes[1].id.start_ticks += 1;
+        (before, now)
+    }
+
+    #[test]
+    fn changes_are_those_of_the_interval() {
+        let (before, now) = two();
+        let top = Top::new(Some(&before), &now, &[]);
+        assert_eq!(top.interval, Some(Duration::from_secs(2)));
+        let rates = top.rates_per_second.as_ref().unwrap();
+        assert_eq!((rates["thp_fault_alloc"], rates["thp_split_page"]), (12.5, 0.0));
+        assert_eq!(top.processes[0].pid, Pid(4711));
+        assert_eq!(top.processes[0].huge_change_bytes, Some(24 << 20));
+        assert_eq!(top.processes[0].sampled_ago_seconds, Some(3.0));
+        assert_eq!(top.processes[1].huge_change_bytes, None, "another process with the same pid");
+        let first = Top::new(None, &now, &[]);
+        assert_eq!((first.interval, &first.rates_per_second), (None, &None));
+        assert_eq!(first.processes[0].huge_change_bytes, None);
+    }
+
+    #[test]
+    fn a_mean_of_old_and_few_samples_says_so() {
+        let (_, mut now) = two();
+        let regions = &mut now.processes[0].regions;
+        regions.iter_mut().for_each(|region| region.accessed = None);
+        // The heap's four regions of 580 MiB and more; one of them was sampled a minute ago.
+        let mut few = regions.iter_mut().skip(3).take(4);
+        few.by_ref().take(1).for_each(|region| {
+            region.accessed = made_up::accessed(17);
+            region.accessed.as_mut().unwrap().sampled -= Duration::from_secs(60);
+        });
+        few.for_each(|region| region.accessed = made_up::accessed(17));
+        let top = Top::new(None, &now, &[]);
+        let row = &top.processes[0];
+        assert_eq!((row.sampled_ago_seconds, row.oldest_sample_seconds), (Some(3.0), Some(63.0)));
+        let share = row.sampled_share.unwrap();
+        assert!(share > 0.005 && share < 0.01, "{share}");
+        let text = text::table(
+            &top,
+            &Head { every: None, notes: Vec::new(), key: Key::Pid, reverse: false, numa: false },
+        );
+        assert!(text.contains(" 63s <1%"), "{text}");
+    }
+
+    #[test]
+    fn bloat_is_whole_when_all_that_is_private_was_scanned() {
+        let (_, mut now) = two();
+        // Shared huge pages are not scanned.
+        made_up::map(&mut now.processes[0], 0x7fff_0000_0000, 4, MappingKind::Shared, "", |_, region| {
+            region.leaf = Leaf::Huge2m;
+        });
+        let share = |now: &Snapshot| Top::new(None, now, &[]).processes[0].bloat_share;
+        assert_eq!(share(&now), Some(1.0));
+        let scanned = now.processes[0].regions.iter_mut().filter(|region| region.zeros.is_some());
+        scanned.take(50).for_each(|region| region.zeros = None);
+        assert_eq!(share(&now), Some(0.75));
+    }
+
+    #[test]
+    fn a_process_that_is_denied_keeps_what_everybody_may_see() {
+        let (_, mut now) = two();
+        now.missed.push(Missed {
+            pid: Pid(99),
+            why: MissedWhy::Denied,
+            what: "process 99 is another user's: run as root".into(),
+        });
+        let top = Top::new(None, &now, &[outline(99, 2000), outline(4711, 1)]);
+        assert_eq!(top.processes.len(), 3, "one that is observed is not listed twice");
+        let row = &top.processes[0];
+        assert_eq!((row.pid, row.resident_bytes, row.swap_bytes), (Pid(99), 2000 << 20, 3 << 20));
+        assert_eq!((row.huge_share, row.huge_bytes, row.bloat_bytes), (None, None, None));
+        assert!(row.missed.as_ref().unwrap().what.contains("run as root"));
+    }
+
+    #[test]
+    fn what_is_not_known_comes_last() {
+        let (before, mut now) = two();
+        now.processes.push(made_up::process(7, "a"));
+        now.processes[1].translation = now.processes[0].translation.map(|mut cost| {
+            cost.share = 0.2;
+            cost
+        });
+        let mut top = Top::new(Some(&before), &now, &[]);
+        let mut order = |key, reverse| {
+            top.sort(key, reverse);
+            top.processes.iter().map(|row| row.pid.0).collect::<Vec<_>>()
+        };
+        assert_eq!(order(Key::Cost, false), [12, 4711, 7]);
+        assert_eq!(order(Key::Pid, false), [7, 12, 4711]);
+        assert_eq!(order(Key::Name, true), [4711, 12, 7]);
+        assert_eq!(order(Key::Change, false)[0], 4711);
+        assert_eq!(order(Key::Bloat, false), [4711, 7, 12]);
+    }
+
+    #[test]
+    fn keys_go_round() {
+        assert_eq!(Key::Pid.step(-1), Key::Swap);
+        assert_eq!(Key::Swap.step(1), Key::Pid);
+        assert_eq!(Key::Resident.step(2), Key::Coverage);
+    }
+}
