@@ -29,10 +29,11 @@ test:
 demo:
 	scripts/demo
 
-# The two benches against every peer; half an hour.
+# The two benches against every peer, and what is observed against what is; three quarters of an hour.
 bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
+	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
 
 install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod install;
+pub mod observe;
 pub mod peers;
 pub mod run;
 pub mod workload;

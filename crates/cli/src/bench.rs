@@ -1,8 +1,11 @@
 //! `megapage bench`.
 
+use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
+use megapage_bench::observe;
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
+use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -73,6 +76,28 @@ enum BenchArgs {
         #[command(flatten)]
         common: Common,
     },
+    /// Is what is observed true, what does observing cost, and is the advice right?
+    Observe {
+        /// exact, cost, slowdown, advice [default: all]
+        cases: Vec<String>,
+        /// Multiply sizes by this, up to 1
+        #[arg(long, default_value_t = 1.0, value_parser = share_of_size)]
+        scale: f64,
+        /// Rounds that medians are taken of
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
+        runs: u32,
+        /// Programs that advice is judged on, separated by commas [default: all]
+        #[arg(long, value_delimiter = ',')]
+        programs: Vec<String>,
+        /// Sample accessed bits in this way [default: the best that works]
+        #[arg(long, value_parser = tracker)]
+        tracker: Option<TrackerKind>,
+        /// Ask 'megapage advise' with this argument as well, such as --trial; may be repeated
+        #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        advise: Vec<String>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// A program that does nothing: what does starting it cost?
     Startup {
         /// Multiply the number of starts by this
@@ -100,6 +125,12 @@ struct Common {
     /// Install the libraries of absent peers first (apt-get, pip)
     #[arg(long)]
     install: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, clap::Args)]
+struct Output {
     /// Exit with 1 unless every gate holds and every run ended well
     #[arg(long)]
     check: bool,
@@ -126,6 +157,20 @@ fn scale(text: &str) -> Result<f64, String> {
     }
 }
 
+fn share_of_size(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(scale) if scale > 0.0 && scale <= 1.0 => Ok(scale),
+        _ => Err("a scale is a number above 0, at most 1".into()),
+    }
+}
+
+fn tracker(text: &str) -> Result<TrackerKind, String> {
+    TrackerKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -144,6 +189,14 @@ fn size(text: &str) -> Result<Bytes, String> {
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
+        BenchArgs::Observe { cases, scale, runs, programs, tracker, advise, output } => {
+            let options = observe::Options { cases, programs, runs, scale, tracker, advise };
+            return measure(&output, |place, progress| {
+                let report = observe::run(&options, place, progress)?;
+                let json = megapage_report::json("megapage.bench/1", &report);
+                Ok((json, observe::human(&report), report.is_clean()))
+            });
+        }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
             (Bench::Release(ReleaseOptions { wait_ms: wait, quiet }), cases, scale, common)
@@ -169,6 +222,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
         clock,
         install: common.install,
     };
+    measure(&common.output, |place, progress| {
+        let report = run::run(&options, place, progress)?;
+        let json = megapage_report::json("megapage.bench/1", &report);
+        Ok((json, run::human(&report), report.is_clean()))
+    })
+}
+
+/// Makes one call that answers with JSON, text, and whether all is well; shows and saves them as `output` asks.
+fn measure(
+    output: &Output,
+    call: impl FnOnce(&Place, &mut dyn FnMut(&str)) -> Result<(String, String, bool)>,
+) -> Result<ExitCode> {
     let on_terminal = std::io::stderr().is_terminal();
     let mut progress = |line: &str| {
         if on_terminal || line.starts_with("absent:") {
@@ -177,19 +242,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let place = Place::beside_this_program()?;
     // Opened first: a path that cannot be written is better known before the runs than after.
-    let mut file = match &common.save {
+    let mut file = match &output.save {
         Some(path) => Some(File::create(path).with_context(|| path.display().to_string())?),
         None => None,
     };
-    let report = run::run(&options, &place, &mut progress)?;
-    let json = megapage_report::json("megapage.bench/1", &report);
+    let (json, human, is_clean) = call(&place, &mut progress)?;
     if let Some(file) = &mut file {
         writeln!(file, "{json}").context("the file for --save")?;
     }
-    if common.json {
-        println!("{json}");
+    if output.json {
+        print(&format!("{json}\n"))?;
     } else {
-        print!("{}", run::human(&report));
+        print(&human)?;
     }
-    Ok(ExitCode::from(u8::from(common.check && !report.is_clean())))
+    Ok(ExitCode::from(u8::from(output.check && !is_clean)))
 }

@@ -1,9 +1,11 @@
 //! `megapage doctor`.
 
 mod text;
+mod why;
 
+use crate::output::print;
 use anyhow::Result;
-use megapage_doctor::{Diagnosis, Request, SCHEMA, gather};
+use megapage_doctor::{Diagnosis, Request, SCHEMA, Target, WHY_SCHEMA, Why, gather, gather_why};
 use megapage_kernel::KernelRoot;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -20,19 +22,31 @@ pub struct Args {
     /// Conclude from what can be read, and ask the kernel for no page
     #[arg(long)]
     only_read: bool,
-    /// Print JSON (schema megapage.doctor/1)
+    /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
+    #[arg(long, value_name = "PID[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
+    why: Option<Target>,
+    /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1)
     #[arg(long)]
     json: bool,
 }
 
 /// 0 with nothing weightier than a note, 1 with findings.
 pub fn main(args: Args) -> Result<ExitCode> {
+    if let Some(target) = args.why {
+        let why = Why::of(&gather_why(&KernelRoot::live(), target)?, target.address)?;
+        if args.json {
+            print(&(megapage_report::json(WHY_SCHEMA, &why) + "\n"))?;
+        } else {
+            print(&why::human(&why))?;
+        }
+        return Ok(ExitCode::from(u8::from(why.has_findings())));
+    }
     let request = Request { user: args.user, program: args.program, only_read: args.only_read };
     let diagnosis = Diagnosis::of(&gather(&KernelRoot::live(), &request)?);
     if args.json {
-        println!("{}", megapage_report::json(SCHEMA, &diagnosis));
+        print(&(megapage_report::json(SCHEMA, &diagnosis) + "\n"))?;
     } else {
-        print!("{}", text::human(&diagnosis));
+        print(&text::human(&diagnosis))?;
     }
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }

@@ -5,11 +5,18 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bench;
 mod doctor;
+mod map;
+mod output;
 mod pool;
 mod run;
+mod sampling;
+mod simulate;
+mod top;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -26,6 +33,10 @@ enum Command {
     Run(run::Args),
     Pool(pool::Args),
     Doctor(doctor::Args),
+    Advise(advise::Args),
+    Map(map::Args),
+    Top(top::Args),
+    Simulate(simulate::Args),
     Bench(bench::Args),
 }
 
@@ -40,6 +51,10 @@ fn main() -> ExitCode {
         Command::Run(args) => return run::main(args),
         Command::Pool(args) => pool::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Advise(args) => advise::main(args),
+        Command::Map(args) => map::main(args),
+        Command::Top(args) => top::main(args),
+        Command::Simulate(args) => simulate::main(args),
         Command::Bench(args) => bench::main(args),
     };
     result.unwrap_or_else(|error| {
@@ -55,6 +70,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && std::env::args().len() < 2 {
+        eprint!("{}", error.render());
+        return ExitCode::from(2);
+    }
     let command = std::env::args().nth(1).filter(|name| !name.starts_with('-')).unwrap_or_default();
     let text = error.render().to_string();
     // The first paragraph is what is wrong; the usage after it is what --help is for.
@@ -64,4 +83,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
         ["megapage", &command, "--help"].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
     eprintln!("megapage: {} (see {})", what.trim_start_matches("error: "), help.join(" "));
     ExitCode::from(if command == "run" { run::FAILED } else { 2 })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_arguments_of_all_commands_are_sound() {
+        use clap::CommandFactory;
+        super::Cli::command().debug_assert();
+    }
 }

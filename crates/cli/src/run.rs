@@ -54,8 +54,9 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Promote the memory of a running process from outside, until it ends or SIGINT comes
-    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "heap", "mechanism", "return_after", "children"])]
-    attach: Option<i32>,
+    #[arg(long, value_name = "PID", value_parser = pid,
+        conflicts_with_all = ["program", "heap", "mechanism", "return_after", "children"])]
+    attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
     #[arg(long)]
     once: bool,
@@ -70,6 +71,11 @@ struct Choice(Option<Mechanism>);
 
 fn mechanism(text: &str) -> Result<Choice, String> {
     if text == "auto" { Ok(Choice(None)) } else { text.parse().map(|it| Choice(Some(it))) }
+}
+
+fn pid(text: &str) -> Result<Pid, String> {
+    let number = text.parse().ok().filter(|pid| *pid > 0).map(Pid);
+    number.ok_or_else(|| "expected a process number; pgrep finds it by name".into())
 }
 
 /// `--text`: nothing moves a program's text yet, and what is not done is not accepted.
@@ -116,7 +122,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
     if let Some(pid) = args.attach {
-        let attachment = Attachment { pid: Pid(pid), once: args.once, require: args.require };
+        let attachment = Attachment { pid, once: args.once, require: args.require };
         if args.dry_run {
             return print(attachment.dry_run(&root).map_err(failure)?);
         }

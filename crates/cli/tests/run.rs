@@ -24,7 +24,7 @@ fn wrong_arguments_are_refused() {
         (&["--pool", "x", "true"], "unexpected argument '--pool'"),
         (&["--once", "true"], "--attach"),
         (&["--attach", "1", "true"], "cannot be used with"),
-        (&["--attach", "self"], "invalid value 'self'"),
+        (&["--attach", "self"], "expected a process number; pgrep finds it by name"),
         (&["--attach", "4194999"], "process 4194999: no such process"),
     ] {
         assert_refused(&output(arguments), 125, expected);

@@ -3,7 +3,7 @@
 mod run_support;
 
 use megapage_kernel::hugetlb::{PoolScope, figures};
-use megapage_kernel::thp::{ThpEnabled, ThpSettings};
+use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelRoot, process};
 use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
 use megapage_units::PageSize;
@@ -13,7 +13,7 @@ use std::process::Command;
 /// Whether programs here can have THP; a loud skip where not.
 fn thp_is_on() -> bool {
     let root = KernelRoot::live();
-    let settings = ThpSettings::read(&root).unwrap();
+    let settings = settings(&root).unwrap();
     let on = settings.is_some_and(|it| it.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never)
         && process::read_own_status(&root).unwrap().thp_enabled != Some(false);
     if !on {
@@ -185,6 +185,9 @@ fn an_attached_process_is_promoted_proved_and_left_unharmed() {
     assert!(mib(&report, "end.anonymous.thp_bytes") >= 50, "{report:#}");
 
     // Without --once it stays until SIGINT, or until the process ends.
+    let report = text(&output(&["--attach", &pid, "--once", "--report", "-"]).stdout);
+    let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("the program runs on") && !words.contains("exit of the program"), "{report}");
     let watching = run(&["--attach", &pid]).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(300));
     signal(watching.id(), "INT");

@@ -6,8 +6,9 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::workload::{Measurement, access, idle, release, retrieval};
+use megapage_bench::workload::{Measurement, access, idle, pattern, release, retrieval};
 use megapage_units::Bytes;
+use std::io;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -70,6 +71,24 @@ enum Workload {
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
     },
+    /// Reach 1 GiB in one way, over and over.
+    Pattern {
+        /// In which.
+        #[arg(value_enum)]
+        case: PatternCase,
+        /// Multiply the size by this.
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        /// Units of work, of about 1 ms each.
+        #[arg(long, default_value_t = 2000, conflicts_with = "seconds")]
+        work: u64,
+        /// Work for so long instead.
+        #[arg(long)]
+        seconds: Option<u64>,
+        /// Say 'ready', then do as many units as each line on standard input asks for.
+        #[arg(long, conflicts_with_all = ["work", "seconds"])]
+        serve: bool,
+    },
     /// Do nothing: what it takes to start.
     Startup,
 }
@@ -79,6 +98,35 @@ enum AccessCase {
     Small,
     Array,
     Map,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PatternCase {
+    Chase,
+    Random,
+    Zipf,
+    Sequential,
+    Stream,
+    Hot,
+    Map,
+    Update,
+    Compute,
+}
+
+impl From<PatternCase> for pattern::Case {
+    fn from(case: PatternCase) -> pattern::Case {
+        match case {
+            PatternCase::Chase => pattern::Case::Chase,
+            PatternCase::Random => pattern::Case::Random,
+            PatternCase::Zipf => pattern::Case::Zipf,
+            PatternCase::Sequential => pattern::Case::Sequential,
+            PatternCase::Stream => pattern::Case::Stream,
+            PatternCase::Hot => pattern::Case::Hot,
+            PatternCase::Map => pattern::Case::Map,
+            PatternCase::Update => pattern::Case::Update,
+            PatternCase::Compute => pattern::Case::Compute,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -131,14 +179,29 @@ fn main() -> ExitCode {
             noise,
         }),
         Workload::Idle { scale } => idle::run(scale),
+        Workload::Pattern { case, scale, work, seconds, serve } => {
+            let mut pattern = pattern::Pattern::prepare(case.into(), scale);
+            if serve {
+                return match pattern.serve(io::stdin().lock(), io::stdout().lock()) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => fail(&error),
+                };
+            }
+            pattern.work(match seconds {
+                Some(seconds) => pattern::Amount::Until(Duration::from_secs(seconds)),
+                None => pattern::Amount::Units(work),
+            })
+        }
     };
     match measured {
         Ok(measurement) => print(&measurement),
-        Err(error) => {
-            eprintln!("megapage-workload: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("megapage-workload: {error:#}");
+    ExitCode::from(2)
 }
 
 fn print(measurement: &Measurement) -> ExitCode {

@@ -17,16 +17,18 @@ use megapage_act::pool::floor;
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_units::Bytes;
-use pool::Pool;
+
 use process::Ran;
 use std::env;
 use std::path::{Path, PathBuf};
 
 pub use cases::{Bench, ReleaseOptions, RetrievalOptions};
 pub use gates::Gate;
+pub(crate) use pool::Pool;
 pub use report::{CaseReport, MachineReport, PeerReport, Report, Row};
 pub use statistics::{Clock, Spread};
 pub use table::human;
+pub(crate) use table::{gates_table, heading};
 
 /// What to run.
 #[derive(Clone, Debug)]

@@ -13,14 +13,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     root: KernelRoot,
     added: u64,
 }
 
 impl Pool {
     /// A pool as it is. `Err` says why it cannot be changed.
-    pub(super) fn take() -> Result<Pool> {
+    pub(crate) fn take() -> Result<Pool> {
         let pool = Pool { root: KernelRoot::live(), added: 0 };
         let pages = pool.pages()?;
         if effective_uid() != 0 {
@@ -31,7 +31,7 @@ impl Pool {
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
-    pub(super) fn set(&mut self, bytes: Bytes) -> Result<()> {
+    pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
         self.add(bytes.0.div_ceil(SIZE.bytes().0), false)
     }
 

@@ -9,7 +9,7 @@ use crate::install;
 use crate::peers::{BASELINE, Peer};
 use crate::workload::Measurement;
 use anyhow::Result;
-use megapage_kernel::thp::ThpSettings;
+use megapage_kernel::thp::{ThpSettings, settings};
 use megapage_kernel::{KernelRoot, machine, meminfo};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -153,10 +153,11 @@ impl Report {
 }
 
 impl MachineReport {
-    fn read() -> Result<MachineReport> {
+    /// The running one.
+    pub(crate) fn read() -> Result<MachineReport> {
         let root = KernelRoot::live();
         let machine = machine(&root)?;
-        let thp = ThpSettings::read(&root)?;
+        let thp = settings(&root)?;
         let setting = |text: fn(&ThpSettings) -> String| thp.as_ref().map(text).unwrap_or_default();
         Ok(MachineReport {
             processor: machine.processor,

@@ -1,6 +1,7 @@
 //! What a bench found, for people.
 
-use super::report::{CaseReport, Report, Row};
+use super::gates::Gate;
+use super::report::{CaseReport, MachineReport, Report, Row};
 use super::statistics::{Clock, Spread, milliseconds};
 use megapage_report::table;
 use megapage_units::Bytes;
@@ -21,17 +22,7 @@ pub fn human(report: &Report) -> String {
         report.bench, report.runs
     )
     .ok();
-    writeln!(
-        text,
-        "{} x {}{}, {}, Linux {}, THP {}",
-        machine.processors,
-        machine.processor,
-        if machine.virtualised { " (virtual)" } else { "" },
-        Bytes(machine.memory_bytes),
-        machine.kernel,
-        machine.thp_enabled
-    )
-    .ok();
+    text += &heading(machine);
     for case in &report.cases {
         writeln!(text, "\n{}", case.case).ok();
         text += &case_table(case);
@@ -47,13 +38,31 @@ pub fn human(report: &Report) -> String {
         }
     }
     if !report.gates.is_empty() {
-        let rows = report.gates.iter().map(|gate| {
-            let verdict = if gate.holds { "holds" } else { "FAILS" };
-            [verdict.to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()]
-        });
-        writeln!(text, "\n{}", table(&["gate", "case", "demand", "found"], rows).trim_end()).ok();
+        writeln!(text, "\n{}", gates_table(&report.gates).trim_end()).ok();
     }
     text
+}
+
+/// The machine, in one line.
+pub(crate) fn heading(machine: &MachineReport) -> String {
+    format!(
+        "{} x {}{}, {}, Linux {}, THP {}\n",
+        machine.processors,
+        machine.processor,
+        if machine.virtualised { " (virtual)" } else { "" },
+        Bytes(machine.memory_bytes),
+        machine.kernel,
+        machine.thp_enabled
+    )
+}
+
+/// What is demanded, and whether it holds.
+pub(crate) fn gates_table(gates: &[Gate]) -> String {
+    let rows = gates.iter().map(|gate| {
+        let verdict = if gate.holds { "holds" } else { "FAILS" };
+        [verdict.to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()]
+    });
+    table(&["gate", "case", "demand", "found"], rows)
 }
 
 /// Figures that are shown beside the phases, with their heading and how to write them.

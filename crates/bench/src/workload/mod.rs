@@ -3,12 +3,13 @@
 
 pub mod access;
 pub mod idle;
+pub mod pattern;
 mod random;
 pub mod release;
 pub mod retrieval;
 
 use anyhow::{Context, Result};
-use megapage_kernel::smaps::{BackingBytes, read_own_smaps};
+use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::{KernelRoot, process_cpu_time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ impl HeapBacking {
     /// What the kernel says of the calling process now.
     pub fn of_this_process() -> Result<HeapBacking> {
         let mappings = read_own_smaps(&KernelRoot::live()).context("how this process's memory is backed")?;
-        let bytes = BackingBytes::of(mappings.iter().filter(|mapping| mapping.is_heap_like()));
+        let bytes = backing(mappings.iter().filter(|mapping| mapping.is_heap_like()));
         Ok(HeapBacking {
             hugetlb_1g: bytes.hugetlb_1g.0,
             hugetlb_2m: bytes.hugetlb_2m.0,

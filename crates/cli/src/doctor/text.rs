@@ -40,12 +40,22 @@ pub fn human(diagnosis: &Diagnosis) -> String {
 }
 
 fn one(finding: &Finding) -> String {
+    found(finding) + &meaning(finding)
+}
+
+/// What was found: the title, and the evidence.
+pub(super) fn found(finding: &Finding) -> String {
     let severity = finding.severity.word();
     let mut text = wrapped(&format!("{severity}: {} [{}]", finding.title, finding.id), "", "    ");
     for evidence in &finding.evidence {
         text += &wrapped(&format!("{}: {}", evidence.source, evidence.value), "    found  ", "           ");
     }
-    text += &wrapped(finding.explanation, "    means  ", "           ");
+    text
+}
+
+/// What it means and how it is mended.
+pub(super) fn meaning(finding: &Finding) -> String {
+    let mut text = wrapped(finding.explanation, "    means  ", "           ");
     for line in &finding.remedy {
         // Never broken: it is there to be copied.
         let _ = writeln!(text, "    mend   {line}");
@@ -54,7 +64,7 @@ fn one(finding: &Finding) -> String {
 }
 
 /// `text` broken at spaces into lines of at most [`WIDTH`] columns. A word that is longer stays whole.
-fn wrapped(text: &str, first: &str, other: &str) -> String {
+pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_string();
     let mut is_fresh = true;

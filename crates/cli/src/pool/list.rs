@@ -1,5 +1,6 @@
 //! `megapage pool list`.
 
+use crate::output::print;
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_observe::pools::{Figures, Pools, pools};
@@ -23,9 +24,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let root = args.kernel_root.map_or_else(KernelRoot::live, KernelRoot::captured);
     let pools = pools(&root)?;
     if args.json {
-        println!("{}", json("megapage.pool-list/1", &pools));
+        print(&(json("megapage.pool-list/1", &pools) + "\n"))?;
     } else {
-        print!("{}", human(&pools));
+        print(&human(&pools))?;
     }
     Ok(ExitCode::SUCCESS)
 }

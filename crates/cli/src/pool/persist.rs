@@ -1,5 +1,6 @@
 //! `megapage pool persist`.
 
+use crate::output::print;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use megapage_act::pool::Spec;
@@ -76,9 +77,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
         plan.apply()?;
     }
     if args.json {
-        println!("{}", json("megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }));
+        print(&(json("megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }) + "\n"))?;
     } else {
-        print!("{}", human(&plan, args.apply));
+        print(&human(&plan, args.apply))?;
     }
     Ok(ExitCode::SUCCESS)
 }

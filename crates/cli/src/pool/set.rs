@@ -1,5 +1,6 @@
 //! `megapage pool set`.
 
+use crate::output::print;
 use anyhow::{Result, bail};
 use megapage_act::pool::{MemoryImpact, Outcome, Request, Shortfall, Spec, plan, title};
 use megapage_kernel::KernelRoot;
@@ -49,15 +50,15 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let plan = plan(&root, &request(&args)?)?;
     if !args.json && !args.dry_run {
         // Before anything is changed, so that it stands there should the machine run short.
-        println!("{}", memory(&plan.memory));
+        print(&(memory(&plan.memory) + "\n"))?;
     }
     let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
     if args.json {
-        println!("{}", json("megapage.pool-set/1", &outcome));
+        print(&(json("megapage.pool-set/1", &outcome) + "\n"))?;
     } else if args.dry_run {
-        print!("{}", dry_run(&outcome));
+        print(&dry_run(&outcome))?;
     } else {
-        print!("{}", human(&outcome));
+        print(&human(&outcome))?;
     }
     if outcome.rolled_back {
         bail!("not every page was obtained: everything was put back, as --rollback-on-shortfall asks");

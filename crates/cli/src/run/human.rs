@@ -135,7 +135,8 @@ fn memory(report: &RunReport) -> Option<String> {
     rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
     let mut text = table(&header, rows);
     let age = match (report.end_is_final, report.running) {
-        (true, _) => "the end is the exit of the program, by its own handshake".to_string(),
+        (true, true) => "the end is now, and the program runs on".to_string(),
+        (true, false) => "the end is the exit of the program, by its own handshake".to_string(),
         (false, true) => format!("the end is {} ms ago", end.age_ms),
         (false, false) => format!("the end is the last sample, {} ms before the program ended", end.age_ms),
     };

@@ -1,0 +1,421 @@
+//! Is the advice right? What `megapage advise` predicts for programs on base pages, against what huge pages then
+//! gain them.
+
+use super::child::{Child, Stopped, check};
+use super::programs::{Copy, Pages, Program, huge_share};
+use super::rank::{median_interval, tau_b};
+use super::{Options, Progress};
+use crate::run::{Gate, Place, Pool, Spread};
+use anyhow::{Context, Result, ensure};
+use megapage_kernel::spawn::Signals;
+use megapage_units::{Bytes, Pid};
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::fmt;
+use std::process::Command;
+use std::time::Duration;
+
+/// No advice takes longer.
+const LONGEST_ADVICE: Duration = Duration::from_secs(120);
+/// Units that are done to learn how fast a program is.
+const PROBE_UNITS: f64 = 200.0;
+/// The agreement of the two orders that is demanded (Kendall's tau-b).
+const LEAST_TAU: f64 = 0.7;
+/// Who gains less than this is not to be advised to switch.
+const LEAST_GAIN: f64 = 1.03;
+/// Gains that agree to this count as equal: no smaller difference was measured repeatably.
+const RESOLUTION: f64 = 0.01;
+/// Fewer programs give no order worth judging.
+const LEAST_PROGRAMS: usize = 8;
+/// The programs that are demanded by name: what one of them would show is not to go unseen because it did not start, or
+/// because the advice was not to know.
+const DEMANDED: [&str; 9] =
+    ["chase", "random", "zipf", "sequential", "hot", "compute", "map", "redis", "postgres"];
+
+/// A program was asked for that there is not.
+#[derive(Debug)]
+pub(super) struct UnknownProgram(String);
+
+impl fmt::Display for UnknownProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for UnknownProgram {}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// Runs that were asked for: each is several turns of each copy, or one where turns are long.
+    pub runs: u32,
+    /// The programs.
+    pub programs: Vec<ProgramReport>,
+    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied.
+    pub tau_b: Option<f64>,
+    /// The same without ties but exact ones.
+    pub tau_b_exact: Option<f64>,
+    /// Programs that were left out, each with the reason.
+    pub left_out: Vec<(&'static str, String)>,
+}
+
+/// One program.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProgramReport {
+    /// Its name.
+    pub program: &'static str,
+    /// How many times as fast it is on huge pages: the ratio of work for each second of processor time, turn by turn.
+    pub measured: Spread,
+    /// What holds the median of that with 90 % (sign test).
+    pub interval: [f64; 2],
+    /// Turns of each copy.
+    pub turns: u32,
+    /// Work for each second of processor time on base pages, in the program's own units.
+    pub base_rate: Spread,
+    /// The same on huge pages.
+    pub huge_rate: Spread,
+    /// The share of data on huge pages in the base copy and in the huge one, and its bytes; `None` where those who
+    /// work come and go.
+    pub huge_share: Option<[f64; 2]>,
+    /// The bytes of the base copy's data.
+    pub data_bytes: Option<u64>,
+    /// What was predicted; `None` where no advice could be had.
+    pub predicted: Option<Predicted>,
+    /// Why not.
+    pub failure: Option<String>,
+}
+
+/// What `megapage advise --json` said.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Predicted {
+    /// Whether it advises to switch to huge pages.
+    pub recommended: bool,
+    /// How many times as fast it expects the program to be: at least, likely, at most.
+    pub gain: [f64; 3],
+    /// Where the figure comes from, in its own word.
+    pub source: String,
+}
+
+/// The part of `megapage.advise/1` that is read here.
+#[derive(Deserialize)]
+struct Document {
+    processes: Vec<Verdict>,
+}
+
+#[derive(Deserialize)]
+struct Verdict {
+    pid: i32,
+    recommended: bool,
+    gain: Option<Gain>,
+}
+
+#[derive(Deserialize)]
+struct Gain {
+    low: f64,
+    likely: f64,
+    high: f64,
+    #[serde(default)]
+    source: String,
+}
+
+pub(super) fn run(
+    options: &Options,
+    place: &Place,
+    signals: &Signals,
+    progress: Progress<'_>,
+) -> Result<Advice> {
+    let mut advice = Advice {
+        runs: options.runs,
+        programs: Vec::new(),
+        tau_b: None,
+        tau_b_exact: None,
+        left_out: Vec::new(),
+    };
+    let all = Program::all();
+    if let Some(unknown) = options.programs.iter().find(|name| all.iter().all(|one| one.name() != **name)) {
+        let known: Vec<_> = all.iter().map(|program| program.name()).collect();
+        return Err(UnknownProgram(format!(
+            "'{unknown}' is no program of this bench; the programs are {}",
+            known.join(", ")
+        ))
+        .into());
+    }
+    for program in all {
+        if !options.programs.is_empty() && !options.programs.iter().any(|name| name == program.name()) {
+            continue;
+        }
+        if let Some(remedy) = program.lacks() {
+            advice.left_out.push((program.name(), format!("not installed: {remedy}")));
+            continue;
+        }
+        check(signals)?;
+        match compare(program, options, place, signals) {
+            Ok(report) => {
+                progress(&report.brief());
+                advice.programs.push(report);
+            }
+            Err(error) => {
+                // A wish to stop is no reason to go on with the next.
+                if error.is::<Stopped>() {
+                    return Err(error);
+                }
+                progress(&format!("{}: {error:#}", program.name()));
+                advice.left_out.push((program.name(), format!("{error:#}")));
+            }
+        }
+    }
+    advice.judge();
+    Ok(advice)
+}
+
+/// Starts both copies, asks for advice on the one on base pages while it works, then lets them work in turns.
+fn compare(program: Program, options: &Options, place: &Place, signals: &Signals) -> Result<ProgramReport> {
+    // Dropped after the copies, which hold its pages.
+    let bytes = program.pool(Pages::Huge);
+    let mut pool = if bytes > Bytes::ZERO { Some(Pool::take()?) } else { None };
+    if let Some(pool) = &mut pool {
+        pool.set(bytes).context("the pool of 2 MiB pages")?;
+    }
+    let (predicted, failure) = match ask(program, options, place, signals) {
+        Ok(predicted) => (Some(predicted), None),
+        Err(error) => {
+            if error.is::<Stopped>() {
+                return Err(error);
+            }
+            (None, Some(format!("{error:#}")))
+        }
+    };
+    let mut base = program.start(Pages::Base, options.scale, place, signals)?;
+    let mut huge = program.start(Pages::Huge, options.scale, place, signals)?;
+    let turns = program.turns(options.runs);
+    // Shorter at a smaller scale, for tests.
+    let (turn, probe) = (program.turn().mul_f64(options.scale), (PROBE_UNITS * options.scale).ceil() as u64);
+    // Once for the caches, once for the time.
+    base.work(probe, signals)?;
+    huge.work(probe, signals)?;
+    let rate = base.work(probe, signals)?.rate();
+    let units = ((rate * turn.as_secs_f64()) as u64).clamp(1, 1_000_000);
+    let (mut base_rates, mut huge_rates) = (Vec::new(), Vec::new());
+    for number in 0..turns {
+        // Whoever goes first meets another machine: they take turns at that as well.
+        let turn = |copy: &mut Box<dyn Copy>, rates: &mut Vec<f64>| {
+            rates.push(copy.work(units, signals)?.rate());
+            Ok::<(), anyhow::Error>(())
+        };
+        if number % 2 == 0 {
+            turn(&mut base, &mut base_rates)?;
+            turn(&mut huge, &mut huge_rates)?;
+        } else {
+            turn(&mut huge, &mut huge_rates)?;
+            turn(&mut base, &mut base_rates)?;
+        }
+    }
+    let (mut shares, mut data_bytes) = (None, None);
+    if let (Some(base), Some(huge)) = (base.pid(), huge.pid()) {
+        let (of_base, of_huge) = (huge_share(base)?, huge_share(huge)?);
+        shares = Some([of_base.0, of_huge.0]);
+        data_bytes = Some(of_base.1);
+        ensure!(
+            of_base.0 < 0.05 || of_base.1 < Bytes::mib(16).0,
+            "the copy on base pages has {:.0} % of its data on huge pages: this bench needs transparent huge \
+             pages set to madvise or never",
+            100.0 * of_base.0
+        );
+    }
+    let ratios: Vec<f64> = huge_rates.iter().zip(&base_rates).map(|(huge, base)| huge / base).collect();
+    let spread = |rates: &[f64]| Spread::of(rates.iter().copied()).context("no turn");
+    Ok(ProgramReport {
+        program: program.name(),
+        interval: median_interval(&ratios).context("no turn")?,
+        measured: spread(&ratios)?,
+        turns,
+        base_rate: spread(&base_rates)?,
+        huge_rate: spread(&huge_rates)?,
+        huge_share: shares,
+        data_bytes,
+        predicted,
+        failure,
+    })
+}
+
+/// Asks `megapage advise` about a copy of its own: asking may promote parts of it.
+fn ask(program: Program, options: &Options, place: &Place, signals: &Signals) -> Result<Predicted> {
+    let mut copy = program.start(Pages::Base, options.scale, place, signals)?;
+    let pid = copy.keep_busy(signals)?;
+    let mut command = Command::new(&place.megapage);
+    command.args(["advise", "--json"]).args(&options.advise).arg(pid.to_string());
+    let (printed, said) = Child::output(signals, &mut command, LONGEST_ADVICE)?;
+    let document: Document = serde_json::from_slice(&printed)
+        .with_context(|| format!("megapage advise: {}", said.lines().next().unwrap_or("it said nothing")))?;
+    predicted(document, pid)
+}
+
+fn predicted(document: Document, pid: Pid) -> Result<Predicted> {
+    let verdict = document.processes.into_iter().find(|verdict| verdict.pid == pid.0);
+    let verdict = verdict.context("the advice is not about the process that was asked about")?;
+    let gain = verdict.gain.context("the advice gives no figure")?;
+    Ok(Predicted {
+        recommended: verdict.recommended,
+        gain: [gain.low, gain.likely, gain.high],
+        source: gain.source,
+    })
+}
+
+impl Advice {
+    fn judge(&mut self) {
+        let pairs: Vec<(f64, f64)> = self
+            .programs
+            .iter()
+            .filter_map(|report| Some((report.predicted.as_ref()?.gain[1], report.measured.median)))
+            .collect();
+        let rounded = |value: f64| (value / RESOLUTION).round();
+        let tied: Vec<_> = pairs.iter().map(|(one, other)| (rounded(*one), rounded(*other))).collect();
+        self.tau_b = tau_b(&tied);
+        self.tau_b_exact = tau_b(&pairs);
+    }
+
+    /// The demanded programs that were left out or are not predicted.
+    fn missing(&self) -> Vec<&'static str> {
+        let is_judged =
+            |name: &str| self.programs.iter().any(|one| one.program == name && one.predicted.is_some());
+        DEMANDED.into_iter().filter(|name| !is_judged(name)).collect()
+    }
+
+    /// What is demanded of it.
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let with_advice = self.programs.iter().filter(|report| report.predicted.is_some()).count();
+        let wrong: Vec<&str> =
+            self.programs.iter().filter(|one| one.misleads()).map(|one| one.program).collect();
+        let missing = self.missing();
+        let gate = |demand: String, found: String, holds: bool| Gate { case: "advice", demand, found, holds };
+        vec![
+            gate(
+                format!("programs with advice and measurement: at least {LEAST_PROGRAMS}"),
+                with_advice.to_string(),
+                with_advice >= LEAST_PROGRAMS,
+            ),
+            gate(
+                format!("without advice or measurement of {}: none", DEMANDED.join(", ")),
+                if missing.is_empty() { "none".into() } else { missing.join(", ") },
+                missing.is_empty(),
+            ),
+            gate(
+                format!("order of predicted and measured gain: tau-b at least {LEAST_TAU}"),
+                self.tau_b.map_or("none".into(), |tau| format!("{tau:.2}")),
+                self.tau_b.is_some_and(|tau| tau >= LEAST_TAU),
+            ),
+            gate(
+                format!("advised to switch though measured under {LEAST_GAIN}: none"),
+                if wrong.is_empty() { "none".into() } else { wrong.join(", ") },
+                wrong.is_empty() && with_advice > 0,
+            ),
+        ]
+    }
+}
+
+impl ProgramReport {
+    /// Whether the advice is to switch though that gains next to nothing.
+    fn misleads(&self) -> bool {
+        self.measured.median < LEAST_GAIN && self.predicted.as_ref().is_some_and(|advice| advice.recommended)
+    }
+
+    fn brief(&self) -> String {
+        let predicted = match (&self.predicted, &self.failure) {
+            (Some(advice), _) => format!("predicted {:.2}", advice.gain[1]),
+            (None, why) => why.clone().unwrap_or_default(),
+        };
+        format!("{}: measured {:.2}, {predicted}", self.program, self.measured.median)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(program: &'static str, measured: f64, predicted: f64, recommended: bool) -> ProgramReport {
+        let one = |median: f64| Spread { median, min: median, max: median };
+        ProgramReport {
+            program,
+            measured: one(measured),
+            interval: [measured, measured],
+            turns: 5,
+            base_rate: one(1.0),
+            huge_rate: one(measured),
+            huge_share: None,
+            data_bytes: None,
+            predicted: Some(Predicted {
+                recommended,
+                gain: [predicted, predicted, predicted],
+                source: "estimated".into(),
+            }),
+            failure: None,
+        }
+    }
+
+    fn advice(programs: Vec<ProgramReport>) -> Advice {
+        let mut advice = Advice { runs: 5, programs, tau_b: None, tau_b_exact: None, left_out: Vec::new() };
+        advice.judge();
+        advice
+    }
+
+    fn good() -> Vec<ProgramReport> {
+        let one =
+            |(n, name): (i32, _)| report(name, 1.0 + 0.05 * f64::from(n), 1.0 + 0.03 * f64::from(n), n > 1);
+        (0..).zip(DEMANDED).map(one).collect()
+    }
+
+    #[test]
+    fn each_demand_can_fail_alone() {
+        let verdicts = |programs: Vec<ProgramReport>| -> Vec<bool> {
+            advice(programs).gates().iter().map(|gate| gate.holds).collect()
+        };
+        assert_eq!(verdicts(good()), [true; 4]);
+        let mut others = good();
+        others.iter_mut().take(7).for_each(|one| one.predicted = None);
+        others.extend((0..6).map(|n| report("other", 1.5 + f64::from(n), 1.5 + f64::from(n), true)));
+        assert_eq!(verdicts(others), [true, false, true, true], "eight are not enough, if they are others");
+        let mut few = good();
+        few.iter_mut().take(2).for_each(|one| one.predicted = None);
+        assert_eq!(verdicts(few), [false, false, true, true]);
+        let mut backwards = good();
+        backwards.iter_mut().for_each(|one| one.predicted.as_mut().unwrap().gain[1] *= -1.0);
+        assert_eq!(verdicts(backwards), [true, true, false, true]);
+        let mut rash = good();
+        rash[0].predicted.as_mut().unwrap().recommended = true;
+        assert_eq!(verdicts(rash), [true, true, true, false]);
+        assert_eq!(verdicts(Vec::new()), [false; 4]);
+    }
+
+    #[test]
+    fn a_demanded_program_that_is_left_out_is_named() {
+        let known: Vec<_> = Program::all().into_iter().map(Program::name).collect();
+        assert!(DEMANDED.iter().all(|name| known.contains(name)), "{known:?}");
+        let mut programs = good();
+        programs.retain(|one| one.program != "redis");
+        programs.last_mut().unwrap().predicted = None;
+        let gates = advice(programs).gates();
+        assert!(!gates[1].holds && gates[1].found == "redis, postgres", "{gates:?}");
+    }
+
+    #[test]
+    fn differences_below_the_resolution_are_ties() {
+        let advice = advice(vec![
+            report("a", 1.001, 1.0, false),
+            report("b", 0.999, 1.001, false),
+            report("c", 1.5, 1.3, true),
+        ]);
+        assert_eq!(advice.tau_b, Some(1.0));
+        assert!(advice.tau_b_exact.unwrap() < 0.5);
+    }
+
+    #[test]
+    fn the_advice_on_the_right_process_is_read() {
+        let parse = |text: &str| predicted(serde_json::from_str(text).unwrap(), Pid(7));
+        let text = r#"{"schema": "megapage.advise/1", "processes": [{"pid": 7, "recommended": true,
+            "gain": {"low": 1.1, "likely": 1.2, "high": 1.4, "source": "tried"}, "more": 1}]}"#;
+        let expected = Predicted { recommended: true, gain: [1.1, 1.2, 1.4], source: "tried".into() };
+        assert_eq!(parse(text).unwrap(), expected);
+        assert!(parse(r#"{"processes": []}"#).is_err());
+        assert!(parse(r#"{"processes": [{"pid": 7, "recommended": false, "gain": null}]}"#).is_err());
+    }
+}

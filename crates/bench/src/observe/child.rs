@@ -1,0 +1,226 @@
+//! Programs that the bench starts, and how it waits for them: every wait looks for the user's wish to stop, and
+//! what was started ends with the value that stands for it.
+
+use crate::workload::Measurement;
+use crate::workload::pattern::READY;
+use anyhow::{Context, Result, bail, ensure};
+use megapage_kernel::spawn::{
+    ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_readable,
+};
+use megapage_units::Pid;
+use std::error::Error;
+use std::fmt;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks for a signal.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+/// For how long a program is waited for after it was asked to stop; then it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// No answer of a workload takes longer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(300);
+
+/// The user's wish to stop, by this signal.
+#[derive(Debug)]
+pub(super) struct Stopped(i32);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped by signal {}", self.0)
+    }
+}
+
+impl Error for Stopped {}
+
+/// Fails with [`Stopped`] where the user wants the bench to stop.
+pub(super) fn check(signals: &Signals) -> Result<()> {
+    match signals.next().context("signalfd")? {
+        Some(came) => Err(Stopped(came.number).into()),
+        None => Ok(()),
+    }
+}
+
+/// Sleeps unless the user wants to stop.
+pub(super) fn sleep(signals: &Signals, time: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        check(signals)?;
+        let Some(rest) = time.checked_sub(start.elapsed()) else { return Ok(()) };
+        std::thread::sleep(rest.min(SIGNAL_INTERVAL));
+    }
+}
+
+/// A program that runs, until the value is dropped.
+#[derive(Debug)]
+pub(super) struct Child {
+    pid: Pid,
+    what: String,
+    ended: OwnedFd,
+    /// The signal that asks it to stop.
+    stop: i32,
+    collected: bool,
+}
+
+impl Child {
+    /// Starts `command`; `stop` is the signal that ends it.
+    pub(super) fn start(signals: &Signals, command: &mut Command, stop: i32) -> Result<Child> {
+        let what = command.get_program().to_string_lossy().into_owned();
+        let pid = signals.spawn(command).with_context(|| format!("'{what}' did not start"))?;
+        let ended = open_pidfd(pid).context("pidfd_open")?;
+        Ok(Child { pid, what, ended, stop, collected: false })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// What became of it, where it has ended.
+    fn end(&mut self) -> Result<Option<ChildEvent>> {
+        match poll_child(self.pid).context("wait4")? {
+            Some((event @ (ChildEvent::Exited(_) | ChildEvent::Died(_)), _)) => {
+                self.collected = true;
+                Ok(Some(event))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until it has ended well; fails where it has not within `limit`, or ended otherwise.
+    pub(super) fn finish(mut self, signals: &Signals, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            check(signals)?;
+            if wait_readable(self.ended.as_fd(), SIGNAL_INTERVAL).context("poll")?
+                && let Some(event) = self.end()?
+            {
+                ensure!(event == ChildEvent::Exited(0), "'{}' ended with {event:?}", self.what);
+                return Ok(());
+            }
+        }
+        bail!("'{}' took longer than {} s", self.what, limit.as_secs())
+    }
+
+    /// Runs `command` to its end: what it printed, and what it said on standard error. Fails where it takes longer
+    /// than `limit`; how it ended is for the caller to judge from what it printed.
+    pub(super) fn output(
+        signals: &Signals,
+        command: &mut Command,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, String)> {
+        let (mut out, out_end) = pipe().context("pipe")?;
+        let (mut said, said_end) = pipe().context("pipe")?;
+        command.stdin(Stdio::null()).stdout(out_end).stderr(said_end);
+        let _child = Child::start(signals, command, signal::SIGTERM)?;
+        // The command holds our copies of the writing ends.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let start = Instant::now();
+        let mut printed = Vec::new();
+        loop {
+            check(signals)?;
+            ensure!(
+                start.elapsed() < limit,
+                "{:?} took longer than {} s",
+                command.get_program(),
+                limit.as_secs()
+            );
+            if wait_readable(out.as_fd(), SIGNAL_INTERVAL).context("poll")? {
+                let mut bytes = [0; 4096];
+                match out.read(&mut bytes).context("what a program printed")? {
+                    0 => break,
+                    count => printed.extend(&bytes[..count]),
+                }
+            }
+        }
+        let mut complaint = Vec::new();
+        said.read_to_end(&mut complaint).context("what a program said")?;
+        Ok((printed, String::from_utf8_lossy(&complaint).into_owned()))
+    }
+
+    /// Fails where it has ended.
+    pub(super) fn must_run(&mut self) -> Result<()> {
+        match self.end()? {
+            Some(event) => bail!("'{}' ended with {event:?}", self.what),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        for number in [self.stop, signal::SIGKILL] {
+            if self.collected {
+                return;
+            }
+            send_signal(self.pid, number).ok();
+            if wait_readable(self.ended.as_fd(), GRACE).unwrap_or(false) {
+                self.collected |= poll_child(self.pid).is_ok();
+            }
+        }
+    }
+}
+
+/// A workload that does as many units as it is asked for (`megapage-workload pattern --serve`).
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    requests: PipeWriter,
+    answers: PipeReader,
+    /// What was read of the next answer.
+    pending: Vec<u8>,
+}
+
+impl Server {
+    /// Starts it and waits until its memory is filled.
+    pub(super) fn start(signals: &Signals, command: &mut Command) -> Result<Server> {
+        let (requests_end, requests) = pipe().context("pipe")?;
+        let (answers, answers_end) = pipe().context("pipe")?;
+        command.stdin(requests_end).stdout(answers_end).stderr(Stdio::inherit());
+        let child = Child::start(signals, command, signal::SIGKILL)?;
+        // The command holds our copies of the other ends.
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut server = Server { child, requests, answers, pending: Vec::new() };
+        let line = server.line(signals)?;
+        ensure!(line == READY, "the workload said '{line}', not '{READY}'");
+        Ok(server)
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// Asks for `units`, without waiting for the answer.
+    pub(super) fn ask(&mut self, units: u64) -> Result<()> {
+        writeln!(self.requests, "{units}").context("the workload does not take requests")
+    }
+
+    /// Waits for the answer to a request.
+    pub(super) fn answer(&mut self, signals: &Signals) -> Result<Measurement> {
+        let line = self.line(signals)?;
+        serde_json::from_str(&line).with_context(|| format!("the workload said '{line}'"))
+    }
+
+    /// Whether an answer, or its end, can be read now.
+    pub(super) fn has_answered(&self) -> Result<bool> {
+        wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")
+    }
+
+    fn line(&mut self, signals: &Signals) -> Result<String> {
+        let start = Instant::now();
+        loop {
+            if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=at).collect();
+                return Ok(String::from_utf8_lossy(&line[..at]).into_owned());
+            }
+            check(signals)?;
+            ensure!(start.elapsed() < LONGEST_ANSWER, "the workload does not answer");
+            if wait_readable(self.answers.as_fd(), SIGNAL_INTERVAL).context("poll")? {
+                let mut bytes = [0; 4096];
+                let count = self.answers.read(&mut bytes).context("the workload's answer")?;
+                ensure!(count > 0, "the workload ended without an answer");
+                self.pending.extend(&bytes[..count]);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `megapage advise`.
+
+mod text;
+
+use crate::output::print;
+use anyhow::{Context, Result, bail};
+use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch};
+use megapage_kernel::KernelRoot;
+use megapage_observe::select_processes;
+use megapage_snapshot::TrackerKind;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// Say whether a program would gain from huge pages, which, how, and at what cost.
+///
+/// Processes are observed for some seconds each, from outside and at less than 1 % of their time (--trial: 10 %). A program that is
+/// started here runs as it would alone; advice is given once it was observed, and megapage waits for its end. Exit
+/// status: 0 done; 1 a process could not be judged, or the program failed; 2 bad input, or nothing could be judged.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Processes, by number or by name (as pgrep: a regular expression)
+    #[arg(value_name = "PID|NAME", required_unless_present = "command")]
+    processes: Vec<String>,
+    /// For how long each process is observed
+    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
+    /// Then make a part of it huge for a while, compare its progress, and undo; needs root
+    #[arg(long)]
+    trial: bool,
+    /// The part that a trial makes huge, in percent of what could be
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "trial")]
+    trial_share: f64,
+    /// By how much a trial may slow the process while it lasts, in percent of its processor time
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = slowdown, requires = "trial")]
+    trial_budget: f64,
+    /// Track accesses this way: bpf, idle-pages, damon-virtual, pagemap or smaps
+    #[arg(long, value_name = "HOW", value_parser = tracker)]
+    tracker: Option<TrackerKind>,
+    /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error
+    #[arg(long)]
+    json: bool,
+    /// End the program (SIGTERM) as soon as it was observed
+    #[arg(long)]
+    stop: bool,
+    /// A program to start and advise on, with its arguments
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "processes")]
+    command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (1.0..=3600.0).contains(&number) => Ok(Duration::from_secs_f64(number)),
+        _ => Err("the time is 1 to 3600 seconds".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.5..=50.0).contains(&number) => Ok(number / 100.0),
+        _ => Err("the part is 0.5 to 50 percent".into()),
+    }
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (1.0..=100.0).contains(&number) => Ok(number / 100.0),
+        _ => Err("a trial slows the process by 1 to 100 percent".into()),
+    }
+}
+
+fn tracker(text: &str) -> Result<TrackerKind, String> {
+    TrackerKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| "none of bpf, idle-pages, damon-virtual, pagemap, smaps".into())
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Document {
+    basis: Basis,
+    processes: Vec<Advice>,
+    missed: Vec<String>,
+}
+
+/// See [`Args`].
+pub fn main(args: Args) -> Result<ExitCode> {
+    if args.stop && args.command.is_empty() {
+        bail!("--stop goes with a program to start: -- COMMAND (see megapage advise --help)");
+    }
+    let root = KernelRoot::live();
+    let trial = args.trial.then_some(Trial {
+        share: args.trial_share,
+        time: args.seconds,
+        budget: args.trial_budget,
+    });
+    let options = Options { time: args.seconds, tracker: args.tracker, trial, ..Options::default() };
+    let pids = select_processes(&root, &args.processes)?;
+    let mut advisor = Advisor::start(&root, options)?;
+    let (mut watch, pids) = match args.command.split_first() {
+        None => (Watch::idle().context("signals")?, pids),
+        Some((program, arguments)) => {
+            let (mut watch, pid) = start(program, arguments, args.json)?;
+            advisor.settle(pid, &mut |time| watch.wait(time));
+            (watch, vec![pid])
+        }
+    };
+    let mut document = Document { basis: advisor.basis(), processes: Vec::new(), missed: Vec::new() };
+    for pid in pids {
+        if watch.interrupted() {
+            break;
+        }
+        if std::io::stderr().is_terminal() {
+            eprintln!("observing process {pid} for {} s", args.seconds.as_secs_f64());
+        }
+        match advisor.advise(pid, &mut |time| watch.wait(time)) {
+            Ok(advice) => document.processes.push(advice),
+            Err(AdviseError::Missed { what, .. }) => document.missed.push(what),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !document.processes.is_empty() {
+        print(&match args.json {
+            true => megapage_report::json(SCHEMA, &document) + "\n",
+            false => text::human(&document.processes),
+        })?;
+    }
+    if args.stop {
+        watch.stop();
+    }
+    let failed = match watch.finish().context("waiting for the program")? {
+        Some(ended) if !args.stop && !watch.interrupted() => text::failure(ended.event),
+        _ => None,
+    };
+    if document.processes.is_empty() {
+        let missed = document.missed.join("; ");
+        bail!("{}", if missed.is_empty() { "interrupted before anything was observed" } else { &missed });
+    }
+    for what in document.missed.iter().chain(&failed) {
+        eprintln!("megapage: {what}");
+    }
+    let unknown = document.processes.iter().any(|advice| advice.verdict == Verdict::Unknown);
+    Ok(ExitCode::from(u8::from(unknown || !document.missed.is_empty() || failed.is_some())))
+}
+
+/// Starts the program. Its standard output stays out of the JSON.
+fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<(Watch, megapage_units::Pid)> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if json {
+        let other = std::io::stderr().as_fd().try_clone_to_owned().context("standard error")?;
+        command.stdout(Stdio::from(other));
+    }
+    Watch::start(&mut command).with_context(|| format!("{}", program.display()))
+}

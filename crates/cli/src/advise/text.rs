@@ -1,0 +1,107 @@
+//! Advice for people.
+
+use megapage_advise::{Advice, Verdict};
+use megapage_kernel::spawn::ChildEvent;
+use megapage_report::WIDTH;
+use std::fmt::Write;
+
+/// One block for each process.
+pub(super) fn human(all: &[Advice]) -> String {
+    let blocks: Vec<String> = all.iter().map(block).collect();
+    blocks.join("\n")
+}
+
+fn block(advice: &Advice) -> String {
+    let ended = if advice.ended { ", has ended" } else { "" };
+    let mut text = format!("{} ({}{ended}): {}\n", advice.name, advice.pid, advice.verdict.sentence());
+    let mut line = |label: &str, what: String| text += &wrapped(label, &what);
+    let is_huge = advice.verdict == Verdict::AlreadyHuge;
+    if !is_huge {
+        line("gain", gain(advice));
+    }
+    if let Some(cost) = advice.translation {
+        let percent = |share: f64| format!("{:.1}", 100.0 * share);
+        line(
+            "now",
+            format!(
+                "{} % of its time goes into address translation ({} to {} %, {})",
+                percent(cost.share),
+                percent(cost.low),
+                percent(cost.high),
+                cost.source.name()
+            ),
+        );
+    }
+    if !is_huge {
+        line("kind", advice.kind.words().into());
+    }
+    for how in &advice.how {
+        // Whole, whatever its width: it is there to be copied.
+        let _ = writeln!(text, "  {:<8}{}", "how", how.what);
+        text += &wrapped("", &how.why);
+    }
+    let mut line = |label: &str, what: String| text += &wrapped(label, &what);
+    let memory = advice.memory;
+    let shared = match memory.shared.0 {
+        0 => String::new(),
+        _ => format!("; {} is shared with others", memory.shared),
+    };
+    line(
+        "memory",
+        format!(
+            "{} could be huge, {} is; a huge page would fill {} more with zeros{shared}",
+            memory.promotable, memory.huge, memory.filled
+        ),
+    );
+    for risk in &advice.risks {
+        line("risk", risk.clone());
+    }
+    for why in &advice.why {
+        line("why", why.clone());
+    }
+    text
+}
+
+fn gain(advice: &Advice) -> String {
+    let Some(gain) = advice.gain else { return "not known".into() };
+    if advice.estimate.is_none() && advice.trial.is_none() && gain.likely == 1.0 {
+        let none = advice.memory.promotable.0 == 0;
+        let why = if none { "it has no memory that could be huge" } else { "its memory is small" };
+        return format!("none to speak of: {why}");
+    }
+    format!("{:.2}x to {:.2}x, likely {:.2}x ({})", gain.low, gain.high, gain.likely, gain.source.name())
+}
+
+/// A line on a program that did not end well.
+pub(super) fn failure(event: ChildEvent) -> Option<String> {
+    match event {
+        ChildEvent::Exited(0) => None,
+        ChildEvent::Exited(status) => Some(format!("the program ended with status {status}")),
+        ChildEvent::Died(number) => Some(format!("the program died of signal {number}")),
+        ChildEvent::Stopped(_) | ChildEvent::Continued => None,
+    }
+}
+
+/// A labelled paragraph within the width of reports.
+fn wrapped(label: &str, what: &str) -> String {
+    const INDENT: usize = 10;
+    let width = usize::from(WIDTH) - INDENT;
+    let mut lines = vec![String::new()];
+    for word in what.split(' ') {
+        let last = lines.last_mut().expect("never empty");
+        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.into());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let label = if number == 0 { label } else { "" };
+        let _ = writeln!(text, "  {label:<8}{line}");
+    }
+    text
+}

@@ -1,0 +1,117 @@
+//! Why ranges are not huge, for people, at most 100 columns wide.
+
+use super::text::{found, meaning, wrapped};
+use megapage_doctor::{At, Why};
+use megapage_units::{BASE_PAGE, PageSize};
+use std::collections::HashSet;
+
+/// Groups that are shown in full; the others are summed up. `--json` has them all.
+const MOST_SHOWN: usize = 12;
+
+/// The human form: what is huge and what is not, then the groups with their reasons.
+pub fn human(why: &Why) -> String {
+    let backing = why.backing;
+    let mut text = wrapped(
+        &format!(
+            "Process {} ({}): {} present, {} of it on huge pages, {} on smaller ones",
+            why.pid,
+            why.name,
+            backing.total(),
+            backing.huge(),
+            backing.base
+        ),
+        "",
+        "    ",
+    );
+    if let Some(at) = &why.at {
+        text += &wrapped(&format!("{:x} lies in {}", at.address, at.mapping), "", "    ");
+        let counts = format!(
+            "{}: on {}; {} of 512 base pages present, {} on the shared page of zeros, {} swapped out",
+            at.range, at.on, at.present, at.zero_page, at.swapped
+        );
+        text += &wrapped(&counts, "", "    ");
+        text += &folios(at);
+    }
+    let mut explained = HashSet::new();
+    for group in why.groups.iter().take(MOST_SHOWN) {
+        text += "\n";
+        let ranges = match group.ranges {
+            1 => "one range".to_string(),
+            count => format!("{count} ranges"),
+        };
+        let head = format!("{} in {ranges} of {}", group.present, group.mapping);
+        text += &wrapped(&head, "", "    ");
+        for (index, reason) in group.reasons.iter().enumerate() {
+            // Of a whole process, what is decisive; of one address, everything.
+            if index > 0 && why.at.is_none() {
+                text += &wrapped(&format!("also: {} [{}]", reason.title, reason.id), "    ", "          ");
+                continue;
+            }
+            text += &found(reason);
+            // Said once: many groups have the same.
+            if explained.insert(reason.id) {
+                text += &meaning(reason);
+            }
+        }
+    }
+    let rest = why.groups.get(MOST_SHOWN..).unwrap_or_default();
+    if !rest.is_empty() {
+        let present: megapage_units::Bytes = rest.iter().map(|group| group.present).sum();
+        text +=
+            &wrapped(&format!("\n{present} in {} further mappings; --json shows them", rest.len()), "", "");
+    }
+    if why.groups.is_empty() {
+        text += "\nNothing stands in the way.\n";
+    }
+    if why.has_findings() {
+        text.push('\n');
+        let closing = format!(
+            "Whether it is worth it: megapage advise {}. megapage run --attach stays until the process ends, with \
+             --once only for what is there now; it needs CAP_SYS_NICE, as root has.",
+            why.pid
+        );
+        text += &wrapped(&closing, "", "");
+    }
+    text
+}
+
+/// On what folios the present pages lie, where some are larger than a base page: mTHP.
+fn folios(at: &At) -> String {
+    let Some(folios) = at.folios.filter(|folios| folios[1..].iter().any(|pages| *pages > 0)) else {
+        return String::new();
+    };
+    let parts: Vec<String> = (0..)
+        .zip(folios)
+        .filter(|(_, pages)| *pages > 0)
+        .filter_map(|(order, pages)| Some((PageSize::new((BASE_PAGE as u64) << order)?, pages)))
+        .map(|(size, pages)| format!("{pages} on folios of {size}"))
+        .collect();
+    wrapped(&format!("base pages by what they lie on: {}", parts.join(", ")), "    ", "    ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::VirtRange;
+
+    #[test]
+    fn folios_are_named_by_size_and_only_where_there_are_some() {
+        let at = |folios| At {
+            address: 0,
+            mapping: String::new(),
+            range: VirtRange::new(0, 1 << 21).unwrap(),
+            on: "base pages",
+            present: 300,
+            zero_page: 0,
+            swapped: 0,
+            folios,
+        };
+        let some = at(Some([200, 0, 0, 0, 100, 0, 0, 0, 0, 0]));
+        assert_eq!(
+            folios(&some),
+            "    base pages by what they lie on: 200 on folios of 4k, 100 on folios of 64k\n"
+        );
+        assert_eq!(folios(&at(Some([300, 0, 0, 0, 0, 0, 0, 0, 0, 0]))), "");
+        assert_eq!(folios(&at(None)), "");
+    }
+}

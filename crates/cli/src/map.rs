@@ -1,0 +1,70 @@
+//! `megapage map`.
+
+use crate::output::{paint, print};
+use anyhow::{Context, Result, bail};
+use megapage_kernel::KernelRoot;
+use megapage_observe::{Observer, Options, select_processes};
+use megapage_report::json;
+use megapage_report::map::{Map, SCHEMA, svg, text};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Show the address space of a process as a picture: how hot each part is, beside what backs it
+///
+/// The accessed bits of its memory are cleared and read again after --seconds: what was accessed in between is hot.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The process: its identifier, or a name that pgrep would find it alone by
+    #[arg(value_name = "PROCESS")]
+    process: String,
+    /// Write the picture as SVG to this file; - is standard output, instead of the text
+    #[arg(long, value_name = "FILE|-")]
+    svg: Option<PathBuf>,
+    /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
+    #[arg(long)]
+    json: bool,
+    /// How long to wait between clearing the accessed bits and reading them
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, conflicts_with = "no_sample")]
+    seconds: Duration,
+    #[command(flatten)]
+    sampling: crate::sampling::SamplingArgs,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give seconds from 0.001 to 3600".into()),
+    }
+}
+
+/// 0 with a map, also of a process that could not be sampled: the map says so.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    let pids = select_processes(&root, std::slice::from_ref(&args.process))?;
+    let [pid] = pids[..] else {
+        let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        bail!("'{}' names {} processes; give one of {}", args.process, pids.len(), pids.join(", "));
+    };
+    let options = Options { window: args.seconds, folios: true, ..args.sampling.options() };
+    let mut observer = Observer::start(&root, options)?;
+    let snapshot = observer.sample_once(&[pid]);
+    let Some(map) = Map::new(&snapshot, pid) else {
+        let missed = snapshot.missed.iter().find(|missed| missed.pid == pid);
+        bail!("{}", missed.map_or("the process has ended", |missed| &missed.what));
+    };
+    if let Some(why) = observer.why_unsampled() {
+        eprintln!("megapage: not sampled: {why}");
+    }
+    let to_output = args.svg.as_ref().is_some_and(|file| file.as_os_str() == "-");
+    if let Some(file) = args.svg.as_ref().filter(|_| !to_output) {
+        std::fs::write(file, svg(&map)).with_context(|| format!("{}", file.display()))?;
+    }
+    let text = match (to_output, args.json) {
+        (true, _) => svg(&map),
+        (false, true) => json(SCHEMA, &map) + "\n",
+        (false, false) => text(&map, paint()),
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,46 @@
+//! The options of commands that sample access bits.
+
+use megapage_observe::{Options, TrackerKind};
+
+/// How access bits are sampled.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct SamplingArgs {
+    /// Sample by this tracker alone: bpf, idle-pages, damon-virtual, pagemap or smaps; default: the best that works
+    #[arg(long, value_name = "NAME", value_parser = tracker)]
+    tracker: Option<TrackerKind>,
+    /// Do not sample: change nothing about the processes, not even a bit
+    #[arg(long, conflicts_with = "tracker")]
+    no_sample: bool,
+    /// The largest slow-down of a process by sampling, in per cent of its processor time
+    #[arg(long, value_name = "PER CENT", default_value = "1", value_parser = budget)]
+    budget: f64,
+}
+
+fn tracker(text: &str) -> Result<TrackerKind, String> {
+    TrackerKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
+}
+
+/// Per cent as a share.
+fn budget(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(budget) if budget > 0.0 && budget <= 100.0 => Ok(budget / 100.0),
+        _ => Err("give per cent, above 0 and at most 100".into()),
+    }
+}
+
+impl SamplingArgs {
+    /// As the observer takes them. What reads a process's memory, and so marks it accessed, is left out with
+    /// `--no-sample`.
+    pub fn options(self) -> Options {
+        Options {
+            tracker: self.tracker,
+            sample: !self.no_sample,
+            budget: self.budget,
+            zero_scan: !self.no_sample,
+            ..Options::default()
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `megapage top`.
+
+mod terminal;
+
+use crate::output::{is_dumb, paint, print};
+use anyhow::{Context, Result};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::spawn::die_of;
+use megapage_observe::watch::{Watch, Which};
+use megapage_report::figure::percent;
+use megapage_report::json;
+use megapage_report::top::{Head, Key, Page, SCHEMA, Top, screen, table};
+use megapage_units::Bytes;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use terminal::{Terminal, Wish};
+
+/// Watch the machine and its processes: who is on huge pages, who is hot, what translation costs
+///
+/// The columns: memory resident (hugetlb pages included); the part of it on pages of 2 MiB or more; the mean
+/// coverage of the 2 MiB regions that were sampled; the share of cycles that address translation takes, with its
+/// interval; zeros in huge pages (> where not all are scanned yet); the change of the huge part since the last refresh;
+/// memory swapped out; how old the oldest sample is, the part of the memory that was sampled, and what that costs the
+/// process. A dash is what is not known.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these processes: identifiers, or names as pgrep takes them
+    #[arg(value_name = "PROCESS")]
+    processes: Vec<String>,
+    /// Seconds between two refreshes: 3, with --once 1
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    delay: Option<Duration>,
+    /// A line for each NUMA node
+    #[arg(short, long)]
+    numa: bool,
+    /// Show one table, with what changed in the time of --delay, and leave
+    #[arg(short, long)]
+    once: bool,
+    /// Sort by pid, name, resident, huge, coverage, cost, bloat, change or swap
+    #[arg(short, long, value_name = "COLUMN", default_value = "resident", value_parser = key)]
+    sort: Key,
+    /// Least first
+    #[arg(short, long)]
+    reverse: bool,
+    /// Show all processes with at least this much resident
+    #[arg(long, value_name = "SIZE", default_value = "16m", conflicts_with = "processes")]
+    least: Bytes,
+    /// Print JSON (schema megapage.top/1), one document for each refresh
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: crate::sampling::SamplingArgs,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give seconds from 0.1 to 86400".into()),
+    }
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    Key::ALL
+        .into_iter()
+        .find(|key| key.name() == text)
+        .ok_or_else(|| format!("sort by one of {}", Key::ALL.map(Key::name).join(", ")))
+}
+
+/// 0 when the user leaves, the reader goes away, or all processes that were named have ended.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let which = match args.processes.is_empty() {
+        true => Which::AtLeast(args.least),
+        false => Which::Named(args.processes.clone()),
+    };
+    let mut watch = Watch::start(&KernelRoot::live(), which, args.sampling.options())?;
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb();
+    if args.once || args.json || !terminal { tables(&args, &mut watch) } else { live(&args, &mut watch) }
+}
+
+impl Args {
+    fn delay(&self) -> Duration {
+        self.delay.unwrap_or(Duration::from_secs(if self.once { 1 } else { 3 }))
+    }
+
+    fn head(&self, watch: &Watch) -> Head {
+        let mut notes = Vec::new();
+        notes.extend(watch.unsampled().map(|why| format!("not sampled: {why}")));
+        if let Some(budget) = watch.probe_budget() {
+            let share = percent(budget);
+            notes.push(match self.once {
+                true => "COST% is estimated over several refreshes, without --once; megapage advise looks closer".into(),
+                false => format!(
+                    "COST% comes with the third refresh or so; its estimate slows the busiest processes by {share} % \
+                     more at most"
+                ),
+            });
+        }
+        if watch.left_out() > 0 {
+            notes.push(format!("{} smaller processes are left out", watch.left_out()));
+        }
+        Head {
+            key: self.sort,
+            reverse: self.reverse,
+            every: (!self.once).then(|| watch.pace(self.delay())),
+            numa: self.numa,
+            notes,
+        }
+    }
+}
+
+/// One table after the other, for a pipe or a file; with `--once` the one that knows what has changed.
+fn tables(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
+    let mut skip = args.once;
+    loop {
+        let mut top = Top::new(watch.before(), watch.now(), watch.outlines());
+        top.sort(args.sort, args.reverse);
+        if !skip {
+            let text = match args.json {
+                true => json(SCHEMA, &top) + "\n",
+                false => table(&top, &args.head(watch)) + if args.once { "" } else { "\n" },
+            };
+            if !print(&text)? || args.once || ended(args, watch) {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        skip = false;
+        let end = Instant::now() + watch.pace(args.delay());
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            watch.idle(left, &mut |time| {
+                std::thread::sleep(time);
+                true
+            });
+        }
+        watch.refresh()?;
+    }
+}
+
+/// Whether none of the processes that were named is left.
+fn ended(args: &Args, watch: &Watch) -> bool {
+    !args.processes.is_empty() && watch.outlines().is_empty()
+}
+
+/// What the user has changed by keys.
+struct View {
+    key: Key,
+    reverse: bool,
+    numa: bool,
+    first: usize,
+}
+
+fn live(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
+    let mut view = View { key: args.sort, reverse: args.reverse, numa: args.numa, first: 0 };
+    let mut terminal = Terminal::take().context("the terminal cannot be taken over; try --once")?;
+    let mut refreshed = Instant::now();
+    while !ended(args, watch) {
+        let (columns, lines) = terminal.size();
+        let mut top = Top::new(watch.before(), watch.now(), watch.outlines());
+        top.sort(view.key, view.reverse);
+        let count = top.processes.len();
+        view.first = view.first.min(count.saturating_sub(1));
+        let head = Head { key: view.key, reverse: view.reverse, numa: view.numa, ..args.head(watch) };
+        let page = Page { first: view.first, lines, columns };
+        terminal.draw(&screen(&top, &head, page), paint())?;
+
+        let left = watch.pace(args.delay()).saturating_sub(refreshed.elapsed());
+        let mut wish = Ok(Wish::Nothing);
+        watch.idle(left, &mut |time| {
+            // A wish that has come is not to be lost.
+            if matches!(wish, Ok(Wish::Nothing)) {
+                wish = terminal.wait(time);
+            }
+            matches!(wish, Ok(Wish::Nothing))
+        });
+        match wish? {
+            Wish::Quit => return Ok(ExitCode::SUCCESS),
+            Wish::Die(number) => {
+                drop(terminal);
+                die_of(number);
+            }
+            Wish::Column(steps) => view.key = view.key.step(steps),
+            Wish::Reverse => view.reverse = !view.reverse,
+            Wish::Nodes => view.numa = !view.numa,
+            Wish::Scroll(by) => view.first = view.first.saturating_add_signed(by),
+            Wish::Turn(screens) => {
+                view.first = view.first.saturating_add_signed(screens * (lines / 2).max(1) as isize);
+            }
+            Wish::Redraw | Wish::Stop => {}
+            Wish::Nothing if refreshed.elapsed() < watch.pace(args.delay()) => {}
+            Wish::Nothing | Wish::Refresh => {
+                watch.refresh()?;
+                refreshed = Instant::now();
+            }
+        }
+    }
+    drop(terminal);
+    eprintln!("megapage: all processes that were named have ended");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,220 @@
+//! A terminal that is taken over for a while: alternate screen, keys one by one, and both given back on every way out.
+//!
+//! Keys are read here and not by crossterm: its event loop spins for ever on a terminal that has been hung up.
+
+use crossterm::{cursor, execute, queue, terminal};
+use megapage_kernel::spawn::{Signals, signal, stop_self, wait_any_readable};
+use megapage_report::line::{Line, Paint};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// What the user wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The time is up.
+    Nothing,
+    /// To leave.
+    Quit,
+    /// To die of this signal, which came.
+    Die(i32),
+    /// To be stopped, as a shell's job control does.
+    Stop,
+    /// A refresh now.
+    Refresh,
+    /// Only to draw again: the size has changed, or the screen is ours again.
+    Redraw,
+    /// The sort column to the left (-1) or right (1).
+    Column(isize),
+    /// The order turned round.
+    Reverse,
+    /// The lines of the nodes, or without.
+    Nodes,
+    /// So many lines down, or up where negative.
+    Scroll(isize),
+    /// So many screens down, or up where negative.
+    Turn(isize),
+}
+
+/// The terminal, ours until this is dropped.
+#[derive(Debug)]
+pub struct Terminal {
+    signals: Signals,
+    wishes: VecDeque<Wish>,
+}
+
+impl Terminal {
+    /// Takes the terminal that standard input and output are.
+    pub fn take() -> io::Result<Terminal> {
+        use signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
+        let signals = Signals::take(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH])?;
+        enter()?;
+        // A message printed in raw mode, or on a screen that is about to go, is lost.
+        let former = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            leave();
+            former(panic);
+        }));
+        Ok(Terminal { signals, wishes: VecDeque::new() })
+    }
+
+    /// Columns and lines.
+    pub fn size(&self) -> (usize, usize) {
+        // Where the kernel does not know, what a terminal had when there was but one size.
+        let (columns, lines) = match terminal::size() {
+            Ok((columns, lines)) if columns > 0 && lines > 0 => (columns, lines),
+            _ => (80, 24),
+        };
+        (columns.into(), lines.into())
+    }
+
+    /// Shows `lines` in place of what is there.
+    pub fn draw(&self, lines: &[Line], paint: Paint) -> io::Result<()> {
+        let (columns, _) = self.size();
+        let mut out = io::stdout().lock();
+        queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
+        for (number, line) in lines.iter().enumerate() {
+            let end = if number + 1 < lines.len() { "\r\n" } else { "" };
+            write!(out, "{}", line.show(paint, columns))?;
+            queue!(out, terminal::Clear(terminal::ClearType::UntilNewLine))?;
+            write!(out, "{end}")?;
+        }
+        queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown), terminal::EndSynchronizedUpdate)?;
+        out.flush()
+    }
+
+    /// Waits for a key or a signal, at most `time`.
+    pub fn wait(&mut self, time: Duration) -> io::Result<Wish> {
+        if self.wishes.is_empty() {
+            let input = io::stdin();
+            if !wait_any_readable(&[input.as_fd(), self.signals.as_fd()], time)? {
+                return Ok(Wish::Nothing);
+            }
+            while let Some(came) = self.signals.next()? {
+                self.wishes.push_back(match came.number {
+                    signal::SIGWINCH => Wish::Redraw,
+                    signal::SIGTSTP => Wish::Stop,
+                    number => Wish::Die(number),
+                });
+            }
+            if wait_any_readable(&[input.as_fd()], Duration::ZERO)? {
+                self.wishes.extend(read_keys()?);
+            }
+        }
+        match self.wishes.pop_front() {
+            Some(Wish::Stop) => {
+                leave();
+                stop_self()?;
+                enter()?;
+                Ok(Wish::Redraw)
+            }
+            // Keys that mean nothing here: only to draw again.
+            wish => Ok(wish.unwrap_or(Wish::Redraw)),
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    let entered = execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide);
+    if entered.is_err() {
+        leave();
+    }
+    entered
+}
+
+/// Gives the terminal back. That it has gone is no failure here.
+fn leave() {
+    let _ = execute!(io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
+    let _ = terminal::disable_raw_mode();
+}
+
+/// The keys that have been pressed; the end of input, a terminal that was hung up, is the wish to leave.
+fn read_keys() -> io::Result<Vec<Wish>> {
+    // As long as the buffer of standard input, so that nothing stays in that.
+    let mut bytes = [0; 8192];
+    match io::stdin().lock().read(&mut bytes) {
+        Ok(0) => Ok(vec![Wish::Quit]),
+        Ok(count) => Ok(keys(&bytes[..count])),
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Vec::new()),
+        // EIO: hung up.
+        Err(error) if error.raw_os_error() == Some(5) => Ok(vec![Wish::Quit]),
+        Err(error) => Err(error),
+    }
+}
+
+/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are passed over.
+fn keys(mut bytes: &[u8]) -> Vec<Wish> {
+    let mut wishes = Vec::new();
+    while let [first, rest @ ..] = bytes {
+        bytes = rest;
+        let wish = match first {
+            0x1b => match rest {
+                // A key of its own, unless a sequence follows: CSI, or SS3 in the keypad's application mode.
+                [b'[' | b'O', sequence @ ..] => {
+                    let Some(end) = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
+                        break;
+                    };
+                    bytes = &sequence[end + 1..];
+                    sequence_wish(&sequence[..=end])
+                }
+                _ => Some(Wish::Quit),
+            },
+            // In raw mode Ctrl-C and Ctrl-Z raise no signal.
+            b'q' | 0x03 => Some(Wish::Quit),
+            0x1a => Some(Wish::Stop),
+            b' ' | b'\r' => Some(Wish::Refresh),
+            b's' | b'>' => Some(Wish::Column(1)),
+            b'<' => Some(Wish::Column(-1)),
+            b'r' => Some(Wish::Reverse),
+            b'n' => Some(Wish::Nodes),
+            b'j' => Some(Wish::Scroll(1)),
+            b'k' => Some(Wish::Scroll(-1)),
+            _ => None,
+        };
+        wishes.extend(wish);
+    }
+    wishes
+}
+
+fn sequence_wish(sequence: &[u8]) -> Option<Wish> {
+    match sequence {
+        b"A" => Some(Wish::Scroll(-1)),
+        b"B" => Some(Wish::Scroll(1)),
+        b"C" => Some(Wish::Column(1)),
+        b"D" => Some(Wish::Column(-1)),
+        b"H" | b"1~" => Some(Wish::Scroll(isize::MIN)),
+        b"F" | b"4~" => Some(Wish::Scroll(isize::MAX)),
+        b"5~" => Some(Wish::Turn(-1)),
+        b"6~" => Some(Wish::Turn(1)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_wishes() {
+        assert_eq!(keys(b"rq"), [Wish::Reverse, Wish::Quit]);
+        assert_eq!(keys(b"\x03"), [Wish::Quit]);
+        assert_eq!(keys(b"\x1b"), [Wish::Quit]);
+        assert_eq!(keys(b"\x1b[C\x1bOD\x1b[6~"), [Wish::Column(1), Wish::Column(-1), Wish::Turn(1)]);
+    }
+
+    #[test]
+    fn what_means_nothing_is_passed_over() {
+        // A function key with a modifier, a letter of two bytes, a sequence that is cut off.
+        assert_eq!(keys(b"\x1b[15;5~r"), [Wish::Reverse]);
+        assert_eq!(keys("än".as_bytes()), [Wish::Nodes]);
+        assert!(keys(b"x\x1b[1").is_empty() && keys(b"").is_empty());
+    }
+}

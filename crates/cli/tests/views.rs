@@ -1,0 +1,359 @@
+//! `megapage map` and `megapage top` as a user meets them: pictures, tables, messages, exit statuses, the terminal.
+
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_children;
+use megapage_kernel::spawn::{open_pidfd, send_signal, signal, wait_readable};
+use megapage_report::WIDTH;
+use megapage_testing::{require_root, skip};
+use megapage_units::Pid;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
+
+struct Said {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+fn said(output: Output) -> Said {
+    Said {
+        status: output.status.code().expect("not killed"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn megapage(arguments: &[&str]) -> Said {
+    said(Command::new(MEGAPAGE).args(arguments).output().unwrap())
+}
+
+/// Exit status 2 and one line that starts with `megapage: ` and holds `expected`.
+fn refused(arguments: &[&str], expected: &str) {
+    let said = megapage(arguments);
+    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
+    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
+    assert_eq!(said.out, "", "{arguments:?}");
+}
+
+/// A program that holds 24 MiB until it is killed, which is when this is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn start() -> Holder {
+        let script = "
+            my $text = 'x' x (24 << 20);
+            $| = 1;
+            print qq(ready\\n);
+            sleep 60;
+        ";
+        let mut child = Command::new("perl").args(["-e", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        Holder(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn bad_input_is_named_in_one_line() {
+    refused(&["map"], "not provided: <PROCESS>");
+    refused(&["map", "999999999"], "there is no process 999999999");
+    refused(&["map", "no-such-name-here"], "no process matches 'no-such-name-here'");
+    refused(&["map", "1", "--seconds", "0"], "give seconds from 0.001 to 3600");
+    refused(&["map", "1", "--tracker", "guess"], "the trackers are bpf, idle-pages");
+    refused(&["map", "1", "--tracker", "bpf", "--no-sample"], "cannot be used with '--no-sample'");
+    refused(&["map", "1", "--budget", "0"], "give per cent, above 0 and at most 100");
+    refused(&["top", "--delay", "0"], "give seconds from 0.1 to 86400");
+    refused(&["top", "--delay", "soon"], "give seconds from 0.1 to 86400");
+    refused(&["top", "--sort", "beauty"], "sort by one of pid, name, resident");
+    refused(&["top", "--once", "no-such-name-here"], "no process matches 'no-such-name-here'");
+    refused(&["top", "--least", "lots"], "'lots' has an unknown unit");
+    refused(&["top", "--least", "1m", "4711"], "cannot be used with");
+}
+
+#[test]
+fn a_map_fits_its_width_and_holds_the_heap() {
+    let holder = Holder::start();
+    let text = megapage(&["map", &holder.pid(), "--no-sample"]);
+    assert_eq!(text.status, 0, "{}", text.err);
+    assert!(text.out.starts_with(&format!("perl (pid {})\n", holder.pid())), "{}", text.out);
+    assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
+    assert!(text.out.contains("Not sampled: how hot its memory is, is not known."), "{}", text.out);
+    assert!(!text.out.contains('\u{1b}'), "no colour in a pipe");
+
+    let json = megapage(&["map", &holder.pid(), "--no-sample", "--json"]);
+    let map: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(map["schema"], "megapage.map/1");
+    assert_eq!(map["process"]["name"], "perl");
+    assert_eq!((&map["sampling"], &map["totals"]["accessed_bytes"]), (&Value::Null, &Value::Null));
+    let present = map["totals"]["present_bytes"].as_u64().unwrap();
+    assert!((24 << 20..64 << 20).contains(&present), "{present}");
+    let regions = map["process"]["regions"].as_array().unwrap();
+    let sum: u64 = regions.iter().map(|region| region["present"].as_u64().unwrap() * 4096).sum();
+    assert_eq!(sum, present);
+}
+
+#[test]
+fn a_picture_is_written_to_a_file_or_to_standard_output() {
+    let holder = Holder::start();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("map.svg");
+    let text = megapage(&["map", &holder.pid(), "--no-sample", "--svg", file.to_str().unwrap()]);
+    assert_eq!((text.status, text.err.as_str()), (0, ""));
+    let picture = std::fs::read_to_string(&file).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert!(picture.contains(&format!("Address space of perl (pid {})", holder.pid())), "{picture}");
+    let direct = megapage(&["map", &holder.pid(), "--no-sample", "--svg", "-"]);
+    assert!(direct.out.starts_with("<svg ") && direct.out.ends_with("</svg>\n"), "{}", direct.out);
+    let missing = directory.path().join("none/map.svg");
+    refused(&["map", &holder.pid(), "--no-sample", "--svg", missing.to_str().unwrap()], "none/map.svg");
+}
+
+#[test]
+fn a_name_of_several_processes_is_no_map() {
+    let (_one, _other) = (Holder::start(), Holder::start());
+    refused(&["map", "^perl$", "--no-sample"], "give one of ");
+}
+
+#[test]
+fn one_table_tells_what_changed() {
+    let holder = Holder::start();
+    let text = megapage(&["top", "--once", "--no-sample", "-d", "0.2", &holder.pid()]);
+    assert_eq!(text.status, 0, "{}", text.err);
+    assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
+    let row = text.out.lines().find(|line| line.trim_start().starts_with(&holder.pid())).unwrap();
+    assert!(row.contains(" perl "), "{row}");
+    assert!(text.out.contains("over 0.") && text.out.contains("THP faults "), "{}", text.out);
+
+    let json = megapage(&["top", "-o", "--json", "--no-sample", "-d", "0.2", "--least", "20m"]);
+    let top: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&top["schema"], &top["sampling"]), (&"megapage.top/1".into(), &Value::Null));
+    assert!(top["interval_seconds"].as_f64().unwrap() >= 0.2);
+    let rows = top["processes"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["pid"] == holder.0.id()).expect("it has 24 MiB");
+    assert!(row["resident_bytes"].as_u64().unwrap() >= 24 << 20);
+    assert_eq!((&row["coverage"], &row["missed"]), (&Value::Null, &Value::Null));
+    assert!(rows.iter().all(|row| row["resident_bytes"].as_u64().unwrap() >= 20 << 20));
+}
+
+#[test]
+fn tables_follow_each_other_until_the_process_has_ended() {
+    let holder = Holder::start();
+    let pid = holder.pid();
+    let mut top = Command::new(MEGAPAGE)
+        .args(["top", "--no-sample", "-d", "0.1", &pid])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = top.stdout.take().unwrap();
+    let mut text = Vec::new();
+    while text.windows(10).filter(|window| window == b"\nPools    ").count() < 3 {
+        let mut some = [0; 512];
+        let count = out.read(&mut some).unwrap();
+        assert!(count > 0, "it ended before its process");
+        text.extend_from_slice(&some[..count]);
+    }
+    drop(holder);
+    out.read_to_end(&mut text).unwrap();
+    assert!(top.wait().unwrap().success());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it() {
+    let mut top = Command::new(MEGAPAGE)
+        .args(["top", "--no-sample", "-d", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(top.stdout.take());
+    let output = top.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// A copy of the command that everybody may execute, made by another process: a file that this one has open for
+/// writing while a test's thread forks could not be executed.
+fn public_copy(directory: &Path) -> String {
+    let copy = directory.join("megapage");
+    let mode = ["-m", "755", MEGAPAGE, copy.to_str().unwrap()];
+    assert!(Command::new("install").args(mode).status().unwrap().success());
+    assert!(Command::new("chmod").args(["755", directory.to_str().unwrap()]).status().unwrap().success());
+    copy.to_str().unwrap().into()
+}
+
+#[test]
+fn another_users_process_is_listed_with_what_everybody_may_see() {
+    if !require_root() {
+        return;
+    }
+    let holder = Holder::start();
+    let directory = tempfile::tempdir().unwrap();
+    let copy = public_copy(directory.path());
+    let nobody = |arguments: &[&str]| {
+        let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
+        said(Command::new("setpriv").args(user).args(arguments).output().unwrap())
+    };
+    let text = nobody(&["top", "--once", "-d", "0.1", &holder.pid()]);
+    assert_eq!(text.status, 0, "{}", text.err);
+    let row = text.out.lines().find(|line| line.trim_start().starts_with(&holder.pid())).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert!(cells[2].ends_with('M') && cells[3..8] == ["-"; 5] && cells[9] == "denied", "{row}");
+    assert!(text.out.contains("is denied to us"), "{}", text.out);
+
+    let map = nobody(&["map", &holder.pid()]);
+    assert_eq!((map.status, map.out.as_str()), (2, ""), "{}", map.err);
+    assert!(map.err.contains("denied to us"), "{}", map.err);
+}
+
+#[test]
+fn a_tracker_that_clears_nothing_claims_no_sample() {
+    let holder = Holder::start();
+    let map = megapage(&["map", "--tracker", "pagemap", &holder.pid()]);
+    assert_eq!(map.status, 0, "{}", map.err);
+    assert!(map.out.contains("Not sampled: the pagemap tracker"), "{}", map.out);
+    assert!(!map.out.contains("cleared"), "{}", map.out);
+    let top = megapage(&["top", "--once", "-d", "0.6", "--tracker", "pagemap", &holder.pid()]);
+    assert_eq!(top.status, 0, "{}", top.err);
+    assert!(top.out.contains("Sampling   none: the pagemap tracker"), "{}", top.out);
+    assert!(!top.out.contains("slows"), "{}", top.out);
+}
+
+/// `megapage top` on a terminal of its own, made by script(1).
+struct OnTerminal {
+    script: Child,
+}
+
+impl OnTerminal {
+    fn start(arguments: &str) -> Option<OnTerminal> {
+        OnTerminal::start_on("xterm-256color", arguments)
+    }
+
+    fn start_on(term: &str, arguments: &str) -> Option<OnTerminal> {
+        let command = format!("exec {MEGAPAGE} top --no-sample {arguments}");
+        // A failing test must end, too.
+        let script = Command::new("timeout")
+            .args(["--foreground", "60", "script", "-qfec", &command, "/dev/null"])
+            .env("TERM", term)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        match script {
+            Ok(script) => Some(OnTerminal { script }),
+            Err(error) => {
+                skip(&format!("script(1) cannot be run: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Reads until `wanted` has been shown.
+    fn until(&mut self, wanted: &str) -> String {
+        let mut seen = Vec::new();
+        let out = self.script.stdout.as_mut().unwrap();
+        while !String::from_utf8_lossy(&seen).contains(wanted) {
+            let mut some = [0; 512];
+            let count = out.read(&mut some).unwrap();
+            assert!(count > 0, "ended without {wanted:?}: {}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&some[..count]);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// What is shown until the end, and the exit status of script, which is that of the command.
+    fn end(mut self) -> (String, i32) {
+        let mut rest = Vec::new();
+        self.script.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+        let status = self.script.wait().unwrap().code().expect("script is not killed");
+        (String::from_utf8_lossy(&rest).into_owned(), status)
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        // Not SIGKILL: timeout(1) hands this one on.
+        let _ = send_signal(Pid(self.script.id().cast_signed()), signal::SIGTERM);
+        let _ = self.script.wait();
+    }
+}
+
+const ENTER: &str = "\u{1b}[?1049h";
+const LEAVE: &str = "\u{1b}[?1049l";
+
+#[test]
+fn a_terminal_that_knows_letters_alone_gets_letters_alone() {
+    let Some(mut top) = OnTerminal::start_on("dumb", "-d 0.2") else { return };
+    let seen = top.until("NAME");
+    assert!(!seen.contains('\u{1b}'), "{seen:?}");
+}
+
+#[test]
+fn on_a_terminal_keys_work_and_the_screen_is_given_back() {
+    let Some(mut top) = OnTerminal::start("-d 0.2") else { return };
+    assert!(top.until("q quit").contains(ENTER));
+    top.press("r");
+    top.until("by resident, least first");
+    top.press("\u{1b}[C");
+    top.until("by huge, least first");
+    top.press("q");
+    let (rest, status) = top.end();
+    assert!(rest.contains(LEAVE), "{rest:?}");
+    assert_eq!(status, 0);
+}
+
+/// The child of a process that has one; `None` where the kernel lists no children.
+fn only_child(pid: Pid) -> Option<Pid> {
+    Some(read_children(&KernelRoot::live(), pid, 64).unwrap()?[0])
+}
+
+#[test]
+fn a_signal_gives_the_screen_back_and_is_died_of() {
+    let Some(mut top) = OnTerminal::start("-d 60") else { return };
+    top.until("q quit");
+    // timeout has started script, and that the command.
+    let timeout = Pid(top.script.id().cast_signed());
+    let Some(child) = only_child(timeout).and_then(only_child) else {
+        return skip("this kernel lists no children (CONFIG_PROC_CHILDREN)");
+    };
+    send_signal(child, signal::SIGTERM).unwrap();
+    let (rest, status) = top.end();
+    assert!(rest.contains(LEAVE), "{rest:?}");
+    assert_eq!(status, 128 + signal::SIGTERM);
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_it() {
+    let Some(mut top) = OnTerminal::start("-d 60") else { return };
+    top.until("q quit");
+    let timeout = Pid(top.script.id().cast_signed());
+    let Some(script) = only_child(timeout) else {
+        return skip("this kernel lists no children (CONFIG_PROC_CHILDREN)");
+    };
+    let child = only_child(script).unwrap();
+    let ended = open_pidfd(child).unwrap();
+    send_signal(script, signal::SIGKILL).unwrap();
+    assert!(
+        wait_readable(ended.as_fd(), Duration::from_secs(30)).unwrap(),
+        "still there without its terminal"
+    );
+}
