@@ -1,0 +1,54 @@
+//! What one pass of the loop saw and did: what logs, metrics and views are made of. Plain values.
+
+use megapage_act::execute::Done;
+use megapage_snapshot::{Snapshot, wire};
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One pass.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// 1 for the first.
+    pub number: u64,
+    /// When it began, since boot.
+    pub at: Duration,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Whether nothing was changed: `--dry-run`.
+    pub dry_run: bool,
+    /// What was seen.
+    pub snapshot: Arc<Snapshot>,
+    /// What was done, in order.
+    pub done: Vec<Done>,
+    /// Actions that the policy asked for and that a budget left for later.
+    pub left: u64,
+    /// Whether the policy was told that memory runs short: by pressure stall information, not by the marks of a policy.
+    pub short: bool,
+    /// How long its parts took.
+    pub times: Times,
+    /// Anonymous huge memory of the watched processes, in bytes.
+    pub huge: Bytes,
+    /// Processes that are watched.
+    pub watched: usize,
+    /// Processes that were selected and could not be looked at, or that are passed over for now.
+    pub passed_over: usize,
+}
+
+/// How long the parts of a pass took, on the wall, and what the whole took of a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Observing.
+    #[serde(serialize_with = "wire::seconds", rename = "observe_seconds")]
+    pub observe: Duration,
+    /// Deciding.
+    #[serde(serialize_with = "wire::seconds", rename = "decide_seconds")]
+    pub decide: Duration,
+    /// Acting.
+    #[serde(serialize_with = "wire::seconds", rename = "act_seconds")]
+    pub act: Duration,
+    /// Processor time of the daemon's own, user and system.
+    #[serde(serialize_with = "wire::seconds", rename = "cpu_seconds")]
+    pub cpu: Duration,
+}
