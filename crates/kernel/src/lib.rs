@@ -48,6 +48,7 @@ pub mod remote_read;
 mod root;
 mod shared;
 pub mod smaps;
+pub mod socket;
 pub mod spawn;
 pub mod thp;
 mod user;

@@ -1,0 +1,136 @@
+//! Sockets that the standard library cannot open the way they are wanted: a listener on a path whose rights are set
+//! before anybody can connect, a connection that is refused instead of waited for; and waiting for several of them.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Gid, Mode, chmod, chownat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// What is waited for on a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// That there is something to read, or to accept.
+    Read,
+    /// That there is room to write.
+    Write,
+}
+
+/// Waits until one of `fds` is ready, has failed, or was hung up, for at most `timeout` (poll(2)); for each, whether it
+/// is. A signal ends the wait early, with none.
+pub fn wait_ready(fds: &[(BorrowedFd<'_>, Interest)], timeout: Duration) -> io::Result<Vec<bool>> {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let flags = |interest: Interest| match interest {
+        Interest::Read => PollFlags::IN,
+        Interest::Write => PollFlags::OUT,
+    };
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|(fd, interest)| PollFd::from_borrowed_fd(*fd, flags(*interest))).collect();
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Listens on `path`, which must not exist, with the rights `mode` (such as 0o600), for the group `group`; as many as
+/// `backlog` connections may wait. Nobody can connect before the rights are set. Neither this nor what it accepts is
+/// kept over execve(2); accepting does not wait.
+pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io::Result<UnixListener> {
+    let socket = unix_socket()?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let made = || -> io::Result<()> {
+        if let Some(group) = group {
+            chownat(CWD, path, None, Some(Gid::from_raw(group)), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        chmod(path, Mode::from_raw_mode(mode))?;
+        Ok(listen(&socket, backlog)?)
+    };
+    if let Err(error) = made() {
+        // What is left would only stand in the way of the next attempt.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(UnixListener::from(socket))
+}
+
+/// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
+/// ECONNREFUSED: nobody listens. Reading and writing do not wait either, until the caller says so.
+pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    let socket = unix_socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    #[test]
+    fn a_listener_has_its_rights_and_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let own_group = crate::effective_gid();
+        let listener = listen_at(&path, 0o620, Some(own_group), 4).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.permissions().mode() & 0o7777, found.gid()), (0o620, own_group));
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(listen_at(&path, 0o600, None, 4).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists(), "what another listens on is not removed");
+
+        let mut client = connect_to(&path).unwrap();
+        let ready = wait_ready(&[(listener.as_fd(), Interest::Read), (client.as_fd(), Interest::Read)], SOON)
+            .unwrap();
+        assert_eq!(ready, [true, false]);
+        let (mut server, _) = listener.accept().unwrap();
+        assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        server.write_all(b"yes").unwrap();
+        let ready =
+            wait_ready(&[(client.as_fd(), Interest::Read), (client.as_fd(), Interest::Write)], SOON).unwrap();
+        assert_eq!(ready, [true, true]);
+        drop(listener);
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_instead_of_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _listener = listen_at(&path, 0o600, None, 1).unwrap();
+        let mut waiting = Vec::new();
+        let refused = (0..8).find_map(|_| match connect_to(&path) {
+            Ok(stream) => {
+                waiting.push(stream);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert_eq!(refused.unwrap().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_an_error() {
+        let path = Path::new("/").join("x".repeat(200));
+        assert!(listen_at(&path, 0o600, None, 1).is_err() && connect_to(&path).is_err());
+    }
+
+    const SOON: Duration = Duration::from_secs(10);
+}
