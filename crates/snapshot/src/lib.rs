@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod backing;
+pub mod daemon;
 mod machine;
 mod process;
 mod region;
