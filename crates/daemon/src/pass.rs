@@ -24,6 +24,8 @@ pub struct Pass {
     pub done: Vec<Done>,
     /// Actions that the policy asked for and that a budget left for later.
     pub left: u64,
+    /// How often actions took so long that whoever carries them out made a pause, or smaller batches, during this pass.
+    pub backed_off: u64,
     /// Whether the policy was told that memory runs short: by pressure stall information, not by the marks of a policy.
     pub short: bool,
     /// How long its parts took.

@@ -1,0 +1,245 @@
+//! What may be configured of how the daemon tells of itself.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The section `[metrics]`: where figures and decisions can be had, and how many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// The unix socket on which `megapage top`, Prometheus and curl are answered over HTTP; empty: none.
+    pub socket: PathBuf,
+    /// The rights of that socket, in octal digits: who may connect.
+    pub socket_mode: Mode,
+    /// The group of that socket, by name or number; empty: that of the daemon.
+    pub socket_group: String,
+    /// A loopback address and port that is answered as well, such as `127.0.0.1:9781`; empty: none. Every local user can
+    /// connect to it. Other addresses are refused: what is told is not for the network.
+    pub listen: Listen,
+    /// A file that the metrics are written to every few seconds, for node_exporter's textfile collector: its name ends
+    /// in `.prom`; empty: none. It is removed when the daemon stops.
+    #[serde(deserialize_with = "textfile")]
+    pub textfile: PathBuf,
+    /// How many processes have metrics of their own, 0 to 1000: those with most huge memory, or acted on most.
+    #[serde(deserialize_with = "processes")]
+    pub processes: usize,
+    /// How many decisions are kept to be asked for, 1 to 10000.
+    #[serde(deserialize_with = "decisions")]
+    pub decisions: usize,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> MetricsConfig {
+        MetricsConfig {
+            socket: PathBuf::from(DEFAULT_SOCKET),
+            socket_mode: Mode(0o600),
+            socket_group: String::new(),
+            listen: Listen(None),
+            textfile: PathBuf::new(),
+            processes: 20,
+            decisions: 256,
+        }
+    }
+}
+
+/// Where a daemon listens unless it is told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/megapage/daemon.sock";
+
+/// The section `[log]`: what is written to standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// `error`, `warn`, `info` (passes that did something), `debug` (each action) or `trace` (each pass).
+    pub level: LogLevel,
+    /// `text`, or `json`: one object a line.
+    pub format: LogFormat,
+}
+
+/// What is logged at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What stops the daemon.
+    Error,
+    /// What does not go as it should.
+    Warn,
+    /// Passes that did something, each in one line, and the processes that it was done to.
+    #[default]
+    Info,
+    /// Each action.
+    Debug,
+    /// Each pass.
+    Trace,
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Time, level, message, `key=value`.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The rights of a file, written in octal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+/// A loopback address, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen(pub Option<SocketAddr>);
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        let digits = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        match u32::from_str_radix(text, 8) {
+            // Whoever writes can connect; the other bits mean nothing on a socket.
+            Ok(mode) if digits && mode <= 0o777 => Ok(Mode(mode)),
+            _ => Err(format!("'{text}' is no mode of a file: give octal digits such as \"0660\"")),
+        }
+    }
+}
+
+impl Display for Mode {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "{:04o}", self.0)
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        if text.is_empty() {
+            return Ok(Listen(None));
+        }
+        let address: SocketAddr = text.parse().map_err(|_| {
+            format!("'{text}' is no address and port: give one such as 127.0.0.1:9781 or [::1]:9781")
+        })?;
+        match address.ip().to_canonical().is_loopback() {
+            true => Ok(Listen(Some(address))),
+            false => Err(format!(
+                "{text} is not a loopback address: give one such as 127.0.0.1:9781; to be scraped from elsewhere, use \
+                 textfile with node_exporter, or a proxy that asks for a password"
+            )),
+        }
+    }
+}
+
+impl Display for Listen {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(to),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Both are written as text.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+as_text!(Mode);
+as_text!(Listen);
+
+fn textfile<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    if path.as_os_str().is_empty()
+        || (path.is_absolute() && path.extension().is_some_and(|end| end == "prom"))
+    {
+        return Ok(path);
+    }
+    Err(D::Error::custom(format!(
+        "'{}' is no file for node_exporter: give an absolute path that ends in .prom",
+        path.display()
+    )))
+}
+
+fn processes<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    within(from, 0, 1000)
+}
+
+fn decisions<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    within(from, 1, 10_000)
+}
+
+fn within<'de, D: Deserializer<'de>>(from: D, least: usize, most: usize) -> Result<usize, D::Error> {
+    let found = i64::deserialize(from)?;
+    usize::try_from(found)
+        .ok()
+        .filter(|count| (least..=most).contains(count))
+        .ok_or_else(|| D::Error::custom(format!("{found} is out of range: give {least} to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        toml::from_str::<MetricsConfig>(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_by_default_and_all_can_be_given() {
+        assert_eq!(toml::from_str::<MetricsConfig>("").unwrap(), MetricsConfig::default());
+        let text = "socket = '/run/m/s'\nsocket_mode = '0660'\nsocket_group = 'adm'\nlisten = '[::1]:9781'\n\
+                    textfile = '/var/lib/x.prom'\nprocesses = 0\ndecisions = 10000\n";
+        let config: MetricsConfig = toml::from_str(text).unwrap();
+        assert_eq!((config.socket_mode, config.processes), (Mode(0o660), 0));
+        assert_eq!(toml::from_str::<MetricsConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+        let log: LogConfig = toml::from_str("level = 'debug'\nformat = 'json'\n").unwrap();
+        assert_eq!(log, LogConfig { level: LogLevel::Debug, format: LogFormat::Json });
+        assert_eq!(toml::from_str::<LogConfig>("").unwrap(), LogConfig::default());
+    }
+
+    #[test]
+    fn only_loopback_addresses_are_listened_on() {
+        for good in ["127.0.0.1:1", "127.1.2.3:9781", "[::1]:0", "[::ffff:127.0.0.1]:80"] {
+            assert!(good.parse::<Listen>().unwrap().0.is_some(), "{good}");
+        }
+        for bad in ["0.0.0.0:9781", "10.0.0.1:9781", "[::]:9781", "[fe80::1]:1", "[::ffff:10.0.0.1]:80"] {
+            let what = refused(&format!("listen = '{bad}'"));
+            assert!(what.contains("is not a loopback address: give one such as 127.0.0.1:9781"), "{what}");
+        }
+        assert!(refused("listen = 'localhost'").contains("is no address and port"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_way_out() {
+        for (text, what) in [
+            ("socket_mode = '9'", "'9' is no mode of a file: give octal digits"),
+            ("socket_mode = '+7'", "is no mode of a file"),
+            ("socket_mode = '1777'", "is no mode of a file"),
+            ("textfile = 'x.prom'", "give an absolute path that ends in .prom"),
+            ("textfile = '/var/x.txt'", "give an absolute path that ends in .prom"),
+            ("processes = 1001", "1001 is out of range: give 0 to 1000"),
+            ("decisions = 0", "0 is out of range: give 1 to 10000"),
+            ("decisions = -1", "-1 is out of range"),
+            ("sockets = '/x'", "unknown field `sockets`"),
+        ] {
+            assert!(refused(text).contains(what), "{text}: {}", refused(text));
+        }
+        assert!(toml::from_str::<LogConfig>("level = 'loud'").unwrap_err().to_string().contains("`warn`"));
+    }
+}
