@@ -1,10 +1,48 @@
 //! Carrying out what a policy asked for.
 
+mod abilities;
+mod budget;
+pub mod counters;
+mod dry_run;
+mod executor;
+mod options;
+mod pace;
+mod promoted;
+mod verdict;
+mod work;
+
+pub use abilities::{Abilities, Split, missing_rights};
+pub use counters::Counters;
+pub use dry_run::DryRun;
+pub(crate) use dry_run::{promote_line, split_line};
+pub use executor::Executor;
+pub use options::ExecutorOptions;
+
+use crate::remote::RemoteError;
 use megapage_decide::{Action, Outcome};
 use megapage_snapshot::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
+use std::io;
 use std::time::Duration;
+use thiserror::Error;
+
+/// Why nothing can be carried out.
+#[derive(Debug, Error)]
+pub enum ExecuteError {
+    /// The caller lacks rights. The text names all of them, and how to get them.
+    #[error("{0}")]
+    NotAllowed(String),
+    /// The child that the kernel is tried on cannot be had.
+    #[error("the kernel cannot be tried on a child process: {0}")]
+    Child(#[source] io::Error),
+    /// The child did not find what it had written.
+    #[error("a child process lost bytes while its huge pages were tried: this kernel is not acted on")]
+    BytesLost,
+    /// Another reason, such as a kernel that does not show what came of an action.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+}
 
 /// What became of one action, with what it took.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,16 +59,36 @@ pub struct Done {
     /// Time in system calls for this action; where several shared a call, its part.
     #[serde(rename = "took_ns", serialize_with = "nanoseconds")]
     pub took: Duration,
-    /// What the kernel answered, in a few words, where the action was not obtained; `None` where it was.
+    /// What the kernel answered, in a few words, where the action was not obtained; `None` where it was. Of a dry run,
+    /// that it was one.
     pub why: Option<String>,
 }
 
 /// Whoever carries actions out: the kernel, a dry run, or a test.
 pub trait Actuator: Send {
     /// Carries out `actions`, which come from one step at the time `now` (since boot), in their order as far as budgets
-    /// allow. Answers one for each action that was tried; those that a budget left for later are not answered.
+    /// allow. Answers one for each action that was tried; those that a budget left for later are not answered. Samples
+    /// and zero scans are the observer's, and not answered either.
     fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done>;
+
+    /// How many times, since this was last asked, something was left alone for a while because a call was slow or memory
+    /// was short.
+    fn backed_off(&mut self) -> u64 {
+        0
+    }
+
+    /// Demotes what this actuator has promoted and is still huge, and only that. Budgets do not apply; it takes half a
+    /// minute at most. Answers for each region that was tried, with the reason [`megapage_decide::Reason::Undo`].
+    fn undo(&mut self, now: Duration) -> Vec<Done> {
+        let _ = now;
+        Vec::new()
+    }
 }
+
+/// Why a promotion to less than 2 MiB is never obtained.
+const NO_SMALL: &str = "MADV_COLLAPSE makes pages of 2 MiB alone";
+/// Why memory is never zeroed ahead.
+const NO_PRE_ZERO: &str = "the kernel has no interface for zeroing free memory ahead";
 
 fn nanoseconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(time.as_nanos() as u64)

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod demote;
+mod engine;
 pub mod execute;
 pub mod pool;
 pub mod promote;

@@ -1,14 +1,14 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
 //! of it.
 
-use crate::remote::{call_failed, joined, refusal};
-use megapage_kernel::pagemap::{Pagemap, Region};
+use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::execute::promote_line;
+use crate::remote::{call_failed, refusal};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, read_smaps};
-use megapage_kernel::{KernelRoot, process_madvise, spawn};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_right};
@@ -128,46 +128,39 @@ impl Promotion {
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
             return Err(PromoteError::NotAllowed { pid, lacking });
         }
-        let pidfd = spawn::open_pidfd(pid).map_err(|_| PromoteError::Gone(pid))?;
+        let mut target = Target::open(root, pid)?;
         let start = Instant::now();
-        let (mut next, mut shortages) = (0, 0);
-        let batch = self.bounds.batch.clamp(1, process_madvise::MOST_RANGES);
-        while next < self.regions.len() && shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time {
-            let end = (next + batch).min(self.regions.len());
-            outcome.calls += 1;
-            match process_madvise::collapse(pidfd.as_fd(), &self.regions[next..end]) {
-                Ok(advised) => {
-                    shortages = 0;
-                    // The next call begins at the region that failed, and so learns why.
-                    next += (advised / HUGE_2M as u64) as usize;
-                    if advised < HUGE_2M as u64 {
-                        outcome.busy += 1;
-                        next += 1;
+        let (mut calls, mut shortages) = (0, 0);
+        let tried = advise(&target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
+            calls += 1;
+            match call.refused {
+                None => shortages = 0,
+                Some(Refusal::NoMemory | Refusal::GroupFull) => shortages += 1,
+                Some(refusal) if refusal.is_final() => return None,
+                Some(_) => {}
+            }
+            (shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time).then_some(self.bounds.batch)
+        });
+        outcome.calls = calls;
+        outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
+        for tried in tried {
+            match tried.answer {
+                Answer::Accepted => {}
+                Answer::NotTried => outcome.not_tried += 1,
+                Answer::Refused(Refusal::Busy) => outcome.busy += 1,
+                Answer::Refused(Refusal::Invalid) => outcome.not_collapsible += 1,
+                Answer::Refused(Refusal::NoMemory | Refusal::GroupFull) => outcome.no_memory += 1,
+                Answer::Refused(refusal) => {
+                    if let Some(error) = call_failed(root, pid, refusal.to_error(), Advice::Collapse.name()) {
+                        return Err(error);
                     }
-                }
-                Err(error) => {
-                    match error.kind() {
-                        io::ErrorKind::WouldBlock => outcome.busy += 1,
-                        io::ErrorKind::InvalidInput => outcome.not_collapsible += 1,
-                        io::ErrorKind::OutOfMemory | io::ErrorKind::ResourceBusy => {
-                            outcome.no_memory += 1;
-                            shortages += 1;
-                        }
-                        _ => {
-                            if let Some(error) = call_failed(root, pid, error, "MADV_COLLAPSE (Linux 6.1)") {
-                                return Err(error);
-                            }
-                            outcome.gone = true;
-                            break;
-                        }
-                    }
-                    next += 1;
+                    outcome.gone = true;
+                    // The process ended before this region was dealt with.
+                    outcome.not_tried += 1;
                 }
             }
         }
-        outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
-        outcome.not_tried = (self.regions.len() - next.min(self.regions.len())) as u64;
-        match self.verify(root) {
+        match self.verify(root, &mut target) {
             Ok(obtained) => outcome.obtained_bytes = obtained.0,
             Err(PromoteError::Gone(_)) => outcome.gone = true,
             Err(error) => return Err(error),
@@ -177,21 +170,12 @@ impl Promotion {
 
     /// The bytes of the regions that are huge now, by the page tables; on kernels before 6.7 by smaps, which
     /// also counts what was huge before in the same mapping.
-    fn verify(&self, root: &KernelRoot) -> Result<Bytes, PromoteError> {
-        let pid = self.pid;
-        let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
-        let mut huge = 0;
-        for range in joined(&self.regions) {
-            let regions: Vec<Region> = match pagemap.regions(range) {
-                Ok(regions) => regions,
-                Err(error) if error.is_gone() => return Err(PromoteError::Gone(pid)),
-                Err(error) => return Err(error.into()),
-            };
-            if regions.iter().any(|region| region.huge.is_none()) {
-                return self.verify_by_smaps(root);
-            }
-            huge += regions.iter().filter(|region| region.huge == Some(true)).count() as u64;
+    fn verify(&self, root: &KernelRoot, target: &mut Target) -> Result<Bytes, PromoteError> {
+        let seen = target.look(root, &self.regions)?;
+        if seen.values().any(|region| region.huge.is_none()) {
+            return self.verify_by_smaps(root);
         }
+        let huge = seen.values().filter(|region| region.huge == Some(true)).count() as u64;
         Ok(Bytes(huge * HUGE_2M as u64))
     }
 
@@ -207,11 +191,8 @@ impl Promotion {
     /// What [`Promotion::apply`] would do, as shell lines. No shell command collapses single regions: the
     /// line that acts is megapage's own.
     pub fn dry_run(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self
-            .regions
-            .iter()
-            .map(|region| format!("# process_madvise(pidfd of {}, {region}, MADV_COLLAPSE)", self.pid))
-            .collect();
+        let mut lines: Vec<String> =
+            self.regions.iter().map(|region| promote_line(self.pid, &region.to_string())).collect();
         lines.push(format!("megapage run --attach {} --once", self.pid));
         lines
     }
@@ -220,7 +201,6 @@ impl Promotion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_testing::{is_root, skip};
     use std::fs;
 
     fn own() -> Pid {
@@ -265,41 +245,5 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         let root = KernelRoot::captured(tree.path());
         assert!(matches!(candidates(&root, Pid(1), 1, 10), Err(PromoteError::Gone(Pid(1)))));
-    }
-
-    /// Our own memory: touched on base pages, then promoted, then proved by the page tables.
-    #[test]
-    fn dense_regions_become_huge_and_sparse_ones_do_not() {
-        if !is_root() {
-            return skip("needs CAP_SYS_NICE to promote memory");
-        }
-        let root = KernelRoot::live();
-        let mut memory = vec![0u8; 32 << 20];
-        let start = memory.as_ptr().addr();
-        let half = memory.len() / 2;
-        for at in (0..half).step_by(4096) {
-            memory[at] = 1;
-        }
-        for at in (half..memory.len()).step_by(64 * 4096) {
-            memory[at] = 1;
-        }
-        let inside = VirtRange::new(start as u64, (start + memory.len()) as u64).unwrap();
-        let mut found = candidates(&root, own(), 256, 10_000).unwrap();
-        found.regions.retain(|region| region.intersection(inside) == Some(*region));
-        if found.regions.is_empty() {
-            return skip("this system gives huge pages unasked: nothing is left to promote");
-        }
-        assert!((6..=8).contains(&found.regions.len()), "{:?}", found.regions);
-        let promotion = Promotion { pid: own(), regions: found.regions.clone(), bounds: Bounds::default() };
-        assert_eq!(promotion.dry_run().len(), found.regions.len() + 1);
-        let outcome = promotion.apply(&root).unwrap();
-        assert_eq!(outcome.asked_bytes, found.regions.len() as u64 * HUGE_2M as u64);
-        // Another thread's test may split or pin one for a moment; not all of them.
-        assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");
-        assert_eq!((outcome.not_tried, outcome.gone), (0, false));
-        assert!(memory.iter().step_by(4096).take(half / 4096).all(|&byte| byte == 1));
-        let again = candidates(&root, own(), 256, 10_000).unwrap();
-        let left = again.regions.iter().filter(|region| found.regions.contains(region)).count();
-        assert!(left as u64 * HUGE_2M as u64 <= outcome.asked_bytes - outcome.obtained_bytes);
     }
 }

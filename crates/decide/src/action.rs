@@ -39,6 +39,8 @@ pub enum Reason {
     Shortage,
     /// Faults to come should find memory that is already zero.
     FaultLatency,
+    /// Whoever carries actions out ends, and takes back what it did. No policy's.
+    Undo,
 }
 
 /// What a policy asks for. Regions are named by their first address, a multiple of 2 MiB.

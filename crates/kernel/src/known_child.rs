@@ -23,6 +23,7 @@ const SCATTER: usize = 2_654_435_761;
 const IDLE: u32 = 0;
 const FILL: u32 = 1;
 const TOUCH: u32 = 2;
+const ZERO: u32 = 3;
 
 /// What both processes see. The bitmap of pages, one bit each, follows.
 #[repr(C)]
@@ -126,6 +127,26 @@ impl KnownChild {
     /// # Panics
     /// Where a page lies outside.
     pub fn touch(&mut self, pages: impl IntoIterator<Item = usize>) -> io::Result<Touched> {
+        self.order_pages(TOUCH, pages)?;
+        let words = self.words();
+        Ok(Touched {
+            cpu: Duration::from_nanos(words.nanoseconds.load(Ordering::Relaxed)),
+            wrong: words.wrong.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Has the child write zeros over what it wrote to these base pages, so that they hold nothing else: memory that
+    /// a program has freed and its allocator kept. Waits until it has. [`KnownChild::touch`] finds them wrong from
+    /// then on.
+    ///
+    /// # Panics
+    /// Where a page lies outside.
+    pub fn zero(&mut self, pages: impl IntoIterator<Item = usize>) -> io::Result<()> {
+        self.order_pages(ZERO, pages)
+    }
+
+    /// Names pages, counted from the start of the memory, and gives a command for them.
+    fn order_pages(&mut self, command: u32, pages: impl IntoIterator<Item = usize>) -> io::Result<()> {
         let count = ((self.huge.end() - self.base.start()) / BASE_PAGE as u64) as usize;
         // SAFETY: the bitmap lies inside the shared mapping; the child does not look at it before the command.
         let bitmap = unsafe {
@@ -139,12 +160,7 @@ impl KnownChild {
             assert!(page < count, "page {page} of {count}");
             bitmap[page / 64] |= 1 << (page % 64);
         }
-        self.order(TOUCH)?;
-        let words = self.words();
-        Ok(Touched {
-            cpu: Duration::from_nanos(words.nanoseconds.load(Ordering::Relaxed)),
-            wrong: words.wrong.load(Ordering::Relaxed),
-        })
+        self.order(command)
     }
 
     fn words(&self) -> &Shared {
@@ -232,7 +248,13 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
             for page in (0..count).map(|index| index * SCATTER % count) {
                 if bitmap[page / 64] >> (page % 64) & 1 != 0 {
                     // SAFETY: see `place`.
-                    wrong += u64::from(unsafe { place(page).read_volatile() } != content(page));
+                    unsafe {
+                        if command == ZERO {
+                            place(page).write_volatile(0);
+                        } else {
+                            wrong += u64::from(place(page).read_volatile() != content(page));
+                        }
+                    }
                 }
             }
         }
@@ -317,6 +339,18 @@ mod tests {
         assert_eq!(present, [512; 3]);
         assert_eq!(child.touch(0..3 * PAGES).unwrap().wrong, 0);
         assert_eq!(child.touch([]).unwrap().wrong, 0);
+    }
+
+    #[test]
+    fn pages_that_were_zeroed_hold_nothing_else() {
+        let mut child = KnownChild::start(1, 0).unwrap();
+        child.zero((0..PAGES).filter(|page| page % 3 == 0)).unwrap();
+        assert_eq!(child.touch((0..PAGES).filter(|page| page % 3 != 0)).unwrap().wrong, 0);
+        assert_eq!(child.touch(0..PAGES).unwrap().wrong, PAGES.div_ceil(3) as u64);
+        let mut bytes = vec![1u8; BASE_PAGE];
+        let memory = crate::remote_read::RemoteMemory::open(&KernelRoot::live(), child.pid()).unwrap();
+        assert_eq!(memory.read(child.base().start(), &mut bytes).unwrap(), BASE_PAGE);
+        assert!(bytes.iter().all(|&byte| byte == 0));
     }
 
     #[test]

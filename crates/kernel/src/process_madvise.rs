@@ -48,6 +48,16 @@ pub fn cold(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> {
     advise(pidfd, ranges, libc::MADV_COLD)
 }
 
+/// Has the kernel reclaim `ranges`, in order, of the process behind `pidfd` (MADV_PAGEOUT, Linux 5.10 for other
+/// processes): anonymous pages go to swap where there is any, else they stay; huge ones are split on the way. Answers
+/// and errors are those of [`cold`], and as little is proved by them.
+///
+/// # Panics
+/// With more than [`MOST_RANGES`].
+pub fn page_out(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> {
+    advise(pidfd, ranges, libc::MADV_PAGEOUT)
+}
+
 fn advise(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::Result<u64> {
     assert!(ranges.len() <= MOST_RANGES, "{} ranges in one call", ranges.len());
     let vector: Vec<libc::iovec> = ranges

@@ -1,0 +1,342 @@
+//! Advice about single regions of another process, in batches, and the look at its page tables before and after: what
+//! promotion, demotion and the executor rest on.
+
+use crate::remote::{RemoteError, joined, refusal};
+use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::{KernelRoot, process_madvise, spawn};
+use megapage_units::{BASE_PAGE, Pid, VirtRange};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What the kernel is asked for, region by region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// MADV_COLLAPSE on the region.
+    Collapse,
+    /// MADV_COLD on the first base page of the region: splits a huge page whole.
+    ColdSplit,
+    /// MADV_PAGEOUT on the region: splits a huge page, and swaps out where there is swap.
+    PageOut,
+}
+
+impl Advice {
+    /// As it is called, with the kernel that brought it for other processes.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Advice::Collapse => "MADV_COLLAPSE (Linux 6.1)",
+            Advice::ColdSplit => "MADV_COLD (Linux 5.10)",
+            Advice::PageOut => "MADV_PAGEOUT (Linux 5.10)",
+        }
+    }
+
+    /// The part of a region that is named to the kernel.
+    fn part(self, region: VirtRange) -> VirtRange {
+        match self {
+            Advice::Collapse | Advice::PageOut => region,
+            Advice::ColdSplit => {
+                VirtRange::new(region.start(), region.start() + BASE_PAGE as u64).unwrap_or(region)
+            }
+        }
+    }
+}
+
+/// The kernel's refusal of one region, in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// EAGAIN: pinned, locked or off the LRU lists for now. EINTR counts, too.
+    Busy,
+    /// EBUSY: no room in its control group.
+    GroupFull,
+    /// EINVAL: not for this mapping.
+    Invalid,
+    /// ENOMEM: no huge page to be had; or the region is not mapped.
+    NoMemory,
+    /// EPERM, EACCES: not for this caller.
+    Denied,
+    /// ESRCH: the process has gone.
+    Gone,
+    /// ENOSYS, EOPNOTSUPP: not with this kernel.
+    Unsupported,
+    /// Another error number.
+    Other(i32),
+}
+
+impl Refusal {
+    fn of(error: &io::Error) -> Refusal {
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => Refusal::Busy,
+            (io::ErrorKind::ResourceBusy, _) => Refusal::GroupFull,
+            (io::ErrorKind::InvalidInput, _) => Refusal::Invalid,
+            (io::ErrorKind::OutOfMemory, _) => Refusal::NoMemory,
+            (io::ErrorKind::PermissionDenied, _) => Refusal::Denied,
+            (io::ErrorKind::Unsupported, _) => Refusal::Unsupported,
+            // ESRCH has no kind of its own.
+            (_, Some(3)) => Refusal::Gone,
+            (_, number) => Refusal::Other(number.unwrap_or(0)),
+        }
+    }
+
+    /// Whether it is about the process or the kernel, so that no other region of the process will fare better.
+    pub(crate) fn is_final(self) -> bool {
+        matches!(self, Refusal::Denied | Refusal::Gone | Refusal::Unsupported | Refusal::Other(_))
+    }
+
+    /// The error that the kernel gave.
+    pub(crate) fn to_error(self) -> io::Error {
+        match self {
+            Refusal::Busy => io::ErrorKind::WouldBlock.into(),
+            Refusal::GroupFull => io::ErrorKind::ResourceBusy.into(),
+            Refusal::Invalid => io::ErrorKind::InvalidInput.into(),
+            Refusal::NoMemory => io::ErrorKind::OutOfMemory.into(),
+            Refusal::Denied => io::ErrorKind::PermissionDenied.into(),
+            Refusal::Gone => io::Error::from_raw_os_error(3),
+            Refusal::Unsupported => io::ErrorKind::Unsupported.into(),
+            Refusal::Other(number) => io::Error::from_raw_os_error(number),
+        }
+    }
+}
+
+/// What the kernel said to one region. It proves nothing: the page tables do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// No error.
+    Accepted,
+    /// An error.
+    Refused(Refusal),
+    /// The region was not reached.
+    NotTried,
+}
+
+/// One region's part of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tried {
+    pub answer: Answer,
+    /// Its part of the time of the call that it was in.
+    pub took: Duration,
+}
+
+/// One call, as it came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Regions that it dealt with: those advised, and the one that it failed at.
+    pub regions: usize,
+    pub took: Duration,
+    pub refused: Option<Refusal>,
+}
+
+/// Gives `advice` to each of `regions`, in order, at most `batch` in a call. After each call `next` says how many the
+/// next one may name; with `None` the rest is not tried.
+pub(crate) fn advise(
+    target: &impl Advisable,
+    advice: Advice,
+    regions: &[VirtRange],
+    batch: usize,
+    mut next: impl FnMut(Call) -> Option<usize>,
+) -> Vec<Tried> {
+    let mut tried = Vec::with_capacity(regions.len());
+    let mut batch = Some(batch);
+    while let Some(size) = batch.filter(|_| tried.len() < regions.len()) {
+        let end = (tried.len() + size.clamp(1, process_madvise::MOST_RANGES)).min(regions.len());
+        let parts: Vec<VirtRange> =
+            regions[tried.len()..end].iter().map(|&region| advice.part(region)).collect();
+        let started = Instant::now();
+        let answer = target.call(advice, &parts);
+        let took = started.elapsed();
+        let each = parts.first().map_or(1, |part| part.len().0.max(1));
+        let (accepted, refused) = match answer {
+            // Where less than all was advised, the next call begins at the region that failed, and so learns why. A
+            // call that advised nothing without an error would keep us here.
+            Ok(advised) => match ((advised / each) as usize).min(parts.len()) {
+                0 => (0, Some(Refusal::Busy)),
+                accepted => (accepted, None),
+            },
+            Err(error) => (0, Some(Refusal::of(&error))),
+        };
+        let done = accepted + usize::from(refused.is_some());
+        let part = took / done as u32;
+        tried.resize(tried.len() + accepted, Tried { answer: Answer::Accepted, took: part });
+        if let Some(refusal) = refused {
+            tried.push(Tried { answer: Answer::Refused(refusal), took: part });
+        }
+        batch = next(Call { regions: done, took, refused });
+    }
+    tried.resize(regions.len(), Tried { answer: Answer::NotTried, took: Duration::ZERO });
+    tried
+}
+
+/// Something that takes advice: a process, or a test's model of one.
+pub(crate) trait Advisable {
+    /// One process_madvise(2).
+    fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64>;
+}
+
+/// A process that is acted on: by a descriptor, so that it cannot become another one meanwhile.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pid: Pid,
+    pidfd: OwnedFd,
+    pagemap: Pagemap,
+}
+
+impl Advisable for Target {
+    fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64> {
+        let call = match advice {
+            Advice::Collapse => process_madvise::collapse,
+            Advice::ColdSplit => process_madvise::cold,
+            Advice::PageOut => process_madvise::page_out,
+        };
+        call(self.pidfd.as_fd(), parts)
+    }
+}
+
+impl Target {
+    /// Opens a process and its page tables.
+    pub(crate) fn open(root: &KernelRoot, pid: Pid) -> Result<Target, RemoteError> {
+        if !root.is_live() {
+            return Err(RemoteError::NotLive);
+        }
+        let pidfd = spawn::open_pidfd(pid).map_err(|_| RemoteError::Gone(pid))?;
+        let pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+        Ok(Target { pid, pidfd, pagemap })
+    }
+
+    /// The descriptor that stands for the process.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// That huge entries can be told from others.
+    pub(crate) fn require_leaves(&mut self, root: &KernelRoot) -> Result<(), RemoteError> {
+        match self.pagemap.find_out_leaves() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RemoteError::Unseen),
+            Err(error) => Err(refusal(root, self.pid, error)),
+        }
+    }
+
+    /// The regions as the page tables show them, by their start.
+    pub(crate) fn look(
+        &mut self,
+        root: &KernelRoot,
+        regions: &[VirtRange],
+    ) -> Result<BTreeMap<u64, Region>, RemoteError> {
+        let mut ascending = regions.to_vec();
+        ascending.sort_unstable();
+        ascending.dedup();
+        let mut found = BTreeMap::new();
+        for range in joined(&ascending) {
+            let seen = self.pagemap.regions(range).map_err(|error| refusal(root, self.pid, error))?;
+            found.extend(seen.into_iter().map(|region| (region.range.start(), region)));
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::HUGE_2M;
+    use std::cell::RefCell;
+
+    /// A process whose regions answer as they are told to; it keeps the sizes of the calls.
+    struct Model {
+        errno: BTreeMap<u64, i32>,
+        calls: RefCell<Vec<usize>>,
+    }
+
+    impl Advisable for Model {
+        fn call(&self, _: Advice, parts: &[VirtRange]) -> io::Result<u64> {
+            self.calls.borrow_mut().push(parts.len());
+            let mut advised = 0;
+            for part in parts {
+                match self.errno.get(&part.start()) {
+                    Some(&errno) if advised == 0 => return Err(io::Error::from_raw_os_error(errno)),
+                    Some(_) => break,
+                    None => advised += part.len().0,
+                }
+            }
+            Ok(advised)
+        }
+    }
+
+    fn region(number: u64) -> VirtRange {
+        VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
+    }
+
+    fn model(refused: &[(u64, i32)]) -> Model {
+        let errno = refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect();
+        Model { errno, calls: RefCell::default() }
+    }
+
+    fn answers(tried: &[Tried]) -> Vec<Answer> {
+        tried.iter().map(|tried| tried.answer).collect()
+    }
+
+    #[test]
+    fn each_region_gets_its_own_answer_wherever_a_call_breaks_off() {
+        let regions: Vec<VirtRange> = (0..10).map(region).collect();
+        // EAGAIN, EINVAL, ENOMEM, EBUSY.
+        let model = model(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
+        for advice in [Advice::Collapse, Advice::ColdSplit, Advice::PageOut] {
+            let tried = advise(&model, advice, &regions, 4, |_| Some(4));
+            let refused = |number: usize, refusal| {
+                assert_eq!(tried[number].answer, Answer::Refused(refusal), "{advice:?} {number}");
+            };
+            refused(2, Refusal::Busy);
+            refused(3, Refusal::Invalid);
+            refused(7, Refusal::NoMemory);
+            refused(9, Refusal::GroupFull);
+            let accepted = tried.iter().filter(|tried| tried.answer == Answer::Accepted).count();
+            assert_eq!(accepted, 6, "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_paces_sets_the_size_of_each_call_and_its_end() {
+        let regions: Vec<VirtRange> = (0..10).map(region).collect();
+        let model = model(&[]);
+        let mut sizes = [1, 2].into_iter();
+        let tried = advise(&model, Advice::Collapse, &regions, 3, |_| sizes.next());
+        assert_eq!(*model.calls.borrow(), [3, 1, 2]);
+        assert_eq!(answers(&tried)[..6], [Answer::Accepted; 6]);
+        assert_eq!(answers(&tried)[6..], [Answer::NotTried; 4]);
+        assert!(advise(&model, Advice::Collapse, &[], 3, |_| Some(1)).is_empty());
+        assert_eq!(model.calls.borrow().len(), 3);
+    }
+
+    #[test]
+    fn a_page_map_that_does_not_tell_huge_entries_is_not_enough() {
+        let tree = tempfile::tempdir().unwrap();
+        let directory = tree.path().join("proc/9");
+        std::fs::create_dir_all(&directory).unwrap();
+        // A page map as before Linux 6.7: entries alone.
+        std::fs::write(directory.join("pagemap"), vec![0u8; 8 * HUGE_2M / BASE_PAGE]).unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
+        let mut target = Target { pid: Pid(9), pidfd, pagemap: Pagemap::open(&root, Pid(9)).unwrap() };
+        assert!(matches!(target.require_leaves(&root), Err(RemoteError::Unseen)));
+        assert!(matches!(Target::open(&root, Pid(9)), Err(RemoteError::NotLive)));
+    }
+
+    #[test]
+    fn what_is_about_the_process_is_told_from_what_is_about_a_region() {
+        let of = |errno| Refusal::of(&io::Error::from_raw_os_error(errno));
+        for (errno, refusal) in [
+            (1, Refusal::Denied),
+            (13, Refusal::Denied),
+            (3, Refusal::Gone),
+            (38, Refusal::Unsupported),
+            (95, Refusal::Unsupported),
+            (14, Refusal::Other(14)),
+        ] {
+            assert_eq!(of(errno), refusal);
+            assert!(refusal.is_final());
+        }
+        for errno in [11, 4, 16, 22, 12] {
+            assert!(!of(errno).is_final(), "{errno}");
+            assert_eq!(Refusal::of(&of(errno).to_error()), of(errno));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What this kernel can do to another process's memory: tried at the start, on a child of our own.
+
+use super::ExecuteError;
+use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::remote::RemoteError;
+use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::kpageflags::FrameFlags;
+use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::{KernelRoot, identity, meminfo, process};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use serde::Serialize;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How huge pages are split from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// MADV_COLD on one base page inside: nothing is swapped, whether there is swap or not.
+    Cold,
+    /// MADV_PAGEOUT on the whole: only while the machine has no swap, to which it would all go.
+    PageOut,
+}
+
+/// What was found at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Abilities {
+    /// Whether base pages can be collapsed to a huge page from outside.
+    pub collapse: bool,
+    /// How a huge page can be split from outside; `None`: not at all.
+    pub split: Option<Split>,
+    /// Whether a split gives those base pages back that hold only zeros (Linux 6.12): without, nothing is recovered.
+    pub frees_zeros: bool,
+    /// Whether MADV_COLLAPSE makes folios smaller than 2 MiB, asked for less. `None`: not found out (that takes
+    /// CAP_SYS_ADMIN). Promotion to such a size is not carried out in any case.
+    pub small_collapse: Option<bool>,
+    /// What to know of the above, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Pages of the child's region that keep their content. The others hold zeros.
+const KEPT: usize = 100;
+const PAGES: usize = HUGE_2M / BASE_PAGE;
+/// A page that was just faulted in is on its way to the LRU lists, and passed over; a fragmented machine must compact.
+const TRIES: u32 = 50;
+const BETWEEN: Duration = Duration::from_millis(10);
+
+/// The capabilities that the caller lacks to act on any process, in one line; `None`: none.
+pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError> {
+    let own = process::read_own_status(root).map_err(RemoteError::from)?.capabilities;
+    let lacking: Vec<&str> = [("CAP_SYS_NICE", own.sys_nice()), ("CAP_SYS_PTRACE", own.sys_ptrace())]
+        .into_iter()
+        .filter_map(|(name, held)| (!held).then_some(name))
+        .collect();
+    Ok((!lacking.is_empty()).then(|| {
+        format!(
+            "acting on the memory of other processes needs {}, which this process lacks: run as root, or setcap \
+             cap_sys_nice,cap_sys_ptrace=ep on the megapage executable",
+            lacking.join(" and ")
+        )
+    }))
+}
+
+/// Tries on a child what can be done. Takes some milliseconds and 6 MiB, on a fragmented machine up to a second.
+///
+/// # Errors
+/// Where the child cannot be had, cannot be seen (before Linux 6.7), or loses a byte.
+pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
+    let child = KnownChild::start(0, 1).map_err(ExecuteError::Child)?;
+    let target = Target::open(root, child.pid())?;
+    let mut trial = Trial { root, region: child.huge(), child, target };
+    trial.target.require_leaves(root)?;
+    let mut abilities = Abilities {
+        collapse: false,
+        split: None,
+        frees_zeros: false,
+        small_collapse: None,
+        notes: Vec::new(),
+    };
+    if identity::in_user_namespace(root) {
+        abilities.notes.push("in a user namespace, processes outside of it cannot be acted on".into());
+    }
+    // Where the kernel gave base pages, or to begin with a known state.
+    if trial.is_huge()? != Some(true) {
+        trial.collapse(&mut abilities)?;
+    }
+    trial.child.zero(KEPT..PAGES).map_err(ExecuteError::Child)?;
+    if trial.is_huge()? == Some(true) {
+        trial.split(&mut abilities)?;
+        if abilities.split.is_some() {
+            abilities.small_collapse = trial.small();
+            trial.collapse(&mut abilities)?;
+        }
+    }
+    if trial.child.touch(0..KEPT).map_err(ExecuteError::Child)?.wrong > 0 {
+        return Err(ExecuteError::BytesLost);
+    }
+    match abilities.small_collapse {
+        Some(true) => abilities.notes.push("MADV_COLLAPSE makes smaller sizes than 2 MiB; not used".into()),
+        Some(false) => abilities.notes.push("MADV_COLLAPSE makes no smaller size than 2 MiB".into()),
+        None => {}
+    }
+    Ok(abilities)
+}
+
+struct Trial<'a> {
+    root: &'a KernelRoot,
+    region: VirtRange,
+    child: KnownChild,
+    target: Target,
+}
+
+impl Trial<'_> {
+    fn look(&mut self) -> Result<Option<Region>, ExecuteError> {
+        let seen = self.target.look(self.root, &[self.region])?;
+        Ok(seen.into_values().next())
+    }
+
+    fn is_huge(&mut self) -> Result<Option<bool>, ExecuteError> {
+        Ok(self.look()?.and_then(|region| region.huge))
+    }
+
+    /// Gives the advice until `is_done`, or until a refusal that is no matter of time; which that was.
+    fn until(
+        &mut self,
+        advice: Advice,
+        is_done: impl Fn(&Region) -> bool,
+    ) -> Result<Result<Region, Option<Refusal>>, ExecuteError> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            let tried = advise(&self.target, advice, &[self.region], 1, |_| None);
+            last = match tried[0].answer {
+                Answer::Refused(refusal) => Some(refusal),
+                Answer::Accepted | Answer::NotTried => None,
+            };
+            if let Some(region) = self.look()?.filter(&is_done) {
+                return Ok(Ok(region));
+            }
+            if last.is_some_and(|refusal| refusal.is_final() || refusal == Refusal::Invalid) {
+                break;
+            }
+            sleep(BETWEEN);
+        }
+        Ok(Err(last))
+    }
+
+    fn collapse(&mut self, abilities: &mut Abilities) -> Result<(), ExecuteError> {
+        match self.until(Advice::Collapse, |region| region.huge == Some(true))? {
+            Ok(_) => abilities.collapse = true,
+            // That memory is short now says nothing about the kernel.
+            Err(Some(refusal @ (Refusal::NoMemory | Refusal::GroupFull | Refusal::Busy))) => {
+                abilities.collapse = true;
+                abilities
+                    .notes
+                    .push(format!("collapse could not be tried to the end: {}", refusal.to_error()));
+            }
+            Err(refusal) => abilities.notes.push(format!(
+                "nothing can be promoted: {}",
+                match refusal {
+                    Some(refusal) => format!("MADV_COLLAPSE (Linux 6.1) fails: {}", refusal.to_error()),
+                    None => "MADV_COLLAPSE has no effect".into(),
+                }
+            )),
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, abilities: &mut Abilities) -> Result<(), ExecuteError> {
+        let is_split = |region: &Region| region.huge == Some(false);
+        let mut way = Split::Cold;
+        let mut found = self.until(Advice::ColdSplit, is_split)?;
+        if found.is_err() && !has_swap(self.root)? {
+            way = Split::PageOut;
+            found = self.until(Advice::PageOut, is_split)?;
+        }
+        match found {
+            Ok(region) => {
+                abilities.split = Some(way);
+                // A page or two may be held by something else at that moment.
+                abilities.frees_zeros = usize::from(region.zero_page) * 2 >= PAGES - KEPT;
+                if !abilities.frees_zeros {
+                    abilities.notes.push(
+                        "nothing can be recovered: a split does not give pages of zeros back (Linux 6.12)"
+                            .into(),
+                    );
+                }
+                if way == Split::PageOut {
+                    abilities
+                        .notes
+                        .push("huge pages are split by MADV_PAGEOUT while there is no swap".into());
+                }
+            }
+            Err(refusal) => abilities.notes.push(format!(
+                "nothing can be demoted or recovered: {}",
+                match refusal {
+                    Some(refusal) => format!("MADV_COLD (Linux 5.10) fails: {}", refusal.to_error()),
+                    None => "MADV_COLD does not split huge pages".into(),
+                }
+            )),
+        }
+        Ok(())
+    }
+
+    /// Whether advice on 64 KiB of base pages makes them one folio, by the flags of their frames.
+    fn small(&self) -> Option<bool> {
+        let part = VirtRange::new(self.region.start(), self.region.start() + (64 << 10))?;
+        // An error is an answer, too; the frames tell.
+        let _ = megapage_kernel::process_madvise::collapse(self.target.pidfd(), &[part]);
+        let entries = Pagemap::open(self.root, self.child.pid()).ok()?.entries(part).ok()?;
+        let flags = FrameFlags::open(self.root).ok()?;
+        let orders: Option<Vec<u32>> =
+            entries.iter().map(|entry| flags.folio(entry.frame()?).ok().map(|(_, order)| order)).collect();
+        orders.map(|orders| orders.iter().all(|&order| order >= 4))
+    }
+}
+
+/// Whether the machine has swap, used or not.
+pub(super) fn has_swap(root: &KernelRoot) -> Result<bool, ExecuteError> {
+    let total = meminfo(root).map_err(RemoteError::from)?.swap_total;
+    Ok(total.is_some_and(|total| total > Bytes::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_testing::{require_root, skip};
+
+    #[test]
+    fn every_right_that_lacks_is_named_in_one_line() {
+        let tree = tempfile::tempdir().unwrap();
+        let directory = tree.path().join("proc/self");
+        std::fs::create_dir_all(&directory).unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let lacking = |capabilities: &str| {
+            std::fs::write(directory.join("status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
+            missing_rights(&root).unwrap()
+        };
+        let both = lacking("0").unwrap();
+        assert!(both.contains("needs CAP_SYS_NICE and CAP_SYS_PTRACE,") && !both.contains('\n'), "{both}");
+        let nice = lacking("80000").unwrap();
+        assert!(nice.contains("needs CAP_SYS_NICE,") && !nice.contains("CAP_SYS_PTRACE,"), "{nice}");
+        assert!(lacking("800000").unwrap().contains("needs CAP_SYS_PTRACE,"));
+        assert_eq!(lacking("880000"), None);
+    }
+
+    #[test]
+    fn the_running_kernel_is_tried() {
+        if !require_root() {
+            return;
+        }
+        let root = KernelRoot::live();
+        let found = match find_out(&root) {
+            Err(ExecuteError::Remote(RemoteError::Unseen)) => return skip("needs PAGEMAP_SCAN (Linux 6.7)"),
+            found => found.unwrap(),
+        };
+        // Linux 6.7 and later have both.
+        assert!(found.collapse && found.split == Some(Split::Cold), "{found:?}");
+        assert_eq!(
+            found.frees_zeros,
+            !found.notes.iter().any(|note| note.contains("nothing can be recovered"))
+        );
+        assert!(found.notes.iter().all(|note| note.len() < 100), "{found:?}");
+    }
+}

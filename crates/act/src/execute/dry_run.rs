@@ -1,0 +1,146 @@
+//! A dry run: nothing is touched, and what would be done is told.
+
+use super::{Actuator, Done};
+use megapage_decide::{Action, Obtained, Outcome};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use std::time::Duration;
+
+/// Most lines that are kept until somebody takes them.
+const MOST_LINES: usize = 100_000;
+
+/// Carries nothing out. Every action that the kernel could carry out is answered as done, so that a policy goes on as
+/// it would; `why` says that it was not.
+#[derive(Clone, Debug, Default)]
+pub struct DryRun {
+    lines: Vec<String>,
+    lost: u64,
+}
+
+impl DryRun {
+    /// One that has nothing to tell yet.
+    pub fn new() -> DryRun {
+        DryRun::default()
+    }
+
+    /// What would have been done since the last call, as comments of a shell: no shell command acts on single
+    /// regions. At most 100,000 lines are kept; how many more there were is the last one.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        let mut lines = std::mem::take(&mut self.lines);
+        match std::mem::take(&mut self.lost) {
+            0 => {}
+            lost => lines.push(format!("# and {lost} more")),
+        }
+        lines
+    }
+
+    fn tell(&mut self, line: String) {
+        if self.lines.len() < MOST_LINES {
+            self.lines.push(line);
+        } else {
+            self.lost += 1;
+        }
+    }
+}
+
+impl Actuator for DryRun {
+    fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
+        let mut answers = Vec::with_capacity(actions.len());
+        for action in actions {
+            let Some((obtained, line)) = plan(action) else { continue };
+            let done = obtained == Obtained::Done;
+            let huge = done && matches!(action, Action::Promote { .. });
+            answers.push(Done {
+                outcome: Outcome { action: action.clone(), obtained },
+                promoted: if huge { Bytes(HUGE_2M as u64) } else { Bytes::ZERO },
+                freed: Bytes::ZERO,
+                took: Duration::ZERO,
+                why: Some(if done { "dry run: not done".into() } else { line.clone() }),
+            });
+            if done {
+                self.tell(line);
+            }
+        }
+        answers
+    }
+}
+
+/// What would come of an action, with the line that tells it or the reason why not; `None` for what is the observer's.
+fn plan(action: &Action) -> Option<(Obtained, String)> {
+    let end = |region: u64| region.wrapping_add(HUGE_2M as u64);
+    Some(match action {
+        Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {
+            (Obtained::Unsupported, super::NO_SMALL.into())
+        }
+        Action::Promote { process, region, .. } => {
+            (Obtained::Done, promote_line(process.pid, &format!("{region:x}-{:x}", end(*region))))
+        }
+        Action::Demote { process, region, .. } => {
+            (Obtained::Done, split_line(process.pid, &format!("{region:x}-{:x}", end(*region)), ""))
+        }
+        Action::Recover { process, region, .. } => (
+            Obtained::Done,
+            split_line(
+                process.pid,
+                &format!("{region:x}-{:x}", end(*region)),
+                "; its pages of zeros are freed",
+            ),
+        ),
+        Action::PreZero { .. } => (Obtained::Unsupported, super::NO_PRE_ZERO.into()),
+        Action::Sample { .. } | Action::ZeroScan { .. } => return None,
+    })
+}
+
+/// The call that promotes a region, as a comment of a shell.
+pub(crate) fn promote_line(pid: Pid, region: &str) -> String {
+    format!("# process_madvise(pidfd of {pid}, {region}, MADV_COLLAPSE)")
+}
+
+/// The call that splits the huge page of a region, as a comment of a shell.
+pub(crate) fn split_line(pid: Pid, region: &str, and: &str) -> String {
+    format!("# process_madvise(pidfd of {pid}, first page of {region}, MADV_COLD), if it is huge{and}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_decide::Reason;
+    use megapage_snapshot::ProcessId;
+
+    #[test]
+    fn what_would_be_done_is_told_and_what_cannot_be_is_said() {
+        let process = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 2 };
+        let (region, reason) = (0x20_0000, Reason::Bloat);
+        let promote = |size| Action::Promote { process, region, size, reason };
+        let actions = [
+            promote(PageSize::HUGE_2M),
+            Action::Demote { process, region, reason },
+            Action::Recover { process, region, reason },
+            promote(PageSize::new(64 << 10).unwrap()),
+            Action::PreZero { blocks: 3, reason },
+            Action::ZeroScan { process, regions: vec![region], reason },
+        ];
+        let mut dry = DryRun::new();
+        let done = dry.carry_out(Duration::ZERO, &actions);
+        let obtained: Vec<Obtained> = done.iter().map(|done| done.outcome.obtained).collect();
+        let (yes, no) = (Obtained::Done, Obtained::Unsupported);
+        assert_eq!(obtained, [yes, yes, yes, no, no]);
+        assert!(done.iter().all(|done| done.why.is_some() && done.freed == Bytes::ZERO));
+        let lines = dry.take_lines();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0], "# process_madvise(pidfd of 7, 200000-400000, MADV_COLLAPSE)");
+        assert!(lines.iter().all(|line| line.starts_with('#') && line.contains("pidfd of 7")));
+        assert!(dry.take_lines().is_empty());
+    }
+
+    #[test]
+    fn lines_that_nobody_takes_do_not_fill_the_memory() {
+        let process = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 2 };
+        let actions = vec![Action::Demote { process, region: 0, reason: Reason::Bloat }; 60_000];
+        let mut dry = DryRun::new();
+        dry.carry_out(Duration::ZERO, &actions);
+        dry.carry_out(Duration::ZERO, &actions);
+        let lines = dry.take_lines();
+        assert_eq!(lines.len(), MOST_LINES + 1);
+        assert_eq!(lines[MOST_LINES], "# and 20000 more");
+    }
+}

@@ -1,0 +1,498 @@
+//! Actions on the running kernel.
+
+use super::abilities::{self, Abilities, Split};
+use super::budget::Bucket;
+use super::pace::{Batch, Pause};
+use super::promoted::Promoted;
+use super::verdict::{self, Verdict};
+use super::work::{Group, Sorted, WINDOW, Work, group, sort};
+use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
+use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::remote::RemoteError;
+use megapage_decide::{Action, Obtained, Outcome, Reason};
+use megapage_kernel::maps::read_maps;
+use megapage_kernel::pagemap::Region;
+use megapage_kernel::{KernelRoot, process};
+use megapage_snapshot::ProcessId;
+use megapage_units::{Bytes, HUGE_2M, VirtRange};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What each action counts for in a budget.
+const ACTION: Bytes = Bytes(HUGE_2M as u64);
+/// Regions between two looks at the page tables.
+const CHUNK: usize = 64;
+/// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
+const UNDO: Duration = Duration::from_secs(30);
+/// Processes whose pace is remembered, and for how long after the last action.
+const MOST_PROCESSES: usize = 4096;
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// Carries actions out on the running machine, within its budgets, and tells what came of each by the page tables.
+///
+/// It holds no process open between two lots of actions, and nothing of the machine: killing it at any moment leaves
+/// every process as the kernel's last completed call left it.
+#[derive(Debug)]
+pub struct Executor {
+    root: KernelRoot,
+    options: ExecutorOptions,
+    abilities: Abilities,
+    counters: Counters,
+    moved: Bucket,
+    scanned: Bucket,
+    processes: BTreeMap<ProcessId, Pace>,
+    no_memory: Pause,
+    promoted: Promoted,
+    /// Of the counters' back-offs, those that were told.
+    backed_off: u64,
+}
+
+/// How one process is acted on.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    collapse: Batch,
+    split: Batch,
+    /// Its calls were slow.
+    pause: Pause,
+    /// Its control group is full.
+    group_full: Pause,
+    moved: Bucket,
+    scanned: Bucket,
+    used: Duration,
+}
+
+/// The time of one lot of actions.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    now: Duration,
+    started: Instant,
+    most: Duration,
+}
+
+impl Clock {
+    fn now(&self) -> Duration {
+        self.now + self.started.elapsed()
+    }
+
+    fn is_up(&self) -> bool {
+        self.started.elapsed() >= self.most
+    }
+}
+
+/// What became of each region; `None`: it was not tried.
+type Settled = Vec<Option<(Verdict, Duration)>>;
+
+impl Executor {
+    /// An executor for the running machine. Tries on a child of its own what the kernel can do, which takes some
+    /// milliseconds: call it before other threads are busy with memory.
+    ///
+    /// # Errors
+    /// Where rights lack (all are named), and where what comes of an action could not be seen.
+    pub fn start(root: &KernelRoot, options: ExecutorOptions) -> Result<Executor, ExecuteError> {
+        if !root.is_live() {
+            return Err(RemoteError::NotLive.into());
+        }
+        if let Some(missing) = missing_rights(root)? {
+            return Err(ExecuteError::NotAllowed(missing));
+        }
+        Ok(Executor::with_abilities(root, options, abilities::find_out(root)?))
+    }
+
+    fn with_abilities(root: &KernelRoot, options: ExecutorOptions, abilities: Abilities) -> Executor {
+        Executor {
+            root: root.clone(),
+            options,
+            abilities,
+            counters: Counters::default(),
+            moved: Bucket::new(options.moved, Duration::ZERO),
+            scanned: Bucket::new(options.scanned, Duration::ZERO),
+            processes: BTreeMap::new(),
+            no_memory: Pause::default(),
+            promoted: Promoted::default(),
+            backed_off: 0,
+        }
+    }
+
+    /// What was found at the start.
+    pub fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Regions that it has promoted and not demoted since, of processes not known to have ended.
+    pub fn promoted(&self) -> usize {
+        self.promoted.count()
+    }
+
+    /// Demotes what this executor has promoted and what is still huge, and only that: budgets and pauses do not
+    /// apply, but no call is made after `most`. What remains is counted by [`Executor::promoted`].
+    pub fn undo_within(&mut self, now: Duration, most: Duration) -> Vec<Done> {
+        let clock = Clock { now, started: Instant::now(), most };
+        let mut answers = Vec::new();
+        if self.abilities.split.is_none() {
+            return answers;
+        }
+        for process in self.promoted.processes() {
+            for regions in self.promoted.regions(process).chunks(CHUNK) {
+                // What the kernel passes over now, because something holds it, is tried once more; then it stays.
+                let mut left = regions.to_vec();
+                for last in [false, true] {
+                    let settled = self.act(Work::Demote, process, &left, &clock);
+                    let mut again = Vec::new();
+                    for (region, settled) in left.into_iter().zip(settled) {
+                        let Some((verdict, took)) = settled else { continue };
+                        if verdict.obtained == Obtained::Busy && !last {
+                            again.push(region);
+                            continue;
+                        }
+                        self.remember(Work::Demote, process, region, &verdict, &clock);
+                        let action = Action::Demote { process, region: region.start(), reason: Reason::Undo };
+                        answers.push(self.note(&action, verdict, took));
+                    }
+                    left = again;
+                }
+            }
+        }
+        answers
+    }
+
+    /// Does one kind of work on regions of one process, without regard to budgets: looks, calls, looks again.
+    fn act(&mut self, work: Work, id: ProcessId, regions: &[VirtRange], clock: &Clock) -> Settled {
+        let all = |verdict: Verdict| vec![Some((verdict, Duration::ZERO)); regions.len()];
+        let first = |obtained, why| {
+            let mut settled = vec![None; regions.len()];
+            settled[0] = Some((Verdict::refused(obtained, why), Duration::ZERO));
+            settled
+        };
+        if regions.is_empty() {
+            return Vec::new();
+        }
+        let advice = match (work, self.abilities.split) {
+            (Work::Promote, _) => Advice::Collapse,
+            (_, Some(Split::Cold)) => Advice::ColdSplit,
+            (_, Some(Split::PageOut)) => match abilities::has_swap(&self.root) {
+                Ok(false) => Advice::PageOut,
+                _ => return first(Obtained::Busy, "MADV_PAGEOUT would swap: there is swap now"),
+            },
+            (_, None) => return first(Obtained::Unsupported, "this kernel splits no huge page from outside"),
+        };
+        // The descriptors are opened first: if the process is the right one after that, they are its own.
+        let opened = Target::open(&self.root, id.pid);
+        let mut target = match opened {
+            _ if !is_same(&self.root, id) => return all(verdict::gone()),
+            Ok(target) => target,
+            Err(RemoteError::Gone(_)) => return all(verdict::gone()),
+            Err(RemoteError::NotAllowed { .. }) => {
+                return first(
+                    Obtained::Denied,
+                    "its memory map cannot be read: a security module forbids it",
+                );
+            }
+            Err(_) => return first(Obtained::Busy, "its memory map cannot be opened"),
+        };
+        let Ok(before) = target.look(&self.root, regions) else { return all(verdict::gone()) };
+        // What is as it should be is left alone, as is what has nothing to collapse any more.
+        let wants = |region: &VirtRange| {
+            before.get(&region.start()).is_some_and(|seen| match work {
+                Work::Promote => seen.huge != Some(true) && (seen.present > 0 || seen.swapped > 0),
+                Work::Demote | Work::Recover => seen.huge == Some(true),
+            })
+        };
+        let wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
+        let tried = self.call(advice, &target, id, &wanted, clock);
+        let Ok(after) = target.look(&self.root, regions) else { return all(verdict::gone()) };
+        if !is_same(&self.root, id) {
+            return all(verdict::gone());
+        }
+        let short = tried.values().any(|tried| tried.answer == Answer::Refused(Refusal::NoMemory));
+        let mappings = if short && work == Work::Promote { read_maps(&self.root, id.pid).ok() } else { None };
+        let settle = |region: &VirtRange| {
+            let (before, after) = (before.get(&region.start())?, after.get(&region.start())?);
+            let nothing = crate::engine::Tried { answer: Answer::NotTried, took: Duration::ZERO };
+            let tried = tried.get(&region.start());
+            if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
+                return None;
+            }
+            let tried = tried.copied().unwrap_or(nothing);
+            let verdict = match work {
+                Work::Promote if !wants(region) && after.huge != Some(true) => empty(before),
+                Work::Promote => {
+                    let mapped = mappings.as_ref().map(|mappings| {
+                        mappings.iter().any(|mapping| mapping.range.intersection(*region) == Some(*region))
+                    });
+                    verdict::promotion(tried.answer, before, after, mapped)
+                }
+                Work::Demote | Work::Recover => verdict::split(tried.answer, before, after),
+            };
+            Some((verdict, tried.took))
+        };
+        regions.iter().map(settle).collect()
+    }
+
+    /// The calls, paced. What was tried, by region.
+    fn call(
+        &mut self,
+        advice: Advice,
+        target: &Target,
+        id: ProcessId,
+        wanted: &[VirtRange],
+        clock: &Clock,
+    ) -> BTreeMap<u64, crate::engine::Tried> {
+        let (options, counters) = (&self.options, &mut self.counters);
+        let pace = self.processes.entry(id).or_insert_with(|| Pace::new(options, clock.now));
+        let batch = if advice == Advice::Collapse { pace.collapse } else { pace.split };
+        // A call that is out of time has not begun.
+        let wanted = if clock.is_up() { &[] } else { wanted };
+        let mut batch = batch;
+        let tried = advise(target, advice, wanted, batch.size(), |call| {
+            counters.call(call.took);
+            if batch.learn(call, options) {
+                counters.slow_calls += 1;
+                pace.pause.start(clock.now(), options);
+                return None;
+            }
+            pace.pause.ease();
+            match call.refused {
+                Some(Refusal::GroupFull) if advice == Advice::Collapse => {
+                    pace.group_full.start(clock.now(), options);
+                    return None;
+                }
+                Some(Refusal::NoMemory) if advice == Advice::Collapse => return None,
+                Some(refusal) if refusal.is_final() => return None,
+                None if advice == Advice::Collapse => pace.group_full.end(),
+                _ => {}
+            }
+            (!clock.is_up()).then_some(batch.size())
+        });
+        match advice {
+            Advice::Collapse => pace.collapse = batch,
+            Advice::ColdSplit | Advice::PageOut => pace.split = batch,
+        }
+        wanted.iter().map(|region| region.start()).zip(tried).collect()
+    }
+
+    /// Carries a group out, as far as budgets and time go. Writes answers to their places.
+    fn carry_out_group(
+        &mut self,
+        group: &Group,
+        actions: &[Action],
+        clock: &Clock,
+        answers: &mut [Option<Done>],
+    ) {
+        let mut regions = &group.regions[..];
+        let promotes = group.work == Work::Promote;
+        let unable = match group.work {
+            Work::Promote if !self.abilities.collapse => Some("this kernel collapses nothing from outside"),
+            Work::Recover if !self.abilities.frees_zeros => {
+                Some("this kernel gives no pages of zeros back at a split (Linux 6.12)")
+            }
+            _ => None,
+        };
+        if let Some(why) = unable {
+            let &(place, _) = &regions[0];
+            answers[place] = Some(self.answer(&actions[place], Obtained::Unsupported, why));
+            return;
+        }
+        while !regions.is_empty() {
+            if clock.is_up() {
+                self.counters.left.time += regions.len() as u64;
+                return;
+            }
+            let (options, now) = (&self.options, clock.now());
+            let pace = self.processes.entry(group.process).or_insert_with(|| Pace::new(options, clock.now));
+            pace.used = now;
+            let open = pace.pause.is_over(now)
+                && (!promotes || (pace.group_full.is_over(now) && self.no_memory.is_over(now)));
+            if !open {
+                self.counters.left.pause += regions.len() as u64;
+                return;
+            }
+            let (own, all) = if promotes {
+                (&mut pace.moved, &mut self.moved)
+            } else {
+                (&mut pace.scanned, &mut self.scanned)
+            };
+            own.fill(now, ACTION);
+            all.fill(now, ACTION);
+            let mut taken = 0;
+            while taken < regions.len().min(CHUNK) && own.has(ACTION) && all.has(ACTION) {
+                own.take(ACTION);
+                all.take(ACTION);
+                taken += 1;
+            }
+            if taken == 0 {
+                self.counters.left.budget += regions.len() as u64;
+                return;
+            }
+            let (chunk, rest) = regions.split_at(taken);
+            let asked: Vec<VirtRange> = chunk.iter().map(|(_, region)| *region).collect();
+            let settled = self.act(group.work, group.process, &asked, clock);
+            let mut not_tried = 0;
+            for (&(place, region), settled) in chunk.iter().zip(settled) {
+                match settled {
+                    None => not_tried += 1,
+                    Some((verdict, took)) => {
+                        self.remember(group.work, group.process, region, &verdict, clock);
+                        answers[place] = Some(self.note(&actions[place], verdict, took));
+                    }
+                }
+            }
+            if not_tried > 0 {
+                let unused = Bytes(ACTION.0 * not_tried);
+                if let Some(pace) = self.processes.get_mut(&group.process) {
+                    let own = if promotes { &mut pace.moved } else { &mut pace.scanned };
+                    own.give_back(unused);
+                }
+                let all = if promotes { &mut self.moved } else { &mut self.scanned };
+                all.give_back(unused);
+                let left = not_tried + rest.len() as u64;
+                if clock.is_up() {
+                    self.counters.left.time += left;
+                } else {
+                    self.counters.left.pause += left;
+                }
+                return;
+            }
+            regions = rest;
+        }
+    }
+
+    /// Keeps what a verdict means for later.
+    fn remember(
+        &mut self,
+        work: Work,
+        process: ProcessId,
+        region: VirtRange,
+        verdict: &Verdict,
+        clock: &Clock,
+    ) {
+        match (work, verdict.obtained) {
+            (_, Obtained::Gone) => {
+                self.promoted.remove_process(process);
+                self.processes.remove(&process);
+            }
+            (Work::Promote, Obtained::Done) => {
+                self.no_memory.end();
+                if verdict.promoted > Bytes::ZERO
+                    && !self.promoted.add(process, region, self.options.remembered)
+                {
+                    self.counters.forgotten += 1;
+                }
+            }
+            (Work::Promote, Obtained::NoMemory) if self.no_memory.is_over(clock.now()) => {
+                self.no_memory.start(clock.now(), &self.options);
+                self.counters.memory_pauses += 1;
+            }
+            (Work::Demote | Work::Recover, Obtained::Done) => self.promoted.remove(process, region),
+            _ => {}
+        }
+    }
+
+    /// A verdict as an answer, counted.
+    fn note(&mut self, action: &Action, verdict: Verdict, took: Duration) -> Done {
+        let done = Done {
+            outcome: Outcome { action: action.clone(), obtained: verdict.obtained },
+            promoted: verdict.promoted,
+            freed: verdict.freed,
+            took,
+            why: verdict.why.map(str::to_string),
+        };
+        self.counters.done(&done);
+        done
+    }
+
+    /// The answer to an action for which the kernel was not asked.
+    fn answer(&mut self, action: &Action, obtained: Obtained, why: &'static str) -> Done {
+        self.note(action, Verdict::refused(obtained, why), Duration::ZERO)
+    }
+
+    /// Forgets the pace of processes that were not acted on for long, and everything of those that have ended.
+    fn forget(&mut self, now: Duration) {
+        if self.processes.len() > MOST_PROCESSES {
+            self.processes.clear();
+        }
+        self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
+        // Regions of processes that nobody acts on any more are found to be gone only when there is no room left.
+        if self.promoted.count() >= self.options.remembered {
+            for process in self.promoted.processes() {
+                if !is_same(&self.root, process) {
+                    self.promoted.remove_process(process);
+                }
+            }
+        }
+    }
+}
+
+impl Actuator for Executor {
+    fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done> {
+        let clock = Clock { now, started: Instant::now(), most: self.options.time };
+        self.forget(now);
+        let mut answers: Vec<Option<Done>> = vec![None; actions.len()];
+        let mut work = Vec::new();
+        for (place, action) in actions.iter().enumerate() {
+            match sort(action) {
+                Sorted::Work(kind, process, region) => work.push((place, kind, process, region)),
+                Sorted::Answer(obtained, why) => answers[place] = Some(self.answer(action, obtained, why)),
+                Sorted::Ignored => {}
+            }
+        }
+        for window in work.chunks(WINDOW) {
+            for group in group(window) {
+                self.carry_out_group(&group, actions, &clock, &mut answers);
+            }
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    fn backed_off(&mut self) -> u64 {
+        let now = self.counters.slow_calls + self.counters.memory_pauses;
+        now - std::mem::replace(&mut self.backed_off, now)
+    }
+
+    fn undo(&mut self, now: Duration) -> Vec<Done> {
+        self.undo_within(now, UNDO)
+    }
+}
+
+impl Pace {
+    fn new(options: &ExecutorOptions, now: Duration) -> Pace {
+        Pace {
+            collapse: Batch::default(),
+            split: Batch::default(),
+            pause: Pause::default(),
+            group_full: Pause::default(),
+            moved: Bucket::new(options.moved_per_process, now),
+            scanned: Bucket::new(options.scanned_per_process, now),
+            used: now,
+        }
+    }
+}
+
+/// What becomes of a promotion where nothing is there to collapse: a huge page of zeros would be bloat.
+fn empty(before: &Region) -> Verdict {
+    let why = if before.huge == Some(true) {
+        "it was huge, and was split meanwhile"
+    } else {
+        "nothing is present there any more"
+    };
+    Verdict::refused(Obtained::Busy, why)
+}
+
+/// Whether the process is there and still the one that was meant: not another one with its number, nor another
+/// program.
+fn is_same(root: &KernelRoot, id: ProcessId) -> bool {
+    process::read_stat(root, id.pid).is_ok_and(|stat| {
+        !stat.is_zombie()
+            && stat.start_ticks == id.start_ticks
+            // 0 where the kernel does not show it.
+            && (stat.start_stack == id.start_stack || stat.start_stack == 0 || id.start_stack == 0)
+    })
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,78 @@
+//! What was promoted here and not demoted since.
+
+use megapage_snapshot::ProcessId;
+use megapage_units::VirtRange;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Regions by process, up to a bound.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Promoted {
+    processes: BTreeMap<ProcessId, BTreeSet<VirtRange>>,
+    count: usize,
+}
+
+impl Promoted {
+    /// Remembers a region; whether there was room.
+    pub fn add(&mut self, process: ProcessId, region: VirtRange, most: usize) -> bool {
+        if self.count >= most {
+            return self.processes.get(&process).is_some_and(|regions| regions.contains(&region));
+        }
+        self.count += usize::from(self.processes.entry(process).or_default().insert(region));
+        true
+    }
+
+    /// Forgets a region.
+    pub fn remove(&mut self, process: ProcessId, region: VirtRange) {
+        if let Some(regions) = self.processes.get_mut(&process) {
+            self.count -= usize::from(regions.remove(&region));
+            if regions.is_empty() {
+                self.processes.remove(&process);
+            }
+        }
+    }
+
+    /// Forgets a process.
+    pub fn remove_process(&mut self, process: ProcessId) {
+        self.count -= self.processes.remove(&process).map_or(0, |regions| regions.len());
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn processes(&self) -> Vec<ProcessId> {
+        self.processes.keys().copied().collect()
+    }
+
+    pub fn regions(&self, process: ProcessId) -> Vec<VirtRange> {
+        self.processes.get(&process).into_iter().flatten().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::Pid;
+
+    #[test]
+    fn the_count_is_that_of_the_regions_and_bounded() {
+        let process = |pid| ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 };
+        let region = |at| VirtRange::new(at, at + 1).unwrap();
+        let mut promoted = Promoted::default();
+        for at in 0..3 {
+            assert!(promoted.add(process(1), region(at), 4));
+            assert!(promoted.add(process(1), region(at), 4), "twice is once");
+        }
+        assert!(promoted.add(process(2), region(7), 4));
+        assert!(!promoted.add(process(2), region(8), 4));
+        assert!(promoted.add(process(2), region(7), 4), "it is there already");
+        assert_eq!((promoted.count(), promoted.processes().len()), (4, 2));
+        promoted.remove(process(2), region(8));
+        promoted.remove(process(2), region(7));
+        assert_eq!(promoted.processes(), [process(1)]);
+        promoted.remove_process(process(1));
+        promoted.remove_process(process(1));
+        assert_eq!(promoted.count(), 0);
+        assert!(promoted.regions(process(1)).is_empty());
+    }
+}

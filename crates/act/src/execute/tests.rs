@@ -1,0 +1,389 @@
+//! The executor on the running kernel: on children whose every byte is known.
+
+use super::*;
+use megapage_decide::Reason;
+use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::{boot_time, spawn};
+use megapage_testing::{require_root, skip};
+use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid};
+
+const PAGES: usize = HUGE_2M / BASE_PAGE;
+
+/// No bound that a busy machine could run into.
+fn unhurried() -> ExecutorOptions {
+    let (much, long) = (Bytes::gib(1 << 20), Duration::from_secs(600));
+    ExecutorOptions {
+        moved: much,
+        moved_per_process: much,
+        scanned: much,
+        scanned_per_process: much,
+        time: long,
+        call: Duration::from_millis(4),
+        slow: long,
+        pause: Duration::from_millis(1),
+        pause_most: Duration::from_millis(1),
+        remembered: 1000,
+    }
+}
+
+/// An executor, where this machine can have one.
+fn executor(options: ExecutorOptions) -> Option<Executor> {
+    if !require_root() {
+        return None;
+    }
+    match Executor::start(&KernelRoot::live(), options) {
+        Err(ExecuteError::Remote(RemoteError::Unseen)) => {
+            skip("needs PAGEMAP_SCAN (Linux 6.7)");
+            None
+        }
+        executor => Some(executor.unwrap()),
+    }
+}
+
+/// A child with `regions` regions that the kernel may make huge, in a known state: all huge, all but the first `kept`
+/// base pages of each zeroed.
+fn child(regions: usize, kept: usize) -> KnownChild {
+    let mut child = KnownChild::start(0, regions).unwrap();
+    child.zero((0..regions * PAGES).filter(|page| page % PAGES >= kept)).unwrap();
+    child
+}
+
+fn id(pid: Pid) -> ProcessId {
+    let stat = process::read_stat(&KernelRoot::live(), pid).unwrap();
+    ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }
+}
+
+fn starts(child: &KnownChild) -> impl Iterator<Item = u64> + Clone + use<> {
+    (child.huge().start()..child.huge().end()).step_by(HUGE_2M)
+}
+
+fn promote(process: ProcessId, region: u64) -> Action {
+    Action::Promote { process, region, size: PageSize::HUGE_2M, reason: Reason::Gain }
+}
+
+fn recover(process: ProcessId, region: u64) -> Action {
+    Action::Recover { process, region, reason: Reason::Bloat }
+}
+
+fn demote(process: ProcessId, region: u64) -> Action {
+    Action::Demote { process, region, reason: Reason::OverCap }
+}
+
+fn seen(child: &KnownChild) -> Vec<Region> {
+    Pagemap::open(&KernelRoot::live(), child.pid()).unwrap().regions(child.huge()).unwrap()
+}
+
+fn huge(child: &KnownChild) -> usize {
+    seen(child).iter().filter(|region| region.huge == Some(true)).count()
+}
+
+/// Carries out until all are done: a page on its way to the LRU lists is passed over, and worth another try.
+fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
+    let mut left = actions.to_vec();
+    let mut all = Vec::new();
+    for _ in 0..1000 {
+        for done in executor.carry_out(boot_time(), &left) {
+            match done.outcome.obtained {
+                Obtained::Done => {
+                    left.retain(|action| *action != done.outcome.action);
+                    all.push(done);
+                }
+                obtained => assert!(matches!(obtained, Obtained::Busy | Obtained::NoMemory), "{done:?}"),
+            }
+        }
+        if left.is_empty() {
+            return all;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("still not done: {left:?}");
+}
+
+#[test]
+fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
+    const REGIONS: usize = 12;
+    const KEPT: usize = 100;
+    let Some(mut executor) = executor(unhurried()) else { return };
+    let mut child = child(REGIONS, KEPT);
+    let process = id(child.pid());
+    let actions = |of: fn(ProcessId, u64) -> Action, child: &KnownChild| {
+        starts(child).map(|start| of(process, start)).collect::<Vec<_>>()
+    };
+    until_done(&mut executor, &actions(promote, &child));
+    assert_eq!(huge(&child), REGIONS);
+    let done = until_done(&mut executor, &actions(recover, &child));
+    assert_eq!(huge(&child), 0);
+    let freed: u64 = done.iter().map(|done| done.freed.0).sum();
+    if executor.abilities().frees_zeros {
+        // What is free is what the page tables show: of each its own.
+        assert!(done.iter().all(|done| done.freed == Bytes(((PAGES - KEPT) * BASE_PAGE) as u64)), "{done:?}");
+        assert!(seen(&child).iter().all(|region| usize::from(region.present) == KEPT));
+    }
+    let again = until_done(&mut executor, &actions(promote, &child));
+    assert!(again.iter().all(|done| done.promoted == Bytes(HUGE_2M as u64) && done.why.is_none()));
+    assert_eq!(huge(&child), REGIONS);
+    // What is as it should be is not touched, and is done.
+    let idle = executor.carry_out(boot_time(), &actions(promote, &child));
+    assert!(idle.iter().all(|done| (done.promoted, done.took) == (Bytes::ZERO, Duration::ZERO)), "{idle:?}");
+    assert_eq!(idle.len(), REGIONS);
+    let kept = (0..REGIONS * PAGES).filter(|page| page % PAGES < KEPT);
+    assert_eq!(child.touch(kept).unwrap().wrong, 0);
+    let counters = executor.counters();
+    assert!(counters.promote.count(Obtained::Done) >= 2 * REGIONS as u64);
+    assert_eq!((counters.recover.freed_bytes, counters.recover.promoted_bytes), (freed, 0));
+    assert!(counters.calls.count() > 0 && counters.recover.times.count() >= REGIONS as u64);
+    assert!(counters.promote.promoted_bytes >= (REGIONS * HUGE_2M) as u64);
+}
+
+#[test]
+fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    let mut child = child(6, PAGES);
+    let process = id(child.pid());
+    let all: Vec<u64> = starts(&child).collect();
+    let of = |action: fn(ProcessId, u64) -> Action, places: &[usize]| {
+        places.iter().map(|&place| action(process, all[place])).collect::<Vec<_>>()
+    };
+    // Somebody else's: huge before this executor came, and not promoted by it.
+    let mut before = Executor::with_abilities(&executor.root, unhurried(), executor.abilities.clone());
+    until_done(&mut before, &of(promote, &[0, 1, 2, 3, 4, 5]));
+    until_done(&mut before, &of(demote, &[2, 3, 4, 5]));
+    assert!(before.promoted() <= 2);
+    until_done(&mut executor, &of(promote, &[0, 1, 2, 3, 4]));
+    assert_eq!(executor.promoted(), 3, "those that were huge are not its own");
+    until_done(&mut executor, &of(demote, &[4]));
+    assert_eq!(executor.promoted(), 2);
+    // No time at all: nothing is done, and nothing forgotten.
+    assert!(executor.undo_within(boot_time(), Duration::ZERO).is_empty());
+    assert_eq!(executor.promoted(), 2);
+    let mut undone = Vec::new();
+    for _ in 0..1000 {
+        undone.extend(executor.undo(boot_time()));
+        if executor.promoted() == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let done = undone.iter().filter(|done| done.outcome.obtained == Obtained::Done);
+    assert_eq!((done.count(), executor.promoted()), (2, 0), "{undone:?}");
+    assert!(undone.iter().all(|done| done.outcome.action.reason() == Reason::Undo));
+    assert!(executor.undo(boot_time()).is_empty(), "only once");
+    let huge: Vec<bool> = seen(&child).iter().map(|region| region.huge == Some(true)).collect();
+    assert_eq!(huge, [true, true, false, false, false, false]);
+    assert_eq!(child.touch(0..6 * PAGES).unwrap().wrong, 0);
+}
+
+#[test]
+fn another_process_with_the_number_or_another_program_is_not_touched() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    let child = child(1, PAGES);
+    let (process, region) = (id(child.pid()), child.huge().start());
+    let before = huge(&child);
+    let later = ProcessId { start_ticks: process.start_ticks + 1, ..process };
+    let other = ProcessId { start_stack: process.start_stack ^ 0x1000, ..process };
+    for wrong in [later, other] {
+        for action in [promote(wrong, region), recover(wrong, region), demote(wrong, region)] {
+            let done = executor.carry_out(boot_time(), &[action]);
+            assert_eq!(done.len(), 1);
+            assert_eq!(done[0].outcome.obtained, Obtained::Gone);
+        }
+    }
+    assert_eq!(huge(&child), before);
+    assert_eq!(executor.counters().calls.count(), 0, "the kernel was not asked");
+    // One whose stack is not known is told by its start alone.
+    let unknown = ProcessId { start_stack: 0, ..process };
+    until_done(&mut executor, &[demote(unknown, region)]);
+    until_done(&mut executor, &[promote(unknown, region)]);
+    assert_eq!(executor.promoted(), 1);
+    drop(child);
+    let done = executor.carry_out(boot_time(), &[demote(unknown, region), demote(process, region)]);
+    assert!(done.iter().all(|done| done.outcome.obtained == Obtained::Gone), "{done:?}");
+    assert_eq!((done.len(), executor.promoted()), (2, 0));
+}
+
+#[test]
+fn each_region_of_a_lot_gets_its_own_answer() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    // The first two regions are on base pages, and MADV_NOHUGEPAGE forbids them to be huge.
+    let child = KnownChild::start(2, 2).unwrap();
+    let process = id(child.pid());
+    let (base, first, second) =
+        (child.base().start(), child.huge().start(), child.huge().end() - HUGE_2M as u64);
+    until_done(&mut executor, &[promote(process, first), promote(process, second)]);
+    until_done(&mut executor, &[demote(process, second)]);
+    // Far from every mapping.
+    let nowhere = 0x1000_0000_0000;
+    let small = Action::Promote {
+        process,
+        region: second,
+        size: PageSize::new(64 << 10).unwrap(),
+        reason: Reason::WouldBloat,
+    };
+    let actions = [
+        promote(process, base),
+        promote(process, second),
+        promote(process, nowhere),
+        recover(process, first),
+        promote(process, first + BASE_PAGE as u64),
+        small,
+        Action::PreZero { blocks: 1, reason: Reason::FaultLatency },
+        Action::ZeroScan { process, regions: vec![first], reason: Reason::Period },
+        recover(process, base),
+    ];
+    let mut answers = BTreeMap::new();
+    for _ in 0..1000 {
+        for done in executor.carry_out(boot_time(), &actions) {
+            let place = actions.iter().position(|action| *action == done.outcome.action).unwrap();
+            // Busy is a matter of time, except where nothing is.
+            if done.outcome.obtained != Obtained::Busy || place == 2 {
+                answers.entry(place).or_insert(done);
+            }
+        }
+        if answers.len() == 8 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let obtained: Vec<_> = answers.iter().map(|(place, done)| (*place, done.outcome.obtained)).collect();
+    assert_eq!(
+        obtained,
+        [
+            (0, Obtained::Impossible),
+            (1, Obtained::Done),
+            (2, Obtained::Busy),
+            (3, Obtained::Done),
+            (4, Obtained::Impossible),
+            (5, Obtained::Unsupported),
+            (6, Obtained::Unsupported),
+            (8, Obtained::Done),
+        ],
+        "{answers:?}"
+    );
+    assert!(answers.values().all(|done| done.why.is_none() == (done.outcome.obtained == Obtained::Done)));
+    assert_eq!(answers[&8].freed, Bytes::ZERO, "it was on base pages already");
+}
+
+#[test]
+fn budgets_leave_the_rest_for_later_and_say_so() {
+    let two = Bytes::mib(4);
+    let options = ExecutorOptions { moved_per_process: two, scanned: two, ..unhurried() };
+    let Some(mut executor) = executor(options) else { return };
+    let child = child(5, PAGES);
+    let process = id(child.pid());
+    let promotions: Vec<Action> = starts(&child).map(|start| promote(process, start)).collect();
+    let recoveries: Vec<Action> = starts(&child).map(|start| recover(process, start)).collect();
+    let now = boot_time();
+    // The first two, in the policy's order. Time passes in the meantime: a third may have come in.
+    let answered = |done: &[Done], actions: &[Action]| {
+        assert!((2..=5).contains(&done.len()), "{done:?}");
+        assert!(done.iter().zip(actions).all(|(done, action)| done.outcome.action == *action));
+        done.len() as u64
+    };
+    let promoted = answered(&executor.carry_out(now, &promotions), &promotions);
+    let recovered = answered(&executor.carry_out(now, &recoveries), &recoveries);
+    assert_eq!(executor.counters().left.budget, 10 - promoted - recovered);
+    // A budget of nothing is no action at all.
+    let options = ExecutorOptions { moved: Bytes::ZERO, ..unhurried() };
+    let mut none = Executor::with_abilities(&KernelRoot::live(), options, executor.abilities.clone());
+    assert!(none.carry_out(now, &promotions).is_empty());
+    assert_eq!(none.carry_out(now, &recoveries).len(), 5, "recovery has its own");
+    assert_eq!((none.counters().left.budget, none.counters().calls.count() > 0), (5, true));
+}
+
+#[test]
+fn no_call_is_made_when_time_is_up() {
+    let Some(mut executor) = executor(ExecutorOptions { time: Duration::ZERO, ..unhurried() }) else {
+        return;
+    };
+    let child = child(3, PAGES);
+    let process = id(child.pid());
+    let actions: Vec<Action> = starts(&child).map(|start| promote(process, start)).collect();
+    assert!(executor.carry_out(boot_time(), &actions).is_empty());
+    assert_eq!((executor.counters().calls.count(), executor.counters().left.time), (0, 3));
+}
+
+#[test]
+fn a_slow_call_pauses_its_process_and_no_other() {
+    // Every call is slow, by this measure.
+    let options = ExecutorOptions {
+        slow: Duration::ZERO,
+        pause: Duration::from_secs(600),
+        pause_most: Duration::from_secs(600),
+        ..unhurried()
+    };
+    let Some(mut executor) = executor(options) else { return };
+    let (child, other) = (child(3, PAGES), child(1, PAGES));
+    let (process, twin) = (id(child.pid()), id(other.pid()));
+    // A split of something huge takes a call, and so does the promotion of something that is not.
+    let is_huge = huge(&child) == 3;
+    let act = if is_huge { recover } else { promote };
+    let actions: Vec<Action> = starts(&child).map(|start| act(process, start)).collect();
+    let now = boot_time();
+    let done = executor.carry_out(now, &actions);
+    assert_eq!((done.len(), executor.counters().slow_calls), (1, 1), "{done:?}");
+    assert_eq!((executor.backed_off(), executor.backed_off()), (1, 0), "told once");
+    assert!(executor.carry_out(now, &actions).is_empty());
+    assert_eq!(executor.counters().left.pause, 2 + 3);
+    let act = if huge(&other) == 1 { recover } else { promote };
+    assert_eq!(executor.carry_out(now, &[act(twin, other.huge().start())]).len(), 1);
+    // It ends.
+    assert!(!executor.carry_out(now + Duration::from_secs(1300), &actions).is_empty());
+}
+
+#[test]
+fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
+    let abilities = Abilities {
+        collapse: false,
+        split: None,
+        frees_zeros: false,
+        small_collapse: None,
+        notes: Vec::new(),
+    };
+    let mut executor = Executor::with_abilities(&KernelRoot::live(), unhurried(), abilities);
+    let process = id(Pid(std::process::id().cast_signed()));
+    let region = 0x1000_0000_0000;
+    let actions = [promote(process, region), recover(process, region), demote(process, region)];
+    let done = executor.carry_out(boot_time(), &actions);
+    assert_eq!(done.len(), 3);
+    assert!(done.iter().all(|done| done.outcome.obtained == Obtained::Unsupported && done.why.is_some()));
+    assert_eq!(executor.counters().calls.count(), 0);
+}
+
+#[test]
+fn a_process_that_dies_meanwhile_is_no_error() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    for round in 0..10u64 {
+        let child = child(8, PAGES);
+        let process = id(child.pid());
+        let actions: Vec<Action> = starts(&child)
+            .flat_map(|start| [recover(process, start), promote(process, start)])
+            .cycle()
+            .take(160)
+            .collect();
+        let pid = child.pid();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(round));
+            spawn::send_signal(pid, spawn::signal::SIGKILL).unwrap();
+        });
+        for done in executor.carry_out(boot_time(), &actions) {
+            let obtained = done.outcome.obtained;
+            assert!(!matches!(obtained, Obtained::Denied | Obtained::Unsupported), "{done:?}");
+        }
+        killer.join().unwrap();
+        // A signal takes its time.
+        let is_gone = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            executor.carry_out(boot_time(), &actions[..1])[0].outcome.obtained == Obtained::Gone
+        });
+        assert!(is_gone);
+    }
+    assert_eq!(executor.promoted(), 0);
+}
+
+#[test]
+fn a_captured_tree_is_not_acted_on() {
+    let tree = tempfile::tempdir().unwrap();
+    let started = Executor::start(&KernelRoot::captured(tree.path()), ExecutorOptions::default());
+    assert!(matches!(started, Err(ExecuteError::Remote(RemoteError::NotLive))));
+}

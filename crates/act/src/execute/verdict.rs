@@ -1,0 +1,163 @@
+//! What became of one region: from what the page tables showed before and after, and what the kernel said between.
+
+use crate::engine::{Answer, Refusal};
+use megapage_decide::Obtained;
+use megapage_kernel::pagemap::Region;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
+
+/// What became of one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub obtained: Obtained,
+    pub promoted: Bytes,
+    pub freed: Bytes,
+    pub why: Option<&'static str>,
+}
+
+impl Verdict {
+    /// One of nothing obtained.
+    pub fn refused(obtained: Obtained, why: &'static str) -> Verdict {
+        Verdict { obtained, promoted: Bytes::ZERO, freed: Bytes::ZERO, why: Some(why) }
+    }
+}
+
+fn done(promoted: Bytes, freed: Bytes) -> Verdict {
+    Verdict { obtained: Obtained::Done, promoted, freed, why: None }
+}
+
+/// What became of a promotion. `mapped` says whether the process has any memory at the region; `None` where nobody
+/// looked.
+pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped: Option<bool>) -> Verdict {
+    if after.huge == Some(true) {
+        let was = before.huge == Some(true);
+        return done(if was { Bytes::ZERO } else { Bytes(HUGE_2M as u64) }, Bytes::ZERO);
+    }
+    match answer {
+        Answer::Accepted => Verdict::refused(Obtained::Busy, "it was split again at once"),
+        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was huge, and was split meanwhile"),
+        Answer::Refused(Refusal::NoMemory) if mapped == Some(false) => {
+            Verdict::refused(Obtained::Impossible, "it is not mapped any more")
+        }
+        Answer::Refused(Refusal::NoMemory) => {
+            Verdict::refused(Obtained::NoMemory, "ENOMEM: no free huge page, and none could be made")
+        }
+        Answer::Refused(Refusal::GroupFull) => {
+            Verdict::refused(Obtained::Busy, "EBUSY: no room in its control group")
+        }
+        Answer::Refused(Refusal::Invalid) => Verdict::refused(
+            Obtained::Impossible,
+            "EINVAL: no page table, huge pages are not for this mapping, or userfaultfd protects it",
+        ),
+        Answer::Refused(refusal) => refused(refusal),
+    }
+}
+
+/// What became of a demotion or recovery.
+pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict {
+    if after.huge != Some(true) {
+        // Base pages that were there, are not, and map the page of zeros instead: what the process itself freed in the
+        // meantime does not.
+        let zeros = before.present.saturating_sub(after.present).min(after.zero_page);
+        let was = before.huge == Some(true);
+        return done(Bytes::ZERO, Bytes(if was { u64::from(zeros) * BASE_PAGE as u64 } else { 0 }));
+    }
+    match answer {
+        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was on base pages, and is huge now"),
+        Answer::Accepted => Verdict::refused(
+            Obtained::Busy,
+            "it was passed over: a forked process shares it, or something holds it for now",
+        ),
+        Answer::Refused(Refusal::Invalid) => {
+            Verdict::refused(Obtained::Impossible, "EINVAL: locked memory, or a page of a hugetlb pool")
+        }
+        Answer::Refused(Refusal::NoMemory) => {
+            Verdict::refused(Obtained::Impossible, "it is not mapped any more")
+        }
+        Answer::Refused(refusal) => refused(refusal),
+    }
+}
+
+fn refused(refusal: Refusal) -> Verdict {
+    match refusal {
+        Refusal::Denied => Verdict::refused(
+            Obtained::Denied,
+            "EPERM: a security module, a seccomp filter or a user namespace forbids it",
+        ),
+        Refusal::Gone => gone(),
+        Refusal::Unsupported => {
+            Verdict::refused(Obtained::Unsupported, "the kernel does not know this advice")
+        }
+        Refusal::Busy => {
+            Verdict::refused(Obtained::Busy, "EAGAIN: pinned, locked or off the LRU lists for now")
+        }
+        Refusal::GroupFull => Verdict::refused(Obtained::Busy, "EBUSY: something holds it"),
+        Refusal::Invalid | Refusal::NoMemory => {
+            Verdict::refused(Obtained::Impossible, "the kernel refuses it")
+        }
+        Refusal::Other(_) => {
+            Verdict::refused(Obtained::Impossible, "the kernel refuses it with an unknown error")
+        }
+    }
+}
+
+/// The process has ended, or is another one now.
+pub(super) fn gone() -> Verdict {
+    Verdict::refused(Obtained::Gone, "the process has ended, or runs another program")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::VirtRange;
+
+    fn region(huge: bool, present: u16, zero_page: u16) -> Region {
+        Region {
+            range: VirtRange::new(0, HUGE_2M as u64).unwrap(),
+            present,
+            zero_page,
+            swapped: 0,
+            huge: Some(huge),
+        }
+    }
+
+    #[test]
+    fn the_page_tables_have_the_last_word_on_a_promotion() {
+        let (base, huge) = (region(false, 300, 0), region(true, 512, 0));
+        let refused = Answer::Refused(Refusal::Busy);
+        for answer in [Answer::Accepted, refused, Answer::NotTried] {
+            assert_eq!(promotion(answer, &base, &huge, None), done(Bytes::mib(2), Bytes::ZERO));
+            assert_eq!(promotion(answer, &huge, &huge, None), done(Bytes::ZERO, Bytes::ZERO));
+            assert_eq!(promotion(answer, &base, &base, None).obtained, Obtained::Busy, "{answer:?}");
+        }
+        let of = |refusal, mapped| promotion(Answer::Refused(refusal), &base, &base, mapped).obtained;
+        assert_eq!(of(Refusal::Invalid, None), Obtained::Impossible);
+        assert_eq!(of(Refusal::NoMemory, None), Obtained::NoMemory);
+        assert_eq!(of(Refusal::NoMemory, Some(true)), Obtained::NoMemory);
+        assert_eq!(of(Refusal::NoMemory, Some(false)), Obtained::Impossible);
+        assert_eq!(of(Refusal::GroupFull, None), Obtained::Busy);
+        assert_eq!(of(Refusal::Denied, None), Obtained::Denied);
+        assert_eq!(of(Refusal::Gone, None), Obtained::Gone);
+        assert_eq!(of(Refusal::Unsupported, None), Obtained::Unsupported);
+        assert_eq!(of(Refusal::Other(14), None), Obtained::Impossible);
+    }
+
+    #[test]
+    fn the_page_tables_have_the_last_word_on_a_split() {
+        let huge = region(true, 512, 0);
+        let freed = |after: &Region| split(Answer::Accepted, &huge, after).freed;
+        assert_eq!(freed(&region(false, 100, 412)), Bytes::kib(4 * 412));
+        // The process has freed 200 pages itself, or has written to pages that had been freed.
+        assert_eq!(freed(&region(false, 100, 212)), Bytes::kib(4 * 212));
+        assert_eq!(freed(&region(false, 500, 12)), Bytes::kib(4 * 12));
+        assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
+        // Nothing was huge before: what maps the page of zeros did so already.
+        let before = region(false, 100, 412);
+        assert_eq!(split(Answer::NotTried, &before, &before), done(Bytes::ZERO, Bytes::ZERO));
+        let of = |answer| split(answer, &huge, &huge).obtained;
+        assert_eq!(of(Answer::Accepted), Obtained::Busy);
+        assert_eq!(of(Answer::Refused(Refusal::Invalid)), Obtained::Impossible);
+        assert_eq!(of(Answer::Refused(Refusal::NoMemory)), Obtained::Impossible);
+        assert_eq!(of(Answer::Refused(Refusal::Denied)), Obtained::Denied);
+        assert_eq!(of(Answer::Refused(Refusal::Gone)), Obtained::Gone);
+    }
+}

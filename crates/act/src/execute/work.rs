@@ -1,0 +1,116 @@
+//! One lot of actions as work on one process after the other.
+
+use super::{NO_PRE_ZERO, NO_SMALL};
+use megapage_decide::{Action, Obtained};
+use megapage_snapshot::ProcessId;
+use megapage_units::{HUGE_2M, PageSize, VirtRange};
+
+/// What is done to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Promote,
+    Demote,
+    Recover,
+}
+
+/// An action that the kernel is asked for, or one that is answered without asking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sorted {
+    Work(Work, ProcessId, VirtRange),
+    Answer(Obtained, &'static str),
+    /// The observer's.
+    Ignored,
+}
+
+/// Says what an action is.
+pub(super) fn sort(action: &Action) -> Sorted {
+    let (work, process, start) = match action {
+        Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {
+            return Sorted::Answer(Obtained::Unsupported, NO_SMALL);
+        }
+        Action::Promote { process, region, .. } => (Work::Promote, process, *region),
+        Action::Demote { process, region, .. } => (Work::Demote, process, *region),
+        Action::Recover { process, region, .. } => (Work::Recover, process, *region),
+        Action::PreZero { .. } => return Sorted::Answer(Obtained::Unsupported, NO_PRE_ZERO),
+        Action::Sample { .. } | Action::ZeroScan { .. } => return Sorted::Ignored,
+    };
+    let end = start.checked_add(HUGE_2M as u64).filter(|_| start.is_multiple_of(HUGE_2M as u64));
+    match end.and_then(|end| VirtRange::new(start, end)) {
+        Some(region) => Sorted::Work(work, *process, region),
+        None => Sorted::Answer(Obtained::Impossible, "no region of 2 MiB starts there"),
+    }
+}
+
+/// The same work on one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub work: Work,
+    pub process: ProcessId,
+    /// The actions, by their places, and their regions, in the policy's order.
+    pub regions: Vec<(usize, VirtRange)>,
+}
+
+/// Actions of the policy's order among which those on one process are brought together: for each process that is
+/// opened, its page tables are looked at twice, so that groups should not be small; but nobody shall be served much
+/// before those whom the policy put first.
+pub(super) const WINDOW: usize = 128;
+
+/// The groups of one window, in the order of their first actions.
+pub(super) fn group(work: &[(usize, Work, ProcessId, VirtRange)]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for &(index, work, process, region) in work {
+        match groups.iter_mut().find(|group| group.work == work && group.process == process) {
+            Some(group) => group.regions.push((index, region)),
+            None => groups.push(Group { work, process, regions: vec![(index, region)] }),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_decide::Reason;
+    use megapage_units::Pid;
+
+    fn process(pid: i32) -> ProcessId {
+        ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 }
+    }
+
+    #[test]
+    fn what_no_kernel_can_do_is_answered_without_asking() {
+        let promote =
+            |region, size| Action::Promote { process: process(1), region, size, reason: Reason::Gain };
+        let huge = PageSize::HUGE_2M;
+        assert!(matches!(sort(&promote(0x40_0000, huge)), Sorted::Work(Work::Promote, _, _)));
+        for (region, size, obtained) in [
+            (0x40_0000, PageSize::new(64 << 10).unwrap(), Obtained::Unsupported),
+            (0x40_0000, PageSize::HUGE_1G, Obtained::Unsupported),
+            (0x40_1000, huge, Obtained::Impossible),
+            (u64::MAX - 0x1f_ffff, huge, Obtained::Impossible),
+        ] {
+            let sorted = sort(&promote(region, size));
+            assert!(matches!(sorted, Sorted::Answer(got, _) if got == obtained), "{region:x} {sorted:?}");
+        }
+        let scan = Action::ZeroScan { process: process(1), regions: vec![], reason: Reason::Period };
+        assert_eq!(sort(&scan), Sorted::Ignored);
+    }
+
+    #[test]
+    fn groups_keep_the_order_of_their_first_actions() {
+        let region = |at| VirtRange::new(at, at + 1).unwrap();
+        let work = [
+            (0, Work::Recover, process(2), region(5)),
+            (1, Work::Promote, process(1), region(9)),
+            (2, Work::Promote, process(2), region(3)),
+            (3, Work::Recover, process(2), region(1)),
+            (4, Work::Promote, process(1), region(4)),
+        ];
+        let groups = group(&work);
+        let shown: Vec<_> = groups
+            .iter()
+            .map(|group| (group.process.pid.0, group.regions.iter().map(|(index, _)| *index).collect()))
+            .collect();
+        assert_eq!(shown, [(2, vec![0, 3]), (1, vec![1, 4]), (2, vec![2])]);
+    }
+}
