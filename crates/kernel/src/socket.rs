@@ -3,7 +3,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Gid, Mode, chmod, chownat};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, chmod, chownat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -49,10 +49,7 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io
     let socket = unix_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let made = || -> io::Result<()> {
-        if let Some(group) = group {
-            chownat(CWD, path, None, Some(Gid::from_raw(group)), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
-        }
-        chmod(path, Mode::from_raw_mode(mode))?;
+        set_rights(path, mode, group)?;
         Ok(listen(&socket, backlog)?)
     };
     if let Err(error) = made() {
@@ -61,6 +58,14 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io
         return Err(error);
     }
     Ok(UnixListener::from(socket))
+}
+
+/// Gives the socket at `path` the rights `mode` and the group `group`, where there is one: who may connect from now on.
+pub fn set_rights(path: &Path, mode: u32, group: Option<u32>) -> io::Result<()> {
+    if let Some(group) = group {
+        chownat(CWD, path, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(chmod(path, Mode::from_raw_mode(mode))?)
 }
 
 /// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.

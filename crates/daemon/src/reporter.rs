@@ -1,0 +1,148 @@
+//! What the loop gives its passes to, so that others learn of them.
+
+use crate::Pass;
+use crate::log::PassLog;
+use crate::observability::MetricsConfig;
+use crate::serve::{Listeners, Server};
+use crate::shared::Shared;
+use crate::telemetry::Telemetry;
+use megapage_kernel::{KernelRoot, boot_time};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why nobody can be told.
+#[derive(Debug, Error)]
+pub enum ReporterError {
+    /// The socket cannot be opened.
+    #[error(
+        "metrics.socket: {path}: {source}; give a path in a directory that the daemon may write to, or \"\" for none"
+    )]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// There is something else where the socket is to be.
+    #[error("metrics.socket: {path} is there and no socket: remove it, or give another path")]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody answers there.
+    #[error("metrics.socket: {path}: another daemon answers there: stop that one, or give another path")]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The address cannot be listened on.
+    #[error("metrics.listen: {address}: {source}; give another port, or \"\" for none")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// There is no such group.
+    #[error("metrics.socket_group: no group '{name}'{}: give the name of one in /etc/group, or a number", source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default())]
+    Group {
+        /// The name.
+        name: String,
+        /// Why groups could not be looked up.
+        source: Option<io::Error>,
+    },
+    /// The textfile cannot be written.
+    #[error(
+        "metrics.textfile: {path}: {source}; give a file in a directory that the daemon may write to, or \"\" for none"
+    )]
+    Textfile {
+        /// The path.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// The thread that answers cannot be started.
+    #[error("the thread that answers clients cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+/// Keeps what passes tell, and answers who asks for it, in a thread of its own. Dropping it ends that, and takes the
+/// socket and the textfile away.
+#[derive(Debug)]
+pub struct Reporter {
+    shared: Arc<Shared>,
+    server: Option<Server>,
+    config: MetricsConfig,
+    log: PassLog,
+}
+
+impl Reporter {
+    /// Opens what `config` asks for. Call it after the signals that the loop wants have been blocked: the thread takes
+    /// over what is blocked. `root` is where kernel counters are read from.
+    pub fn start(root: &KernelRoot, config: &MetricsConfig) -> Result<Reporter, ReporterError> {
+        let telemetry = Telemetry::new(boot_time(), config.processes, config.decisions);
+        let shared = Arc::new(Shared::new(root.clone(), telemetry));
+        try_textfile(config)?;
+        let listeners = Listeners::open(config, None)?;
+        let mut reporter = Reporter { shared, server: None, config: config.clone(), log: PassLog::default() };
+        reporter.serve(listeners)?;
+        Ok(reporter)
+    }
+
+    /// Takes a pass to the sums and decisions, and logs it. Waits for nobody.
+    pub fn note(&mut self, pass: &Pass) {
+        self.shared.telemetry().note(pass, boot_time());
+        self.log.note(pass);
+        if let Some(server) = &mut self.server {
+            server.noted();
+        }
+    }
+
+    /// Goes over to another configuration; sums are kept. On failure everything stays as it was, but clients that were
+    /// being answered may have to ask again.
+    pub fn reload(&mut self, config: &MetricsConfig) -> Result<(), ReporterError> {
+        if *config == self.config {
+            return Ok(());
+        }
+        try_textfile(config)?;
+        let mut open = self.server.take().map(Server::stop).unwrap_or_default();
+        let opened = Listeners::open(config, Some((&self.config, &mut open)));
+        let result = match opened {
+            Ok(opened) => {
+                self.shared.telemetry().resize(config.processes, config.decisions);
+                self.config = config.clone();
+                open = opened;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.serve(open)?;
+        result
+    }
+
+    fn serve(&mut self, listeners: Listeners) -> Result<(), ReporterError> {
+        let textfile = self.config.textfile.clone();
+        if !listeners.is_empty() || !textfile.as_os_str().is_empty() {
+            let started = Server::start(&self.shared, listeners, textfile);
+            self.server = Some(started.map_err(ReporterError::Thread)?);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the textfile can be written: said at once, not every few seconds from then on.
+fn try_textfile(config: &MetricsConfig) -> Result<(), ReporterError> {
+    let path = &config.textfile;
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let name =
+        format!(".{}.{}.new", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
+    let beside = path.with_file_name(name);
+    std::fs::write(&beside, "")
+        .and_then(|()| std::fs::remove_file(&beside))
+        .map_err(|source| ReporterError::Textfile { path: path.clone(), source })
+}

@@ -1,0 +1,228 @@
+//! One client: a request in, an answer out, bounded in bytes and time.
+
+use super::answer::{Answer, Answers, Body};
+use megapage_kernel::socket::Interest;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of a request, at most; more are answered with 431.
+pub(super) const MOST_REQUEST: usize = 8192;
+/// Reads that a request may need: one that trickles in is not parsed again for ever.
+const MOST_PIECES: u32 = 64;
+/// Bytes that a client may send after its request; they are thrown away, so that it gets to read the answer.
+const MOST_AFTER: usize = 1 << 16;
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadlines {
+    /// To send its request.
+    pub read: Duration,
+    /// To take its answer.
+    pub write: Duration,
+    /// To hang up after that.
+    pub close: Duration,
+    /// To do nothing, when others want its place.
+    pub idle: Duration,
+}
+
+impl Deadlines {
+    pub(super) const USUAL: Deadlines = Deadlines {
+        read: Duration::from_secs(5),
+        write: Duration::from_secs(10),
+        close: Duration::from_secs(1),
+        idle: Duration::from_millis(500),
+    };
+}
+
+/// Where a client came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Unix,
+    Loopback,
+}
+
+#[derive(Debug)]
+pub(super) enum Stream {
+    Unix(UnixStream),
+    Loopback(TcpStream),
+}
+
+impl Stream {
+    fn shutdown(&self) {
+        // A client that has gone already is no failure.
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Loopback(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.read(bytes),
+            Stream::Loopback(stream) => stream.read(bytes),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Loopback(stream) => stream.write(bytes),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Reading { request: Vec<u8>, pieces: u32 },
+    Writing { head: Vec<u8>, body: Body, written: usize },
+    Closing { read: usize },
+}
+
+/// A client that is being answered.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: Stream,
+    state: State,
+    /// When the present state has to be over.
+    until: Instant,
+    /// When it did something last.
+    moved: Instant,
+    deadlines: Deadlines,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// To wait until it is ready.
+    Wait,
+    /// Nothing: it was answered.
+    Done,
+    /// Nothing: it was not.
+    Dropped,
+}
+
+impl Connection {
+    /// The stream must not block.
+    pub(super) fn new(stream: Stream, deadlines: Deadlines, now: Instant) -> Connection {
+        let state = State::Reading { request: Vec::new(), pieces: 0 };
+        Connection { stream, state, until: now + deadlines.read, moved: now, deadlines }
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        match self.stream {
+            Stream::Unix(_) => Origin::Unix,
+            Stream::Loopback(_) => Origin::Loopback,
+        }
+    }
+
+    pub(super) fn waits_for(&self) -> (BorrowedFd<'_>, Interest) {
+        let fd = match &self.stream {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Loopback(stream) => stream.as_fd(),
+        };
+        match self.state {
+            State::Writing { .. } => (fd, Interest::Write),
+            State::Reading { .. } | State::Closing { .. } => (fd, Interest::Read),
+        }
+    }
+
+    /// When its time is up.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// From when on its place may be given to somebody else.
+    pub(super) fn idle_from(&self) -> Instant {
+        self.moved + self.deadlines.idle
+    }
+
+    /// Its time is up: one that has not sent its request in time is told so.
+    pub(super) fn expire(&mut self, answers: &mut Answers, now: Instant) -> Next {
+        match &self.state {
+            State::Reading { request, .. } if !request.is_empty() => {
+                self.answer(answers, Answer::error(408, "the request did not come in time"), now);
+                self.step(answers, now)
+            }
+            State::Reading { .. } | State::Writing { .. } => Next::Dropped,
+            State::Closing { .. } => Next::Done,
+        }
+    }
+
+    /// Goes on as far as it goes without waiting.
+    pub(super) fn step(&mut self, answers: &mut Answers, now: Instant) -> Next {
+        loop {
+            let moved = match &mut self.state {
+                State::Reading { .. } => self.read(answers, now),
+                State::Writing { .. } => self.write(now),
+                State::Closing { .. } => self.close(),
+            };
+            match moved {
+                Ok(None) => self.moved = now,
+                Ok(Some(next)) => return next,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Next::Wait,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The client has gone.
+                Err(_) if matches!(self.state, State::Closing { .. }) => return Next::Done,
+                Err(_) => return Next::Dropped,
+            }
+        }
+    }
+
+    fn read(&mut self, answers: &mut Answers, now: Instant) -> io::Result<Option<Next>> {
+        let origin = self.origin();
+        let State::Reading { request, pieces } = &mut self.state else { return Ok(None) };
+        let mut bytes = [0; MOST_REQUEST];
+        let room = MOST_REQUEST - request.len();
+        let count = self.stream.read(&mut bytes[..room])?;
+        if count == 0 {
+            return Ok(Some(Next::Dropped));
+        }
+        request.extend_from_slice(&bytes[..count]);
+        *pieces += 1;
+        let full = request.len() >= MOST_REQUEST || *pieces >= MOST_PIECES;
+        let answer = match answers.answer(request, origin) {
+            Some(answer) => answer,
+            None if full => Answer::error(431, "the request is too large, or in too many pieces"),
+            None => return Ok(None),
+        };
+        self.answer(answers, answer, now);
+        Ok(None)
+    }
+
+    fn answer(&mut self, answers: &mut Answers, answer: Answer, now: Instant) {
+        answers.count(answer.code());
+        let (head, body) = answer.into_parts();
+        self.state = State::Writing { head, body, written: 0 };
+        self.until = now + self.deadlines.write;
+    }
+
+    fn write(&mut self, now: Instant) -> io::Result<Option<Next>> {
+        let State::Writing { head, body, written } = &mut self.state else { return Ok(None) };
+        let left = match written.checked_sub(head.len()) {
+            None => &head[*written..],
+            Some(of_body) => &body[of_body..],
+        };
+        if !left.is_empty() {
+            *written += self.stream.write(left)?;
+            return Ok(None);
+        }
+        if *written < head.len() + body.len() {
+            return Ok(None);
+        }
+        self.stream.shutdown();
+        self.state = State::Closing { read: 0 };
+        self.until = now + self.deadlines.close;
+        Ok(None)
+    }
+
+    /// Reads on until the client hangs up: to close on bytes that were not read would take the answer away from it.
+    fn close(&mut self) -> io::Result<Option<Next>> {
+        let State::Closing { read } = &mut self.state else { return Ok(None) };
+        let count = self.stream.read(&mut [0; 4096])?;
+        *read += count;
+        Ok((count == 0 || *read > MOST_AFTER).then_some(Next::Done))
+    }
+}

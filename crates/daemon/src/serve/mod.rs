@@ -1,0 +1,319 @@
+//! Answering clients over HTTP: one thread, which never waits for any of them.
+//!
+//! A client can neither stall the loop (it has no part in this thread) nor make this grow: connections, bytes of a
+//! request, pieces of it, and the time for each step are bounded, connections are accepted at a bounded rate, and the
+//! place of one that does nothing goes to the next. Each way in has its own places, so that nobody on the loopback
+//! address can keep out who may use the socket.
+
+mod answer;
+mod connection;
+mod listeners;
+mod textfile;
+
+pub(crate) use listeners::Listeners;
+
+use crate::shared::Shared;
+use answer::Answers;
+use connection::{Connection, Deadlines, Next, Origin, Stream};
+use megapage_kernel::socket::{Interest, wait_ready};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use textfile::Textfile;
+
+/// Connections by each way in, at once.
+const MOST_CONNECTIONS: usize = 8;
+/// Connections by each way in, a second.
+const MOST_A_SECOND: u32 = 50;
+/// How long nobody is accepted after accepting has failed, for want of descriptors, say.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The longest wait; nothing depends on it.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What the thread is told.
+const NOTED: u8 = b'n';
+const STOP: u8 = b's';
+
+/// The thread that answers.
+#[derive(Debug)]
+pub(crate) struct Server {
+    tell: UnixStream,
+    thread: Option<JoinHandle<Listeners>>,
+}
+
+impl Server {
+    /// Starts it. `textfile`, unless empty, is written now and then.
+    pub(crate) fn start(shared: &Arc<Shared>, listeners: Listeners, textfile: PathBuf) -> io::Result<Server> {
+        let (tell, told) = UnixStream::pair()?;
+        tell.set_nonblocking(true)?;
+        told.set_nonblocking(true)?;
+        let mut serving = Serving::new(shared, listeners, told, textfile, Deadlines::USUAL);
+        let thread = std::thread::Builder::new().name("megapage-serve".into()).spawn(move || {
+            while serving.round() {}
+            if let Some(textfile) = serving.textfile {
+                textfile.remove();
+            }
+            serving.listeners
+        })?;
+        Ok(Server { tell, thread: Some(thread) })
+    }
+
+    /// Tells it that there is something new.
+    pub(crate) fn noted(&mut self) {
+        // Where the thread has not yet read as many of these as fit, it will learn of this one with them.
+        let _ = self.tell.write(&[NOTED]);
+    }
+
+    /// Stops it; what it listened on goes on listening, unanswered, until it is dropped.
+    pub(crate) fn stop(mut self) -> Listeners {
+        self.join()
+    }
+
+    fn join(&mut self) -> Listeners {
+        let Some(thread) = self.thread.take() else { return Listeners::default() };
+        // Closing our end says it as well, where there is no room for a byte.
+        let _ = self.tell.write(&[STOP]);
+        let _ = self.tell.shutdown(std::net::Shutdown::Both);
+        thread.join().unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// How many may still be accepted.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    left: u32,
+    since: Instant,
+    /// Nobody before this.
+    not_before: Instant,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace { left: MOST_A_SECOND, since: now, not_before: now }
+    }
+
+    /// When the next may be accepted, at the earliest.
+    fn next(&mut self, now: Instant) -> Instant {
+        if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
+            (self.left, self.since) = (MOST_A_SECOND, now);
+        }
+        let refilled = self.since + Duration::from_secs(1);
+        if self.left == 0 { refilled.max(self.not_before) } else { self.not_before }
+    }
+}
+
+struct Serving {
+    shared: Arc<Shared>,
+    answers: Answers,
+    told: UnixStream,
+    listeners: Listeners,
+    /// Of the socket, and of the loopback address.
+    paces: [Pace; 2],
+    connections: Vec<Connection>,
+    deadlines: Deadlines,
+    textfile: Option<Textfile>,
+}
+
+impl Serving {
+    fn new(
+        shared: &Arc<Shared>,
+        listeners: Listeners,
+        told: UnixStream,
+        textfile: PathBuf,
+        deadlines: Deadlines,
+    ) -> Serving {
+        Serving {
+            shared: Arc::clone(shared),
+            answers: Answers::new(Arc::clone(shared)),
+            told,
+            listeners,
+            paces: [Pace::new(Instant::now()); 2],
+            connections: Vec::new(),
+            deadlines,
+            textfile: (!textfile.as_os_str().is_empty()).then(|| Textfile::new(textfile)),
+        }
+    }
+
+    /// Waits once, and does what there is to do; whether to go on.
+    fn round(&mut self) -> bool {
+        let now = Instant::now();
+        self.expire(now);
+        let mut until = now + LONGEST;
+        if let Some(textfile) = &self.textfile {
+            until = until.min(textfile.due(now));
+        }
+        for connection in &self.connections {
+            until = until.min(connection.until());
+        }
+        let mut ways = Vec::new();
+        for origin in [Origin::Unix, Origin::Loopback] {
+            match self.accepts(origin, now) {
+                Some(from) if from <= now => ways.push(origin),
+                Some(from) => until = until.min(from),
+                None => {}
+            }
+        }
+        let mut fds = vec![(self.told.as_fd(), Interest::Read)];
+        for way in &ways {
+            match (way, &self.listeners.unix, &self.listeners.loopback) {
+                (Origin::Unix, Some(socket), _) => fds.push((socket.listener.as_fd(), Interest::Read)),
+                (Origin::Loopback, _, Some((_, listener))) => fds.push((listener.as_fd(), Interest::Read)),
+                _ => {}
+            }
+        }
+        let first = fds.len();
+        fds.extend(self.connections.iter().map(Connection::waits_for));
+        let ready = match wait_ready(&fds, until.saturating_duration_since(now)) {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::warn!(%error, "waiting for clients failed");
+                std::thread::sleep(AFTER_FAILURE);
+                return true;
+            }
+        };
+        let now = Instant::now();
+        self.go_on(&ready[first..], now);
+        for (way, _) in ways.iter().zip(&ready[1..first]).filter(|(_, ready)| **ready) {
+            self.accept(*way, now);
+        }
+        if ready[0] && !self.listen_to_orders() {
+            return false;
+        }
+        if let Some(textfile) = &mut self.textfile {
+            textfile.write_if_due(&self.shared, now);
+        }
+        true
+    }
+
+    /// Ends what has taken too long.
+    fn expire(&mut self, now: Instant) {
+        let answers = &mut self.answers;
+        let dropped = &self.shared.dropped;
+        self.connections.retain_mut(|connection| {
+            connection.until() > now || keep(connection.expire(answers, now), dropped)
+        });
+    }
+
+    /// Lets the connections that are ready go on.
+    fn go_on(&mut self, ready: &[bool], now: Instant) {
+        let answers = &mut self.answers;
+        let dropped = &self.shared.dropped;
+        let mut ready = ready.iter();
+        self.connections.retain_mut(|connection| {
+            !ready.next().copied().unwrap_or(false) || keep(connection.step(answers, now), dropped)
+        });
+    }
+
+    /// From when on a connection can be accepted; `None` where nobody listens, or before another one changes.
+    fn accepts(&mut self, origin: Origin, now: Instant) -> Option<Instant> {
+        let listens = match origin {
+            Origin::Unix => self.listeners.unix.is_some(),
+            Origin::Loopback => self.listeners.loopback.is_some(),
+        };
+        let from = listens.then(|| self.paces[origin as usize].next(now))?;
+        let own = || self.connections.iter().filter(|connection| connection.origin() == origin);
+        if own().count() < MOST_CONNECTIONS {
+            return Some(from);
+        }
+        own().map(Connection::idle_from).min().map(|idle| idle.max(from))
+    }
+
+    fn accept(&mut self, origin: Origin, now: Instant) {
+        while self.accepts(origin, now).is_some_and(|from| from <= now) {
+            let accepted = match (origin, &self.listeners.unix, &self.listeners.loopback) {
+                (Origin::Unix, Some(socket), _) => {
+                    socket.listener.accept().and_then(|(stream, _)| unix(stream))
+                }
+                (Origin::Loopback, _, Some((_, listener))) => {
+                    listener.accept().and_then(|(stream, _)| loopback(stream))
+                }
+                _ => return,
+            };
+            let pace = &mut self.paces[origin as usize];
+            match accepted {
+                Ok(stream) => {
+                    pace.left = pace.left.saturating_sub(1);
+                    self.make_room(origin, now);
+                    let mut connection = Connection::new(stream, self.deadlines, now);
+                    // Most requests are there already.
+                    if keep(connection.step(&mut self.answers, now), &self.shared.dropped) {
+                        self.connections.push(connection);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // One that hung up before it was accepted is no failure of ours.
+                Err(error)
+                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
+                {
+                    pace.left = pace.left.saturating_sub(1);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a client cannot be accepted");
+                    pace.not_before = now + AFTER_FAILURE;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops the connection that has done nothing for longest, where all places are taken.
+    fn make_room(&mut self, origin: Origin, now: Instant) {
+        let own = self.connections.iter().enumerate().filter(|(_, one)| one.origin() == origin);
+        if own.clone().count() < MOST_CONNECTIONS {
+            return;
+        }
+        let idlest = own.min_by_key(|(_, connection)| connection.idle_from()).map(|(at, _)| at);
+        if let Some(at) = idlest.filter(|at| self.connections[*at].idle_from() <= now) {
+            self.connections.swap_remove(at);
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads what the loop tells; whether to go on.
+    fn listen_to_orders(&mut self) -> bool {
+        let mut orders = [0; 64];
+        match self.told.read(&mut orders) {
+            Ok(0) => false,
+            Ok(count) => {
+                if let Some(textfile) = &mut self.textfile {
+                    textfile.noted();
+                }
+                !orders[..count].contains(&STOP)
+            }
+            Err(error) => [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()),
+        }
+    }
+}
+
+/// Whether a connection is kept; one that is dropped unanswered is counted.
+fn keep(next: Next, dropped: &std::sync::atomic::AtomicU64) -> bool {
+    if next == Next::Dropped {
+        dropped.fetch_add(1, Ordering::Relaxed);
+    }
+    next == Next::Wait
+}
+
+fn unix(stream: UnixStream) -> io::Result<Stream> {
+    stream.set_nonblocking(true)?;
+    Ok(Stream::Unix(stream))
+}
+
+fn loopback(stream: TcpStream) -> io::Result<Stream> {
+    stream.set_nonblocking(true)?;
+    Ok(Stream::Loopback(stream))
+}
+
+#[cfg(test)]
+mod tests;

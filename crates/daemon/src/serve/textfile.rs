@@ -1,0 +1,87 @@
+//! The metrics as a file, for node_exporter's textfile collector.
+
+use crate::shared::Shared;
+use crate::telemetry::metrics::{classic, openmetrics};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Written this often at most: Prometheus rarely scrapes more often.
+const EVERY: Duration = Duration::from_secs(5);
+/// Failures are told this often.
+const TOLD_EVERY: Duration = Duration::from_secs(600);
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Textfile {
+    path: PathBuf,
+    /// Whether something has been noted since it was written.
+    stale: bool,
+    written: Option<Instant>,
+    told: Option<Instant>,
+}
+
+impl Textfile {
+    pub(super) fn new(path: PathBuf) -> Textfile {
+        Textfile { path, stale: true, written: None, told: None }
+    }
+
+    /// There is something new.
+    pub(super) fn noted(&mut self) {
+        self.stale = true;
+    }
+
+    /// When it is to be written next.
+    pub(super) fn due(&self, now: Instant) -> Instant {
+        match (self.stale, self.written) {
+            (false, _) => now + EVERY * 12,
+            (true, None) => now,
+            (true, Some(written)) => written + EVERY,
+        }
+    }
+
+    pub(super) fn write_if_due(&mut self, shared: &Arc<Shared>, now: Instant) {
+        if self.due(now) > now {
+            return;
+        }
+        (self.stale, self.written) = (false, Some(now));
+        if let Err(error) = write(&self.path, classic(&openmetrics(shared)).as_bytes())
+            && self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY)
+        {
+            self.told = Some(now);
+            tracing::warn!(path = %self.path.display(), %error, "the metrics cannot be written");
+        }
+    }
+
+    /// Figures that nobody brings up to date any longer are not to be collected.
+    pub(super) fn remove(self) {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %self.path.display(), %error, "the metrics cannot be removed");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whoever reads `path` sees the old text or the new one, whole.
+pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Not `.prom`: what is half written is not to be collected.
+    let beside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(&beside)
+        .and_then(|mut file| file.write_all(text))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}

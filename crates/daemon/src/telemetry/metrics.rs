@@ -1,0 +1,514 @@
+//! The metrics: what there is ([`METRICS`]), and the text of all of them at this moment.
+
+use super::{Last, PARTS, Telemetry};
+use crate::shared::Shared;
+use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::{KernelError, KernelRoot, process_cpu_time, thp};
+use megapage_observe::machine;
+use megapage_snapshot::Machine;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What kind of figure a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, until the daemon, or the kernel, starts anew.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Counts by size.
+    Histogram,
+}
+
+impl Kind {
+    /// As the text formats name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name; `EVENT` in it stands for what the kernel calls the event.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its labels, in their order.
+    pub labels: &'static [&'static str],
+    /// What it tells.
+    pub help: &'static str,
+}
+
+const fn metric(
+    name: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind, labels, help }
+}
+
+/// Every metric, in the order in which they are written.
+pub const METRICS: &[Metric] = &[
+    metric("megapage_build_info", Kind::Gauge, &["version"], "The version of megapage; always 1"),
+    metric(
+        "megapage_policy_info",
+        Kind::Gauge,
+        &["policy", "dry_run"],
+        "The policy of the last pass, and whether nothing is changed; always 1",
+    ),
+    metric("megapage_tracker_info", Kind::Gauge, &["tracker"], "How accesses are sampled; always 1"),
+    metric("megapage_passes_total", Kind::Counter, &[], "Passes of the loop: observe, decide, act"),
+    metric(
+        "megapage_last_pass_timestamp_seconds",
+        Kind::Gauge,
+        &[],
+        "When the last pass ended, since the epoch",
+    ),
+    metric("megapage_pass_seconds", Kind::Histogram, &["part"], "Time that each part of a pass took"),
+    metric(
+        "megapage_pass_cpu_seconds_total",
+        Kind::Counter,
+        &[],
+        "Processor time of the daemon in its passes",
+    ),
+    metric(
+        "megapage_actions_total",
+        Kind::Counter,
+        &["policy", "action", "result"],
+        "Actions that were tried, by what was obtained",
+    ),
+    metric(
+        "megapage_actions_left_total",
+        Kind::Counter,
+        &[],
+        "Actions that a policy asked for and a budget left for later",
+    ),
+    metric("megapage_action_seconds", Kind::Histogram, &["action"], "Time in system calls for one action"),
+    metric(
+        "megapage_latency_backoffs_total",
+        Kind::Counter,
+        &[],
+        "How often actions took so long that a pause or smaller batches followed",
+    ),
+    metric("megapage_promoted_bytes_total", Kind::Counter, &["policy"], "Memory made huge"),
+    metric("megapage_freed_bytes_total", Kind::Counter, &["policy"], "Memory given back to the machine"),
+    metric("megapage_watched_processes", Kind::Gauge, &[], "Processes that are watched"),
+    metric(
+        "megapage_passed_over_processes",
+        Kind::Gauge,
+        &[],
+        "Processes that were selected and are not watched for now",
+    ),
+    metric("megapage_huge_bytes", Kind::Gauge, &[], "Anonymous huge memory of the watched processes"),
+    metric("megapage_memory_short", Kind::Gauge, &[], "1 where the policy was told that memory runs short"),
+    metric(
+        "megapage_memory_pressure_ratio",
+        Kind::Gauge,
+        &["kind", "window"],
+        "Share of the time in which some task, or all that had work, waited for memory",
+    ),
+    metric("megapage_process_huge_bytes", Kind::Gauge, &["pid", "name"], "Huge memory of the process"),
+    metric(
+        "megapage_process_resident_bytes",
+        Kind::Gauge,
+        &["pid", "name"],
+        "Resident memory of the process, hugetlb pages included",
+    ),
+    metric(
+        "megapage_process_bloat_bytes",
+        Kind::Gauge,
+        &["pid", "name"],
+        "Zeros in huge pages of the process, as far as they were scanned",
+    ),
+    metric(
+        "megapage_process_translation_ratio",
+        Kind::Gauge,
+        &["pid", "name"],
+        "Share of its cycles that address translation takes, where that is known",
+    ),
+    metric("megapage_process_actions_total", Kind::Counter, &["pid", "name"], "Actions on the process"),
+    metric(
+        "megapage_process_promoted_bytes_total",
+        Kind::Counter,
+        &["pid", "name"],
+        "Memory of the process made huge",
+    ),
+    metric(
+        "megapage_process_freed_bytes_total",
+        Kind::Counter,
+        &["pid", "name"],
+        "Memory of the process given back to the machine",
+    ),
+    metric("megapage_daemon_cpu_seconds_total", Kind::Counter, &[], "Processor time of the daemon"),
+    metric("megapage_daemon_resident_bytes", Kind::Gauge, &[], "Resident memory of the daemon"),
+    metric("megapage_http_responses_total", Kind::Counter, &["code"], "Answers over the socket, by status"),
+    metric(
+        "megapage_http_dropped_total",
+        Kind::Counter,
+        &[],
+        "Connections that were closed unanswered: slow, idle, or too many",
+    ),
+    metric(
+        "megapage_kernel_read_errors_total",
+        Kind::Counter,
+        &[],
+        "Scrapes that lack what follows because a kernel file could not be read",
+    ),
+    metric(
+        "megapage_thp_EVENT_total",
+        Kind::Counter,
+        &[],
+        "Events of transparent huge pages since boot: each thp_EVENT of vmstat",
+    ),
+    metric(
+        "megapage_compact_EVENT_total",
+        Kind::Counter,
+        &[],
+        "Events of memory compaction since boot: each compact_EVENT of vmstat",
+    ),
+    metric(
+        "megapage_khugepaged_collapsed_pages_total",
+        Kind::Counter,
+        &[],
+        "Huge pages that khugepaged has made since boot",
+    ),
+    metric(
+        "megapage_khugepaged_full_scans_total",
+        Kind::Counter,
+        &[],
+        "How often khugepaged has been through all memory since boot",
+    ),
+    metric(
+        "megapage_node_fragmentation_ratio",
+        Kind::Gauge,
+        &["node"],
+        "Share of the node's free memory in blocks too small for a 2 MiB page",
+    ),
+    metric(
+        "megapage_node_huge_pages_available",
+        Kind::Gauge,
+        &["node"],
+        "Pages of 2 MiB (order 9) that can be had without compaction",
+    ),
+    metric(
+        "megapage_hugetlb_pages",
+        Kind::Gauge,
+        &["pagesize", "node", "state"],
+        "Pages of the hugetlb pools: total; of these free, and surplus",
+    ),
+    metric(
+        "megapage_hugetlb_reserved_pages",
+        Kind::Gauge,
+        &["pagesize"],
+        "Free pages of the hugetlb pools that are promised to mappings",
+    ),
+];
+
+/// The content type of the text that [`openmetrics`] gives.
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The content type of the text that [`classic`] gives.
+pub const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics in the OpenMetrics text format.
+pub(crate) fn openmetrics(shared: &Arc<Shared>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Everything(Arc::clone(shared))));
+    let mut text = String::new();
+    // Writing to a string does not fail, and every name that is written is in the table: a test goes through them.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+/// The same metrics in Prometheus's older text format, which node_exporter's textfile collector and simple clients
+/// read: there a counter's type belongs to its full name, and `# EOF` is but a comment.
+pub(crate) fn classic(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    let mut lines = openmetrics.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line == "# EOF" {
+            continue;
+        }
+        let named = |line: &str, what: &str| {
+            let (name, rest) = line.strip_prefix(what)?.split_once(' ')?;
+            Some((name.to_string(), rest.to_string()))
+        };
+        // `# HELP` comes just before its `# TYPE`.
+        let typed = lines.peek().and_then(|next| named(next, "# TYPE "));
+        match (named(line, "# HELP "), named(line, "# TYPE ")) {
+            (Some((name, help)), _) if typed.is_some_and(|(_, kind)| kind == "counter") => {
+                text += &format!("# HELP {name}_total {help}\n");
+            }
+            (_, Some((name, kind))) if kind == "counter" => {
+                text += &format!("# TYPE {name}_total counter\n");
+            }
+            _ => {
+                text += line;
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+/// What the registry asks for everything.
+#[derive(Debug)]
+struct Everything(Arc<Shared>);
+
+impl Collector for Everything {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let shared = &self.0;
+        {
+            let telemetry = shared.telemetry();
+            own(&mut encoder, &telemetry)?;
+        }
+        daemon(&mut encoder, shared)?;
+        // Read by itself: a scrape does not keep the loop waiting.
+        if let Err(error) = kernel(&mut encoder, &shared.root)? {
+            shared.read_errors.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, "kernel metrics are left out of a scrape");
+        }
+        Ok(())
+    }
+}
+
+/// A figure.
+enum Value<'a> {
+    Count(u64),
+    Seconds(f64),
+    Level(f64),
+    Spread(&'a super::histogram::Histogram),
+}
+
+/// Labels, in the order of the metric's table entry.
+type Labels = Vec<String>;
+
+/// Writes a metric, unless there is nothing to tell.
+fn write<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    rows: impl IntoIterator<Item = (Labels, Value<'a>)>,
+) -> fmt::Result {
+    let metric = METRICS.iter().find(|metric| matches(metric.name, name)).ok_or(fmt::Error)?;
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let kind = match metric.kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+        Kind::Histogram => MetricType::Histogram,
+    };
+    let short = name.strip_suffix("_total").unwrap_or(name);
+    let mut family = encoder.encode_descriptor(short, metric.help, None, kind)?;
+    for (labels, value) in rows {
+        let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(labels).collect();
+        match labels.is_empty() {
+            true => put(&mut family, &value)?,
+            false => put(&mut family.encode_family(&labels)?, &value)?,
+        }
+    }
+    Ok(())
+}
+
+fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
+    match value {
+        Value::Count(count) => to.encode_counter::<NoLabelSet, u64, u64>(count, None),
+        Value::Seconds(seconds) => to.encode_counter::<NoLabelSet, f64, f64>(seconds, None),
+        Value::Level(level) => to.encode_gauge(level),
+        Value::Spread(spread) => {
+            to.encode_histogram::<NoLabelSet>(spread.sum(), spread.count(), &spread.buckets(), None)
+        }
+    }
+}
+
+/// Whether `name` is what the table calls `pattern`.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once("EVENT") {
+        Some((before, after)) => name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after))
+            .is_some_and(|event| !event.is_empty()),
+        None => pattern == name,
+    }
+}
+
+fn one(value: Value<'_>) -> [(Labels, Value<'_>); 1] {
+    [(Vec::new(), value)]
+}
+
+fn info(labels: &[&str]) -> [(Labels, Value<'static>); 1] {
+    [(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
+}
+
+/// What the passes tell.
+fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
+    write(to, "megapage_build_info", info(&[env!("CARGO_PKG_VERSION")]))?;
+    let last = from.last.as_ref();
+    if let Some(last) = last {
+        write(to, "megapage_policy_info", info(&[last.policy, &last.dry_run.to_string()]))?;
+        if let Some(tracker) = last.tracker {
+            write(to, "megapage_tracker_info", info(&[tracker.name()]))?;
+        }
+    }
+    write(to, "megapage_passes_total", one(Value::Count(from.passes)))?;
+    let level = |of: fn(&Last) -> f64| last.map(|last| (Vec::new(), Value::Level(of(last))));
+    write(to, "megapage_last_pass_timestamp_seconds", level(|last| last.wall.as_secs_f64()))?;
+    let parts = PARTS.iter().zip(&from.pass_seconds);
+    write(to, "megapage_pass_seconds", parts.map(|(part, spread)| (label(part), Value::Spread(spread))))?;
+    write(to, "megapage_pass_cpu_seconds_total", one(Value::Seconds(from.pass_cpu.as_secs_f64())))?;
+    let actions = from.actions.iter().map(|((policy, action, result), count)| {
+        (vec![policy.to_string(), action.to_string(), result.to_string()], Value::Count(*count))
+    });
+    write(to, "megapage_actions_total", actions)?;
+    write(to, "megapage_actions_left_total", one(Value::Count(from.left)))?;
+    let spreads = from.action_seconds.iter().map(|(action, spread)| (label(action), Value::Spread(spread)));
+    write(to, "megapage_action_seconds", spreads)?;
+    write(to, "megapage_latency_backoffs_total", one(Value::Count(from.backed_off)))?;
+    let moved = from.moved.iter();
+    let promoted = moved.clone().map(|(policy, sum)| (label(policy), Value::Count(sum.promoted_bytes)));
+    write(to, "megapage_promoted_bytes_total", promoted)?;
+    let freed = moved.map(|(policy, sum)| (label(policy), Value::Count(sum.freed_bytes)));
+    write(to, "megapage_freed_bytes_total", freed)?;
+    write(to, "megapage_watched_processes", level(|last| last.watched as f64))?;
+    write(to, "megapage_passed_over_processes", level(|last| last.passed_over as f64))?;
+    write(to, "megapage_huge_bytes", level(|last| last.huge as f64))?;
+    write(to, "megapage_memory_short", level(|last| f64::from(u8::from(last.short))))?;
+    let pressure = last.and_then(|last| last.pressure).map(|pressure| {
+        [
+            ("some", "10s", pressure.some_10s),
+            ("some", "60s", pressure.some_60s),
+            ("full", "10s", pressure.full_10s),
+        ]
+    });
+    let pressure = pressure.into_iter().flatten().map(|(kind, window, percent)| {
+        (vec![kind.to_string(), window.to_string()], Value::Level(percent / 100.0))
+    });
+    write(to, "megapage_memory_pressure_ratio", pressure)?;
+    processes(to, from)
+}
+
+fn label(value: &str) -> Labels {
+    vec![value.to_string()]
+}
+
+fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
+    let heaviest = from.heaviest();
+    let mut each = |name: &str, value: &dyn Fn(&super::Known) -> Option<Value<'static>>| {
+        let rows = heaviest
+            .iter()
+            .filter_map(|(id, known)| Some((vec![id.pid.0.to_string(), known.name.clone()], value(known)?)));
+        write(to, name, rows)
+    };
+    let level = |bytes: u64| Some(Value::Level(bytes as f64));
+    each("megapage_process_huge_bytes", &|known| level(known.huge))?;
+    each("megapage_process_resident_bytes", &|known| level(known.resident))?;
+    each("megapage_process_bloat_bytes", &|known| level(known.bloat))?;
+    each("megapage_process_translation_ratio", &|known| known.translation.map(Value::Level))?;
+    each("megapage_process_actions_total", &|known| Some(Value::Count(known.done.actions)))?;
+    each("megapage_process_promoted_bytes_total", &|known| Some(Value::Count(known.done.promoted_bytes)))?;
+    each("megapage_process_freed_bytes_total", &|known| Some(Value::Count(known.done.freed_bytes)))
+}
+
+/// What the daemon itself takes.
+fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
+    write(to, "megapage_daemon_cpu_seconds_total", one(Value::Seconds(process_cpu_time().as_secs_f64())))?;
+    let resident = shared.resident().map(|bytes| (Vec::new(), Value::Level(bytes as f64)));
+    write(to, "megapage_daemon_resident_bytes", resident)?;
+    let responses = shared.responses().into_iter();
+    let responses = responses.map(|(code, count)| (label(&code.to_string()), Value::Count(count)));
+    write(to, "megapage_http_responses_total", responses)?;
+    let count = |of: &std::sync::atomic::AtomicU64| one(Value::Count(of.load(Ordering::Relaxed)));
+    write(to, "megapage_http_dropped_total", count(&shared.dropped))?;
+    write(to, "megapage_kernel_read_errors_total", count(&shared.read_errors))
+}
+
+/// What the kernel counts and nobody else exports. The inner result is of reading.
+fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<(), KernelError>, fmt::Error> {
+    let read = || -> Result<(Machine, Option<u64>, Vec<PoolPages>), KernelError> {
+        let full_scans = thp::collapse_limits(root)?.map(|limits| limits.full_scans);
+        Ok((machine(root)?, full_scans, pools(root)?))
+    };
+    let (machine, full_scans, pools) = match read() {
+        Ok(read) => read,
+        Err(error) => return Ok(Err(error)),
+    };
+    for (event, count) in &machine.counters {
+        if event.starts_with("thp_") || event.starts_with("compact_") {
+            write(to, &format!("megapage_{event}_total"), one(Value::Count(*count)))?;
+        }
+    }
+    let collapsed = machine.thp.as_ref().and_then(|thp| thp.khugepaged).map(|own| own.pages_collapsed);
+    let count = |count: Option<u64>| count.map(|count| (Vec::new(), Value::Count(count)));
+    write(to, "megapage_khugepaged_collapsed_pages_total", count(collapsed))?;
+    write(to, "megapage_khugepaged_full_scans_total", count(full_scans))?;
+    let nodes = machine.nodes.iter();
+    let fragmentation = nodes
+        .clone()
+        .filter_map(|node| Some((label(&node.node.to_string()), Value::Level(node.fragmentation?))));
+    write(to, "megapage_node_fragmentation_ratio", fragmentation)?;
+    let available =
+        nodes.map(|node| (label(&node.node.to_string()), Value::Level(node.huge_available as f64)));
+    write(to, "megapage_node_huge_pages_available", available)?;
+    let pages = pools.iter().map(|pool| {
+        (
+            vec![pool.size.clone(), pool.node.to_string(), pool.state.to_string()],
+            Value::Level(pool.pages as f64),
+        )
+    });
+    write(to, "megapage_hugetlb_pages", pages)?;
+    let reserved = machine.pools.iter();
+    let reserved =
+        reserved.map(|pool| (label(&pool.page_size.to_string()), Value::Level(pool.reserved as f64)));
+    write(to, "megapage_hugetlb_reserved_pages", reserved)?;
+    Ok(Ok(()))
+}
+
+/// Pages of a pool on a node that are in one state.
+struct PoolPages {
+    size: String,
+    node: u32,
+    state: &'static str,
+    pages: u64,
+}
+
+fn pools(root: &KernelRoot) -> Result<Vec<PoolPages>, KernelError> {
+    let mut scopes: Vec<(u32, PoolScope)> =
+        hugetlb::nodes(root)?.into_iter().map(|node| (node, PoolScope::Node(node))).collect();
+    if scopes.is_empty() {
+        // Without NUMA the machine is its only node.
+        scopes.push((0, PoolScope::Machine));
+    }
+    let mut pools = Vec::new();
+    for size in hugetlb::page_sizes(root)? {
+        for (node, scope) in &scopes {
+            let figures = match hugetlb::figures(root, size, *scope) {
+                // A node without memory has no pools; one can be taken away meanwhile.
+                Err(error) if error.is_gone() => continue,
+                figures => figures?,
+            };
+            let states = [("total", figures.total), ("free", figures.free), ("surplus", figures.surplus)];
+            pools.extend(states.map(|(state, pages)| PoolPages {
+                size: size.to_string(),
+                node: *node,
+                state,
+                pages,
+            }));
+        }
+    }
+    Ok(pools)
+}
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,293 @@
+//! What is known of the passes so far: sums, the last decisions, and the processes that they were about.
+//!
+//! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
+//! the configuration.
+
+mod histogram;
+pub mod metrics;
+mod status;
+
+use crate::Pass;
+use histogram::Histogram;
+use megapage_act::execute::Done;
+use megapage_decide::{Action, Obtained, Reason};
+use megapage_snapshot::daemon::Totals;
+use megapage_snapshot::{Pressure, ProcessId, TrackerKind};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Processes that are remembered with what was done to them, at most.
+const MOST_PROCESSES: usize = 4096;
+
+/// Upper bounds, in seconds, of how long one action took. The latency guard's 15 ms are one of them.
+const ACTION_SECONDS: [f64; 12] =
+    [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 15e-3, 50e-3, 250e-3, 1.0];
+
+/// Upper bounds, in seconds, of how long a part of a pass took.
+const PASS_SECONDS: [f64; 10] = [1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
+
+/// The parts of a pass.
+const PARTS: [&str; 3] = ["observe", "decide", "act"];
+
+/// Everything that has been noted.
+#[derive(Debug)]
+pub struct Telemetry {
+    /// Processes that are shown one by one.
+    shown: usize,
+    /// Decisions that are kept.
+    kept: usize,
+    started: Duration,
+    passes: u64,
+    last: Option<Last>,
+    actions: BTreeMap<(&'static str, &'static str, &'static str), u64>,
+    moved: BTreeMap<&'static str, Totals>,
+    action_seconds: BTreeMap<&'static str, Histogram>,
+    pass_seconds: [Histogram; PARTS.len()],
+    pass_cpu: Duration,
+    left: u64,
+    backed_off: u64,
+    processes: HashMap<ProcessId, Known>,
+    decided: u64,
+    decisions: VecDeque<Decided>,
+}
+
+/// The last pass, without its snapshot: that may be large.
+#[derive(Debug)]
+struct Last {
+    number: u64,
+    at: Duration,
+    ended: Duration,
+    /// Since the epoch.
+    wall: Duration,
+    policy: &'static str,
+    dry_run: bool,
+    times: crate::Times,
+    watched: usize,
+    passed_over: usize,
+    huge: u64,
+    short: bool,
+    left: u64,
+    backed_off: u64,
+    sum: Totals,
+    pressure: Option<Pressure>,
+    tracker: Option<TrackerKind>,
+}
+
+/// A process as the last pass saw it, and what was done to it.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    huge: u64,
+    resident: u64,
+    bloat: u64,
+    translation: Option<f64>,
+    done: Totals,
+}
+
+impl Known {
+    /// Most huge memory or most acted on come first.
+    fn weight(&self) -> u64 {
+        self.huge.saturating_add(self.done.promoted_bytes).saturating_add(self.done.freed_bytes)
+    }
+}
+
+/// A decision, as short as it can be kept.
+#[derive(Debug)]
+struct Decided {
+    number: u64,
+    at: Duration,
+    process: Option<ProcessId>,
+    name: String,
+    action: &'static str,
+    region: Option<u64>,
+    reason: Reason,
+    obtained: Obtained,
+    promoted: u64,
+    freed: u64,
+    took: Duration,
+    why: Option<String>,
+    dry_run: bool,
+}
+
+impl Telemetry {
+    /// Nothing noted yet, at the time `now` since boot. `shown` processes are told one by one, `kept` decisions.
+    pub fn new(now: Duration, shown: usize, kept: usize) -> Telemetry {
+        Telemetry {
+            shown,
+            kept,
+            started: now,
+            passes: 0,
+            last: None,
+            actions: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            action_seconds: BTreeMap::new(),
+            pass_seconds: std::array::from_fn(|_| Histogram::new(&PASS_SECONDS)),
+            pass_cpu: Duration::ZERO,
+            left: 0,
+            backed_off: 0,
+            processes: HashMap::new(),
+            decided: 0,
+            decisions: VecDeque::new(),
+        }
+    }
+
+    /// Changes how many processes and decisions are told.
+    pub fn resize(&mut self, shown: usize, kept: usize) {
+        (self.shown, self.kept) = (shown, kept);
+        while self.decisions.len() > kept {
+            self.decisions.pop_front();
+        }
+    }
+
+    /// Passes so far.
+    pub(crate) fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// Adds a pass that ended at the time `now` since boot.
+    pub fn note(&mut self, pass: &Pass, now: Duration) {
+        self.passes += 1;
+        self.left += pass.left;
+        self.backed_off += pass.backed_off;
+        self.pass_cpu += pass.times.cpu;
+        let times = [pass.times.observe, pass.times.decide, pass.times.act];
+        for (part, time) in self.pass_seconds.iter_mut().zip(times) {
+            part.observe(time.as_secs_f64());
+        }
+        self.see(pass);
+        let mut sum = Totals::default();
+        for done in &pass.done {
+            let one = totals(done);
+            sum.add(&one);
+            let kind = kind(&done.outcome.action);
+            *self.actions.entry((pass.policy, kind, result(done.outcome.obtained))).or_default() += 1;
+            self.action_seconds
+                .entry(kind)
+                .or_insert_with(|| Histogram::new(&ACTION_SECONDS))
+                .observe(done.took.as_secs_f64());
+            if let Some(known) = done.outcome.action.process().and_then(|id| self.processes.get_mut(&id)) {
+                known.done.add(&one);
+            }
+            self.keep(pass, done);
+        }
+        self.moved.entry(pass.policy).or_default().add(&sum);
+        self.last = Some(Last {
+            number: pass.number,
+            at: pass.at,
+            ended: now,
+            wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            policy: pass.policy,
+            dry_run: pass.dry_run,
+            times: pass.times,
+            watched: pass.watched,
+            passed_over: pass.passed_over,
+            huge: pass.huge.0,
+            short: pass.short,
+            left: pass.left,
+            backed_off: pass.backed_off,
+            sum,
+            pressure: pass.snapshot.machine.pressure,
+            tracker: pass.snapshot.sampling.as_ref().map(|sampling| sampling.tracker),
+        });
+    }
+
+    /// Takes over how the processes are now; those that are not among them any longer are forgotten.
+    fn see(&mut self, pass: &Pass) {
+        let mut before = std::mem::take(&mut self.processes);
+        for process in pass.snapshot.processes.iter().take(MOST_PROCESSES) {
+            let done = before.remove(&process.id).map_or_else(Totals::default, |known| known.done);
+            let known = Known {
+                name: clean(&process.name),
+                huge: process.backing.huge().0,
+                resident: process.backing.total().0,
+                bloat: process.bloat().0,
+                translation: process.translation.map(|cost| cost.share),
+                done,
+            };
+            self.processes.insert(process.id, known);
+        }
+    }
+
+    fn keep(&mut self, pass: &Pass, done: &Done) {
+        self.decided += 1;
+        let action = &done.outcome.action;
+        let process = action.process();
+        if self.decisions.len() >= self.kept {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(Decided {
+            number: self.decided,
+            at: pass.at,
+            process,
+            name: process
+                .and_then(|id| self.processes.get(&id))
+                .map(|known| known.name.clone())
+                .unwrap_or_default(),
+            action: kind(action),
+            region: action.region(),
+            reason: action.reason(),
+            obtained: done.outcome.obtained,
+            promoted: done.promoted.0,
+            freed: done.freed.0,
+            took: done.took,
+            why: done.why.as_deref().map(clean),
+            dry_run: pass.dry_run,
+        });
+    }
+
+    /// The processes that are told one by one, heaviest first.
+    fn heaviest(&self) -> Vec<(&ProcessId, &Known)> {
+        let mut all: Vec<_> = self.processes.iter().collect();
+        all.sort_by_key(|(id, known)| (std::cmp::Reverse(known.weight()), **id));
+        all.truncate(self.shown);
+        all
+    }
+}
+
+/// What one action adds to the sums.
+pub(crate) fn totals(done: &Done) -> Totals {
+    Totals {
+        actions: 1,
+        obtained: u64::from(done.outcome.obtained == Obtained::Done),
+        promoted_bytes: done.promoted.0,
+        freed_bytes: done.freed.0,
+    }
+}
+
+/// The kind of an action, as its JSON names it.
+pub(crate) fn kind(action: &Action) -> &'static str {
+    match action {
+        Action::Promote { .. } => "promote",
+        Action::Demote { .. } => "demote",
+        Action::Recover { .. } => "recover",
+        Action::Sample { .. } => "sample",
+        Action::ZeroScan { .. } => "zero-scan",
+        Action::PreZero { .. } => "pre-zero",
+    }
+}
+
+/// What was obtained, as its JSON names it.
+pub(crate) fn result(obtained: Obtained) -> &'static str {
+    match obtained {
+        Obtained::Done => "done",
+        Obtained::Busy => "busy",
+        Obtained::Impossible => "impossible",
+        Obtained::NoMemory => "no-memory",
+        Obtained::Denied => "denied",
+        Obtained::Gone => "gone",
+        Obtained::Unsupported => "unsupported",
+    }
+}
+
+/// A text that came from elsewhere, at most 200 characters of it, without those that steer a terminal or turn the
+/// direction of what follows.
+pub(crate) fn clean(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().take(200).map(|c| if steers(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

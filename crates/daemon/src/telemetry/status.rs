@@ -1,0 +1,114 @@
+//! What is told over the socket as JSON.
+
+use super::{Decided, Last, Telemetry, result};
+use megapage_snapshot::daemon::{
+    DECISIONS_SCHEMA, DaemonStatus, Decision, Decisions, PassStatus, ProcessStatus, STATUS_SCHEMA, Totals,
+};
+use std::time::Duration;
+
+impl Telemetry {
+    /// The state at the time `now` since boot; `cpu` and `resident` are the daemon's own.
+    pub(crate) fn status(&self, now: Duration, cpu: Duration, resident: Option<u64>) -> DaemonStatus {
+        let mut totals = Totals::default();
+        self.moved.values().for_each(|sum| totals.add(sum));
+        DaemonStatus {
+            schema: STATUS_SCHEMA.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            running_seconds: now.saturating_sub(self.started).as_secs_f64(),
+            policy: self.last.as_ref().map(|last| last.policy.to_string()).unwrap_or_default(),
+            dry_run: self.last.as_ref().is_some_and(|last| last.dry_run),
+            passes: self.passes,
+            last_pass: self.last.as_ref().map(|last| last.status(now)),
+            totals,
+            cpu_seconds: cpu.as_secs_f64(),
+            resident_bytes: resident,
+            processes: self
+                .heaviest()
+                .into_iter()
+                .map(|(id, known)| ProcessStatus {
+                    pid: id.pid.0,
+                    start_ticks: id.start_ticks,
+                    name: known.name.clone(),
+                    huge_bytes: known.huge,
+                    resident_bytes: known.resident,
+                    bloat_bytes: known.bloat,
+                    translation_share: known.translation,
+                    done: known.done,
+                })
+                .collect(),
+        }
+    }
+
+    /// The decisions after the one numbered `since`, at most the `last` of them.
+    pub(crate) fn decisions(&self, since: u64, last: usize, now: Duration) -> Decisions {
+        let after = self.decided.saturating_sub(since);
+        let kept = after.min(self.decisions.len() as u64);
+        let shown = (kept as usize).min(last);
+        Decisions {
+            schema: DECISIONS_SCHEMA.into(),
+            newest: self.decided,
+            lost: after - kept,
+            decisions: self
+                .decisions
+                .iter()
+                .skip(self.decisions.len() - shown)
+                .map(|decided| decided.told(now))
+                .collect(),
+        }
+    }
+}
+
+impl Last {
+    fn status(&self, now: Duration) -> PassStatus {
+        PassStatus {
+            number: self.number,
+            at_seconds: self.at.as_secs_f64(),
+            ago_seconds: now.saturating_sub(self.ended).as_secs_f64(),
+            observe_seconds: self.times.observe.as_secs_f64(),
+            decide_seconds: self.times.decide.as_secs_f64(),
+            act_seconds: self.times.act.as_secs_f64(),
+            cpu_seconds: self.times.cpu.as_secs_f64(),
+            watched: self.watched as u64,
+            passed_over: self.passed_over as u64,
+            huge_bytes: self.huge,
+            short: self.short,
+            actions: self.sum.actions,
+            obtained: self.sum.obtained,
+            left: self.left,
+            backed_off: self.backed_off,
+            promoted_bytes: self.sum.promoted_bytes,
+            freed_bytes: self.sum.freed_bytes,
+        }
+    }
+}
+
+impl Decided {
+    fn told(&self, now: Duration) -> Decision {
+        Decision {
+            number: self.number,
+            at_seconds: self.at.as_secs_f64(),
+            ago_seconds: now.saturating_sub(self.at).as_secs_f64(),
+            pid: self.process.map(|id| id.pid.0),
+            process: self.name.clone(),
+            action: self.action.into(),
+            region: self.region.map(|start| format!("{start:x}")),
+            reason: reason(self.reason),
+            obtained: result(self.obtained).into(),
+            promoted_bytes: self.promoted,
+            freed_bytes: self.freed,
+            took_seconds: self.took.as_secs_f64(),
+            why: self.why.clone(),
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+/// A reason, as its JSON names it.
+fn reason(reason: megapage_decide::Reason) -> String {
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(name)) => name,
+        // A reason is a bare name; were it ever more, its form for programmers would still tell it.
+        _ => format!("{reason:?}"),
+    }
+}
