@@ -110,6 +110,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
     };
     let mut document = Document { basis: advisor.basis(), processes: Vec::new(), missed: Vec::new() };
+    let count = pids.len();
     for pid in pids {
         if watch.interrupted() {
             break;
@@ -123,6 +124,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
+    let cut_short = watch.interrupted();
     if !document.processes.is_empty() {
         print(&match args.json {
             true => megapage_report::json(SCHEMA, &document) + "\n",
@@ -139,6 +141,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if document.processes.is_empty() {
         let missed = document.missed.join("; ");
         bail!("{}", if missed.is_empty() { "interrupted before anything was observed" } else { &missed });
+    }
+    if cut_short {
+        let seen = document.processes.last().map_or(0.0, |advice| advice.observed.as_secs_f64());
+        let left = count - document.processes.len() - document.missed.len();
+        let others = if left > 0 { format!(", and {left} were not looked at") } else { String::new() };
+        eprintln!("megapage: interrupted: the last verdict rests on {seen:.1} s of observation{others}");
     }
     for what in document.missed.iter().chain(&failed) {
         eprintln!("megapage: {what}");

@@ -3,9 +3,12 @@
 mod text;
 mod why;
 
+use crate::one_process::one_process;
 use crate::output::print;
 use anyhow::Result;
-use megapage_doctor::{Diagnosis, Request, SCHEMA, Target, WHY_SCHEMA, Why, gather, gather_why};
+use megapage_doctor::{
+    Diagnosis, ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, gather, gather_why,
+};
 use megapage_kernel::KernelRoot;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -23,8 +26,8 @@ pub struct Args {
     #[arg(long)]
     only_read: bool,
     /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
-    #[arg(long, value_name = "PID[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
-    why: Option<Target>,
+    #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
+    why: Option<String>,
     /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1)
     #[arg(long)]
     json: bool,
@@ -32,8 +35,10 @@ pub struct Args {
 
 /// 0 with nothing weightier than a note, 1 with findings.
 pub fn main(args: Args) -> Result<ExitCode> {
-    if let Some(target) = args.why {
-        let why = Why::of(&gather_why(&KernelRoot::live(), target)?, target.address)?;
+    if let Some(text) = args.why {
+        let root = KernelRoot::live();
+        let target = target(&root, &text)?;
+        let why = Why::of(&gather_why(&root, target)?, target.address)?;
         if args.json {
             print(&(megapage_report::json(WHY_SCHEMA, &why) + "\n"))?;
         } else {
@@ -49,4 +54,16 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&text::human(&diagnosis))?;
     }
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
+}
+
+/// A process by its number, or by a name that pgrep would find it alone by, and an address of it.
+fn target(root: &KernelRoot, text: &str) -> Result<Target> {
+    match text.parse() {
+        Ok(target) => return Ok(target),
+        Err(ParseTargetError::Pid) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let (name, address) = text.split_at(text.find(':').unwrap_or(text.len()));
+    let pid = one_process(root, name)?;
+    Ok(format!("{pid}{address}").parse::<Target>()?)
 }

@@ -9,6 +9,7 @@ mod advise;
 mod bench;
 mod doctor;
 mod map;
+mod one_process;
 mod output;
 mod pool;
 mod run;

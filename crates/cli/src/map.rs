@@ -1,9 +1,10 @@
 //! `megapage map`.
 
+use crate::one_process::one_process;
 use crate::output::{paint, print};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
-use megapage_observe::{Observer, Options, select_processes};
+use megapage_observe::{Observer, Options};
 use megapage_report::json;
 use megapage_report::map::{Map, SCHEMA, svg, text};
 use std::path::PathBuf;
@@ -41,11 +42,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// 0 with a map, also of a process that could not be sampled: the map says so.
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
-    let pids = select_processes(&root, std::slice::from_ref(&args.process))?;
-    let [pid] = pids[..] else {
-        let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-        bail!("'{}' names {} processes; give one of {}", args.process, pids.len(), pids.join(", "));
-    };
+    let pid = one_process(&root, &args.process)?;
     let options = Options { window: args.seconds, folios: true, ..args.sampling.options() };
     let mut observer = Observer::start(&root, options)?;
     let snapshot = observer.sample_once(&[pid]);

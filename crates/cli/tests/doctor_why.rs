@@ -313,10 +313,25 @@ fn a_process_that_is_not_ours_is_one_line() {
 }
 
 #[test]
+fn a_process_is_found_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    // A command name of its own: tests run side by side.
+    let name = format!("why-{}", std::process::id());
+    let path = directory.path().join(&name);
+    std::fs::copy("/bin/sleep", &path).unwrap();
+    let mut child = Command::new(&path).arg("60").spawn().unwrap();
+    let value = json(&format!("^{name}$"));
+    assert_eq!((&value["pid"], &value["name"]), (&child.id().into(), &name.as_str().into()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_bad_target_is_one_line_and_status_2() {
     let own = std::process::id();
     let cases = [
-        ("redis".to_string(), "expected a process number"),
+        ("no-such-program".to_string(), "no process matches 'no-such-program'"),
+        ("(".to_string(), "neither a process identifier nor a regular expression"),
         (format!("{own}:heap"), "'heap' is not an address in hexadecimal"),
         (format!("{own}:ffffffff81000000"), "is an address of the kernel's"),
         (format!("{own}:10"), "nothing is mapped there; the nearest mapping is "),

@@ -20,7 +20,7 @@ pub use checks::diagnose;
 pub use document::markdown;
 pub use gather::{GatherError, Request, gather};
 pub use verdict::verdicts;
-pub use why::{At, Group, Target, WHY_SCHEMA, Why, WhyError, gather_why};
+pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, gather_why};
 
 use catalog::Severity;
 use facts::Facts;
