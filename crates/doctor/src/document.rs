@@ -31,9 +31,9 @@ This list is written from `crates/doctor/src/catalog.rs`: after a change there, 
 const WHY: &str = "
 ## Why a range is not huge
 
-`megapage doctor --why PID` lists the ranges of a running process that hold something and are not on huge pages: most
+`megapage doctor --why PROCESS` (number or name) lists the ranges of a running process that hold something and are not on huge pages: most
 memory first, ranges of one mapping with the same reason together, mappings too small for a huge page in one line.
-`--why PID:ADDRESS` (hexadecimal) looks at the 2 MiB around one address. It changes nothing in the process, and needs
+`--why PROCESS:ADDRESS` (hexadecimal) looks at the 2 MiB around one address. It changes nothing in the process, and needs
 the right to trace it: run it as its user, or as root.
 
 Where several reasons apply, the decisive one comes first: as long as it stands, the others do not matter. The first
