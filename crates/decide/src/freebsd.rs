@@ -35,6 +35,10 @@ impl Policy for FreeBsd {
         }
     }
 
+    fn samples(&self) -> bool {
+        false
+    }
+
     fn on_fault(&mut self, fault: &Fault) -> FaultSize {
         // A region whose reservation was broken, or never could be made, does not get one later: its pages lie
         // elsewhere.

@@ -1,5 +1,9 @@
 //! What holds for every policy: who is never touched, and what is not tried again too soon.
 
+mod remembered;
+
+pub use remembered::{RememberedDemotion, RememberedRegion};
+
 use crate::{Action, Limits, Obtained, Outcome, in_use};
 use megapage_snapshot::{Leaf, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HUGE_2M, PageSize, Pid};

@@ -29,6 +29,7 @@ mod tick;
 
 pub use action::{Action, Obtained, Outcome, Reason};
 pub use fault::{Fault, FaultSize, Headroom, Reservation};
+pub use guard::{RememberedDemotion, RememberedRegion};
 pub use limits::Limits;
 pub use pace::Pace;
 pub use policy::{Known, POLICIES, Policy, by_name};
@@ -60,6 +61,11 @@ impl State {
         self.policy.name()
     }
 
+    /// Whether the policy ever asks for samples of access bits.
+    pub fn samples(&self) -> bool {
+        self.policy.samples()
+    }
+
     /// What a first touch is answered with. Where there are no such faults to answer, on a running kernel, this is
     /// not called: no policy depends on it.
     pub fn on_fault(&mut self, fault: &Fault) -> FaultSize {
@@ -81,6 +87,17 @@ impl State {
     pub fn note(&mut self, now: Duration, outcome: &Outcome) {
         self.guard.note(now, outcome, &self.limits);
         self.policy.note(now, outcome);
+    }
+
+    /// What the guards remember of regions that something was done to: what must outlive a restart, or the next one
+    /// would undo at once what this one has done.
+    pub fn remembered_regions(&self) -> Vec<RememberedRegion> {
+        self.guard.remembered_regions()
+    }
+
+    /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
+    pub fn restore(&mut self, now: Duration, regions: &[RememberedRegion]) {
+        self.guard.restore(now, regions, &self.limits);
     }
 
     /// How many processes and regions are remembered.

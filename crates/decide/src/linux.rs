@@ -143,6 +143,10 @@ impl Policy for Linux {
         }
     }
 
+    fn samples(&self) -> bool {
+        false
+    }
+
     fn on_fault(&mut self, fault: &Fault) -> FaultSize {
         let asked = match self.parameters.enabled {
             ThpEnabled::Always => true,

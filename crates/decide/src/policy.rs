@@ -23,6 +23,11 @@ pub trait Policy: Debug + Send {
     /// What a first touch is answered with.
     fn on_fault(&mut self, fault: &Fault) -> FaultSize;
 
+    /// Whether it ever asks for samples of access bits. Where it does not, nobody need take any.
+    fn samples(&self) -> bool {
+        true
+    }
+
     /// Whether anonymous memory is taken from blocks that were zeroed ahead, where there are some.
     fn prefers_zeroed(&self) -> bool {
         false

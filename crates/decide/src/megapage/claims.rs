@@ -22,6 +22,9 @@ pub struct Claim {
     pub weight: f64,
     /// Most huge memory: of each process, or of the control group in all.
     pub cap: Option<Bytes>,
+    /// Huge memory that each process, or the control group in all, gets before anybody gets more, as far as it has use
+    /// for it.
+    pub least: Option<Bytes>,
 }
 
 impl Claim {
@@ -44,6 +47,22 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     let product: f64 =
         claims.iter().filter(|claim| claim.covers(process)).map(|claim| claim.weight).product();
     if product.is_finite() { product.max(0.0) } else { 0.0 }
+}
+
+/// How many huge pages each of `processes` lacks of what it gets first, in their order.
+pub(crate) fn lacking(claims: &[Claim], processes: &[&Process]) -> Vec<u64> {
+    let mut lacking = vec![0; processes.len()];
+    for claim in claims {
+        let Some(least) = claim.least else { continue };
+        let pages = least.0 / HUGE_2M as u64;
+        let members = || processes.iter().enumerate().filter(|(_, process)| claim.covers(process));
+        let had: u64 = members().map(|(_, process)| process.huge_regions() as u64).sum();
+        for (at, process) in members() {
+            let had = if matches!(claim.whom, Whom::Name(_)) { process.huge_regions() as u64 } else { had };
+            lacking[at] = lacking[at].max(pages.saturating_sub(had));
+        }
+    }
+    lacking
 }
 
 /// How many huge pages may be added under the caps, and who is bound by which.
@@ -102,7 +121,7 @@ mod tests {
     use crate::tests::made::*;
 
     fn claim(whom: Whom, weight: f64, mib: Option<u64>) -> Claim {
-        Claim { whom, weight, cap: mib.map(Bytes::mib) }
+        Claim { whom, weight, cap: mib.map(Bytes::mib), least: None }
     }
 
     fn member(pid: i32, cgroup: &str, huge_pages: u64) -> Process {
@@ -119,6 +138,14 @@ mod tests {
         assert_eq!(weight(&claims, &member(2, "/a", 0)), 0.5);
         assert_eq!(weight(&claims, &member(2, "/ab", 0)), 1.0);
         assert_eq!(weight(&[claim(Whom::Name("p1".into()), f64::NAN, None)], &member(1, "", 0)), 0.0);
+    }
+
+    #[test]
+    fn what_is_lacking_is_each_processs_or_the_groups() {
+        let least = |whom, mib| Claim { least: Some(Bytes::mib(mib)), ..claim(whom, 1.0, None) };
+        let claims = [least(Whom::Cgroup("/a".into()), 10), least(Whom::Name("p2".into()), 14)];
+        let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
+        assert_eq!(lacking(&claims, &processes.iter().collect::<Vec<_>>()), [2, 6, 0]);
     }
 
     #[test]

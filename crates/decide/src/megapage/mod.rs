@@ -18,7 +18,7 @@ pub mod watermarks;
 use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
-use claims::{Caps, Claim, weight};
+use claims::{Caps, Claim, lacking, weight};
 use gain::{MissCost, Model, gains};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
@@ -238,6 +238,8 @@ struct Competitor<'a> {
     huge: u64,
     /// How many huge pages it is guaranteed, as far as it has use for them.
     guaranteed: f64,
+    /// How many it gets before anybody gets more.
+    first: u64,
     candidates: BinaryHeap<Candidate>,
 }
 
@@ -436,6 +438,7 @@ impl Megapage {
                     weight,
                     huge: process.huge_regions() as u64,
                     guaranteed: 0.0,
+                    first: 0,
                     candidates,
                 }
             })
@@ -452,6 +455,8 @@ impl Megapage {
             let share = if weights > 0.0 { competitor.weight / weights } else { 0.0 };
             competitor.guaranteed = (guaranteed * share).min(wanted);
         }
+        let lacking = lacking(&self.parameters.claims, processes);
+        competitors.iter_mut().zip(lacking).for_each(|(competitor, first)| competitor.first = first);
         competitors
     }
 
@@ -490,8 +495,18 @@ impl Megapage {
                     .max_by(|a, b| a.1.score.total_cmp(&b.1.score).then(b.0.cmp(&a.0)))
                     .map(|(at, _)| (at, Reason::Gain))
             };
+            let first = || {
+                let claims = competitors.iter().enumerate().filter(|(_, competitor)| competitor.first > 0);
+                claims.max_by_key(|(_, one)| one.first).map(|(at, _)| (at, Reason::GuaranteedShare))
+            };
             let guaranteed = self.turn.is_multiple_of(turn.max(1));
-            let chosen = if guaranteed { needy().or_else(best) } else { best().or_else(needy) };
+            let chosen = if let Some(first) = first() {
+                Some(first)
+            } else if guaranteed {
+                needy().or_else(best)
+            } else {
+                best().or_else(needy)
+            };
             let Some((at, reason)) = chosen else { return };
             let competitor = &mut competitors[at];
             let process = competitor.process;
@@ -516,6 +531,7 @@ impl Megapage {
                 Answer::Accepted => {
                     room -= bytes(bound);
                     competitor.huge += pages as u64;
+                    competitor.first = competitor.first.saturating_sub(1);
                     self.caps.take(process.id, pages);
                     if let Some(account) = self.accounts.get_mut(&process.id) {
                         account.promoted = true;

@@ -90,10 +90,24 @@ fn where_memory_suffices_for_all_shares_are_served_less_often_but_are_served() {
 }
 
 #[test]
+fn what_is_granted_comes_before_any_gain() {
+    let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
+    let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
+    let claim = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: None, least: Some(Bytes::mib(20)) };
+    let parameters = Parameters { claims: vec![claim], ..unguaranteed() };
+    let order = reasons(parameters, &snapshot(SECOND, 0.3, vec![insensitive, sensitive]));
+    assert!(
+        order[..10].iter().all(|(pid, _, why)| (*pid, *why) == (1, Reason::GuaranteedShare)),
+        "{order:?}"
+    );
+    assert!(order[10..].iter().all(|(pid, ..)| *pid == 2), "{order:?}");
+}
+
+#[test]
 fn weights_shift_the_order_and_a_weight_of_zero_excludes() {
     let alike = |pid| with_cost(process(pid, many(200, 1e5, AccessClass::Dependent)), 0.3);
     let seen = snapshot(SECOND, 0.3, vec![alike(1), alike(2), alike(3)]);
-    let claim = |name: &str, weight| Claim { whom: Whom::Name(name.into()), weight, cap: None };
+    let claim = |name: &str, weight| Claim { whom: Whom::Name(name.into()), weight, cap: None, least: None };
     let parameters = Parameters { claims: vec![claim("p2", 2.0), claim("p1", 0.0)], ..unguaranteed() };
     assert!(reasons(parameters.clone(), &seen).iter().all(|(pid, ..)| *pid == 2));
     let parameters = Parameters { guarantee: 1.0, ..parameters };
@@ -108,7 +122,8 @@ fn caps_are_never_exceeded_and_an_excess_is_taken_back_where_it_hurts_least() {
         process
     };
     let processes = vec![member(1), member(2)];
-    let cap = Claim { whom: Whom::Cgroup("/batch".into()), weight: 1.0, cap: Some(Bytes::mib(10)) };
+    let cap =
+        Claim { whom: Whom::Cgroup("/batch".into()), weight: 1.0, cap: Some(Bytes::mib(10)), least: None };
     let parameters = Parameters { claims: vec![cap], ..Parameters::default() };
     let mut state = state(Megapage::new(parameters));
     let mut seen = snapshot(SECOND, 0.3, processes);
@@ -285,7 +300,7 @@ fn a_fault_that_cannot_be_huge_gets_less() {
 
 #[test]
 fn a_cap_holds_at_faults_too() {
-    let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(4)) };
+    let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(4)), least: None };
     let mut state = state(Megapage::new(Parameters { claims: vec![cap], ..Parameters::default() }));
     run(SECOND, &snapshot(SECOND, 0.3, vec![process(1, vec![])]), &mut state);
     let answers = [0, 1, 2].map(|_| state.on_fault(&fault(0.3)));
