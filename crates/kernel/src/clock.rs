@@ -1,5 +1,6 @@
 //! Clocks that the standard library does not offer.
 
+use crate::{KernelError, KernelRoot};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -18,6 +19,17 @@ pub fn boot_time() -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
+/// Time as `CLOCK_MONOTONIC` of clock_gettime(2) counts it, suspension excluded: what a service manager compares with.
+pub fn monotonic_time() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
+/// A name of this boot, another one each time (`boot_id`, proc_sys_kernel(5)): what is counted since boot holds with it.
+pub fn boot_id(root: &KernelRoot) -> Result<String, KernelError> {
+    Ok(root.read("proc/sys/kernel/random/boot_id")?.trim().to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +40,14 @@ mod tests {
         let start = boot_time();
         std::thread::sleep(Duration::from_millis(1));
         assert!(boot_time() >= start + Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_boot_has_one_name() {
+        let root = KernelRoot::live();
+        let name = boot_id(&root).unwrap();
+        assert_eq!(name.len(), 36, "a UUID: {name}");
+        assert_eq!(boot_id(&root).unwrap(), name);
     }
 
     #[test]

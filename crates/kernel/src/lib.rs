@@ -55,7 +55,7 @@ mod user;
 pub mod vmstat;
 mod walk_probe;
 
-pub use clock::{boot_time, process_cpu_time};
+pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};
 pub use cpu_time::cpu_time_of;
 pub use cpuid::cpuid_of_tlbs;
 pub use environment::{

@@ -1,6 +1,10 @@
 //! Pressure stall information: how much of the time tasks wait for memory (Documentation/accounting/psi.rst).
 
 use crate::{KernelError, KernelRoot};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
 pub use megapage_snapshot::Pressure;
 
 const PRESSURE: &str = "proc/pressure/memory";
@@ -18,6 +22,48 @@ pub fn memory_pressure(root: &KernelRoot) -> Result<Option<Pressure>, KernelErro
         line: 1,
         what: "expected lines 'some' and 'full' with avg10, avg60 and total".into(),
     })
+}
+
+/// A watch on the machine's memory pressure: the kernel tells when tasks have waited for long.
+#[derive(Debug)]
+pub struct Trigger {
+    file: OwnedFd,
+}
+
+impl Trigger {
+    /// Asks to be told when some task has waited for memory for `stall` within `window`, at most once in a window. The
+    /// window is 500 ms to 10 s; without CAP_SYS_RESOURCE a multiple of 2 s (since Linux 6.5; before, none).
+    ///
+    /// Errors: ENOENT, EOPNOTSUPP: the kernel does not measure pressure; EPERM, EACCES: the capability lacks; EINVAL:
+    /// out of range.
+    pub fn on_memory(root: &KernelRoot, stall: Duration, window: Duration) -> Result<Trigger, KernelError> {
+        let path = root.path(PRESSURE);
+        let text = format!("some {} {}\0", stall.as_micros(), window.as_micros());
+        let opened = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+        let asked =
+            opened.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()).map(|()| file));
+        match asked {
+            Ok(file) => Ok(Trigger { file: file.into() }),
+            Err(source) => Err(KernelError::Io { path, source }),
+        }
+    }
+
+    /// Waits for at most `timeout` until the pressure is reached or one of `others` is readable. Whether the pressure
+    /// was reached, and whether another is readable.
+    pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) -> std::io::Result<(bool, bool)> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::PRI)];
+        fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => {
+                let any = fds[1..].iter().any(|fd| !fd.revents().is_empty());
+                Ok((fds[0].revents().contains(PollFlags::PRI), any))
+            }
+            Err(rustix::io::Errno::INTR) => Ok((false, false)),
+            Err(errno) => Err(errno.into()),
+        }
+    }
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then the same with `full`.
@@ -48,6 +94,26 @@ mod tests {
         )]);
         let expected = Pressure { some_10s: 12.5, some_60s: 3.0, full_10s: 4.25, some_total_us: 81_234_567 };
         assert_eq!(memory_pressure(&root).unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn a_trigger_waits_and_sees_others() {
+        let root = KernelRoot::live();
+        let (stall, window) = (Duration::from_millis(1900), Duration::from_secs(2));
+        let trigger = match Trigger::on_memory(&root, stall, window) {
+            Ok(trigger) => trigger,
+            // Not measured, or not allowed.
+            Err(error) => {
+                assert!(error.raw_os_error().is_some(), "{error}");
+                return;
+            }
+        };
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        assert!(!trigger.wait(&[reader.as_fd()], Duration::from_millis(1)).unwrap().1);
+        rustix::io::write(&writer, b"x").unwrap();
+        assert!(trigger.wait(&[reader.as_fd()], Duration::from_secs(5)).unwrap().1);
+        let wrong = Trigger::on_memory(&root, Duration::from_secs(3), window).unwrap_err();
+        assert_eq!(wrong.raw_os_error(), Some(libc::EINVAL));
     }
 
     #[test]
