@@ -17,5 +17,6 @@ pub mod watch;
 
 pub use machine::machine;
 pub use megapage_snapshot::*;
-pub use observer::{BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options};
+pub use observer::{BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options, ZeroScanned};
+pub use process::process_id;
 pub use select::{SelectError, select_processes};

@@ -3,10 +3,12 @@
 
 mod budget;
 mod history;
+mod requests;
 mod target;
 mod zero_scan;
 
 pub use history::NEW_WEIGHT;
+pub use requests::ZeroScanned;
 
 use crate::machine::machine;
 use crate::mappings::MemoryDevices;
@@ -329,6 +331,10 @@ impl Observer {
                 &mut target.zero_cursor,
                 &mut round.zero_bytes,
             );
+        }
+        for (start, zeros) in zero_scan::scan_these(&root, pid, &target.wanted_zeros(), &mut round.zero_bytes)
+        {
+            target.history.note_zeros(start, zeros);
         }
         target.history.fill(&mut process.regions);
         if let Some(pass) = &mut sampling {

@@ -44,6 +44,12 @@ pub(crate) fn identify(root: &KernelRoot, pid: Pid) -> Result<(ProcessId, Stat),
     Ok((ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }, stat))
 }
 
+/// Which process has this number now: to be compared with the one that was observed, before and after anything is done
+/// to it. An error is of one that has ended, is a kernel thread, or cannot be read.
+pub fn process_id(root: &KernelRoot, pid: Pid) -> Result<ProcessId, Missed> {
+    identify(root, pid).map(|(id, _)| id)
+}
+
 /// The entry for a process that has ended.
 pub(crate) fn gone(pid: Pid) -> Missed {
     Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }

@@ -1,6 +1,6 @@
 //! Looking at processes again and again: which there are, what has changed, and what looking costs us.
 
-mod costs;
+pub mod costs;
 
 use crate::outline::{outlines, outlines_of};
 use crate::{ObserveError, Observer, Options, SelectError, select_processes};

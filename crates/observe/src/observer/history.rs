@@ -1,7 +1,7 @@
 //! What earlier samples and zero scans said of the regions of one process.
 
 use crate::tracker::RegionBits;
-use megapage_snapshot::{Accessed, Leaf, Region};
+use megapage_snapshot::{AccessProfile, Accessed, Leaf, Region};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ pub const NEW_WEIGHT: f32 = 0.4;
 pub(crate) struct History {
     accessed: HashMap<u64, Accessed>,
     zeros: HashMap<u64, u16>,
+    profiles: HashMap<u64, AccessProfile>,
 }
 
 impl History {
@@ -36,11 +37,17 @@ impl History {
         self.zeros.insert(start, zeros);
     }
 
+    /// An estimator found the region at `start` to be accessed so.
+    pub(crate) fn note_profile(&mut self, start: u64, profile: AccessProfile) {
+        self.profiles.insert(start, profile);
+    }
+
     /// Fills in what is known of `regions`, and forgets the regions that are no more: one that comes back later is
     /// another.
     pub(crate) fn fill(&mut self, regions: &mut [Region]) {
         let mut accessed = HashMap::with_capacity(self.accessed.len());
         let mut zeros = HashMap::with_capacity(self.zeros.len());
+        let mut profiles = HashMap::with_capacity(self.profiles.len());
         for region in regions {
             if let Some(known) = self.accessed.remove(&region.start) {
                 region.accessed = Some(known);
@@ -51,9 +58,14 @@ impl History {
                 region.zeros = Some(known);
                 zeros.insert(region.start, known);
             }
+            if let Some(known) = self.profiles.remove(&region.start) {
+                region.profile = Some(known);
+                profiles.insert(region.start, known);
+            }
         }
         self.accessed = accessed;
         self.zeros = zeros;
+        self.profiles = profiles;
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Target {
     pub(super) history: History,
     /// Where the last zero scan ended.
     pub(super) zero_cursor: u64,
+    /// Regions to be scanned for zeros once the sample that is under way was read.
+    zero_wanted: Vec<u64>,
     pub(super) translation: Option<TranslationCost>,
     /// How it was sampled, as of the last sample.
     shown: Option<ProcessSampling>,
@@ -74,6 +76,7 @@ impl Target {
             details: Details::default(),
             history: History::default(),
             zero_cursor: 0,
+            zero_wanted: Vec::new(),
             translation: None,
             shown: None,
             refused: None,
@@ -89,6 +92,23 @@ impl Target {
     /// When a sample that was started must be read; `None` where none is under way.
     pub(super) fn read_due(&self) -> Option<Duration> {
         self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + self.window)
+    }
+
+    /// Whether the bits of this region were cleared and are still to be read.
+    pub(super) fn is_being_sampled(&self, start: u64) -> bool {
+        let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
+        cycle.is_some_and(|cycle| cycle.starts.binary_search(&start).is_ok())
+    }
+
+    /// Has these regions scanned for zeros after the sample that is under way.
+    pub(super) fn want_zeros(&mut self, starts: &[u64]) {
+        // What nobody came to scan is asked for anew.
+        self.zero_wanted = starts.to_vec();
+    }
+
+    /// The regions that wait for it, if no sample is under way.
+    pub(super) fn wanted_zeros(&mut self) -> Vec<u64> {
+        if self.read_due().is_some() { Vec::new() } else { std::mem::take(&mut self.zero_wanted) }
     }
 
     /// See [`Account::hurry`].

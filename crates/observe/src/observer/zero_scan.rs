@@ -6,7 +6,7 @@ use super::history::History;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::remote_read::RemoteMemory;
 use megapage_snapshot::{Leaf, MappingKind, Process, Region};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 
 /// What one snapshot reads at most, of all processes together: about 20 ms of our time.
 pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
@@ -46,6 +46,23 @@ pub(super) fn scan(
     }
 }
 
+/// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Answers those that could be read whole,
+/// each with its number of zero pages.
+pub(super) fn scan_these(root: &KernelRoot, pid: Pid, starts: &[u64], rest: &mut Bytes) -> Vec<(u64, u16)> {
+    let mut found = Vec::new();
+    if starts.is_empty() {
+        return found;
+    }
+    let Ok(memory) = RemoteMemory::open(root, pid) else { return found };
+    let mut buffer = vec![0u8; PIECE];
+    for start in starts {
+        let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return found };
+        *rest = Bytes(left);
+        found.extend(zero_pages(&memory, *start, &mut buffer).map(|zeros| (*start, zeros)));
+    }
+    found
+}
+
 /// Base pages that hold only zeros in the 2 MiB from `start` on; `None` where not all of it could be read.
 fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
     let mut zeros = 0;
@@ -67,7 +84,6 @@ fn is_zero(page: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_units::Pid;
 
     #[test]
     fn zero_pages_of_our_own_memory_are_counted() {

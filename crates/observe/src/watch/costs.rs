@@ -22,7 +22,7 @@ const LEAST_RESIDENT: Bytes = Bytes::mib(16);
 /// One that takes less of a processor has too few page walks to be seen, and too small a budget.
 const LEAST_USAGE: f64 = 0.05;
 /// A probe is not shorter than this: its slowest reading is 316 ms after the clearing.
-pub(super) const LEAST_PROBE: Duration = Duration::from_millis(500);
+pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 /// Nor longer: the user waits for a refresh meanwhile.
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
 /// Probes that an estimate rests on: older ones are forgotten.
@@ -30,7 +30,7 @@ const MOST_PROBES: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Costs {
+pub struct Costs {
     root: KernelRoot,
     source: Source,
 }
@@ -58,7 +58,7 @@ struct Model {
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
     /// monitoring unit page walks are timed, some 100 ms.
-    pub(super) fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
+    pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         let source = match (Pmu::open(root), budget) {
             (Ok(pmu), _) => Source::Counted(pmu),
             (Err(_), Some(budget)) => WalkCosts::measure().map_or(Source::None, |walks| {
@@ -77,14 +77,14 @@ impl Costs {
     }
 
     /// From now on nothing is estimated: there is no tracker that could probe.
-    pub(super) fn leave_estimates(&mut self) {
+    pub fn leave_estimates(&mut self) {
         if matches!(self.source, Source::Estimated(_)) {
             self.source = Source::None;
         }
     }
 
     /// What probes may slow a process by; `None` where costs are not estimated.
-    pub(super) fn budget(&self) -> Option<f64> {
+    pub fn budget(&self) -> Option<f64> {
         match &self.source {
             Source::Estimated(model) => Some(model.budget),
             Source::Counted(_) | Source::None => None,
@@ -92,7 +92,7 @@ impl Costs {
     }
 
     /// Notes what the processor has counted for the largest processes of `now`, and forgets those that have gone.
-    pub(super) fn refresh(&mut self, now: &Snapshot, observer: &mut Observer) {
+    pub fn refresh(&mut self, now: &Snapshot, observer: &mut Observer) {
         let ids: Vec<ProcessId> = now.processes.iter().map(|process| process.id).collect();
         match &mut self.source {
             Source::Counted(pmu) => {
@@ -119,7 +119,7 @@ impl Costs {
     /// Probes one process, whose turn it is, for at most `limit`, and notes what is estimated of it. `wait` sleeps for
     /// a time, and says whether to go on. A process of which the observer has a sample under way is not probed: each
     /// would clear what the other is to read.
-    pub(super) fn probe(
+    pub fn probe(
         &mut self,
         before: Option<&Snapshot>,
         now: &Snapshot,
@@ -154,6 +154,7 @@ impl Costs {
         probes.iter().cloned().for_each(|touches| all.add(touches));
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.walks) {
             observer.note_translation(process.id, estimate.cost);
+            observer.note_profiles(process.id, &estimate.profiles);
         }
     }
 }
