@@ -77,6 +77,11 @@ pub trait Actuator: Send {
         0
     }
 
+    /// Takes other bounds from now on. What it knows stays.
+    fn configure(&mut self, options: ExecutorOptions) {
+        let _ = options;
+    }
+
     /// Demotes what this actuator has promoted and is still huge, and only that. Budgets do not apply; it takes half a
     /// minute at most. Answers for each region that was tried, with the reason [`megapage_decide::Reason::Undo`].
     fn undo(&mut self, now: Duration) -> Vec<Done> {

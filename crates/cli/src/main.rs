@@ -7,6 +7,7 @@
 
 mod advise;
 mod bench;
+mod daemon;
 mod doctor;
 mod map;
 mod one_process;
@@ -37,6 +38,7 @@ enum Command {
     Advise(advise::Args),
     Map(map::Args),
     Top(top::Args),
+    Daemon(daemon::Args),
     Simulate(simulate::Args),
     Bench(bench::Args),
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Advise(args) => advise::main(args),
         Command::Map(args) => map::main(args),
         Command::Top(args) => top::main(args),
+        Command::Daemon(args) => daemon::main(args),
         Command::Simulate(args) => simulate::main(args),
         Command::Bench(args) => bench::main(args),
     };

@@ -1,17 +1,31 @@
 //! The loop observe, decide, act, and what is known of it.
+//!
+//! [`Daemon`](daemon::Daemon) makes one pass at a time and never waits; [`service::run`] is the daemon of a machine: one
+//! of them, woken by time, memory pressure and signals.
 
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod config;
+pub mod daemon;
+mod instance;
 pub mod log;
+mod notify;
 mod observability;
 mod pass;
+mod remember;
 mod reporter;
+mod rights;
+mod select;
 mod serve;
+pub mod service;
 mod shared;
 mod telemetry;
 
+pub use config::Config;
+pub use daemon::{Daemon, Parts};
 pub use observability::{DEFAULT_SOCKET, Listen, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode};
-pub use pass::{Pass, Times};
+pub use pass::{Pass, PassDocument, SCHEMA, Times};
+pub use remember::Remembered;
 pub use reporter::{Reporter, ReporterError};
 pub use telemetry::metrics::{CLASSIC, Kind, METRICS, Metric, OPENMETRICS};

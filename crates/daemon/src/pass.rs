@@ -1,7 +1,8 @@
 //! What one pass of the loop saw and did: what logs, metrics and views are made of. Plain values.
 
 use megapage_act::execute::Done;
-use megapage_snapshot::{Snapshot, wire};
+use megapage_decide::Obtained;
+use megapage_snapshot::{Missed, Snapshot, wire};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::sync::Arc;
@@ -53,4 +54,60 @@ pub struct Times {
     /// Processor time of the daemon's own, user and system.
     #[serde(serialize_with = "wire::seconds", rename = "cpu_seconds")]
     pub cpu: Duration,
+}
+
+/// The schema of [`PassDocument`].
+pub const SCHEMA: &str = "megapage.daemon/1";
+
+impl Pass {
+    /// Changes that were asked for and not obtained. What this machine cannot do at all is no failure, and neither is a
+    /// process that has ended.
+    pub fn failed(&self) -> usize {
+        let failed = |done: &&Done| {
+            !matches!(done.outcome.obtained, Obtained::Done | Obtained::Unsupported | Obtained::Gone)
+        };
+        self.done.iter().filter(failed).count()
+    }
+}
+
+/// A pass as JSON has it: without the snapshot, but for who was passed over.
+#[derive(Clone, Debug, Serialize)]
+pub struct PassDocument<'a> {
+    number: u64,
+    #[serde(serialize_with = "wire::seconds", rename = "at_seconds")]
+    at: Duration,
+    policy: &'static str,
+    dry_run: bool,
+    short: bool,
+    watched: usize,
+    passed_over: usize,
+    #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
+    huge: Bytes,
+    left: u64,
+    backed_off: u64,
+    #[serde(flatten)]
+    times: Times,
+    done: &'a [Done],
+    missed: &'a [Missed],
+}
+
+impl<'a> PassDocument<'a> {
+    /// What is told of a pass.
+    pub fn new(pass: &'a Pass) -> PassDocument<'a> {
+        PassDocument {
+            number: pass.number,
+            at: pass.at,
+            policy: pass.policy,
+            dry_run: pass.dry_run,
+            short: pass.short,
+            watched: pass.watched,
+            passed_over: pass.passed_over,
+            huge: pass.huge,
+            left: pass.left,
+            backed_off: pass.backed_off,
+            times: pass.times,
+            done: &pass.done,
+            missed: &pass.snapshot.missed,
+        }
+    }
 }

@@ -448,6 +448,16 @@ impl Actuator for Executor {
         answers.into_iter().flatten().collect()
     }
 
+    fn configure(&mut self, options: ExecutorOptions) {
+        if options != self.options {
+            // Rates and batches are learnt anew, within the new bounds.
+            (self.moved, self.scanned) =
+                (Bucket::new(options.moved, Duration::ZERO), Bucket::new(options.scanned, Duration::ZERO));
+            self.processes.clear();
+            self.options = options;
+        }
+    }
+
     fn backed_off(&mut self) -> u64 {
         let now = self.counters.slow_calls + self.counters.memory_pauses;
         now - std::mem::replace(&mut self.backed_off, now)

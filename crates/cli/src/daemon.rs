@@ -1,0 +1,102 @@
+//! `megapage daemon`.
+
+mod text;
+
+use crate::output::print;
+use anyhow::Result;
+use megapage_daemon::config::Config;
+use megapage_daemon::service::{Options, Overrides, Source, run};
+use megapage_daemon::{Pass, PassDocument};
+use megapage_decide::POLICIES;
+use megapage_kernel::KernelRoot;
+use megapage_report::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Promote what is hot, take back what is bloat: the policies on this machine, for programs nobody changed
+///
+/// Watches processes, has a policy decide which memory becomes huge and which does not any longer, and acts through the
+/// kernel's own interfaces, within budgets. SIGHUP reads the configuration again, SIGTERM ends it cleanly. What is given
+/// here comes before the file.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these processes: identifiers, or regular expressions for names; default: as the file says
+    #[arg(value_name = "PROCESS")]
+    processes: Vec<String>,
+    /// The policy: megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux, or a variant of these
+    #[arg(long, value_name = "NAME", value_parser = policy)]
+    policy: Option<String>,
+    /// The configuration; default /etc/megapage/daemon.toml, which need not be there
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Make one pass, show what it did, and leave
+    #[arg(long)]
+    once: bool,
+    /// Change nothing: show what would be done. Needs less rights, and runs beside another daemon
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.daemon/1), one document for each pass
+    #[arg(long)]
+    json: bool,
+    /// Check the configuration, print the one in effect, and leave
+    #[arg(long, conflicts_with_all = ["once", "dry_run", "json"])]
+    check_config: bool,
+}
+
+fn policy(text: &str) -> Result<String, String> {
+    match POLICIES.iter().any(|known| known.name == text) {
+        true => Ok(text.into()),
+        false => {
+            let names: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
+            Err(format!("the policies are {}", names.join(", ")))
+        }
+    }
+}
+
+impl Args {
+    fn source(&self) -> Source {
+        let (policy, processes) = (self.policy.clone(), self.processes.clone());
+        let overrides: Overrides = Box::new(move |config: &mut Config| {
+            if let Some(policy) = &policy {
+                config.policy.clone_from(policy);
+            }
+            config.choose(&processes);
+        });
+        Source { path: self.config.clone(), overrides: Some(overrides) }
+    }
+}
+
+/// 0 when it was told to stop, or the one pass did what it was to do; 1 where some of it was not obtained.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let source = args.source();
+    if args.check_config {
+        print(&source.load()?.to_toml())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A service says nothing of each pass on standard output, unless it is asked.
+    let shows = args.once || args.dry_run || args.json;
+    let options = Options { source, once: args.once, dry_run: args.dry_run };
+    let (mut failed, mut lost) = (false, None);
+    let mut report = |pass: &Pass| {
+        failed = pass.failed() > 0;
+        let text = match args.json {
+            true => json(megapage_daemon::SCHEMA, &PassDocument::new(pass)) + "\n",
+            false => text::pass(pass, args.once),
+        };
+        match if shows { print(&text) } else { Ok(true) } {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                lost = Some(error);
+                false
+            }
+        }
+    };
+    let undone = run(&KernelRoot::live(), &options, &mut report)?;
+    if let Some(error) = lost {
+        return Err(error.into());
+    }
+    if !undone.is_empty() {
+        eprintln!("megapage daemon: {}", text::undone(&undone));
+    }
+    Ok(ExitCode::from(u8::from(args.once && failed)))
+}

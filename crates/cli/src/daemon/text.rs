@@ -1,0 +1,114 @@
+//! What a pass did, for a reader.
+
+use megapage_act::execute::Done;
+use megapage_daemon::Pass;
+use megapage_decide::{Action, Obtained};
+use megapage_report::line::clean;
+use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use std::fmt::Write;
+
+/// Lines of single actions in one pass; the rest is counted.
+const MOST_LINES: usize = 40;
+
+/// A pass: a line of its own, one for each action (in a dry run the calls that would be made), one for each process that
+/// was passed over. A pass that did nothing has no line unless `always`.
+pub fn pass(pass: &Pass, always: bool) -> String {
+    let mut text = String::new();
+    if pass.done.is_empty() && !always {
+        return text;
+    }
+    let (promoted, freed) = sums(&pass.done);
+    let would = if pass.dry_run { "would have " } else { "" };
+    let _ = writeln!(
+        text,
+        "pass {}: policy {}, {} watched, {} huge; {would}promoted {promoted}, freed {freed}{}{}",
+        pass.number,
+        pass.policy,
+        match pass.watched {
+            1 => "1 process".into(),
+            count => format!("{count} processes"),
+        },
+        pass.huge,
+        if pass.left > 0 { format!(", {} actions left for later", pass.left) } else { String::new() },
+        if pass.short { ", memory is short" } else { "" },
+    );
+    for done in pass.done.iter().take(MOST_LINES) {
+        let _ = writeln!(text, "  {}", line(pass, done));
+    }
+    if let Some(more) = pass.done.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
+        let _ = writeln!(text, "  and {more} more (--json shows all)");
+    }
+    if always {
+        for missed in &pass.snapshot.missed {
+            let _ = writeln!(text, "  passed over: {}", missed.what);
+        }
+    }
+    text
+}
+
+/// What became of the promotions in the end.
+pub fn undone(done: &[Done]) -> String {
+    let split = done.iter().filter(|done| done.outcome.obtained == Obtained::Done).count();
+    format!("{} of {} regions that it had promoted were split again", split, done.len())
+}
+
+fn sums(done: &[Done]) -> (Bytes, Bytes) {
+    (done.iter().map(|done| done.promoted).sum(), done.iter().map(|done| done.freed).sum())
+}
+
+fn line(pass: &Pass, done: &Done) -> String {
+    let action = &done.outcome.action;
+    let who = |pid: Pid| {
+        let name = pass.snapshot.process(pid).map(|process| clean(&process.name)).unwrap_or_default();
+        format!("{pid} ({name})")
+    };
+    let call = |start: u64, advice: &str| {
+        let range = VirtRange::new(start, start + HUGE_2M as u64).map(|range| range.to_string());
+        format!("{} {advice}", range.unwrap_or_default())
+    };
+    let (what, reason) = match action {
+        Action::Promote { process, region, size, .. } => {
+            (format!("{} {} to {size}", who(process.pid), call(*region, "promote")), action.reason())
+        }
+        Action::Demote { process, region, .. } => {
+            (format!("{} {}", who(process.pid), call(*region, "split")), action.reason())
+        }
+        Action::Recover { process, region, .. } => {
+            (format!("{} {}", who(process.pid), call(*region, "recover")), action.reason())
+        }
+        Action::Sample { process, .. } => (format!("{} sample", who(process.pid)), action.reason()),
+        Action::ZeroScan { process, regions, .. } => {
+            (format!("{} look for zeros in {} regions", who(process.pid), regions.len()), action.reason())
+        }
+        Action::PreZero { blocks, .. } => (format!("zero {blocks} free blocks ahead"), action.reason()),
+    };
+    let reason = format!("{reason:?}");
+    let mut text = format!("{what}, {}: {}", words(&reason), words(&format!("{:?}", done.outcome.obtained)));
+    if let Some(why) = &done.why {
+        let _ = write!(text, " ({why})");
+    }
+    text
+}
+
+/// `GuaranteedShare` as `guaranteed share`.
+fn words(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !text.is_empty() {
+            text.push(' ');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_words() {
+        assert_eq!(words("GuaranteedShare"), "guaranteed share");
+        assert_eq!(words("Done"), "done");
+    }
+}

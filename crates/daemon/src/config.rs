@@ -1,0 +1,455 @@
+//! What the daemon is told: a TOML file, and the command line over it.
+//!
+//! Every option has an effect and a default; one that is not known is an error. Errors are one line: file, line, what,
+//! how to mend it.
+
+pub mod text;
+mod validate;
+
+pub(crate) use validate::uid;
+
+use crate::observability::{LogConfig, MetricsConfig};
+use megapage_act::execute::ExecutorOptions;
+use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
+use megapage_decide::megapage::{Megapage, Parameters};
+use megapage_decide::{Policy, by_name};
+use megapage_observe::TrackerKind;
+use megapage_units::Bytes;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+/// The file that is read where none is named; it need not be there.
+pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
+
+/// Why a configuration cannot be used, in one line.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{file}{}: {what}", line.map(|line| format!(":{line}")).unwrap_or_default())]
+pub struct ConfigError {
+    /// The file, or `the command line`.
+    pub file: String,
+    /// Counted from 1; `None` where it is about the file as a whole.
+    pub line: Option<usize>,
+    /// What is wrong, and how to mend it.
+    pub what: String,
+}
+
+/// What becomes of promotions when the daemon is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExit {
+    /// They stay.
+    #[default]
+    Leave,
+    /// What this daemon has promoted is split again.
+    Undo,
+}
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The policy: one of `megapage simulate --list`, such as megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux.
+    pub policy: String,
+    /// From one pass to the next, at least; 100ms to 1h.
+    #[serde(with = "text::time")]
+    pub interval: Duration,
+    /// What becomes of promotions when the daemon is stopped: "leave" or "undo".
+    pub on_exit: OnExit,
+    /// Where cool-downs are kept over a restart of the daemon; "" keeps none.
+    pub state_file: PathBuf,
+    /// Locked by the one daemon of this machine.
+    pub lock_file: PathBuf,
+    /// Which processes.
+    pub processes: Processes,
+    /// How they are looked at.
+    pub observe: Observe,
+    /// When memory runs short.
+    pub pressure: PressureWatch,
+    /// What acting may cost.
+    pub act: Act,
+    /// Bounds on what a policy may ask for, whatever policy it is.
+    pub limits: Limits,
+    /// The policy "megapage": who is entitled to how much.
+    pub shares: Shares,
+    /// The policy "megapage": weights, caps and guaranteed shares, by name or control group.
+    #[serde(rename = "claim")]
+    pub claims: Vec<Claim>,
+    /// Where figures and decisions can be had.
+    pub metrics: MetricsConfig,
+    /// What is written to standard error.
+    pub log: LogConfig,
+}
+
+/// Which processes are watched. One that is selected by none of these, or is denied, is neither looked at nor touched;
+/// megapage itself, its children and kernel threads never are, and process 1 only where `pids` names it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Processes {
+    /// Regular expressions that are looked for in command names, as pgrep does; none: all.
+    pub include: Vec<String>,
+    /// Identifiers, in addition to `include`.
+    pub pids: Vec<i32>,
+    /// Regular expressions: processes of these names are left alone.
+    pub exclude: Vec<String>,
+    /// Control groups (of the memory controller), with all below them; none: all.
+    pub cgroups: Vec<String>,
+    /// Users, by name or number; none: all.
+    pub users: Vec<String>,
+    /// Users whose processes are left alone.
+    pub exclude_users: Vec<String>,
+    /// Processes with less resident memory are left alone, unless `pids` names them.
+    #[serde(with = "text::size")]
+    pub least_resident: Bytes,
+    /// At most so many, the largest; 1 to 4096.
+    pub most: usize,
+}
+
+/// How processes are looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Observe {
+    /// The largest slow-down of a process by being looked at, in per cent of its processor time.
+    pub budget_percent: f64,
+    /// From clearing accessed bits to reading them.
+    #[serde(with = "text::time")]
+    pub window: Duration,
+    /// bpf, idle-pages, damon-virtual, pagemap or smaps; "" for the best that works.
+    pub tracker: String,
+    /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
+    pub own_percent: f64,
+    /// The same while there is something to do: after a pass with actions, or while memory is short.
+    pub own_percent_busy: f64,
+    /// Memory that is read for zeros in one pass, at most.
+    #[serde(with = "text::size")]
+    pub zero_scan: Bytes,
+}
+
+/// How a shortage is noticed between two passes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PressureWatch {
+    /// A pass is made at once when tasks have waited for memory for so long...
+    #[serde(with = "text::time")]
+    pub stall: Duration,
+    /// ...within so long; 500ms to 10s (pressure stall information).
+    #[serde(with = "text::time")]
+    pub within: Duration,
+    /// How often the use of limited control groups is looked at; also the shortest time between two passes.
+    #[serde(with = "text::time")]
+    pub look: Duration,
+}
+
+/// What acting may cost. All rates are of 2 MiB for each action, whatever came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Act {
+    /// Most memory promoted in a second, over all processes: what is copied and zeroed.
+    #[serde(with = "text::size")]
+    pub promoted_per_second: Bytes,
+    /// The same of one process.
+    #[serde(with = "text::size")]
+    pub promoted_per_second_of_process: Bytes,
+    /// Most memory split and recovered in a second, over all processes: what the kernel looks through for zeros.
+    #[serde(with = "text::size")]
+    pub recovered_per_second: Bytes,
+    /// The same of one process.
+    #[serde(with = "text::size")]
+    pub recovered_per_second_of_process: Bytes,
+    /// Time in system calls in one pass.
+    #[serde(with = "text::time")]
+    pub time: Duration,
+    /// How long one call is to take at most: for that long a process can wait.
+    #[serde(with = "text::time")]
+    pub call: Duration,
+    /// After a call that took longer than this, its process is left alone for a while.
+    #[serde(with = "text::time")]
+    pub latency_guard: Duration,
+    /// The first such while; it doubles each time that this happens again...
+    #[serde(with = "text::time")]
+    pub pause: Duration,
+    /// ...up to this.
+    #[serde(with = "text::time")]
+    pub pause_most: Duration,
+}
+
+/// Bounds on what a policy may ask for: see `decide::Limits`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Most memory promoted in one pass.
+    #[serde(with = "text::size")]
+    pub moved: Bytes,
+    /// Most memory scanned for zeros or recovered in one pass.
+    #[serde(with = "text::size")]
+    pub scanned: Bytes,
+    /// Most actions in one pass; 1 to 65536.
+    pub actions: usize,
+    /// After an action a region is left alone for so long.
+    #[serde(with = "text::time")]
+    pub settle: Duration,
+    /// What was split is not promoted for so long, and the other way round.
+    #[serde(with = "text::time")]
+    pub cool_down: Duration,
+    /// After that it is promoted only if so many of its 512 base pages have come or gone...
+    pub changed_pages: u16,
+    /// ...or the part of memory in use has fallen by so much.
+    pub relief_percent: f64,
+    /// The first wait after a failure; doubled with each further one...
+    #[serde(with = "text::time")]
+    pub back_off: Duration,
+    /// ...up to this.
+    #[serde(with = "text::time")]
+    pub back_off_most: Duration,
+    /// A process is left alone for so long after a forked child was last seen to share its memory.
+    #[serde(with = "text::time")]
+    pub fork_quiet: Duration,
+}
+
+/// Who is entitled to how much, of policy "megapage".
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shares {
+    /// The part of all huge memory that is guaranteed, divided by weight.
+    pub guarantee_percent: f64,
+}
+
+/// What one name or control group is entitled to. Exactly one of `name` and `cgroup`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Each process of this command name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The processes of this control group and those below it, together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// How much their gain counts against others': 1 is as everybody's, 0 is never promoted.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Most huge memory: of each process, or of the control group in all.
+    #[serde(default, with = "text::some_size", skip_serializing_if = "Option::is_none")]
+    pub cap: Option<Bytes>,
+    /// Huge memory that each process, or the control group in all, gets before others get more.
+    #[serde(default, with = "text::some_size", skip_serializing_if = "Option::is_none")]
+    pub least: Option<Bytes>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            policy: "megapage".into(),
+            interval: Duration::from_secs(1),
+            on_exit: OnExit::Leave,
+            state_file: "/var/lib/megapage/daemon.json".into(),
+            lock_file: "/run/megapage/daemon.lock".into(),
+            processes: Processes::default(),
+            observe: Observe::default(),
+            pressure: PressureWatch::default(),
+            act: Act::default(),
+            limits: Limits::default(),
+            shares: Shares::default(),
+            claims: Vec::new(),
+            metrics: MetricsConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl Default for Processes {
+    fn default() -> Processes {
+        Processes {
+            include: Vec::new(),
+            pids: Vec::new(),
+            exclude: Vec::new(),
+            cgroups: Vec::new(),
+            users: Vec::new(),
+            exclude_users: Vec::new(),
+            least_resident: Bytes::mib(64),
+            most: 256,
+        }
+    }
+}
+
+impl Default for Observe {
+    fn default() -> Observe {
+        Observe {
+            budget_percent: 1.0,
+            window: Duration::from_secs(1),
+            tracker: String::new(),
+            own_percent: 1.0,
+            own_percent_busy: 10.0,
+            zero_scan: Bytes::gib(1),
+        }
+    }
+}
+
+impl Default for PressureWatch {
+    fn default() -> PressureWatch {
+        PressureWatch {
+            stall: Duration::from_millis(50),
+            within: Duration::from_secs(1),
+            look: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Default for Act {
+    fn default() -> Act {
+        let options = ExecutorOptions::default();
+        Act {
+            promoted_per_second: options.moved,
+            promoted_per_second_of_process: options.moved_per_process,
+            recovered_per_second: options.scanned,
+            recovered_per_second_of_process: options.scanned_per_process,
+            time: options.time,
+            call: options.call,
+            latency_guard: options.slow,
+            pause: options.pause,
+            pause_most: options.pause_most,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let limits = megapage_decide::Limits::default();
+        Limits {
+            moved: limits.moved,
+            scanned: limits.scanned,
+            actions: limits.actions,
+            settle: limits.settle,
+            cool_down: limits.cool_down,
+            changed_pages: limits.changed_pages,
+            relief_percent: limits.relief * 100.0,
+            back_off: limits.back_off,
+            back_off_most: limits.back_off_most,
+            fork_quiet: limits.fork_quiet,
+        }
+    }
+}
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares { guarantee_percent: Parameters::default().guarantee * 100.0 }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file. `needed`: whether it is an error that there is none; else the defaults are answered.
+    pub fn read(path: &Path, needed: bool) -> Result<Config, ConfigError> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Config::parse(&file, &text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !needed => Ok(Config::default()),
+            Err(error) => Err(ConfigError { file, line: None, what: format!("cannot be read: {error}") }),
+        }
+    }
+
+    /// Reads and checks a text; `file` names it in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|error| ConfigError {
+            file: file.into(),
+            line: error.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
+            // Some messages have several lines.
+            what: error.message().split_whitespace().collect::<Vec<_>>().join(" "),
+        })?;
+        config.check().map_err(|(key, what)| ConfigError {
+            file: file.into(),
+            line: validate::line_of(text, &key),
+            what: format!("{key}: {what}"),
+        })?;
+        Ok(config)
+    }
+
+    /// The same as a file that [`Config::parse`] reads.
+    pub fn to_toml(&self) -> String {
+        // All that it holds are strings, figures, lists and tables.
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// Chooses processes instead of those that the file includes: a figure is an identifier, anything else a regular
+    /// expression. None leaves the choice as it is.
+    pub fn choose(&mut self, processes: &[String]) {
+        if processes.is_empty() {
+            return;
+        }
+        let (pids, names): (Vec<&String>, Vec<&String>) =
+            processes.iter().partition(|one| one.bytes().all(|byte| byte.is_ascii_digit()));
+        // A figure that is no identifier at all is one that no process has.
+        self.processes.pids = pids.into_iter().map(|pid| pid.parse().unwrap_or(i32::MAX)).collect();
+        self.processes.include = names.into_iter().cloned().collect();
+        self.processes.least_resident = Bytes::ZERO;
+    }
+
+    /// The policy, with its parameters.
+    pub fn make_policy(&self) -> Option<Box<dyn Policy>> {
+        if self.policy != "megapage" {
+            return by_name(&self.policy);
+        }
+        let claims = self.claims.iter().filter_map(Claim::entitlement).collect();
+        let guarantee = self.shares.guarantee_percent / 100.0;
+        Some(Box::new(Megapage::new(Parameters { claims, guarantee, ..Parameters::default() })))
+    }
+
+    /// The tracker that is asked for; `None` for the best.
+    pub fn tracker(&self) -> Option<TrackerKind> {
+        TrackerKind::ALL.into_iter().find(|kind| kind.name() == self.observe.tracker)
+    }
+}
+
+impl Act {
+    /// As the executor takes them.
+    pub fn of_executor(&self) -> ExecutorOptions {
+        ExecutorOptions {
+            moved: self.promoted_per_second,
+            moved_per_process: self.promoted_per_second_of_process,
+            scanned: self.recovered_per_second,
+            scanned_per_process: self.recovered_per_second_of_process,
+            time: self.time,
+            call: self.call,
+            slow: self.latency_guard,
+            pause: self.pause,
+            pause_most: self.pause_most,
+            ..ExecutorOptions::default()
+        }
+    }
+}
+
+impl Limits {
+    /// As decide takes them.
+    pub fn of_decide(&self) -> megapage_decide::Limits {
+        megapage_decide::Limits {
+            moved: self.moved,
+            scanned: self.scanned,
+            actions: self.actions,
+            settle: self.settle,
+            cool_down: self.cool_down,
+            changed_pages: self.changed_pages,
+            relief: self.relief_percent / 100.0,
+            back_off: self.back_off,
+            back_off_most: self.back_off_most,
+            fork_quiet: self.fork_quiet,
+            ..megapage_decide::Limits::default()
+        }
+    }
+}
+
+impl Claim {
+    fn entitlement(&self) -> Option<Entitlement> {
+        let whom = match (&self.name, &self.cgroup) {
+            (Some(name), None) => Whom::Name(name.clone()),
+            (None, Some(group)) => Whom::Cgroup(group.clone()),
+            _ => return None,
+        };
+        Some(Entitlement { whom, weight: self.weight, cap: self.cap, least: self.least })
+    }
+}
+
+#[cfg(test)]
+mod tests;

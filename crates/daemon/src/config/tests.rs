@@ -1,0 +1,70 @@
+use super::*;
+
+fn error(text: &str) -> String {
+    Config::parse("/etc/x.toml", text).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_is_the_default_and_the_default_is_sound() {
+    assert_eq!(Config::parse("x", "").unwrap(), Config::default());
+    Config::default().check().unwrap();
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same() {
+    let mut config = Config { policy: "megapage".into(), on_exit: OnExit::Undo, ..Config::default() };
+    config.processes.include = vec!["^redis".into(), "java".into()];
+    config.observe.own_percent = 2.5;
+    config.limits.back_off = Duration::from_millis(1500);
+    config.claims = vec![Claim {
+        name: Some("redis-server".into()),
+        cgroup: None,
+        weight: 2.0,
+        cap: Some(Bytes::gib(4)),
+        least: Some(Bytes::mib(10)),
+    }];
+    assert_eq!(Config::parse("x", &config.to_toml()).unwrap(), config, "{}", config.to_toml());
+    assert_eq!(Config::parse("x", &Config::default().to_toml()).unwrap(), Config::default());
+}
+
+#[test]
+fn errors_name_file_line_and_remedy() {
+    assert!(error("policy = \"ingenss\"").starts_with("/etc/x.toml:1: policy: there is no policy 'ingenss'"));
+    assert!(error("\npolicy = 3").starts_with("/etc/x.toml:2: invalid type"), "{}", error("\npolicy = 3"));
+    let unknown = error("interval = \"1s\"\n[observe]\nwindows = \"1s\"\n");
+    assert!(unknown.starts_with("/etc/x.toml:3: unknown field `windows`"), "{unknown}");
+    let time = error("[observe]\nwindow = \"0ms\"");
+    assert_eq!(time, "/etc/x.toml:2: observe.window: 0ms is not from 10ms to 1m");
+    assert!(error("interval = \"soon\"").contains("write it like 250ms"));
+    assert!(error("[processes]\nleast_resident = \"64q\"").contains("unknown unit"));
+    assert!(
+        error("[processes]\ninclude = [\"*\"]").contains("x.toml:2: processes.include: '*' is not a regular")
+    );
+    assert!(error("[processes]\nusers = [\"no-such-user-here\"]").contains("no user 'no-such-user-here'"));
+    assert!(error("[observe]\nbudget_percent = nan").contains("not above 0"));
+    assert!(error("[[claim]]\nweight = 1.0").contains("either a name or a cgroup"));
+    assert!(error("[[claim]]\nname = \"a\"\ncap = \"1g\"\nleast = \"2g\"").contains(":4: claim.least"));
+    assert!(error("policy = \"linux\"\n[[claim]]\nname = \"a\"").contains("only policy 'megapage'"));
+    assert!(error("[act]\nlatency_guard = \"0ms\"").contains("act.latency_guard"));
+    assert!(error("on_exit = \"maybe\"").contains("unknown variant"));
+    for text in ["policy = ", "[[[", "\u{0}", "a = 1"] {
+        assert_eq!(error(text).lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_the_default_or_an_error() {
+    let path = Path::new("/nonexistent/daemon.toml");
+    assert_eq!(Config::read(path, false).unwrap(), Config::default());
+    let error = Config::read(path, true).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/daemon.toml: cannot be read: No such file"), "{error}");
+}
+
+#[test]
+fn every_policy_can_be_made() {
+    for known in megapage_decide::POLICIES {
+        let config = Config { policy: known.name.into(), ..Config::default() };
+        config.check().unwrap();
+        assert_eq!(config.make_policy().unwrap().name(), known.name);
+    }
+}

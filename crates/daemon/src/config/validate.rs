@@ -1,0 +1,209 @@
+//! What a configuration must hold to besides its form.
+
+use super::Config;
+use megapage_decide::POLICIES;
+use megapage_kernel::identity::account;
+use megapage_observe::TrackerKind;
+use regex_lite::Regex;
+use std::time::Duration;
+
+/// A key with its table (`observe.window`), and what is wrong with its value.
+type Wrong = (String, String);
+
+fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
+    Err((key.into(), what.into()))
+}
+
+impl Config {
+    /// The first value that cannot be used, by its key.
+    pub fn check(&self) -> Result<(), Wrong> {
+        if !POLICIES.iter().any(|known| known.name == self.policy) {
+            let names: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
+            return wrong(
+                "policy",
+                format!("there is no policy '{}'; it is one of {}", self.policy, names.join(", ")),
+            );
+        }
+        time("interval", self.interval, Duration::from_millis(100), Duration::from_secs(3600))?;
+        if self.lock_file.as_os_str().is_empty() {
+            return wrong(
+                "lock_file",
+                "give a path: the lock keeps two daemons from undoing each other's work",
+            );
+        }
+        self.check_processes()?;
+        let observe = &self.observe;
+        percent("observe.budget_percent", observe.budget_percent)?;
+        percent("observe.own_percent", observe.own_percent)?;
+        percent("observe.own_percent_busy", observe.own_percent_busy)?;
+        time("observe.window", observe.window, Duration::from_millis(10), Duration::from_secs(60))?;
+        if !observe.tracker.is_empty() && self.tracker().is_none() {
+            let names = TrackerKind::ALL.map(TrackerKind::name).join(", ");
+            let what = format!("there is no tracker '{}'; it is \"\" or one of {names}", observe.tracker);
+            return wrong("observe.tracker", what);
+        }
+        let pressure = &self.pressure;
+        time("pressure.within", pressure.within, Duration::from_millis(500), Duration::from_secs(10))?;
+        time("pressure.stall", pressure.stall, Duration::from_millis(1), pressure.within)?;
+        time("pressure.look", pressure.look, Duration::from_millis(10), Duration::from_secs(10))?;
+        self.check_act()?;
+        self.check_claims()
+    }
+
+    fn check_processes(&self) -> Result<(), Wrong> {
+        let processes = &self.processes;
+        for (key, patterns) in
+            [("processes.include", &processes.include), ("processes.exclude", &processes.exclude)]
+        {
+            for pattern in patterns {
+                if let Err(error) = Regex::new(pattern) {
+                    return wrong(key, format!("'{pattern}' is not a regular expression: {error}"));
+                }
+            }
+        }
+        for (key, users) in
+            [("processes.users", &processes.users), ("processes.exclude_users", &processes.exclude_users)]
+        {
+            for user in users {
+                uid(user).map_err(|what| (key.to_string(), what))?;
+            }
+        }
+        if let Some(group) = processes.cgroups.iter().find(|group| !group.starts_with('/')) {
+            let what =
+                format!("'{group}' does not start with '/': write it as `megapage top --json` shows it");
+            return wrong("processes.cgroups", what);
+        }
+        if let Some(pid) = processes.pids.iter().find(|pid| **pid < 1) {
+            return wrong("processes.pids", format!("{pid} is no process identifier"));
+        }
+        count("processes.most", processes.most, 4096)
+    }
+
+    fn check_act(&self) -> Result<(), Wrong> {
+        let act = &self.act;
+        for (key, bytes) in [
+            ("act.promoted_per_second", act.promoted_per_second),
+            ("act.promoted_per_second_of_process", act.promoted_per_second_of_process),
+            ("act.recovered_per_second", act.recovered_per_second),
+            ("act.recovered_per_second_of_process", act.recovered_per_second_of_process),
+            ("limits.moved", self.limits.moved),
+            ("limits.scanned", self.limits.scanned),
+        ] {
+            if bytes.0 < 2 << 20 {
+                return wrong(key, "must be at least 2m, one huge page");
+            }
+        }
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(10));
+        time("act.latency_guard", act.latency_guard, short, long)?;
+        time("act.time", act.time, short, long)?;
+        time("act.call", act.call, Duration::from_micros(100), act.latency_guard)?;
+        time("act.pause", act.pause, short, act.pause_most)?;
+        time("act.pause_most", act.pause_most, short, Duration::from_secs(3600))?;
+        let limits = &self.limits;
+        count("limits.actions", limits.actions, 65_536)?;
+        if limits.changed_pages > 512 {
+            return wrong("limits.changed_pages", "must be at most 512, the base pages of a huge page");
+        }
+        if !(0.0..=100.0).contains(&limits.relief_percent) {
+            return wrong("limits.relief_percent", "must be from 0 to 100");
+        }
+        let day = Duration::from_secs(86_400);
+        for (key, value) in [
+            ("limits.settle", limits.settle),
+            ("limits.cool_down", limits.cool_down),
+            ("limits.back_off", limits.back_off),
+            ("limits.back_off_most", limits.back_off_most),
+            ("limits.fork_quiet", limits.fork_quiet),
+        ] {
+            time(key, value, Duration::ZERO, day)?;
+        }
+        Ok(())
+    }
+
+    fn check_claims(&self) -> Result<(), Wrong> {
+        if !(0.0..=100.0).contains(&self.shares.guarantee_percent) {
+            return wrong("shares.guarantee_percent", "must be from 0 to 100");
+        }
+        if self.policy != "megapage" && !self.claims.is_empty() {
+            let what = format!("policy '{}' knows no claims, only policy 'megapage' does", self.policy);
+            return wrong("claim", what);
+        }
+        for claim in &self.claims {
+            if claim.name.is_some() == claim.cgroup.is_some() {
+                return wrong("claim", "each claim has either a name or a cgroup");
+            }
+            if claim.name.as_deref().is_some_and(|name| name.len() > 15) {
+                let what = "the kernel keeps 15 bytes of a command name: this one is longer";
+                return wrong("claim.name", what);
+            }
+            if claim.cgroup.as_deref().is_some_and(|group| !group.starts_with('/')) {
+                return wrong("claim.cgroup", "must start with '/', as `megapage top --json` shows it");
+            }
+            if !(0.0..=1e6).contains(&claim.weight) {
+                return wrong("claim.weight", "must be from 0 to 1000000");
+            }
+            if let (Some(least), Some(cap)) = (claim.least, claim.cap)
+                && least > cap
+            {
+                return wrong("claim.least", "is more than the cap of the same claim");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of a user given by name or number.
+pub fn uid(user: &str) -> Result<u32, String> {
+    if let Ok(uid) = user.parse() {
+        return Ok(uid);
+    }
+    match account(user) {
+        Ok(Some(account)) => Ok(account.uid),
+        Ok(None) => Err(format!("there is no user '{user}'")),
+        Err(error) => Err(format!("user '{user}' cannot be looked up: {error}")),
+    }
+}
+
+fn time(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(), Wrong> {
+    let text = super::text::of_duration;
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => wrong(key, format!("{} is not from {} to {}", text(value), text(least), text(most))),
+    }
+}
+
+fn percent(key: &str, value: f64) -> Result<(), Wrong> {
+    // What is no number is refused, too.
+    match value > 0.0 && value <= 100.0 {
+        true => Ok(()),
+        false => wrong(key, format!("{value} is not above 0 and at most 100")),
+    }
+}
+
+fn count(key: &str, value: usize, most: usize) -> Result<(), Wrong> {
+    match (1..=most).contains(&value) {
+        true => Ok(()),
+        false => wrong(key, format!("{value} is not from 1 to {most}")),
+    }
+}
+
+/// The line, from 1, on which `text` has `key`, such as `observe.window`: in its table, dotted, or as a table itself.
+pub fn line_of(text: &str, key: &str) -> Option<usize> {
+    let mut table = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.trim_start_matches('[').split(']').next().unwrap_or_default().trim().to_string();
+            if table == key {
+                return Some(number + 1);
+            }
+            continue;
+        }
+        let name = line.split('=').next().unwrap_or_default().trim();
+        let full = if table.is_empty() { name.to_string() } else { format!("{table}.{name}") };
+        if line.contains('=') && full == key {
+            return Some(number + 1);
+        }
+    }
+    None
+}

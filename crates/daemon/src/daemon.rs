@@ -1,0 +1,357 @@
+//! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
+
+use crate::config::{Config, ConfigError, OnExit};
+use crate::pass::{Pass, Times};
+use crate::remember::Remembered;
+use crate::select::{Select, Selected};
+use megapage_act::execute::{Actuator, Done};
+use megapage_decide::{Action, Obtained, Outcome, State, step};
+use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
+use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
+use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
+use megapage_snapshot::{Process, Snapshot};
+use megapage_units::{Bytes, HUGE_2M};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// However long a pass takes us, the next is no later than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Some task waits for memory for more than this share of 10 s: memory is short, in per cent.
+const SHORT_PERCENT: f64 = 10.0;
+
+/// Why there can be no daemon, in one line.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The observer.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// The list of processes.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// What a daemon is made of: on a running machine, or in a test.
+pub struct Parts {
+    /// Where kernel files are read.
+    pub root: KernelRoot,
+    /// Takes the snapshots.
+    pub observer: Observer,
+    /// Finds out what translation costs.
+    pub costs: Option<Costs>,
+    /// Carries actions out.
+    pub actuator: Box<dyn Actuator>,
+    /// The time since boot, the observer's.
+    pub clock: Box<dyn Clock>,
+    /// Whether the actuator changes nothing.
+    pub dry_run: bool,
+}
+
+/// See the module.
+pub struct Daemon {
+    config: Config,
+    select: Select,
+    state: State,
+    parts: Parts,
+    number: u64,
+    before: Option<Arc<Snapshot>>,
+    now: Option<Arc<Snapshot>>,
+    selected: Selected,
+    /// Since the last pass: the kernel has told that tasks wait for memory.
+    alarmed: bool,
+    /// Whether a process was probed for its cost since the last pass: one each time.
+    probed: bool,
+    /// Whether the last pass found something to do, or memory short.
+    busy: bool,
+    /// What the last pass took of a processor.
+    last_cpu: Duration,
+}
+
+impl fmt::Debug for Daemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Daemon");
+        shown.field("config", &self.config).field("state", &self.state).field("number", &self.number);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Daemon {
+    /// A daemon on this machine, with `actuator`. Finds the best tracker (about 0.2 s) and times page walks where
+    /// nothing counts them (some 0.1 s).
+    pub fn start(
+        root: &KernelRoot,
+        config: Config,
+        actuator: Box<dyn Actuator>,
+        dry_run: bool,
+    ) -> Result<Daemon, DaemonError> {
+        let samples = config.make_policy().is_some_and(|policy| policy.samples());
+        let (observer, costs) = observer(root, &config, samples)?;
+        let parts =
+            Parts { root: root.clone(), observer, costs, actuator, clock: Box::new(BootClock), dry_run };
+        Daemon::with_parts(config, parts)
+    }
+
+    /// A daemon of given parts.
+    pub fn with_parts(config: Config, parts: Parts) -> Result<Daemon, DaemonError> {
+        Ok(Daemon {
+            select: Select::new(&config.processes),
+            state: state(&config)?,
+            config,
+            parts,
+            number: 0,
+            before: None,
+            now: None,
+            selected: Selected::default(),
+            alarmed: false,
+            probed: false,
+            busy: false,
+            last_cpu: Duration::ZERO,
+        })
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How access bits are sampled, or why not, in one line.
+    pub fn sampling(&self) -> String {
+        match (self.parts.observer.sampling(), self.parts.observer.why_unsampled()) {
+            (Some(sampling), _) => format!("access bits by {}", sampling.tracker.name()),
+            (None, Some(why)) => format!("no access bits: {why}"),
+            (None, None) => "no access bits: the policy asks for none".into(),
+        }
+    }
+
+    /// Takes another configuration. What was learnt stays, as far as it does not depend on what has changed: with
+    /// another policy, or another tracker, that begins anew. On an error the former configuration stays in force.
+    pub fn reload(&mut self, config: Config) -> Result<(), DaemonError> {
+        let mut fresh = state(&config)?;
+        fresh.restore(self.parts.clock.now(), &self.state.remembered_regions());
+        if config.observe != self.config.observe || fresh.samples() != self.state.samples() {
+            (self.parts.observer, self.parts.costs) = observer(&self.parts.root, &config, fresh.samples())?;
+        }
+        self.parts.actuator.configure(config.act.of_executor());
+        self.state = fresh;
+        self.select = Select::new(&config.processes);
+        self.config = config;
+        Ok(())
+    }
+
+    /// The kernel has told that tasks wait for memory: the next pass knows.
+    pub fn alarm(&mut self) {
+        self.alarmed = true;
+    }
+
+    /// One pass, with samples that were started here and read after their window: for who looks only once.
+    pub fn single_pass(&mut self) -> Pass {
+        self.select();
+        let pids = self.selected.pids.clone();
+        self.pass_with(|observer| observer.sample_once(&pids))
+    }
+
+    /// One pass. Never waits: samples are read with the pass, or by [`Daemon::idle`], after their window.
+    pub fn pass(&mut self) -> Pass {
+        self.select();
+        let pids = self.selected.pids.clone();
+        self.pass_with(|observer| observer.snapshot(&pids))
+    }
+
+    fn pass_with(&mut self, observe: impl FnOnce(&mut Observer) -> Snapshot) -> Pass {
+        let cpu = process_cpu_time();
+        let parts = &mut self.parts;
+        let at = parts.clock.now();
+        let mut snapshot = observe(&mut parts.observer);
+        // A shortage that the kernel has told of may be over before its averages show it.
+        if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
+            let told =
+                100.0 * self.config.pressure.stall.as_secs_f64() / self.config.pressure.within.as_secs_f64();
+            pressure.some_10s = pressure.some_10s.max(told.min(100.0));
+        }
+        if let Some(costs) = &mut parts.costs {
+            costs.refresh(&snapshot, &mut parts.observer);
+        }
+        let pressed = snapshot.machine.pressure.is_some_and(|pressure| pressure.some_10s >= SHORT_PERCENT);
+        let short = std::mem::take(&mut self.alarmed) || pressed;
+        let observed = parts.clock.now();
+        let actions = step(observed, &snapshot, &mut self.state);
+        let decided = parts.clock.now();
+        let (done, left) = self.act(decided, &actions);
+        let acted = self.parts.clock.now();
+        let cpu = process_cpu_time().saturating_sub(cpu);
+
+        let snapshot = Arc::new(snapshot);
+        self.before = self.now.replace(snapshot.clone());
+        self.number += 1;
+        self.probed = false;
+        self.last_cpu = cpu;
+        self.busy = short || left > 0 || done.iter().any(|done| done.outcome.obtained == Obtained::Done);
+        Pass {
+            number: self.number,
+            at,
+            policy: self.state.policy(),
+            dry_run: self.parts.dry_run,
+            done,
+            left,
+            short,
+            times: Times {
+                observe: observed.saturating_sub(at),
+                decide: decided.saturating_sub(observed),
+                act: acted.saturating_sub(decided),
+                cpu,
+            },
+            huge: snapshot.processes.iter().map(anonymous_huge).sum(),
+            watched: snapshot.processes.len(),
+            passed_over: self.selected.left_out
+                + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
+            backed_off: self.parts.actuator.backed_off(),
+            snapshot,
+        }
+    }
+
+    /// Between two passes, of which `left` is left: reads samples in time, or uses the time to learn what translation
+    /// costs one of the processes. `wait` sleeps for a time, and says whether to go on. Returns when `left` has
+    /// passed, something was done, or `wait` has said no.
+    pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
+        let parts = &mut self.parts;
+        let due = parts.observer.next_read();
+        if due.is_some_and(|due| due.is_zero()) {
+            parts.observer.complete_samples();
+            return;
+        }
+        let time = left.min(due.unwrap_or(left));
+        if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.probed)
+            && time >= LEAST_PROBE
+        {
+            self.probed = true;
+            costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
+            return;
+        }
+        wait(time);
+    }
+
+    /// How long to wait before the next pass: the interval, or longer where the last pass took us more than our share
+    /// of a processor.
+    pub fn pause(&self) -> Duration {
+        let observe = &self.config.observe;
+        let percent = if self.busy { observe.own_percent_busy } else { observe.own_percent };
+        let share = self.last_cpu.as_secs_f64() * 100.0 / percent;
+        let longest = LONGEST_PAUSE.max(self.config.interval);
+        self.config.interval.max(Duration::try_from_secs_f64(share).unwrap_or(longest).min(longest))
+    }
+
+    /// Undoes what was promoted, where the configuration says so. To be called last.
+    pub fn stop(&mut self) -> Vec<Done> {
+        match self.config.on_exit {
+            OnExit::Leave => Vec::new(),
+            OnExit::Undo => self.parts.actuator.undo(self.parts.clock.now()),
+        }
+    }
+
+    /// What is to be known after a restart.
+    pub fn remembered(&self) -> Remembered {
+        Remembered::new(self.state.remembered_regions())
+    }
+
+    /// Takes back what was known before a restart.
+    pub fn restore(&mut self, remembered: &Remembered) {
+        self.state.restore(self.parts.clock.now(), remembered.regions());
+    }
+
+    fn select(&mut self) {
+        // Where they cannot be listed this time, those of the last time are looked at.
+        if let Ok(selected) = self.select.now(&self.parts.root) {
+            self.selected = selected;
+        }
+    }
+
+    /// Hands each action to whom it is for, in order, and tells the policy what became of it. Answers what was done,
+    /// and how many actions were left for later.
+    fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, u64) {
+        let mut done = Vec::new();
+        let mut scannable = self.config.observe.zero_scan;
+        let mut changes = Vec::new();
+        for action in actions {
+            match action {
+                Action::Promote { .. } | Action::Demote { .. } | Action::Recover { .. } => {
+                    changes.push(action.clone());
+                }
+                // The observer has a schedule of its own, within the budget of each process.
+                Action::Sample { .. } => {
+                    let obtained = match self.parts.observer.sampling() {
+                        Some(_) => Obtained::Done,
+                        None => Obtained::Unsupported,
+                    };
+                    self.state.note(now, &Outcome { action: action.clone(), obtained });
+                }
+                Action::ZeroScan { process, regions, .. } => {
+                    if self.parts.dry_run {
+                        // Reading marks pages as accessed, and a dry run changes nothing.
+                        continue;
+                    }
+                    let start = self.parts.clock.now();
+                    let scanned = self.parts.observer.zero_scan(*process, regions, &mut scannable);
+                    let obtained = if scanned.gone { Obtained::Gone } else { Obtained::Done };
+                    let took = self.parts.clock.now().saturating_sub(start);
+                    let outcome = Outcome { action: action.clone(), obtained };
+                    done.push(Done { outcome, promoted: Bytes::ZERO, freed: Bytes::ZERO, took, why: None });
+                }
+                Action::PreZero { .. } => {
+                    let why = Some("the kernel offers no way to zero free memory ahead".to_string());
+                    let outcome = Outcome { action: action.clone(), obtained: Obtained::Unsupported };
+                    let (promoted, freed, took) = (Bytes::ZERO, Bytes::ZERO, Duration::ZERO);
+                    done.push(Done { outcome, promoted, freed, took, why });
+                }
+            }
+        }
+        let mut left = 0;
+        if !changes.is_empty() {
+            let answered = self.parts.actuator.carry_out(now, &changes);
+            left = changes.len().saturating_sub(answered.len()) as u64;
+            done.extend(answered);
+        }
+        let now = self.parts.clock.now();
+        done.iter().for_each(|done| self.state.note(now, &done.outcome));
+        (done, left)
+    }
+}
+
+fn state(config: &Config) -> Result<State, ConfigError> {
+    let Some(policy) = config.make_policy() else {
+        let what = format!("policy: there is no policy '{}'", config.policy);
+        return Err(ConfigError { file: "the configuration".into(), line: None, what });
+    };
+    Ok(State::new(policy, config.limits.of_decide()))
+}
+
+fn observer(
+    root: &KernelRoot,
+    config: &Config,
+    sample: bool,
+) -> Result<(Observer, Option<Costs>), ObserveError> {
+    let budget = config.observe.budget_percent / 100.0;
+    // Samples and probes for the estimate of costs share the budget.
+    let mut costs = Costs::new(root, sample.then_some(budget / 2.0));
+    let options = Options {
+        tracker: config.tracker(),
+        sample,
+        budget: if costs.budget().is_some() { budget / 2.0 } else { budget },
+        window: config.observe.window,
+        // Where a policy asks for it.
+        zero_scan: false,
+        folios: false,
+    };
+    let observer = Observer::start(root, options)?;
+    if !observer.sampling().is_some_and(|sampling| sampling.tracker.tells_accesses()) {
+        costs.leave_estimates();
+    }
+    Ok((observer, Some(costs)))
+}
+
+fn anonymous_huge(process: &Process) -> Bytes {
+    Bytes(process.huge_regions() as u64 * HUGE_2M as u64)
+}

@@ -1,0 +1,90 @@
+//! One daemon on a machine: a lock on a file, which ends with the process however that ends.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use thiserror::Error;
+
+/// Why this daemon is not the one.
+#[derive(Debug, Error)]
+pub enum InstanceError {
+    /// There is another.
+    #[error(
+        "another megapage daemon is running{who} ({file} is locked): stop it first, or give another lock_file"
+    )]
+    Other {
+        /// `: process 4711`, or empty.
+        who: String,
+        /// The lock.
+        file: String,
+    },
+    /// The file cannot be made or locked.
+    #[error("{file}: cannot be locked: {source}; run as root, or give another lock_file")]
+    Io {
+        /// The lock.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The lock, held until this is dropped. The file stays, with a number that nobody has any longer: harmless.
+#[derive(Debug)]
+pub struct Instance {
+    _file: File,
+}
+
+impl Instance {
+    /// Takes the lock (flock(2)), and writes our number into the file.
+    pub fn take(path: &Path) -> Result<Instance, InstanceError> {
+        let name = path.display().to_string();
+        let failed = |source| InstanceError::Io { file: name.clone(), source };
+        if let Some(directory) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        let mut file = options.open(path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let _ = file.take(32).read_to_string(&mut text);
+                let who =
+                    text.trim().parse::<u32>().map(|pid| format!(": process {pid}")).unwrap_or_default();
+                return Err(InstanceError::Other { who, file: name });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let text = format!("{}\n", std::process::id());
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(text.as_bytes())
+        };
+        write(&mut file).map_err(failed)?;
+        Ok(Instance { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_the_first_is_and_a_stale_file_is_no_matter() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/daemon.lock");
+        let first = Instance::take(&path).unwrap();
+        let error = Instance::take(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("running: process {} (", std::process::id())), "{error}");
+        drop(first);
+        std::fs::write(&path, "4711 and what somebody else wrote").unwrap();
+        let again = Instance::take(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(again);
+        let error = Instance::take(&directory.path().join("run")).unwrap_err().to_string();
+        assert!(error.contains("cannot be locked"), "{error}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What a daemon knows when it starts again: which regions were promoted and split when. It holds for this boot and for
+//! processes that are still the same; anything else is passed over.
+//!
+//! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
+
+use megapage_decide::{RememberedDemotion, RememberedRegion};
+use megapage_snapshot::ProcessId;
+use megapage_units::Pid;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+
+const SCHEMA: &str = "megapage.state/1";
+/// The longest file that is read, in bytes: what 128 Ki regions need.
+const LONGEST: u64 = 64 << 20;
+
+/// Why a file was not taken: a warning, no failure.
+#[derive(Debug, Error)]
+pub enum RememberError {
+    /// It could not be read or written.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is not such a file, or not whole.
+    #[error("it is no state of megapage: {0}")]
+    Foreign(String),
+    /// It is of an earlier boot.
+    #[error("it is of an earlier boot")]
+    OtherBoot,
+    /// Somebody else owns it, who could make it say anything.
+    #[error("it belongs to user {0}, not to us")]
+    OtherOwner(u32),
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remembered {
+    regions: Vec<RememberedRegion>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    schema: String,
+    boot: String,
+    processes: Vec<OneProcess>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OneProcess {
+    pid: i32,
+    start_ticks: u64,
+    start_stack: u64,
+    regions: Vec<OneRegion>,
+}
+
+/// Times in nanoseconds since boot.
+#[derive(Serialize, Deserialize)]
+struct OneRegion {
+    start: u64,
+    acted: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    promoted: Option<u64>,
+    /// When, the share of memory in use, base pages present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    demoted: Option<(u64, f64, Option<u16>)>,
+    #[serde(default)]
+    failures: u32,
+    not_before: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    small: Option<u64>,
+}
+
+impl Remembered {
+    /// What a policy's guards remember.
+    pub fn new(regions: Vec<RememberedRegion>) -> Remembered {
+        Remembered { regions }
+    }
+
+    /// The same.
+    pub fn regions(&self) -> &[RememberedRegion] {
+        &self.regions
+    }
+
+    /// Reads a file; where there is none, nothing is known. `boot` names this boot, `owner` is who must own it.
+    pub fn read(path: &Path, boot: &str, owner: u32) -> Result<Remembered, RememberError> {
+        let file = match std::fs::File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Remembered::default()),
+            file => file?,
+        };
+        let metadata = file.metadata()?;
+        if metadata.uid() != owner {
+            return Err(RememberError::OtherOwner(metadata.uid()));
+        }
+        let mut text = String::new();
+        file.take(LONGEST).read_to_string(&mut text)?;
+        let file: File =
+            serde_json::from_str(&text).map_err(|error| RememberError::Foreign(error.to_string()))?;
+        if file.schema != SCHEMA {
+            return Err(RememberError::Foreign(format!("its schema is not {SCHEMA}")));
+        }
+        if file.boot != boot {
+            return Err(RememberError::OtherBoot);
+        }
+        let regions = file.processes.iter().flat_map(|process| {
+            let pid = Pid(process.pid);
+            let id = ProcessId { pid, start_ticks: process.start_ticks, start_stack: process.start_stack };
+            process.regions.iter().map(move |region| region.known(id))
+        });
+        Ok(Remembered { regions: regions.collect() })
+    }
+
+    /// Writes a file, beside it first and then in its place; makes its directory where that lacks.
+    pub fn write(&self, path: &Path, boot: &str) -> io::Result<()> {
+        let mut processes: Vec<OneProcess> = Vec::new();
+        for region in &self.regions {
+            let id = region.process;
+            let is_last = processes.last().is_some_and(|last| {
+                (last.pid, last.start_ticks, last.start_stack) == (id.pid.0, id.start_ticks, id.start_stack)
+            });
+            if !is_last {
+                let (start_ticks, start_stack) = (id.start_ticks, id.start_stack);
+                processes.push(OneProcess { pid: id.pid.0, start_ticks, start_stack, regions: Vec::new() });
+            }
+            if let Some(last) = processes.last_mut() {
+                last.regions.push(OneRegion::new(region));
+            }
+        }
+        let file = File { schema: SCHEMA.into(), boot: boot.into(), processes };
+        let text = serde_json::to_string(&file).map_err(io::Error::other)?;
+        if let Some(directory) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        // One that was left half-written is replaced.
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    }
+}
+
+impl OneRegion {
+    fn new(region: &RememberedRegion) -> OneRegion {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        OneRegion {
+            start: region.region,
+            acted: nanos(region.acted),
+            promoted: region.promoted.map(nanos),
+            demoted: region.demoted.map(|demoted| (nanos(demoted.at), demoted.in_use, demoted.present)),
+            failures: region.failures,
+            not_before: nanos(region.not_before),
+            small: region.small,
+        }
+    }
+
+    fn known(&self, process: ProcessId) -> RememberedRegion {
+        let time = Duration::from_nanos;
+        RememberedRegion {
+            process,
+            region: self.start,
+            acted: time(self.acted),
+            promoted: self.promoted.map(time),
+            demoted: self.demoted.map(|(at, in_use, present)| RememberedDemotion {
+                at: time(at),
+                in_use,
+                present,
+            }),
+            failures: self.failures,
+            not_before: time(self.not_before),
+            small: self.small,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_kernel::effective_uid;
+
+    fn known() -> Remembered {
+        let id = |pid| ProcessId { pid: Pid(pid), start_ticks: 7, start_stack: 9 };
+        let second = Duration::from_secs;
+        let one = RememberedRegion {
+            process: id(4),
+            region: 2 << 20,
+            acted: second(5),
+            promoted: Some(second(5)),
+            demoted: None,
+            failures: 3,
+            not_before: second(9),
+            small: Some(65536),
+        };
+        let demoted = RememberedDemotion { at: second(6), in_use: 0.375, present: Some(17) };
+        let two = RememberedRegion { region: 4 << 20, promoted: None, demoted: Some(demoted), ..one };
+        Remembered::new(vec![one, two, RememberedRegion { process: id(5), ..one }])
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b/state.json");
+        let read = |boot| Remembered::read(&path, boot, effective_uid());
+        assert_eq!(read("boot").unwrap(), Remembered::default(), "there is no file yet");
+        known().write(&path, "boot").unwrap();
+        std::fs::write(directory.path().join("a/b/state.json.new"), "torn").unwrap();
+        known().write(&path, "boot").unwrap();
+        assert_eq!(read("boot").unwrap(), known());
+        assert!(matches!(read("other"), Err(RememberError::OtherBoot)));
+        let other = Remembered::read(&path, "boot", effective_uid() + 1);
+        assert!(matches!(other, Err(RememberError::OtherOwner(_))));
+    }
+
+    #[test]
+    fn what_is_torn_or_foreign_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        known().write(&path, "boot").unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let read = Remembered::read(&path, "boot", effective_uid());
+            assert!(matches!(read, Err(RememberError::Foreign(_))), "{length}: {read:?}");
+        }
+        for text in ["{}", "[]", "\u{0}", r#"{"schema":"x","boot":"boot","processes":[]}"#] {
+            std::fs::write(&path, text).unwrap();
+            let read = Remembered::read(&path, "boot", effective_uid());
+            assert!(matches!(read, Err(RememberError::Foreign(_))), "{text}");
+        }
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(Remembered::read(&path, "boot", effective_uid()).is_err());
+    }
+}

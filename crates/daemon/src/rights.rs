@@ -1,0 +1,40 @@
+//! What the daemon must be allowed to do.
+
+use megapage_act::execute::{ExecuteError, missing_rights};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_own_status;
+
+/// What lacks, all of it in one line, with how to get it; `None` where nothing does. A dry run only looks.
+pub fn lacking(root: &KernelRoot, dry_run: bool) -> Result<Option<String>, ExecuteError> {
+    if !dry_run {
+        return missing_rights(root);
+    }
+    let looks = read_own_status(root).is_ok_and(|own| own.capabilities.sys_ptrace());
+    Ok((!looks).then(|| {
+        "looking into the processes of all users needs CAP_SYS_PTRACE, which this process lacks: run as root, or setcap \
+         cap_sys_ptrace=ep on the megapage executable"
+            .into()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_lacks_is_named() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let lacking = |capabilities: &str, dry_run| {
+            let directory = tree.path().join("proc/self");
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
+            super::lacking(&root, dry_run).unwrap()
+        };
+        let none = lacking("0", false).unwrap();
+        assert!(none.contains("CAP_SYS_NICE and CAP_SYS_PTRACE") && none.contains("root"), "{none}");
+        assert!(!lacking("0", true).unwrap().contains("CAP_SYS_NICE"));
+        assert_eq!(lacking("880000", false), None);
+        assert_eq!(lacking("80000", true), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! Which processes are watched.
+
+use crate::config::{Processes, uid};
+use megapage_kernel::process::{Status, list_processes, read_cgroup, read_status};
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::{Bytes, Pid};
+use regex_lite::Regex;
+use std::collections::BTreeSet;
+
+/// The choice of a configuration, compiled.
+#[derive(Debug)]
+pub struct Select {
+    include: Vec<Regex>,
+    exclude: Vec<Regex>,
+    pids: BTreeSet<Pid>,
+    cgroups: Vec<String>,
+    users: Vec<u32>,
+    exclude_users: Vec<u32>,
+    least_resident: Bytes,
+    most: usize,
+}
+
+/// The processes that were chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selected {
+    /// Ascending.
+    pub pids: Vec<Pid>,
+    /// How many more were chosen, and are smaller than all of these.
+    pub left_out: usize,
+}
+
+impl Select {
+    /// Compiles a choice that was checked; what is wrong with it nevertheless, such as a user that is gone, chooses
+    /// nothing.
+    pub fn new(processes: &Processes) -> Select {
+        let compile = |patterns: &[String]| patterns.iter().filter_map(|one| Regex::new(one).ok()).collect();
+        let uids = |users: &[String]| users.iter().filter_map(|user| uid(user).ok()).collect();
+        Select {
+            include: compile(&processes.include),
+            exclude: compile(&processes.exclude),
+            pids: processes.pids.iter().map(|pid| Pid(*pid)).collect(),
+            cgroups: processes.cgroups.clone(),
+            users: uids(&processes.users),
+            exclude_users: uids(&processes.exclude_users),
+            least_resident: processes.least_resident,
+            most: processes.most,
+        }
+    }
+
+    /// The processes that there are now. One that ends meanwhile is passed over.
+    pub fn now(&self, root: &KernelRoot) -> Result<Selected, KernelError> {
+        let own = Pid(std::process::id().cast_signed());
+        let mut found: Vec<(Bytes, Pid)> = Vec::new();
+        for pid in list_processes(root)? {
+            let Ok(status) = read_status(root, pid) else { continue };
+            if self.wants(root, &status, own) {
+                found.push((status.rss + status.hugetlb, status.pid));
+            }
+        }
+        found.sort_by_key(|(size, pid)| (!self.pids.contains(pid), std::cmp::Reverse(*size), *pid));
+        let left_out = found.len().saturating_sub(self.most);
+        found.truncate(self.most);
+        let mut pids: Vec<Pid> = found.into_iter().map(|(_, pid)| pid).collect();
+        pids.sort();
+        Ok(Selected { pids, left_out })
+    }
+
+    fn wants(&self, root: &KernelRoot, status: &Status, own: Pid) -> bool {
+        let named = self.pids.contains(&status.pid);
+        // A kernel thread has no page tables, and one that has ended has none any longer.
+        let has_memory = status.page_tables > Bytes::ZERO && !status.is_zombie();
+        let own_family = status.pid == own || status.parent == own;
+        if !has_memory || own_family || (status.pid == Pid(1) && !named) {
+            return false;
+        }
+        let matches = |patterns: &[Regex]| patterns.iter().any(|pattern| pattern.is_match(&status.name));
+        if matches(&self.exclude) || self.exclude_users.contains(&status.uids[0]) {
+            return false;
+        }
+        if named {
+            return true;
+        }
+        let all = self.include.is_empty() && self.pids.is_empty();
+        let chosen = all || matches(&self.include);
+        chosen
+            && status.rss + status.hugetlb >= self.least_resident
+            && (self.users.is_empty() || self.users.contains(&status.uids[0]))
+            && (self.cgroups.is_empty() || self.in_cgroups(root, status.pid))
+    }
+
+    fn in_cgroups(&self, root: &KernelRoot, pid: Pid) -> bool {
+        let Ok(path) = read_cgroup(root, pid) else { return false };
+        self.cgroups.iter().any(|group| {
+            let rest = path.strip_prefix(group.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes as (pid, name, parent, uid, MiB, cgroup); without memory it is a kernel thread.
+    fn tree(processes: &[(i32, &str, i32, u32, u64, &str)]) -> (tempfile::TempDir, KernelRoot) {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        for (pid, name, parent, uid, mib, cgroup) in processes {
+            let directory = root.path(format!("proc/{pid}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            let memory = format!("VmPTE:\t40 kB\nVmRSS:\t{} kB\n", mib << 10);
+            let memory = if *mib > 0 { memory } else { String::new() };
+            let text = format!(
+                "Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t0\t0\t0\n{memory}"
+            );
+            std::fs::write(directory.join("status"), text).unwrap();
+            std::fs::write(directory.join("cgroup"), format!("4:memory:{cgroup}\n0::/x\n")).unwrap();
+        }
+        (tree, root)
+    }
+
+    fn chosen(processes: Processes) -> (Vec<i32>, usize) {
+        let own = std::process::id().cast_signed();
+        let (_keep, root) = tree(&[
+            (1, "systemd", 0, 0, 500, "/"),
+            (2, "kswapd0", 0, 0, 0, "/"),
+            (10, "redis-server", 1, 7, 400, "/db/redis"),
+            (11, "java", 1, 8, 300, "/batch"),
+            (12, "javac", 11, 8, 200, "/batch/x"),
+            (13, "small", 1, 0, 20, "/"),
+            (own, "megapage", 1, 0, 900, "/"),
+            (own + 1, "redis-child", own, 0, 900, "/"),
+        ]);
+        let selected = Select::new(&processes).now(&root).unwrap();
+        (selected.pids.iter().map(|pid| pid.0).collect(), selected.left_out)
+    }
+
+    fn default() -> Processes {
+        Processes::default()
+    }
+
+    fn list(text: &str) -> Vec<String> {
+        vec![text.to_string()]
+    }
+
+    #[test]
+    fn all_that_are_large_but_the_first_the_kernels_and_ourselves() {
+        assert_eq!(chosen(default()), (vec![10, 11, 12], 0));
+        assert_eq!(chosen(Processes { least_resident: Bytes::mib(250), ..default() }).0, [10, 11]);
+        assert_eq!(chosen(Processes { most: 1, ..default() }), (vec![10], 2));
+    }
+
+    #[test]
+    fn names_numbers_groups_and_users_choose() {
+        assert_eq!(chosen(Processes { include: list("java"), ..default() }).0, [11, 12]);
+        assert_eq!(chosen(Processes { include: list("^java$"), pids: vec![13], ..default() }).0, [11, 13]);
+        assert_eq!(chosen(Processes { pids: vec![1], ..default() }).0, [1], "named, though it is the first");
+        assert_eq!(chosen(Processes { include: list("systemd"), ..default() }).0, [0; 0]);
+        assert_eq!(chosen(Processes { cgroups: list("/batch/"), ..default() }).0, [11, 12]);
+        assert_eq!(chosen(Processes { cgroups: list("/b"), ..default() }).0, [0; 0]);
+        assert_eq!(chosen(Processes { users: list("7"), ..default() }).0, [10]);
+    }
+
+    #[test]
+    fn who_is_excluded_is_left_alone_though_named() {
+        assert_eq!(chosen(Processes { exclude: list("^java"), pids: vec![11], ..default() }).0, [0; 0]);
+        assert_eq!(chosen(Processes { exclude_users: list("8"), ..default() }).0, [10]);
+    }
+}
