@@ -1,9 +1,11 @@
 //! `megapage top`.
 
+mod daemon;
 mod terminal;
 
 use crate::output::{is_dumb, paint, print};
 use anyhow::{Context, Result};
+use daemon::Daemon;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_observe::watch::{Watch, Which};
@@ -12,6 +14,7 @@ use megapage_report::json;
 use megapage_report::top::{Head, Key, Page, SCHEMA, Top, screen, table};
 use megapage_units::Bytes;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use terminal::{Terminal, Wish};
@@ -23,6 +26,9 @@ use terminal::{Terminal, Wish};
 /// interval; zeros in huge pages (> where not all are scanned yet); the change of the huge part since the last refresh;
 /// memory swapped out; how old the oldest sample is, the part of the memory that was sampled, and what that costs the
 /// process. A dash is what is not known.
+///
+/// Where a megapage daemon runs, its policy, its last pass and its last decisions are shown as well, and in the column
+/// DAEMON what it did to each process: memory made huge (+) and given back (-), or how often it tried in vain.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only these processes: identifiers, or names as pgrep takes them
@@ -49,6 +55,9 @@ pub struct Args {
     /// Print JSON (schema megapage.top/1), one document for each refresh
     #[arg(long)]
     json: bool,
+    /// The socket of the daemon whose decisions are shown [default: the usual one, where a daemon answers]
+    #[arg(long, value_name = "SOCKET")]
+    daemon: Option<PathBuf>,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
 }
@@ -73,9 +82,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         true => Which::AtLeast(args.least),
         false => Which::Named(args.processes.clone()),
     };
+    let mut daemon = Daemon::ask(args.daemon.clone())?;
     let mut watch = Watch::start(&KernelRoot::live(), which, args.sampling.options())?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb();
-    if args.once || args.json || !terminal { tables(&args, &mut watch) } else { live(&args, &mut watch) }
+    if args.once || args.json || !terminal {
+        tables(&args, &mut watch, &mut daemon)
+    } else {
+        live(&args, &mut watch, &mut daemon)
+    }
 }
 
 impl Args {
@@ -83,7 +97,7 @@ impl Args {
         self.delay.unwrap_or(Duration::from_secs(if self.once { 1 } else { 3 }))
     }
 
-    fn head(&self, watch: &Watch) -> Head {
+    fn head(&self, watch: &Watch, daemon: &Daemon) -> Head {
         let mut notes = Vec::new();
         notes.extend(watch.unsampled().map(|why| format!("not sampled: {why}")));
         if let Some(budget) = watch.probe_budget() {
@@ -99,6 +113,7 @@ impl Args {
         if watch.left_out() > 0 {
             notes.push(format!("{} smaller processes are left out", watch.left_out()));
         }
+        notes.extend(daemon.note());
         Head {
             key: self.sort,
             reverse: self.reverse,
@@ -110,15 +125,15 @@ impl Args {
 }
 
 /// One table after the other, for a pipe or a file; with `--once` the one that knows what has changed.
-fn tables(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
+fn tables(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
     let mut skip = args.once;
     loop {
-        let mut top = Top::new(watch.before(), watch.now(), watch.outlines());
+        let mut top = Top::new(watch.before(), watch.now(), watch.outlines()).with_daemon(daemon.seen());
         top.sort(args.sort, args.reverse);
         if !skip {
             let text = match args.json {
                 true => json(SCHEMA, &top) + "\n",
-                false => table(&top, &args.head(watch)) + if args.once { "" } else { "\n" },
+                false => table(&top, &args.head(watch, daemon)) + if args.once { "" } else { "\n" },
             };
             if !print(&text)? || args.once || ended(args, watch) {
                 return Ok(ExitCode::SUCCESS);
@@ -137,6 +152,7 @@ fn tables(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
             });
         }
         watch.refresh()?;
+        daemon.refresh();
     }
 }
 
@@ -153,17 +169,17 @@ struct View {
     first: usize,
 }
 
-fn live(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
+fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
     let mut view = View { key: args.sort, reverse: args.reverse, numa: args.numa, first: 0 };
     let mut terminal = Terminal::take().context("the terminal cannot be taken over; try --once")?;
     let mut refreshed = Instant::now();
     while !ended(args, watch) {
         let (columns, lines) = terminal.size();
-        let mut top = Top::new(watch.before(), watch.now(), watch.outlines());
+        let mut top = Top::new(watch.before(), watch.now(), watch.outlines()).with_daemon(daemon.seen());
         top.sort(view.key, view.reverse);
         let count = top.processes.len();
         view.first = view.first.min(count.saturating_sub(1));
-        let head = Head { key: view.key, reverse: view.reverse, numa: view.numa, ..args.head(watch) };
+        let head = Head { key: view.key, reverse: view.reverse, numa: view.numa, ..args.head(watch, daemon) };
         let page = Page { first: view.first, lines, columns };
         terminal.draw(&screen(&top, &head, page), paint())?;
 
@@ -193,6 +209,7 @@ fn live(args: &Args, watch: &mut Watch) -> Result<ExitCode> {
             Wish::Nothing if refreshed.elapsed() < watch.pace(args.delay()) => {}
             Wish::Nothing | Wish::Refresh => {
                 watch.refresh()?;
+                daemon.refresh();
                 refreshed = Instant::now();
             }
         }

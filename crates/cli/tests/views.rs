@@ -1,5 +1,6 @@
 //! `megapage map` and `megapage top` as a user meets them: pictures, tables, messages, exit statuses, the terminal.
 
+use megapage_daemon::{MetricsConfig, Reporter};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_children;
 use megapage_kernel::spawn::{open_pidfd, send_signal, signal, wait_readable};
@@ -151,6 +152,27 @@ fn one_table_tells_what_changed() {
     assert!(row["resident_bytes"].as_u64().unwrap() >= 24 << 20);
     assert_eq!((&row["coverage"], &row["missed"]), (&Value::Null, &Value::Null));
     assert!(rows.iter().all(|row| row["resident_bytes"].as_u64().unwrap() >= 20 << 20));
+}
+
+#[test]
+fn the_daemon_that_answers_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let named = socket.to_str().unwrap();
+    let arguments = ["top", "--once", "--no-sample", "-d", "0.1", "--least", "20m", "--daemon", named];
+    refused(&arguments, "no daemon answers on");
+    let config = MetricsConfig { socket: socket.clone(), ..MetricsConfig::default() };
+    let _reporter = Reporter::start(&KernelRoot::live(), &config).unwrap();
+    let text = megapage(&arguments);
+    assert_eq!(text.status, 0, "{}", text.err);
+    let daemon = format!("Daemon     process {}, up ", std::process::id());
+    assert!(text.out.contains(&daemon) && text.out.contains("no pass yet"), "{}", text.out);
+    assert!(text.out.contains(" DAEMON"), "{}", text.out);
+    assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
+    let json = megapage(&[&arguments[..], &["--json"]].concat());
+    let top: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(top["daemon"]["status"]["pid"], std::process::id());
+    assert_eq!(top["daemon"]["decisions"]["newest"], 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Asking a daemon that runs, over its socket.
 
 use megapage_kernel::socket::{Interest, connect_to, wait_ready};
-use megapage_snapshot::daemon::{DaemonStatus, Decisions};
+use megapage_snapshot::daemon::{DaemonSeen, DaemonStatus, Decisions};
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// An answer is not waited for longer than this.
-const WITHIN: Duration = Duration::from_secs(2);
+const WITHIN: Duration = Duration::from_secs(1);
 /// An answer is not read beyond this.
 const MOST: usize = 16 << 20;
 
@@ -40,6 +40,11 @@ pub enum ClientError {
         /// What is wrong with it.
         what: String,
     },
+}
+
+/// The daemon that listens on `socket`, with its last decisions, at most so many.
+pub fn look(socket: &Path, last: usize) -> Result<DaemonSeen, ClientError> {
+    Ok(DaemonSeen { status: status(socket)?, decisions: decisions(socket, 0, last)? })
 }
 
 /// The daemon that listens on `socket`.

@@ -1,9 +1,11 @@
 //! The machine and its processes at a glance: who is on huge pages, who is hot, what translation costs, what changed.
 
+mod daemon;
 mod text;
 
 pub use text::{Head, Page, screen, table};
 
+use megapage_snapshot::daemon::{DaemonSeen, Totals};
 use megapage_snapshot::{
     Machine, Missed, MissedWhy, Outline, Process, ProcessSampling, Sampling, Snapshot, TranslationCost, wire,
 };
@@ -31,6 +33,8 @@ pub struct Top<'a> {
     pub rates_per_second: Option<BTreeMap<&'a str, f64>>,
     /// How access bits are sampled; `None` where they are not.
     pub sampling: Option<&'a Sampling>,
+    /// The daemon that acts on this machine; `None` where none answers.
+    pub daemon: Option<&'a DaemonSeen>,
     /// The processes, sorted.
     pub processes: Vec<Row>,
     /// Processes that were asked for and could not be observed, each with the reason.
@@ -75,8 +79,13 @@ pub struct Row {
     pub oldest_sample_seconds: Option<f64>,
     /// The share of the present memory, 0 to 1, that `coverage` is of.
     pub sampled_share: Option<f64>,
+    /// What the daemon has done to it; `None` where it has done nothing, or does not say.
+    pub daemon: Option<Totals>,
     /// Why it could not be observed, where it could not.
     pub missed: Option<Missed>,
+    /// When it started, where it was observed: a pid that is used again is another process.
+    #[serde(skip)]
+    start_ticks: Option<u64>,
 }
 
 /// What processes are sorted by. Most first, names and pids ascending; what is not known comes last.
@@ -180,11 +189,26 @@ impl<'a> Top<'a> {
             machine: &now.machine,
             rates_per_second: rates,
             sampling: now.sampling.as_ref(),
+            daemon: None,
             processes: rows,
             missed: &now.missed,
         };
         top.sort(Key::Resident, false);
         top
+    }
+
+    /// With what a daemon has told, and what it did to each of the processes.
+    #[must_use]
+    pub fn with_daemon(mut self, seen: Option<&'a DaemonSeen>) -> Top<'a> {
+        self.daemon = seen;
+        for row in &mut self.processes {
+            row.daemon = seen.and_then(|seen| {
+                let same = |pid: i32, start: u64| pid == row.pid.0 && Some(start) == row.start_ticks;
+                let told = seen.status.processes.iter().find(|told| same(told.pid, told.start_ticks));
+                told.map(|told| told.done).filter(|done| done.actions > 0)
+            });
+        }
+        self
     }
 
     /// Sorts the processes.
@@ -234,7 +258,9 @@ impl Row {
                 .oldest_sample()
                 .map(|oldest| taken.saturating_sub(oldest).as_secs_f64()),
             sampled_share: sampled.map(|_| process.sampled_share()),
+            daemon: None,
             missed: None,
+            start_ticks: Some(process.id.start_ticks),
         }
     }
 
@@ -258,6 +284,8 @@ impl Row {
             sampled_ago_seconds: None,
             oldest_sample_seconds: None,
             sampled_share: None,
+            daemon: None,
+            start_ticks: None,
             missed: Some(missed.cloned().unwrap_or_else(|| Missed {
                 pid: outline.pid,
                 why: MissedWhy::Failed,

@@ -7,6 +7,15 @@ pub const STATUS_SCHEMA: &str = "megapage.status/1";
 /// The schema of [`Decisions`] as JSON.
 pub const DECISIONS_SCHEMA: &str = "megapage.decisions/1";
 
+/// What a daemon that was asked has told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DaemonSeen {
+    /// How it is.
+    pub status: DaemonStatus,
+    /// What it did last.
+    pub decisions: Decisions,
+}
+
 /// A daemon at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {

@@ -1,6 +1,6 @@
 //! The table of `megapage top`, for a terminal of any size and for a pipe.
 
-use super::{Key, Row, Top};
+use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
 use crate::figure::{change, count, fit, percent, size, time};
 use crate::line::{self, Line, Paint, Style, wrap};
@@ -9,8 +9,14 @@ use megapage_snapshot::{CostSource, Missed, MissedWhy, PAGES, Pool, TranslationC
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
-/// The widths of the columns after the name: resident, huge, coverage, cost, bloat, change, swap, sampled.
-const WIDTHS: [usize; 8] = [8, 5, 9, 16, 6, 6, 5, 14];
+/// The widths of the columns after the name: resident, huge, coverage, cost, bloat, change, swap, and the last ones.
+const WIDTHS: [usize; 7] = [8, 5, 9, 16, 6, 6, 5];
+/// The width of each of the last columns: what the daemon did, and how the process was sampled.
+const LAST: usize = 14;
+/// Decisions of the daemon that are shown, at most.
+const MOST_DECISIONS: usize = 6;
+/// On a terminal, one line of so many may be a decision.
+const LINES_TO_A_DECISION: usize = 6;
 const PID: usize = 7;
 /// A name has at least this many columns.
 const LEAST_NAME: usize = 15;
@@ -52,24 +58,27 @@ pub struct Page {
 /// The whole table as plain text, at most [`WIDTH`] columns wide.
 pub fn table(top: &Top<'_>, head: &Head) -> String {
     let width = usize::from(WIDTH);
-    let mut lines = machine_lines(top, head);
+    let last = Last::of(top, width);
+    let mut lines = machine_lines(top, head, MOST_DECISIONS);
     lines.push(Line::new());
-    lines.push(columns_line(head, width));
-    lines.extend(top.processes.iter().map(|row| row_line(row, width)));
+    lines.push(columns_line(head, last, width));
+    lines.extend(top.processes.iter().map(|row| row_line(row, last, width)));
     lines.extend(note_lines(top, head, width));
     line::show(&lines, Paint::Plain, width)
 }
 
 /// As many lines as the terminal has, at most: the machine, then the processes from `page.first` on, then the keys.
 pub fn screen(top: &Top<'_>, head: &Head, page: Page) -> Vec<Line> {
-    let mut lines = machine_lines(top, head);
+    let last = Last::of(top, page.columns);
+    let decisions = (page.lines / LINES_TO_A_DECISION).min(MOST_DECISIONS);
+    let mut lines = machine_lines(top, head, decisions);
     lines.push(Line::new());
-    lines.push(columns_line(head, page.columns));
+    lines.push(columns_line(head, last, page.columns));
     let notes = note_lines(top, head, page.columns);
     let keys = Line::of(CALM, "q quit   ← → sort by   r reverse   n nodes   ↑ ↓ scroll   space refresh");
     let room = page.lines.saturating_sub(lines.len() + notes.len() + 1);
     let rows = top.processes.iter().skip(page.first).take(room);
-    lines.extend(rows.map(|row| row_line(row, page.columns)));
+    lines.extend(rows.map(|row| row_line(row, last, page.columns)));
     let used = lines.len() + notes.len() + 1;
     lines.extend((used..page.lines).map(|_| Line::new()));
     lines.extend(notes);
@@ -89,7 +98,7 @@ fn fields(name: &str, text: &str) -> Vec<Line> {
     names.zip(lines).map(|(name, line)| field(name, line.show(Paint::Plain, usize::MAX))).collect()
 }
 
-fn machine_lines(top: &Top<'_>, head: &Head) -> Vec<Line> {
+fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize) -> Vec<Line> {
     let machine = top.machine;
     let memory = &machine.memory;
     let mut first = format!("up {}", clock(top.taken));
@@ -131,6 +140,12 @@ fn machine_lines(top: &Top<'_>, head: &Head) -> Vec<Line> {
         ));
     }
     lines.extend(fields("Sampling", &sampling(top)));
+    if let Some(seen) = top.daemon {
+        lines.extend(fields("Daemon", &daemon::status(&seen.status)));
+        let decided = daemon::decisions(&seen.decisions, decisions, usize::from(WIDTH) - FIELD);
+        let names = std::iter::once("Decided").chain(std::iter::repeat(""));
+        lines.extend(names.zip(decided).map(|(name, text)| field(name, text)));
+    }
     lines
 }
 
@@ -237,13 +252,43 @@ fn sampling(top: &Top<'_>) -> String {
     text
 }
 
-fn name_width(columns: usize) -> usize {
-    let others = PID + 1 + WIDTHS.iter().map(|width| width + 1).sum::<usize>();
+/// Which of the last columns are shown: where both do not fit, what the daemon did is what is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    Sampled,
+    Done,
+    Both,
+}
+
+impl Last {
+    fn of(top: &Top<'_>, columns: usize) -> Last {
+        match top.daemon {
+            None => Last::Sampled,
+            Some(_) if columns >= usize::from(WIDTH) + 1 + LAST => Last::Both,
+            Some(_) => Last::Done,
+        }
+    }
+
+    /// The title and the text of each column.
+    fn columns(self, row: Option<&Row>) -> Vec<(&'static str, String)> {
+        let done = || ("DAEMON", row.map(daemon::done).unwrap_or_default());
+        let sampled = || ("SAMPLED", row.map(sampled).unwrap_or_default());
+        match self {
+            Last::Sampled => vec![sampled()],
+            Last::Done => vec![done()],
+            Last::Both => vec![done(), sampled()],
+        }
+    }
+}
+
+fn name_width(columns: usize, last: Last) -> usize {
+    let lasts = if last == Last::Both { 2 } else { 1 };
+    let others = PID + 1 + WIDTHS.iter().map(|width| width + 1).sum::<usize>() + lasts * (LAST + 1);
     columns.saturating_sub(others).max(LEAST_NAME)
 }
 
-fn columns_line(head: &Head, columns: usize) -> Line {
-    const TITLES: [(&str, Option<Key>); 8] = [
+fn columns_line(head: &Head, last: Last, columns: usize) -> Line {
+    const TITLES: [(&str, Option<Key>); 7] = [
         ("RESIDENT", Some(Key::Resident)),
         ("HUGE%", Some(Key::Huge)),
         ("COVERAGE%", Some(Key::Coverage)),
@@ -251,12 +296,11 @@ fn columns_line(head: &Head, columns: usize) -> Line {
         ("BLOAT", Some(Key::Bloat)),
         ("HUGE+-", Some(Key::Change)),
         ("SWAP", Some(Key::Swap)),
-        ("SAMPLED", None),
     ];
     let style = |key: Option<Key>| {
         if key == Some(head.key) { Style { bold: true, ..Style::HEAD } } else { Style::HEAD }
     };
-    let name = name_width(columns);
+    let name = name_width(columns, last);
     let mut line = Line::of(style(Some(Key::Pid)), format!("{:>PID$}", "PID"));
     line.push(Style::HEAD, " ");
     line.push(style(Some(Key::Name)), format!("{:<name$}", "NAME"));
@@ -264,11 +308,14 @@ fn columns_line(head: &Head, columns: usize) -> Line {
         line.push(Style::HEAD, " ");
         line.push(style(key), format!("{title:>width$}"));
     }
+    for (title, _) in last.columns(None) {
+        line.push(Style::HEAD, format!(" {title:>LAST$}"));
+    }
     line
 }
 
-fn row_line(row: &Row, columns: usize) -> Line {
-    let name = name_width(columns);
+fn row_line(row: &Row, last: Last, columns: usize) -> Line {
+    let name = name_width(columns, last);
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let cells = [
         size(Bytes(row.resident_bytes)),
@@ -278,13 +325,15 @@ fn row_line(row: &Row, columns: usize) -> Line {
         known(row.bloat_bytes.map(|bytes| bloat(bytes, row.bloat_share))),
         known(row.huge_change_bytes.map(change)),
         size(Bytes(row.swap_bytes)),
-        sampled(row),
     ];
     let mut line = Line::of(Style::PLAIN, format!("{:>PID$} ", row.pid));
     line.push(Style::BOLD, format!("{:<name$}", fit(&line::clean(&row.name), name)));
     let style = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
     for (text, width) in cells.into_iter().zip(WIDTHS) {
         line.push(style, format!(" {text:>width$}"));
+    }
+    for (_, text) in last.columns(Some(row)) {
+        line.push(style, format!(" {text:>LAST$}"));
     }
     line
 }
@@ -422,7 +471,7 @@ mod tests {
         let top = Top::new(Some(&before), &now, &[outline]);
         let text = table(&top, &head());
         let cut =
-            machine_lines(&top, &head()).into_iter().chain(note_lines(&top, &head(), usize::from(WIDTH)));
+            machine_lines(&top, &head(), 6).into_iter().chain(note_lines(&top, &head(), usize::from(WIDTH)));
         assert!(cut.into_iter().all(|line| line.width() <= usize::from(WIDTH)), "nothing is cut off: {text}");
         made_up::assert_golden("top.txt", &text);
         made_up::assert_golden("top.json", &(crate::json(crate::top::SCHEMA, &top) + "\n"));

@@ -1,0 +1,63 @@
+//! The daemon beside the table: asked at each refresh, and missed silently unless the user named it.
+
+use anyhow::Result;
+use megapage_daemon::DEFAULT_SOCKET;
+use megapage_daemon::client::{ClientError, look};
+use megapage_snapshot::daemon::DaemonSeen;
+use std::path::PathBuf;
+
+/// Decisions that are asked for.
+const DECISIONS: usize = 256;
+
+/// What the daemon told last.
+#[derive(Debug)]
+pub struct Daemon {
+    socket: PathBuf,
+    named: bool,
+    seen: Option<DaemonSeen>,
+    note: Option<String>,
+}
+
+impl Daemon {
+    /// Asks the daemon on `socket`, or on the usual one. A socket that the user named must be answered.
+    pub fn ask(socket: Option<PathBuf>) -> Result<Daemon> {
+        let named = socket.is_some();
+        let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let mut daemon = Daemon { socket, named, seen: None, note: None };
+        match daemon.look() {
+            Err(error) if named => Err(error.into()),
+            _ => Ok(daemon),
+        }
+    }
+
+    /// Asks again.
+    pub fn refresh(&mut self) {
+        // What is wrong is noted.
+        let _ = self.look();
+    }
+
+    fn look(&mut self) -> Result<(), ClientError> {
+        let looked = look(&self.socket, DECISIONS);
+        self.note = match &looked {
+            Err(ClientError::Nobody { .. }) if !self.named => None,
+            Err(error) => Some(error.to_string()),
+            Ok(_) => None,
+        };
+        let (seen, result) = match looked {
+            Ok(seen) => (Some(seen), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.seen = seen;
+        result
+    }
+
+    /// What it told; `None` where none answers.
+    pub fn seen(&self) -> Option<&DaemonSeen> {
+        self.seen.as_ref()
+    }
+
+    /// Why nothing is shown, where that is worth a line.
+    pub fn note(&self) -> Option<String> {
+        self.note.clone()
+    }
+}
