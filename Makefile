@@ -5,7 +5,7 @@ DESTDIR ?=
 CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 
-.PHONY: all build check test demo bench install uninstall clean
+.PHONY: all build check test soak demo bench install uninstall clean
 
 all: build
 
@@ -24,6 +24,13 @@ check:
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
 test:
 	scripts/test
+
+# Integrity under stress: memory promoted and recovered as fast as the kernel can, every byte checked. Ten minutes, or
+# as many seconds as MEGAPAGE_SOAK_SECONDS says; a minute of it is part of `make test`. Needs root.
+soak:
+	scripts/install-deps test
+	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-600} \
+		cargo test --release --locked -p megapage-act --test soak -- --nocapture
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
 demo:

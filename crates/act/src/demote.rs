@@ -97,7 +97,7 @@ impl Demotion {
         let regions: Vec<VirtRange> = before.values().map(|region| region.range).collect();
         let start = Instant::now();
         let mut calls = 0;
-        let tried = advise(&target, Advice::ColdSplit, &regions, self.bounds.batch, |call| {
+        let tried = advise(&mut target, Advice::ColdSplit, &regions, self.bounds.batch, |call| {
             calls += 1;
             let goes_on = !call.refused.is_some_and(Refusal::is_final);
             (goes_on && start.elapsed() < self.bounds.time).then_some(self.bounds.batch)

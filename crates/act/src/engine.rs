@@ -5,7 +5,7 @@ use crate::remote::{RemoteError, joined, refusal};
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::{KernelRoot, process_madvise, spawn};
 use megapage_units::{BASE_PAGE, Pid, VirtRange};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -123,53 +123,116 @@ pub(crate) struct Call {
     /// Regions that it dealt with: those advised, and the one that it failed at.
     pub regions: usize,
     pub took: Duration,
+    /// How long the process's mmap lock was held at a stretch, at most: a collapse gives it up between two regions, the
+    /// other calls keep it to their end.
+    pub held: Duration,
     pub refused: Option<Refusal>,
+    /// The place of the region that was refused.
+    pub at: Option<usize>,
 }
 
-/// Gives `advice` to each of `regions`, in order, at most `batch` in a call. After each call `next` says how many the
-/// next one may name; with `None` the rest is not tried.
+/// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
+/// name; with `None` the rest is not tried.
+///
+/// Adjacent regions are collapsed by one call as one range: the kernel empties the LRU queues of all processors at the
+/// start of each range (lru_add_drain_all), which on a busy machine takes longer than the collapse. Of a range that
+/// failed the kernel tells one error, and goes on after some: those of its regions that are not huge then get a call each.
 pub(crate) fn advise(
-    target: &impl Advisable,
+    target: &mut impl Advisable,
     advice: Advice,
     regions: &[VirtRange],
     batch: usize,
     mut next: impl FnMut(Call) -> Option<usize>,
 ) -> Vec<Tried> {
-    let mut tried = Vec::with_capacity(regions.len());
+    let mut tried = vec![Tried { answer: Answer::NotTried, took: Duration::ZERO }; regions.len()];
+    // Places in `regions`; those behind `alone` from the front on get a call each.
+    let mut queue: VecDeque<usize> = (0..regions.len()).collect();
+    let mut alone = 0usize;
     let mut batch = Some(batch);
-    while let Some(size) = batch.filter(|_| tried.len() < regions.len()) {
-        let end = (tried.len() + size.clamp(1, process_madvise::MOST_RANGES)).min(regions.len());
-        let parts: Vec<VirtRange> =
-            regions[tried.len()..end].iter().map(|&region| advice.part(region)).collect();
+    while let Some(size) = batch.filter(|_| !queue.is_empty()) {
+        let most = if alone > 0 { 1 } else { size.clamp(1, process_madvise::MOST_RANGES) };
+        let places = take(&mut queue, regions, most, advice == Advice::Collapse);
+        alone = alone.saturating_sub(1);
+        let parts: Vec<VirtRange> = match (advice, &places[..]) {
+            (Advice::Collapse, [first, .., last]) => {
+                VirtRange::new(regions[*first].start(), regions[*last].end()).into_iter().collect()
+            }
+            _ => places.iter().map(|&place| advice.part(regions[place])).collect(),
+        };
         let started = Instant::now();
         let answer = target.call(advice, &parts);
         let took = started.elapsed();
-        let each = parts.first().map_or(1, |part| part.len().0.max(1));
         let (accepted, refused) = match answer {
+            Ok(_) if parts.len() < places.len() => (places.len(), None),
             // Where less than all was advised, the next call begins at the region that failed, and so learns why. A
             // call that advised nothing without an error would keep us here.
-            Ok(advised) => match ((advised / each) as usize).min(parts.len()) {
+            Ok(advised) => match ((advised / parts[0].len().0.max(1)) as usize).min(parts.len()) {
                 0 => (0, Some(Refusal::Busy)),
                 accepted => (accepted, None),
             },
             Err(error) => (0, Some(Refusal::of(&error))),
         };
-        let done = accepted + usize::from(refused.is_some());
-        let part = took / done as u32;
-        tried.resize(tried.len() + accepted, Tried { answer: Answer::Accepted, took: part });
-        if let Some(refusal) = refused {
-            tried.push(Tried { answer: Answer::Refused(refusal), took: part });
+        let is_range = parts.len() < places.len();
+        let dealt = if is_range { places.len() } else { accepted + usize::from(refused.is_some()) };
+        let part = took / dealt as u32;
+        match refused {
+            Some(refusal) if is_range && !refusal.is_final() => {
+                // Time is told of all of them; the answer of each that is not huge comes from its own call.
+                let huge = target.huge(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
+                for (&place, _) in places.iter().zip(&huge).rev().filter(|(_, huge)| !**huge) {
+                    queue.push_front(place);
+                    alone += 1;
+                }
+                for (&place, _) in places.iter().zip(&huge).filter(|(_, huge)| **huge) {
+                    tried[place].answer = Answer::Accepted;
+                }
+                places.iter().for_each(|&place| tried[place].took += part);
+            }
+            _ => {
+                for (index, &place) in places.iter().enumerate() {
+                    match refused {
+                        _ if index < accepted => tried[place].answer = Answer::Accepted,
+                        Some(refusal) if index == accepted => {
+                            tried[place].answer = Answer::Refused(refusal);
+                        }
+                        _ => continue,
+                    }
+                    tried[place].took += part;
+                }
+                if !is_range {
+                    places[dealt..].iter().rev().for_each(|&place| queue.push_front(place));
+                }
+            }
         }
-        batch = next(Call { regions: done, took, refused });
+        let held = if advice == Advice::Collapse { part } else { took };
+        // A range that failed as a whole has told nothing yet about any region.
+        let told = refused.filter(|refusal| !is_range || refusal.is_final());
+        let at = told.and_then(|_| places.get(accepted).copied());
+        batch = next(Call { regions: dealt, took, held, refused: told, at });
     }
-    tried.resize(regions.len(), Tried { answer: Answer::NotTried, took: Duration::ZERO });
     tried
+}
+
+/// Takes up to `most` places from the front of the queue; with `adjacent` only as far as their regions are, ascending.
+fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacent: bool) -> Vec<usize> {
+    let mut taken: Vec<usize> = Vec::new();
+    while taken.len() < most
+        && let Some(&place) = queue.front()
+        && (!adjacent || taken.last().is_none_or(|&last| regions[last].end() == regions[place].start()))
+    {
+        taken.push(place);
+        queue.pop_front();
+    }
+    taken
 }
 
 /// Something that takes advice: a process, or a test's model of one.
 pub(crate) trait Advisable {
     /// One process_madvise(2).
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64>;
+
+    /// Which of the regions are huge, by the page tables. Where nobody can tell, none.
+    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 }
 
 /// A process that is acted on: by a descriptor, so that it cannot become another one meanwhile.
@@ -188,6 +251,14 @@ impl Advisable for Target {
             Advice::PageOut => process_madvise::page_out,
         };
         call(self.pidfd.as_fd(), parts)
+    }
+
+    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+        let mut is_huge = |region: &VirtRange| {
+            let seen = self.pagemap.regions(*region).ok()?;
+            seen.first()?.huge
+        };
+        regions.iter().map(|region| is_huge(region) == Some(true)).collect()
     }
 }
 
@@ -239,25 +310,45 @@ mod tests {
     use super::*;
     use megapage_units::HUGE_2M;
     use std::cell::RefCell;
+    use std::collections::BTreeSet;
 
-    /// A process whose regions answer as they are told to; it keeps the sizes of the calls.
+    /// A process whose regions answer as they are told to; it keeps the bytes of the calls' ranges.
     struct Model {
         errno: BTreeMap<u64, i32>,
-        calls: RefCell<Vec<usize>>,
+        huge: RefCell<BTreeSet<u64>>,
+        calls: RefCell<Vec<Vec<u64>>>,
     }
 
     impl Advisable for Model {
-        fn call(&self, _: Advice, parts: &[VirtRange]) -> io::Result<u64> {
-            self.calls.borrow_mut().push(parts.len());
+        fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64> {
+            self.calls.borrow_mut().push(parts.iter().map(|part| part.len().0).collect());
             let mut advised = 0;
             for part in parts {
-                match self.errno.get(&part.start()) {
-                    Some(&errno) if advised == 0 => return Err(io::Error::from_raw_os_error(errno)),
+                let mut last = None;
+                for start in (part.start()..part.end()).step_by(HUGE_2M) {
+                    match self.errno.get(&start) {
+                        Some(&errno) => last = Some(errno),
+                        None => {
+                            self.huge.borrow_mut().insert(start);
+                        }
+                    }
+                    // The kernel goes on after EAGAIN and EINVAL.
+                    if matches!(last, Some(12 | 16)) {
+                        break;
+                    }
+                }
+                match last {
+                    Some(errno) if advised == 0 => return Err(io::Error::from_raw_os_error(errno)),
                     Some(_) => break,
                     None => advised += part.len().0,
                 }
             }
+            assert!(advice == Advice::Collapse || parts.iter().all(|part| part.len().0 <= HUGE_2M as u64));
             Ok(advised)
+        }
+
+        fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+            regions.iter().map(|region| self.huge.borrow().contains(&region.start())).collect()
         }
     }
 
@@ -267,7 +358,7 @@ mod tests {
 
     fn model(refused: &[(u64, i32)]) -> Model {
         let errno = refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect();
-        Model { errno, calls: RefCell::default() }
+        Model { errno, huge: RefCell::default(), calls: RefCell::default() }
     }
 
     fn answers(tried: &[Tried]) -> Vec<Answer> {
@@ -278,9 +369,9 @@ mod tests {
     fn each_region_gets_its_own_answer_wherever_a_call_breaks_off() {
         let regions: Vec<VirtRange> = (0..10).map(region).collect();
         // EAGAIN, EINVAL, ENOMEM, EBUSY.
-        let model = model(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
         for advice in [Advice::Collapse, Advice::ColdSplit, Advice::PageOut] {
-            let tried = advise(&model, advice, &regions, 4, |_| Some(4));
+            let mut model = model(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
+            let tried = advise(&mut model, advice, &regions, 4, |_| Some(4));
             let refused = |number: usize, refusal| {
                 assert_eq!(tried[number].answer, Answer::Refused(refusal), "{advice:?} {number}");
             };
@@ -296,14 +387,55 @@ mod tests {
     #[test]
     fn whoever_paces_sets_the_size_of_each_call_and_its_end() {
         let regions: Vec<VirtRange> = (0..10).map(region).collect();
-        let model = model(&[]);
+        let mut model = model(&[]);
         let mut sizes = [1, 2].into_iter();
-        let tried = advise(&model, Advice::Collapse, &regions, 3, |_| sizes.next());
-        assert_eq!(*model.calls.borrow(), [3, 1, 2]);
+        let tried = advise(&mut model, Advice::ColdSplit, &regions, 3, |_| sizes.next());
+        assert_eq!(*model.calls.borrow(), [vec![4096; 3], vec![4096], vec![4096; 2]]);
         assert_eq!(answers(&tried)[..6], [Answer::Accepted; 6]);
         assert_eq!(answers(&tried)[6..], [Answer::NotTried; 4]);
-        assert!(advise(&model, Advice::Collapse, &[], 3, |_| Some(1)).is_empty());
+        assert!(advise(&mut model, Advice::Collapse, &[], 3, |_| Some(1)).is_empty());
         assert_eq!(model.calls.borrow().len(), 3);
+    }
+
+    #[test]
+    fn adjacent_regions_are_collapsed_as_one_range() {
+        let regions: Vec<VirtRange> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
+        let mut model = model(&[]);
+        let tried = advise(&mut model, Advice::Collapse, &regions, 3, |call| {
+            assert!(call.held <= call.took && call.refused.is_none());
+            Some(3)
+        });
+        let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
+        assert_eq!(sizes, [3, 1, 2, 1, 1]);
+        assert_eq!(answers(&tried), [Answer::Accepted; 8]);
+    }
+
+    #[test]
+    fn of_a_range_that_failed_each_region_tells_its_own_reason() {
+        let regions: Vec<VirtRange> = (0..8).map(region).collect();
+        let mut model = model(&[(1, 11), (3, 22), (5, 12)]);
+        let mut seen = Vec::new();
+        let tried = advise(&mut model, Advice::Collapse, &regions, 8, |call| {
+            seen.extend(call.refused.map(|refusal| (refusal, call.at)));
+            (call.refused != Some(Refusal::NoMemory)).then_some(8)
+        });
+        let seen_at = [(Refusal::Busy, Some(1)), (Refusal::Invalid, Some(3)), (Refusal::NoMemory, Some(5))];
+        assert_eq!(seen, seen_at);
+        let (yes, refused) = (Answer::Accepted, Answer::Refused);
+        assert_eq!(
+            answers(&tried),
+            [
+                yes,
+                refused(Refusal::Busy),
+                yes,
+                refused(Refusal::Invalid),
+                yes,
+                refused(Refusal::NoMemory),
+                // The kernel ended at the one before, and so did whoever paces.
+                Answer::NotTried,
+                Answer::NotTried,
+            ]
+        );
     }
 
     #[test]

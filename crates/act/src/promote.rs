@@ -131,7 +131,7 @@ impl Promotion {
         let mut target = Target::open(root, pid)?;
         let start = Instant::now();
         let (mut calls, mut shortages) = (0, 0);
-        let tried = advise(&target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
+        let tried = advise(&mut target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
             calls += 1;
             match call.refused {
                 None => shortages = 0,

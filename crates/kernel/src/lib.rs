@@ -54,6 +54,7 @@ pub mod thp;
 mod user;
 pub mod vmstat;
 mod walk_probe;
+pub mod zram;
 
 pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};
 pub use cpu_time::cpu_time_of;

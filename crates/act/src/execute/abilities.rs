@@ -128,7 +128,7 @@ impl Trial<'_> {
     ) -> Result<Result<Region, Option<Refusal>>, ExecuteError> {
         let mut last = None;
         for _ in 0..TRIES {
-            let tried = advise(&self.target, advice, &[self.region], 1, |_| None);
+            let tried = advise(&mut self.target, advice, &[self.region], 1, |_| None);
             last = match tried[0].answer {
                 Answer::Refused(refusal) => Some(refusal),
                 Answer::Accepted | Answer::NotTried => None,

@@ -1,6 +1,7 @@
 //! What an executor has done so far.
 
 use super::Done;
+use crate::engine::Call;
 use megapage_decide::{Action, Obtained};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -92,8 +93,10 @@ pub struct Counters {
     pub pre_zero: Kind,
     /// What was left for later.
     pub left: Left,
-    /// Each call to the kernel, whatever number of regions it was for: for that long, a process may have waited.
+    /// Each call to the kernel, whatever number of regions it was for.
     pub calls: Histogram,
+    /// How long the process's mmap lock was held at a stretch in each call: for so long it may have waited.
+    pub held: Histogram,
     /// Calls that took longer than [`super::ExecutorOptions::slow`]; each paused its process.
     pub slow_calls: u64,
     /// Pauses of all promotions for want of memory.
@@ -103,8 +106,9 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn call(&mut self, took: Duration) {
-        self.calls.add(took);
+    pub(super) fn call(&mut self, call: Call) {
+        self.calls.add(call.took);
+        self.held.add(call.held);
     }
 
     pub(super) fn done(&mut self, done: &Done) {

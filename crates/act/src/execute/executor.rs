@@ -16,6 +16,7 @@ use megapage_kernel::{KernelRoot, process};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, VirtRange};
 use std::collections::BTreeMap;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// What each action counts for in a budget.
@@ -24,6 +25,8 @@ const ACTION: Bytes = Bytes(HUGE_2M as u64);
 const CHUNK: usize = 64;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
+/// The longest rest between two calls.
+const MOST_REST: Duration = Duration::from_millis(1);
 /// Processes whose pace is remembered, and for how long after the last action.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
@@ -202,14 +205,15 @@ impl Executor {
                 Work::Demote | Work::Recover => seen.huge == Some(true),
             })
         };
-        let wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
-        let tried = self.call(advice, &target, id, &wanted, clock);
+        let mut wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
+        // Neighbours go together, whatever the policy's order among so few.
+        wanted.sort_unstable();
+        wanted.dedup();
+        let tried = self.call(advice, &mut target, id, &wanted, clock);
         let Ok(after) = target.look(&self.root, regions) else { return all(verdict::gone()) };
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
-        let short = tried.values().any(|tried| tried.answer == Answer::Refused(Refusal::NoMemory));
-        let mappings = if short && work == Work::Promote { read_maps(&self.root, id.pid).ok() } else { None };
         let settle = |region: &VirtRange| {
             let (before, after) = (before.get(&region.start())?, after.get(&region.start())?);
             let nothing = crate::engine::Tried { answer: Answer::NotTried, took: Duration::ZERO };
@@ -221,9 +225,8 @@ impl Executor {
             let verdict = match work {
                 Work::Promote if !wants(region) && after.huge != Some(true) => empty(before),
                 Work::Promote => {
-                    let mapped = mappings.as_ref().map(|mappings| {
-                        mappings.iter().any(|mapping| mapping.range.intersection(*region) == Some(*region))
-                    });
+                    let short = tried.answer == Answer::Refused(Refusal::NoMemory);
+                    let mapped = short.then(|| is_mapped(&self.root, id, *region)).flatten();
                     verdict::promotion(tried.answer, before, after, mapped)
                 }
                 Work::Demote | Work::Recover => verdict::split(tried.answer, before, after),
@@ -237,20 +240,21 @@ impl Executor {
     fn call(
         &mut self,
         advice: Advice,
-        target: &Target,
+        target: &mut Target,
         id: ProcessId,
         wanted: &[VirtRange],
         clock: &Clock,
     ) -> BTreeMap<u64, crate::engine::Tried> {
-        let (options, counters) = (&self.options, &mut self.counters);
+        let (root, options, counters) = (&self.root, &self.options, &mut self.counters);
         let pace = self.processes.entry(id).or_insert_with(|| Pace::new(options, clock.now));
         let batch = if advice == Advice::Collapse { pace.collapse } else { pace.split };
         // A call that is out of time has not begun.
         let wanted = if clock.is_up() { &[] } else { wanted };
         let mut batch = batch;
+        let most = if advice == Advice::Collapse { options.collapse_call } else { options.split_call };
         let tried = advise(target, advice, wanted, batch.size(), |call| {
-            counters.call(call.took);
-            if batch.learn(call, options) {
+            counters.call(call);
+            if batch.learn(call, most, options) {
                 counters.slow_calls += 1;
                 pace.pause.start(clock.now(), options);
                 return None;
@@ -261,12 +265,22 @@ impl Executor {
                     pace.group_full.start(clock.now(), options);
                     return None;
                 }
-                Some(Refusal::NoMemory) if advice == Advice::Collapse => return None,
+                // A region that was unmapped meanwhile says nothing about the others.
+                Some(Refusal::NoMemory)
+                    if advice == Advice::Collapse
+                        && call.at.is_none_or(|at| is_mapped(root, id, wanted[at]) != Some(false)) =>
+                {
+                    return None;
+                }
                 Some(refusal) if refusal.is_final() => return None,
                 None if advice == Advice::Collapse => pace.group_full.end(),
                 _ => {}
             }
-            (!clock.is_up()).then_some(batch.size())
+            if clock.is_up() {
+                return None;
+            }
+            sleep((call.took * options.rest_percent / 100).min(MOST_REST));
+            Some(batch.size())
         });
         match advice {
             Advice::Collapse => pace.collapse = batch,
@@ -490,6 +504,12 @@ fn empty(before: &Region) -> Verdict {
         "nothing is present there any more"
     };
     Verdict::refused(Obtained::Busy, why)
+}
+
+/// Whether one mapping of the process holds the region whole; `None` where that cannot be read.
+fn is_mapped(root: &KernelRoot, id: ProcessId, region: VirtRange) -> Option<bool> {
+    let mappings = read_maps(root, id.pid).ok()?;
+    Some(mappings.iter().any(|mapping| mapping.range.intersection(region) == Some(region)))
 }
 
 /// Whether the process is there and still the one that was meant: not another one with its number, nor another

@@ -60,15 +60,15 @@ impl Batch {
         self.0
     }
 
-    /// Learns how long a call took; whether that was too long.
-    pub fn learn(&mut self, call: Call, options: &ExecutorOptions) -> bool {
-        if call.took > options.call || call.took > options.slow {
+    /// Learns how long a call took, which is to take `most`; whether it held the process up for too long.
+    pub fn learn(&mut self, call: Call, most: Duration, options: &ExecutorOptions) -> bool {
+        if call.took > most || call.held > options.slow {
             self.0 = (self.0 / 2).max(1);
-        } else if call.regions == self.0 && call.took * 2 <= options.call {
+        } else if call.regions == self.0 && call.took * 2 <= most {
             // Twice as many would still be in time; one more certainly.
             self.0 = (self.0 + 1).min(MOST_REGIONS);
         }
-        call.took > options.slow
+        call.held > options.slow
     }
 }
 
@@ -76,8 +76,11 @@ impl Batch {
 mod tests {
     use super::*;
 
+    const MOST: Duration = Duration::from_millis(2);
+
     fn call(regions: usize, microseconds: u64) -> Call {
-        Call { regions, took: Duration::from_micros(microseconds), refused: None }
+        let took = Duration::from_micros(microseconds);
+        Call { regions, took, held: took, refused: None, at: None }
     }
 
     #[test]
@@ -87,21 +90,21 @@ mod tests {
         assert_eq!(batch.size(), 1);
         // 300 us a region: at four, twice as many would be late.
         for _ in 0..100 {
-            assert!(!batch.learn(call(batch.size(), 300 * batch.size() as u64), &options));
+            assert!(!batch.learn(call(batch.size(), 300 * batch.size() as u64), MOST, &options));
         }
         assert_eq!(batch.size(), 4);
-        assert!(!batch.learn(call(4, 5_000), &options));
+        assert!(!batch.learn(call(4, 5_000), MOST, &options));
         assert_eq!(batch.size(), 2);
-        assert!(batch.learn(call(2, 15_001), &options));
-        assert!(batch.learn(call(1, 1_000_000), &options));
+        assert!(batch.learn(call(2, 15_001), MOST, &options));
+        assert!(batch.learn(call(1, 1_000_000), MOST, &options));
         assert_eq!(batch.size(), 1);
         for _ in 0..100 {
-            batch.learn(call(batch.size(), 0), &options);
+            batch.learn(call(batch.size(), 0), MOST, &options);
         }
         assert_eq!(batch.size(), MOST_REGIONS);
         // A short call says nothing about a long one.
         let mut batch = Batch(8);
-        batch.learn(call(1, 0), &options);
+        batch.learn(call(1, 0), MOST, &options);
         assert_eq!(batch.size(), 8);
     }
 
