@@ -25,6 +25,9 @@ const ACTION: Bytes = Bytes(HUGE_2M as u64);
 const CHUNK: usize = 64;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
+/// How much longer than a split a call that collapses may take. The kernel empties the LRU queues of all processors in
+/// each: with too few regions in one, that is most of it.
+const COLLAPSE_CALL: u32 = 4;
 /// The longest rest between two calls.
 const MOST_REST: Duration = Duration::from_millis(1);
 /// Processes whose pace is remembered, and for how long after the last action.
@@ -251,7 +254,7 @@ impl Executor {
         // A call that is out of time has not begun.
         let wanted = if clock.is_up() { &[] } else { wanted };
         let mut batch = batch;
-        let most = if advice == Advice::Collapse { options.collapse_call } else { options.split_call };
+        let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
         let tried = advise(target, advice, wanted, batch.size(), |call| {
             counters.call(call);
             if batch.learn(call, most, options) {

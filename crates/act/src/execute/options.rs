@@ -17,11 +17,9 @@ pub struct ExecutorOptions {
     /// After this time no further call is made for one lot of actions.
     pub time: Duration,
     /// How long one call that splits huge pages is to take at most: for that long a process can wait for its mmap lock.
-    /// How many regions a call names follows from it.
-    pub split_call: Duration,
-    /// The same of one that collapses. It gives the lock up between two regions, but takes it back at once: a process
-    /// that waits may be passed by for all of it.
-    pub collapse_call: Duration,
+    /// How many regions a call names follows from it. A call that collapses may take four times as long: it gives the
+    /// lock up between two regions.
+    pub call: Duration,
     /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
     pub rest_percent: u32,
     /// A call that held the lock for longer than this at a stretch is one too many: its process is left alone for a
@@ -45,8 +43,7 @@ impl Default for ExecutorOptions {
             scanned: Bytes::gib(4),
             scanned_per_process: Bytes::gib(2),
             time: Duration::from_millis(250),
-            split_call: Duration::from_millis(1),
-            collapse_call: Duration::from_millis(4),
+            call: Duration::from_millis(1),
             rest_percent: 25,
             slow: Duration::from_millis(15),
             pause: Duration::from_millis(100),
