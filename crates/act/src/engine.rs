@@ -3,6 +3,7 @@
 
 use crate::remote::{RemoteError, joined, refusal};
 use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelRoot, process_madvise, spawn};
 use megapage_units::{BASE_PAGE, Pid, VirtRange};
 use std::collections::{BTreeMap, VecDeque};
@@ -123,6 +124,8 @@ pub(crate) struct Call {
     /// Regions that it dealt with: those advised, and the one that it failed at.
     pub regions: usize,
     pub took: Duration,
+    /// Processor time of it: the rest was spent waiting, for a processor mostly.
+    pub busy: Duration,
     /// How long the process's mmap lock was held at a stretch, at most: a collapse gives it up between two regions, the
     /// other calls keep it to their end.
     pub held: Duration,
@@ -159,9 +162,9 @@ pub(crate) fn advise(
             }
             _ => places.iter().map(|&place| advice.part(regions[place])).collect(),
         };
-        let started = Instant::now();
+        let (started, busy) = (Instant::now(), own_thread_time());
         let answer = target.call(advice, &parts);
-        let took = started.elapsed();
+        let (took, busy) = (started.elapsed(), own_thread_time().saturating_sub(busy));
         let (accepted, refused) = match answer {
             Ok(_) if parts.len() < places.len() => (places.len(), None),
             // Where less than all was advised, the next call begins at the region that failed, and so learns why. A
@@ -208,7 +211,7 @@ pub(crate) fn advise(
         // A range that failed as a whole has told nothing yet about any region.
         let told = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = told.and_then(|_| places.get(accepted).copied());
-        batch = next(Call { regions: dealt, took, held, refused: told, at });
+        batch = next(Call { regions: dealt, took, busy, held, refused: told, at });
     }
     tried
 }

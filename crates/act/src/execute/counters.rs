@@ -97,8 +97,10 @@ pub struct Counters {
     pub calls: Histogram,
     /// How long the process's mmap lock was held at a stretch in each call: for so long it may have waited.
     pub held: Histogram,
-    /// Calls that took longer than [`super::ExecutorOptions::slow`]; each paused its process.
+    /// Calls whose work took longer than [`super::ExecutorOptions::slow`]; each paused its process, for longer each time.
     pub slow_calls: u64,
+    /// Calls that took ten times as long because they had to wait; each paused its process for the first time of pauses.
+    pub late_calls: u64,
     /// Pauses of all promotions for want of memory.
     pub memory_pauses: u64,
     /// Promotions that are not remembered, because there were too many: they cannot be undone.

@@ -2,7 +2,7 @@
 
 use super::abilities::{self, Abilities, Split};
 use super::budget::Bucket;
-use super::pace::{Batch, Pause};
+use super::pace::{Batch, Pause, Speed};
 use super::promoted::Promoted;
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
@@ -257,12 +257,20 @@ impl Executor {
         let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
         let tried = advise(target, advice, wanted, batch.size(), |call| {
             counters.call(call);
-            if batch.learn(call, most, options) {
-                counters.slow_calls += 1;
-                pace.pause.start(clock.now(), options);
-                return None;
+            batch.learn(call, most);
+            match Speed::of(call, options) {
+                Speed::Fine => pace.pause.ease(),
+                Speed::Slow => {
+                    counters.slow_calls += 1;
+                    pace.pause.start(clock.now(), options);
+                    return None;
+                }
+                Speed::Late => {
+                    counters.late_calls += 1;
+                    pace.pause.start_once(clock.now(), options);
+                    return None;
+                }
             }
-            pace.pause.ease();
             match call.refused {
                 Some(Refusal::GroupFull) if advice == Advice::Collapse => {
                     pace.group_full.start(clock.now(), options);
@@ -476,7 +484,7 @@ impl Actuator for Executor {
     }
 
     fn backed_off(&mut self) -> u64 {
-        let now = self.counters.slow_calls + self.counters.memory_pauses;
+        let now = self.counters.slow_calls + self.counters.late_calls + self.counters.memory_pauses;
         now - std::mem::replace(&mut self.backed_off, now)
     }
 

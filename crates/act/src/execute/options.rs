@@ -16,14 +16,14 @@ pub struct ExecutorOptions {
     pub scanned_per_process: Bytes,
     /// After this time no further call is made for one lot of actions.
     pub time: Duration,
-    /// How long one call that splits huge pages is to take at most: for that long a process can wait for its mmap lock.
-    /// How many regions a call names follows from it. A call that collapses may take four times as long: it gives the
-    /// lock up between two regions.
+    /// How much processor time one call that splits huge pages is to take at most: for that long, and for as long as it
+    /// waits for a processor, a process can wait for its mmap lock. How many regions a call names follows from it. A
+    /// call that collapses may take four times as much: it gives the lock up between two regions.
     pub call: Duration,
     /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
     pub rest_percent: u32,
-    /// A call that held the lock for longer than this at a stretch is one too many: its process is left alone for a
-    /// while.
+    /// A call that worked for longer than this with the lock held at a stretch is one too many: its process is left
+    /// alone for a while. So it is, once, after one that waited for ten times as long.
     pub slow: Duration,
     /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
     /// doubles each time that this happens again...

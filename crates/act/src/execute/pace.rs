@@ -9,6 +9,9 @@ const MOST_REGIONS: usize = 32;
 /// Calls in a row that were not slow, after which the next pause is half as long again.
 const CLEAN_CALLS: u32 = 64;
 
+/// How many times as long as a slow call one may wait before its process is left alone.
+const LATE: u32 = 10;
+
 /// A time without work that doubles each time it is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
@@ -27,6 +30,11 @@ impl Pause {
         self.until = now + options.pause.saturating_mul(factor).min(options.pause_most);
         self.times = self.times.saturating_add(1);
         self.clean = 0;
+    }
+
+    /// The first pause again, however many there were: the next is no longer for it.
+    pub fn start_once(&mut self, now: Duration, options: &ExecutorOptions) {
+        self.until = self.until.max(now + options.pause);
     }
 
     /// Something went well.
@@ -60,15 +68,39 @@ impl Batch {
         self.0
     }
 
-    /// Learns how long a call took, which is to take `most`; whether it held the process up for too long.
-    pub fn learn(&mut self, call: Call, most: Duration, options: &ExecutorOptions) -> bool {
-        if call.took > most || call.held > options.slow {
+    /// Learns how long a call took, which is to take `most` of a processor. Not by the clock on the wall: where others
+    /// take the processor away, smaller batches would not make a call any sooner, and each has its own cost.
+    pub fn learn(&mut self, call: Call, most: Duration) {
+        if call.busy > most {
             self.0 = (self.0 / 2).max(1);
-        } else if call.regions == self.0 && call.took * 2 <= most {
+        } else if call.regions == self.0 && call.busy * 2 <= most {
             // Twice as many would still be in time; one more certainly.
             self.0 = (self.0 + 1).min(MOST_REGIONS);
         }
-        call.held > options.slow
+    }
+}
+
+/// What a call says about the next ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speed {
+    /// As it should be.
+    Fine,
+    /// The work itself took too long: memory is fragmented, or not backed by the host. The pauses get longer.
+    Slow,
+    /// It waited for very long, for a processor or a device. That is not of our making, but lasts for a while.
+    Late,
+}
+
+impl Speed {
+    pub fn of(call: Call, options: &ExecutorOptions) -> Speed {
+        let part = call.busy.mul_f64(call.held.div_duration_f64(call.took.max(Duration::from_nanos(1))));
+        if part > options.slow {
+            Speed::Slow
+        } else if call.held > options.slow * LATE {
+            Speed::Late
+        } else {
+            Speed::Fine
+        }
     }
 }
 
@@ -80,32 +112,50 @@ mod tests {
 
     fn call(regions: usize, microseconds: u64) -> Call {
         let took = Duration::from_micros(microseconds);
-        Call { regions, took, held: took, refused: None, at: None }
+        Call { regions, took, busy: took, held: took, refused: None, at: None }
     }
 
     #[test]
     fn a_batch_grows_to_the_time_of_a_call_and_shrinks_at_once() {
-        let options = ExecutorOptions::default();
         let mut batch = Batch::default();
         assert_eq!(batch.size(), 1);
         // 300 us a region: at four, twice as many would be late.
         for _ in 0..100 {
-            assert!(!batch.learn(call(batch.size(), 300 * batch.size() as u64), MOST, &options));
+            batch.learn(call(batch.size(), 300 * batch.size() as u64), MOST);
         }
         assert_eq!(batch.size(), 4);
-        assert!(!batch.learn(call(4, 5_000), MOST, &options));
+        batch.learn(call(4, 5_000), MOST);
         assert_eq!(batch.size(), 2);
-        assert!(batch.learn(call(2, 15_001), MOST, &options));
-        assert!(batch.learn(call(1, 1_000_000), MOST, &options));
+        for _ in 0..2 {
+            batch.learn(call(2, 1_000_000), MOST);
+        }
         assert_eq!(batch.size(), 1);
         for _ in 0..100 {
-            batch.learn(call(batch.size(), 0), MOST, &options);
+            // Waiting for a processor is no reason for small batches.
+            batch.learn(Call { took: Duration::from_secs(1), ..call(batch.size(), 0) }, MOST);
         }
         assert_eq!(batch.size(), MOST_REGIONS);
         // A short call says nothing about a long one.
         let mut batch = Batch(8);
-        batch.learn(call(1, 0), MOST, &options);
+        batch.learn(call(1, 0), MOST);
         assert_eq!(batch.size(), 8);
+    }
+
+    #[test]
+    fn slow_work_is_told_from_waiting() {
+        let options = ExecutorOptions::default();
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(1));
+        let of = |call| Speed::of(call, &options);
+        assert_eq!(of(call(1, 15_000)), Speed::Fine);
+        assert_eq!(of(call(1, 15_001)), Speed::Slow);
+        // Preempted for 100 ms: whoever waited for the lock did so too, but a pause would not help.
+        let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
+        assert_eq!(of(preempted), Speed::Fine);
+        assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
+        // Ten regions of which each is collapsed in time.
+        let many = Call { regions: 10, took: long / 10, held: long / 100, busy: long / 10, ..call(1, 0) };
+        assert_eq!(of(many), Speed::Fine);
+        assert_eq!(of(call(0, 0)), Speed::Fine);
     }
 
     #[test]
@@ -131,6 +181,9 @@ mod tests {
             length(&mut pause);
         }
         assert_eq!(length(&mut pause), options.pause_most.as_millis());
+        let now = Duration::from_secs(5000);
+        pause.start_once(now, &options);
+        assert!(!pause.is_over(now) && pause.is_over(now + options.pause));
         pause.end();
         assert_eq!(length(&mut pause), 100);
     }
