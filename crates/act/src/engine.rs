@@ -137,9 +137,10 @@ pub(crate) struct Call {
 /// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
 /// name; with `None` the rest is not tried.
 ///
-/// Adjacent regions are collapsed by one call as one range: the kernel empties the LRU queues of all processors at the
-/// start of each range (lru_add_drain_all), which on a busy machine takes longer than the collapse. Of a range that
-/// failed the kernel tells one error, and goes on after some: those of its regions that are not huge then get a call each.
+/// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
+/// empty its LRU queues (lru_add_drain_all), so that one range disturbs a large machine once, not once for each region.
+/// (With two processors that makes no difference to be measured: 0.02 ms of 1.5 ms.) Of a range that failed the kernel
+/// tells one error, and goes on after some: those of its regions that are not huge then get a call each.
 pub(crate) fn advise(
     target: &mut impl Advisable,
     advice: Advice,

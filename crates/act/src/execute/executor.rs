@@ -25,8 +25,8 @@ const ACTION: Bytes = Bytes(HUGE_2M as u64);
 const CHUNK: usize = 64;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
-/// How much longer than a split a call that collapses may take. The kernel empties the LRU queues of all processors in
-/// each: with too few regions in one, that is most of it.
+/// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
+/// processor empty its LRU queues, which is better done for several regions at once.
 const COLLAPSE_CALL: u32 = 4;
 /// The longest rest between two calls.
 const MOST_REST: Duration = Duration::from_millis(1);
