@@ -9,10 +9,11 @@ pub fn lacking(root: &KernelRoot, dry_run: bool) -> Result<Option<String>, Execu
     if !dry_run {
         return missing_rights(root);
     }
-    let looks = read_own_status(root).is_ok_and(|own| own.capabilities.sys_ptrace());
+    let looks = read_own_status(root)
+        .is_ok_and(|own| own.capabilities.sys_ptrace() && own.capabilities.dac_read_search());
     Ok((!looks).then(|| {
-        "looking into the processes of all users needs CAP_SYS_PTRACE, which this process lacks: run as root, or setcap \
-         cap_sys_ptrace=ep on the megapage executable"
+        "looking into the processes of all users needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: run as root, or setcap \
+         cap_sys_ptrace,cap_dac_read_search=ep on the megapage executable"
             .into()
     }))
 }
@@ -34,7 +35,8 @@ mod tests {
         let none = lacking("0", false).unwrap();
         assert!(none.contains("CAP_SYS_NICE and CAP_SYS_PTRACE") && none.contains("root"), "{none}");
         assert!(!lacking("0", true).unwrap().contains("CAP_SYS_NICE"));
-        assert_eq!(lacking("880000", false), None);
-        assert_eq!(lacking("80000", true), None);
+        assert!(lacking("80000", true).unwrap().contains("CAP_DAC_READ_SEARCH"));
+        assert_eq!(lacking("880004", false), None);
+        assert_eq!(lacking("80004", true), None);
     }
 }

@@ -135,6 +135,12 @@ impl Capabilities {
         self.has(1)
     }
 
+    /// CAP_DAC_READ_SEARCH: reading files whatever their permissions; CAP_DAC_OVERRIDE implies it. Other users'
+    /// `/proc/PID/pagemap` take it, from root as well.
+    pub fn dac_read_search(self) -> bool {
+        self.dac_override() || self.has(2)
+    }
+
     /// CAP_IPC_LOCK: SHM_HUGETLB without being in `vm.hugetlb_shm_group`; no limit on locked memory.
     pub fn ipc_lock(self) -> bool {
         self.has(14)

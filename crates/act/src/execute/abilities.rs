@@ -48,14 +48,16 @@ const BETWEEN: Duration = Duration::from_millis(10);
 /// The capabilities that the caller lacks to act on any process, in one line; `None`: none.
 pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError> {
     let own = process::read_own_status(root).map_err(RemoteError::from)?.capabilities;
-    let lacking: Vec<&str> = [("CAP_SYS_NICE", own.sys_nice()), ("CAP_SYS_PTRACE", own.sys_ptrace())]
-        .into_iter()
-        .filter_map(|(name, held)| (!held).then_some(name))
-        .collect();
+    let rights = [
+        ("CAP_SYS_NICE", own.sys_nice()),
+        ("CAP_SYS_PTRACE", own.sys_ptrace()),
+        ("CAP_DAC_READ_SEARCH", own.dac_read_search()),
+    ];
+    let lacking: Vec<&str> = rights.into_iter().filter_map(|(name, held)| (!held).then_some(name)).collect();
     Ok((!lacking.is_empty()).then(|| {
         format!(
             "acting on the memory of other processes needs {}, which this process lacks: run as root, or setcap \
-             cap_sys_nice,cap_sys_ptrace=ep on the megapage executable",
+             cap_sys_nice,cap_sys_ptrace,cap_dac_read_search=ep on the megapage executable",
             lacking.join(" and ")
         )
     }))
@@ -235,12 +237,15 @@ mod tests {
             std::fs::write(directory.join("status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
             missing_rights(&root).unwrap()
         };
-        let both = lacking("0").unwrap();
-        assert!(both.contains("needs CAP_SYS_NICE and CAP_SYS_PTRACE,") && !both.contains('\n'), "{both}");
-        let nice = lacking("80000").unwrap();
+        let all = lacking("0").unwrap();
+        let names = "needs CAP_SYS_NICE and CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH,";
+        assert!(all.contains(names) && !all.contains('\n'), "{all}");
+        let nice = lacking("80004").unwrap();
         assert!(nice.contains("needs CAP_SYS_NICE,") && !nice.contains("CAP_SYS_PTRACE,"), "{nice}");
-        assert!(lacking("800000").unwrap().contains("needs CAP_SYS_PTRACE,"));
-        assert_eq!(lacking("880000"), None);
+        assert!(lacking("800004").unwrap().contains("needs CAP_SYS_PTRACE,"));
+        assert!(lacking("880000").unwrap().contains("needs CAP_DAC_READ_SEARCH,"));
+        assert_eq!(lacking("880004"), None);
+        assert_eq!(lacking("880002"), None, "CAP_DAC_OVERRIDE is more than enough");
     }
 
     #[test]
