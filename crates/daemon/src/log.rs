@@ -2,7 +2,7 @@
 
 use crate::Pass;
 use crate::observability::{LogConfig, LogFormat, LogLevel};
-use crate::telemetry::{clean, kind, result, totals};
+use crate::telemetry::{clean, kind, reason, result, totals};
 use megapage_decide::Reason;
 use megapage_snapshot::ProcessId;
 use megapage_snapshot::daemon::Totals;
@@ -153,7 +153,7 @@ impl PassLog {
                     obtained = totals.obtained,
                     promoted_bytes = totals.promoted_bytes,
                     freed_bytes = totals.freed_bytes,
-                    mostly = ?mostly,
+                    mostly = mostly.map(reason),
                     left_out,
                     "process"
                 );
@@ -170,7 +170,7 @@ impl PassLog {
                 pid = action.process().map(|id| id.pid.0),
                 action = kind(action),
                 region = action.region().map(|start| format!("{start:x}")),
-                reason = ?action.reason(),
+                reason = reason(action.reason()),
                 obtained = result(done.outcome.obtained),
                 took_us = done.took.as_micros() as u64,
                 why = done.why.as_deref().map(clean),
@@ -225,7 +225,10 @@ mod tests {
         assert_eq!(text.len(), 2, "nothing of the idle pass, no line for a region: {text:?}");
         assert!(text[0].contains("INFO pass pass=1 policy=\"megapage\""), "{text:?}");
         assert!(text[0].contains("actions=500 obtained=500 promoted_bytes=1048576000"), "{text:?}");
-        assert!(text[1].contains("pid=7 name=\"re?[31mdis?\"") && text[1].contains("Gain"), "{text:?}");
+        assert!(
+            text[1].contains("pid=7 name=\"re?[31mdis?\"") && text[1].contains("mostly=\"gain\""),
+            "{text:?}"
+        );
         let json = LogConfig { format: LogFormat::Json, level: LogLevel::Debug };
         let text = logged(json, &[one]);
         assert_eq!(text.len(), 502);

@@ -279,6 +279,15 @@ pub(crate) fn result(obtained: Obtained) -> &'static str {
     }
 }
 
+/// A reason, as its JSON names it.
+pub(crate) fn reason(reason: Reason) -> String {
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(name)) => name,
+        // A reason is a bare name; were it ever more, its form for programmers would still tell it.
+        _ => format!("{reason:?}"),
+    }
+}
+
 /// A text that came from elsewhere, at most 200 characters of it, without those that steer a terminal or turn the
 /// direction of what follows.
 pub(crate) fn clean(text: &str) -> String {

@@ -1,6 +1,6 @@
 //! What is told over the socket as JSON.
 
-use super::{Decided, Last, Telemetry, result};
+use super::{Decided, Last, Telemetry, reason, result};
 use megapage_snapshot::daemon::{
     DECISIONS_SCHEMA, DaemonStatus, Decision, Decisions, PassStatus, ProcessStatus, STATUS_SCHEMA, Totals,
 };
@@ -101,14 +101,5 @@ impl Decided {
             why: self.why.clone(),
             dry_run: self.dry_run,
         }
-    }
-}
-
-/// A reason, as its JSON names it.
-fn reason(reason: megapage_decide::Reason) -> String {
-    match serde_json::to_value(reason) {
-        Ok(serde_json::Value::String(name)) => name,
-        // A reason is a bare name; were it ever more, its form for programmers would still tell it.
-        _ => format!("{reason:?}"),
     }
 }

@@ -1,0 +1,146 @@
+//! What a running daemon tells, and that it comes and goes with it.
+
+use megapage_daemon::client;
+use megapage_kernel::spawn::{send_signal, signal};
+use megapage_testing::require_root;
+use megapage_units::Pid;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that holds 24 MiB until this is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn start() -> Holder {
+        let script = "my $text = 'x' x (24 << 20); $| = 1; print qq(ready\\n); sleep 600;";
+        let mut child = Command::new("perl").args(["-e", script]).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon over one process, with all its files in a directory of its own.
+struct Daemon {
+    child: Child,
+    config: PathBuf,
+}
+
+impl Daemon {
+    fn start(directory: &Path) -> Daemon {
+        let config = directory.join("daemon.toml");
+        let child = Command::new(env!("CARGO_BIN_EXE_megapage"))
+            .args(["daemon", "--config", config.to_str().unwrap()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Daemon { child, config }
+    }
+
+    fn signal(&self, number: i32) {
+        send_signal(Pid(self.child.id() as i32), number).unwrap();
+    }
+
+    /// Has it stop, and waits for that.
+    fn stop(&mut self) {
+        self.signal(signal::SIGTERM);
+        let status = until("end", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configure(directory: &Path, socket: &str, pid: u32) -> PathBuf {
+    let path = |name: &str| directory.join(name).to_str().unwrap().to_string();
+    let text = format!(
+        "lock_file = '{}'\nstate_file = ''\n[processes]\ninclude = ['^no-such-name$']\npids = [{pid}]\n\
+         [metrics]\nsocket = '{}'\ntextfile = '{}'\n",
+        path("lock"),
+        path(socket),
+        path("m.prom"),
+    );
+    std::fs::write(directory.join("daemon.toml"), text).unwrap();
+    directory.join(socket)
+}
+
+/// Waits, however long it takes on a busy machine.
+fn until<T>(what: &str, mut of: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = of() {
+            return value;
+        }
+        assert!(start.elapsed() < Duration::from_secs(180), "no {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_daemon_tells_of_its_passes_until_it_is_stopped() {
+    if !require_root() {
+        return;
+    }
+    let (holder, directory) = (Holder::start(), tempfile::tempdir().unwrap());
+    let pid = holder.0.id();
+    let socket = configure(directory.path(), "first", pid);
+    let mut daemon = Daemon::start(directory.path());
+    let passed = |socket: &Path| client::status(socket).ok().filter(|status| status.passes > 0);
+    let status = until("pass", || passed(&socket));
+    assert_eq!((status.pid, status.policy.as_str()), (daemon.child.id(), "megapage"));
+    let watched = until("process", || {
+        let status = client::status(&socket).ok()?;
+        status.processes.into_iter().find(|process| process.pid as u32 == pid)
+    });
+    assert!(watched.name == "perl" && watched.resident_bytes >= 24 << 20, "{watched:?}");
+    let metrics = client::get(&socket, "/metrics").unwrap();
+    assert!(metrics.contains("\nmegapage_policy_info{policy=\"megapage\",dry_run=\"false\"} 1"), "{metrics}");
+    assert!(metrics.contains(&format!("megapage_process_resident_bytes{{pid=\"{pid}\",name=\"perl\"}} ")));
+    let textfile = directory.path().join("m.prom");
+    let text = until("file", || std::fs::read_to_string(&textfile).ok());
+    assert!(text.contains("\nmegapage_passes_total "), "{text}");
+
+    // Another socket, by a reload; a bad configuration after that changes nothing.
+    let second = configure(directory.path(), "second", pid);
+    daemon.signal(signal::SIGHUP);
+    let after = until("answer on the new socket", || passed(&second));
+    assert!(after.passes >= status.passes && !socket.exists());
+    std::fs::write(&daemon.config, "[metrics]\nlisten = '0.0.0.0:80'\n").unwrap();
+    daemon.signal(signal::SIGHUP);
+    until("further pass", || passed(&second).filter(|status| status.passes >= after.passes + 2));
+
+    daemon.stop();
+    assert!(!second.exists() && !textfile.exists());
+}
+
+#[test]
+fn a_socket_that_a_killed_daemon_left_is_taken_over() {
+    if !require_root() {
+        return;
+    }
+    let (holder, directory) = (Holder::start(), tempfile::tempdir().unwrap());
+    let socket = configure(directory.path(), "s", holder.0.id());
+    let mut killed = Daemon::start(directory.path());
+    // Before its first pass, a child of its self-tests may outlive it for a moment, with the lock.
+    until("pass", || client::status(&socket).ok().filter(|status| status.passes > 0));
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert!(socket.exists() && client::status(&socket).is_err());
+    let mut next = Daemon::start(directory.path());
+    let status = until("answer", || client::status(&socket).ok());
+    assert_eq!(status.pid, next.child.id());
+    next.stop();
+}
