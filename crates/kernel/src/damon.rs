@@ -118,7 +118,7 @@ impl Damon {
         self.monitors = count.max(self.monitors);
         let states = (0..self.monitors).map(|monitor| (format!("{KDAMONDS}/{monitor}/state"), "off"));
         let files = states.chain([(format!("{KDAMONDS}/nr_kdamonds"), "0")]);
-        let guard = Guard::of_files(files.map(|(file, text)| (self.root.path(file), text)).collect())
+        let guard = Guard::of_files(files.map(|(file, text)| (self.root.path(file), text.into())).collect())
             .map_err(|source| KernelError::Io { path: self.root.path(KDAMONDS), source })?;
         // The new one stands for the former monitors, too.
         self.relieve(Some(guard));

@@ -34,7 +34,7 @@ enum Last {
     /// MADV_COLD on ranges of the process behind this descriptor.
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
     /// A text into each of these files.
-    Write(Vec<(CString, &'static [u8])>),
+    Write(Vec<(CString, Vec<u8>)>),
 }
 
 /// The guard. Dropping it, like the end of the owner however it comes about (a panic, SIGKILL), has the child put
@@ -66,10 +66,10 @@ impl Guard {
 
     /// Starts a guard that writes to each of these files its text, in this order. A file that is not there is passed
     /// over. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
-    pub fn of_files(files: Vec<(PathBuf, &'static str)>) -> io::Result<Guard> {
-        let with_nul = |(path, text): (PathBuf, &'static str)| {
+    pub fn of_files(files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
+        let with_nul = |(path, text): (PathBuf, String)| {
             let path = CString::new(path.into_os_string().into_vec());
-            path.map(|path| (path, text.as_bytes())).map_err(|_| io::ErrorKind::InvalidInput.into())
+            path.map(|path| (path, text.into_bytes())).map_err(|_| io::ErrorKind::InvalidInput.into())
         };
         Guard::start(&Last::Write(files.into_iter().map(with_nul).collect::<io::Result<_>>()?))
     }
@@ -293,7 +293,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (file, missing) = (directory.path().join("state"), directory.path().join("missing"));
         std::fs::write(&file, "on").unwrap();
-        let guard = || Guard::of_files(vec![(missing.clone(), "0"), (file.clone(), "off")]).unwrap();
+        let guard =
+            || Guard::of_files(vec![(missing.clone(), "0".into()), (file.clone(), "off".into())]).unwrap();
         guard().release().unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "on");
         drop(guard());

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Numbers of the signals that a launcher deals with (signal(7)).
 pub mod signal {
     pub use libc::{
-        SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGTSTP, SIGUSR1,
-        SIGUSR2, SIGWINCH,
+        SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
+        SIGUSR1, SIGUSR2, SIGWINCH,
     };
 }
 
@@ -93,10 +93,30 @@ impl Signals {
     /// Starts `command` with the signal mask that the caller had before [`Signals::take`]. The child stays in
     /// the caller's process group, so that the terminal's job control works on both. An error is execve(2)'s.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
+        self.start(command, None)
+    }
+
+    /// As [`Signals::spawn`], and the kernel sends `last` to the child when the calling thread ends, however that comes
+    /// about (PR_SET_PDEATHSIG(2const)): the child does not outlive a killed caller.
+    pub fn spawn_bound(&self, command: &mut Command, last: i32) -> io::Result<Pid> {
+        self.start(command, Some(last))
+    }
+
+    fn start(&self, command: &mut Command, last: Option<i32>) -> io::Result<Pid> {
         let former = self.former;
-        // SAFETY: the closure makes one system call, which is async-signal-safe, on a set that it owns.
+        let parent = std::process::id() as i32;
+        // SAFETY: the closure makes system calls alone, which are async-signal-safe, on values that it owns.
         unsafe {
             command.pre_exec(move || {
+                if let Some(last) = last {
+                    if libc::prctl(libc::PR_SET_PDEATHSIG, last as libc::c_ulong, 0, 0, 0) != 0 {
+                        return Err(io::Error::last_os_error());
+                    }
+                    // One that ended before the call sends nothing any more.
+                    if libc::getppid() != parent {
+                        return Err(io::Error::from_raw_os_error(libc::ECHILD));
+                    }
+                }
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) {
                     0 => Ok(()),
                     errno => Err(io::Error::from_raw_os_error(errno)),

@@ -1,0 +1,222 @@
+//! A control group of one's own with a limit on memory: made, and removed again.
+//!
+//! Sources: Documentation/admin-guide/cgroup-v1/memory.rst, .../cgroup-v2.rst.
+
+use crate::cgroup::{CgroupVersion, Cgroups};
+use crate::{KernelError, KernelRoot};
+use megapage_units::{Bytes, Pid};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// For how long a group is tried to be removed whose processes are just ending.
+const REMOVE_TRIES: u32 = 100;
+const REMOVE_PAUSE: Duration = Duration::from_millis(20);
+
+/// A group below the caller's own. It is removed when the value is dropped, once its processes have ended.
+#[derive(Debug)]
+pub struct MemoryGroup {
+    root: KernelRoot,
+    /// Relative to the root.
+    directory: PathBuf,
+    version: CgroupVersion,
+}
+
+/// What a group was charged with, and how often it met its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupUsage {
+    /// Memory that is charged now, page cache included.
+    pub usage: Bytes,
+    /// How often a charge met the limit and had to reclaim.
+    pub limit_hits: u64,
+    /// Processes that the kernel killed for want of memory in the group.
+    pub oom_kills: u64,
+}
+
+impl MemoryGroup {
+    /// Makes the group `name` with `limit` (memory; with swap together where the kernel counts that in version 1: there
+    /// is no way round the limit by swapping). What is left of an earlier group of that name, without processes, is
+    /// removed first. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
+    /// the files, EBUSY among them where a group of version 2 with processes of its own cannot have children.
+    pub fn create(root: &KernelRoot, name: &str, limit: Bytes) -> Result<MemoryGroup, KernelError> {
+        let nowhere = || KernelError::Io {
+            path: root.path("proc/cgroups"),
+            source: io::Error::from_raw_os_error(libc::ENOENT),
+        };
+        let memory = Cgroups::read(root, None)?.memory.ok_or_else(nowhere)?;
+        let version = memory.version;
+        // The root of a hierarchy of version 2 has no limit, and is no level: then the group goes below the mount point.
+        let parent = match memory.levels.first() {
+            Some(level) => level.directory.clone(),
+            None => mount_point(root).ok_or_else(nowhere)?,
+        };
+        let parent = parent.strip_prefix("/").unwrap_or(&parent).to_path_buf();
+        if version == CgroupVersion::V2 {
+            root.write(parent.join("cgroup.subtree_control"), "+memory")?;
+        }
+        let group = MemoryGroup { root: root.clone(), directory: parent.join(name), version };
+        let path = root.path(&group.directory);
+        fs::remove_dir(&path).ok();
+        fs::create_dir(&path).map_err(|source| KernelError::Io { path, source })?;
+        group.set_limit(limit)?;
+        Ok(group)
+    }
+
+    /// Sets the limit. EBUSY where more is in use and cannot be reclaimed.
+    pub fn set_limit(&self, limit: Bytes) -> Result<(), KernelError> {
+        match self.version {
+            CgroupVersion::V1 => {
+                self.root.write(self.file("memory.limit_in_bytes"), &limit.0.to_string())?;
+                // Absent without accounting of swap (swapaccount=0).
+                match self.root.write(self.file("memory.memsw.limit_in_bytes"), &limit.0.to_string()) {
+                    Err(error) if !error.is_gone() => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            CgroupVersion::V2 => {
+                self.root.write(self.file("memory.max"), &limit.0.to_string())?;
+                match self.root.write(self.file("memory.swap.max"), "0") {
+                    Err(error) if !error.is_gone() => Err(error),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Puts a process into the group: what it is charged with from now on counts here.
+    pub fn add(&self, pid: Pid) -> Result<(), KernelError> {
+        self.root.write(self.file("cgroup.procs"), &pid.to_string())
+    }
+
+    /// What it is charged with, and what came of its limit.
+    pub fn usage(&self) -> Result<GroupUsage, KernelError> {
+        let count = |file: &str, key: &str| -> Result<u64, KernelError> {
+            let text = self.root.read(self.file(file))?;
+            let found = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+            Ok(found.unwrap_or(0))
+        };
+        Ok(match self.version {
+            CgroupVersion::V1 => GroupUsage {
+                usage: Bytes(self.root.read_u64(self.file("memory.usage_in_bytes"))?),
+                limit_hits: self.root.read_u64(self.file("memory.failcnt"))?,
+                oom_kills: count("memory.oom_control", "oom_kill ")?,
+            },
+            CgroupVersion::V2 => GroupUsage {
+                usage: Bytes(self.root.read_u64(self.file("memory.current"))?),
+                limit_hits: count("memory.events", "max ")?,
+                oom_kills: count("memory.events", "oom_kill ")?,
+            },
+        })
+    }
+
+    /// The group's directory, as the user would name it.
+    pub fn directory(&self) -> PathBuf {
+        Path::new("/").join(&self.directory)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        for _ in 0..REMOVE_TRIES {
+            // EBUSY: a process that was killed has not gone yet.
+            match fs::remove_dir(self.root.path(&self.directory)) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => sleep(REMOVE_PAUSE),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Where the unified hierarchy is mounted.
+fn mount_point(root: &KernelRoot) -> Option<PathBuf> {
+    let mounts = crate::mounts::mounts(root).ok()?;
+    mounts.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::captured_tree;
+    use crate::spawn::{Signals, poll_child, signal};
+    use megapage_testing::{require_root, skip};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_is_charged_in_the_group() {
+        if !require_root() {
+            return;
+        }
+        let name = format!("megapage-test-{}", std::process::id());
+        let group = match MemoryGroup::create(&KernelRoot::live(), &name, Bytes::mib(64)) {
+            Ok(group) => group,
+            Err(error) => return skip(&format!("no memory group can be made here: {error}")),
+        };
+        let signals = Signals::take(&[signal::SIGCHLD]).unwrap();
+        let mut command = Command::new("sh");
+        // It waits for its group before it takes memory.
+        command
+            .args(["-c", "read go; x=$(head -c 20000000 /dev/zero | tr '\\0' x); read end"])
+            .stdin(Stdio::piped());
+        let (reader, mut writer) = io::pipe().unwrap();
+        command.stdin(reader);
+        let pid = signals.spawn_bound(&mut command, signal::SIGKILL).unwrap();
+        drop(command);
+        group.add(pid).unwrap();
+        io::Write::write_all(&mut writer, b"go\n").unwrap();
+        let start = std::time::Instant::now();
+        while group.usage().unwrap().usage < Bytes::mib(19) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", group.usage());
+            sleep(Duration::from_millis(20));
+        }
+        assert_eq!(group.usage().unwrap().oom_kills, 0);
+        let directory = group.directory();
+        assert!(directory.exists());
+        drop(writer);
+        while poll_child(pid).unwrap().is_none() {
+            sleep(Duration::from_millis(10));
+        }
+        drop(group);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn version_2_is_written_to_by_its_own_names() {
+        let (keep, root) = captured_tree(&[
+            ("proc/self/cgroup", "0::/\n"),
+            ("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"),
+            ("proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t0\t90\t1\n"),
+            ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+            ("sys/fs/cgroup/cgroup.subtree_control", ""),
+        ]);
+        // A made-up tree makes no files in a new group: the limit is what fails, at its own path.
+        let error = MemoryGroup::create(&root, "bench", Bytes::mib(8)).unwrap_err();
+        assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
+        assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
+        assert!(!keep.path().join("sys/fs/cgroup/bench").exists(), "and the group is gone again");
+
+        let directory = PathBuf::from("sys/fs/cgroup/other");
+        fs::create_dir(root.path(&directory)).unwrap();
+        let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2 };
+        for (file, text) in
+            [("memory.current", "4096\n"), ("memory.events", "low 0\nmax 7\noom 2\noom_kill 1\n")]
+        {
+            fs::write(root.path(group.file(file)), text).unwrap();
+        }
+        let expected = GroupUsage { usage: Bytes(4096), limit_hits: 7, oom_kills: 1 };
+        assert_eq!(group.usage().unwrap(), expected);
+        // The directory of the made-up tree stays: it is not empty, as none of the kernel's ever is.
+    }
+
+    #[test]
+    fn without_a_controller_there_is_no_group() {
+        let (_keep, root) =
+            captured_tree(&[("proc/self/cgroup", ""), ("proc/self/mountinfo", ""), ("proc/cgroups", "")]);
+        assert!(MemoryGroup::create(&root, "bench", Bytes::mib(8)).unwrap_err().is_gone());
+    }
+}
