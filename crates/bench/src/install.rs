@@ -41,10 +41,7 @@ pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
         }
     }
     if !debian.is_empty() {
-        carry_out(Command::new("apt-get").arg("update"), say)?;
-        let mut command = Command::new("apt-get");
-        command.args(["install", "--yes", "--no-install-recommends"]).args(debian);
-        carry_out(command.env("DEBIAN_FRONTEND", "noninteractive"), say)?;
+        self::debian(&debian, say)?;
     }
     if !python.is_empty() {
         let mut command = Command::new("python3");
@@ -52,6 +49,21 @@ pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
         carry_out(command.arg(python_target()).args(python), say)?;
     }
     Ok(())
+}
+
+/// Installs Debian packages. Each command is given to `say` before it runs.
+pub(crate) fn debian<T: AsRef<std::ffi::OsStr>>(packages: &[T], say: &mut dyn FnMut(&str)) -> Result<()> {
+    carry_out(Command::new("apt-get").arg("update"), say)?;
+    let mut command = Command::new("apt-get");
+    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    carry_out(command.env("DEBIAN_FRONTEND", "noninteractive"), say)
+}
+
+/// An executable by that name in `PATH` or in one of the directories of a Debian package.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
+    env::split_paths(&path).chain(usual).map(|directory| directory.join(name)).find(|path| path.is_file())
 }
 
 fn carry_out(command: &mut Command, say: &mut dyn FnMut(&str)) -> Result<()> {

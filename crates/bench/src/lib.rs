@@ -9,7 +9,9 @@
 
 #![forbid(unsafe_code)]
 
+mod child;
 mod install;
+pub mod live;
 pub mod observe;
 pub mod peers;
 pub mod run;

@@ -3,8 +3,8 @@
 use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
-use megapage_bench::observe;
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
+use megapage_bench::{live, observe};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -98,6 +98,29 @@ enum BenchArgs {
         #[command(flatten)]
         output: Output,
     },
+    /// How soon is a program relieved of its page walks, by khugepaged and by the daemon?
+    Promote {
+        #[command(flatten)]
+        live: Live<5>,
+    },
+    /// Does Redis stay within its limit, and what does it notice of the daemon?
+    Bloat {
+        /// Install redis first where it is absent (apt-get)
+        #[arg(long)]
+        install: bool,
+        #[command(flatten)]
+        live: Live<3>,
+    },
+    /// Who finishes when, where programs that gain from huge pages compete with others?
+    Fair {
+        #[command(flatten)]
+        live: Live<5>,
+    },
+    /// What does the daemon take for itself, and cost others, with nothing to do?
+    Cost {
+        #[command(flatten)]
+        live: Live<5>,
+    },
     /// A program that does nothing: what does starting it cost?
     Startup {
         /// Multiply the number of starts by this
@@ -125,6 +148,25 @@ struct Common {
     /// Install the libraries of absent peers first (apt-get, pip)
     #[arg(long)]
     install: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What the benches of a live machine have in common; `RUNS` is how many rounds they make by default.
+#[derive(Debug, clap::Args)]
+struct Live<const RUNS: u32> {
+    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default: all]
+    #[arg(long, value_delimiter = ',')]
+    configurations: Vec<String>,
+    /// Rounds that medians are taken of
+    #[arg(long, default_value_t = RUNS, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Multiply sizes and waits by this, up to 1
+    #[arg(long, default_value_t = 1.0, value_parser = share_of_size)]
+    scale: f64,
+    /// Print how the machine would be set, and change nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -197,6 +239,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
                 Ok((json, observe::human(&report), report.is_clean()))
             });
         }
+        BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, false),
+        BenchArgs::Bloat { install, live } => return on_live_machine(live::Bench::Bloat, live, install),
+        BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, false),
+        BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, false),
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
             (Bench::Release(ReleaseOptions { wait_ms: wait, quiet }), cases, scale, common)
@@ -226,6 +272,30 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let report = run::run(&options, place, progress)?;
         let json = megapage_report::json("megapage.bench/1", &report);
         Ok((json, run::human(&report), report.is_clean()))
+    })
+}
+
+fn on_live_machine<const RUNS: u32>(bench: live::Bench, args: Live<RUNS>, install: bool) -> Result<ExitCode> {
+    let Live { configurations, runs, scale, dry_run, output } = args;
+    let options = live::Options { bench, configurations, runs, scale, install };
+    if dry_run {
+        let lines = live::dry_run(&options)?;
+        print(&(lines.join("\n") + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let save = output.save.clone();
+    measure(&output, |place, progress| {
+        let report = live::run(&options, place, progress)?;
+        if let Some(save) = &save {
+            for (name, chart) in report.charts() {
+                let stem = save.file_stem().unwrap_or_default().to_string_lossy();
+                let path = save.with_file_name(format!("{stem}-{name}.svg"));
+                let text = megapage_report::chart::svg(&chart);
+                std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+            }
+        }
+        let json = megapage_report::json("megapage.bench/1", &report);
+        Ok((json, live::human(&report), report.is_clean()))
     })
 }
 

@@ -38,6 +38,11 @@ fn wrong_arguments_are_refused() {
         (&["access", "--size", "8g"], "--size"),
         (&["idle", "--clock", "sun"], "sun"),
         (&["release", "--wait", "60001"], "60001 is not in"),
+        (&["promote", "--runs", "0"], "0 is not in 1..=100"),
+        (&["bloat", "--scale", "1.5"], "a scale is a number above 0, at most 1"),
+        (&["fair", "--install"], "--install"),
+        (&["promote", "--configurations", "windows", "--dry-run"], "'windows' is no configuration"),
+        (&["cost", "--configurations", "thp-hard", "--dry-run"], "'thp-hard' is none of its policies"),
         (&["retrieval", "--size", "17g"], "the index is 1m to 16g"),
         (&["retrieval", "--size", "8x"], "unknown unit"),
         (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
@@ -76,6 +81,17 @@ fn what_does_not_exist_is_named_in_one_line() {
         assert_refused(&output, expected);
         assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{arguments:?}");
     }
+}
+
+#[test]
+fn a_dry_run_shows_how_the_machine_would_be_set() {
+    let output = bench(megapage(), &["promote", "--configurations", "thp-always,ingens", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(0));
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!((lines[0], lines[2]), ("# thp-always", "# ingens"), "{shown}");
+    assert!(lines[1].starts_with("echo always > ") && lines[1].ends_with("/enabled"), "{shown}");
+    assert!(lines.contains(&"megapage daemon --policy ingens &"), "{shown}");
 }
 
 #[test]

@@ -5,10 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::workload::{Measurement, access, idle, pattern, release, retrieval};
+use megapage_bench::workload::{Measurement, access, idle, pattern, probe, release, retrieval, steady};
 use megapage_units::Bytes;
-use std::io;
+use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -89,6 +90,33 @@ enum Workload {
         #[arg(long, conflicts_with_all = ["work", "seconds"])]
         serve: bool,
     },
+    /// Say 'ready', then follow the lines on standard input (go, pause, fault) and tell how far the work has come.
+    Steady {
+        /// How the memory is reached.
+        #[arg(value_enum)]
+        way: WayName,
+        /// Bytes that are allocated and written.
+        #[arg(long, default_value = "1g")]
+        size: Bytes,
+        /// Bytes that are worked in, at the highest addresses: a power of two, no more than the size.
+        #[arg(long, default_value = "256m")]
+        hot: Bytes,
+        /// Milliseconds between two lines of progress.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+        interval: u64,
+        /// Stop working after so many units.
+        #[arg(long)]
+        units: Option<u64>,
+    },
+    /// Say 'ready', then follow the lines on standard input (go, pause, report) and time touches of the memory.
+    Probe {
+        /// Bytes that are allocated and written.
+        #[arg(long, default_value = "1g")]
+        size: Bytes,
+        /// The share of base pages that hold more than zeros.
+        #[arg(long, default_value_t = 1.0)]
+        filled: f64,
+    },
     /// Do nothing: what it takes to start.
     Startup,
 }
@@ -130,6 +158,27 @@ impl From<PatternCase> for pattern::Case {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum WayName {
+    Random,
+    Chase,
+    Sequential,
+    Compute,
+    Sleep,
+}
+
+impl From<WayName> for steady::Way {
+    fn from(way: WayName) -> steady::Way {
+        match way {
+            WayName::Random => steady::Way::Random,
+            WayName::Chase => steady::Way::Chase,
+            WayName::Sequential => steady::Way::Sequential,
+            WayName::Compute => steady::Way::Compute,
+            WayName::Sleep => steady::Way::Sleep,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReleaseCase {
     Random,
     Runs,
@@ -155,6 +204,15 @@ fn size(text: &str) -> Result<Bytes, String> {
 fn main() -> ExitCode {
     let measured = match Cli::parse().workload {
         Workload::Startup => return ExitCode::SUCCESS,
+        Workload::Steady { way, size, hot, interval, units } => {
+            let interval = Duration::from_millis(interval);
+            let options = steady::Options { way: way.into(), size: size.0, hot: hot.0, interval, units };
+            return served(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
+        }
+        Workload::Probe { size, filled } => {
+            let options = probe::Options { size: size.0, filled };
+            return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
+        }
         Workload::Access { case, scale } => {
             let case = match case {
                 AccessCase::Small => access::Case::Small,
@@ -182,10 +240,7 @@ fn main() -> ExitCode {
         Workload::Pattern { case, scale, work, seconds, serve } => {
             let mut pattern = pattern::Pattern::prepare(case.into(), scale);
             if serve {
-                return match pattern.serve(io::stdin().lock(), io::stdout().lock()) {
-                    Ok(()) => ExitCode::SUCCESS,
-                    Err(error) => fail(&error),
-                };
+                return served(pattern.serve(io::stdin().lock(), io::stdout().lock()));
             }
             pattern.work(match seconds {
                 Some(seconds) => pattern::Amount::Until(Duration::from_secs(seconds)),
@@ -195,6 +250,13 @@ fn main() -> ExitCode {
     };
     match measured {
         Ok(measurement) => print(&measurement),
+        Err(error) => fail(&error),
+    }
+}
+
+fn served(ended: Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
 }

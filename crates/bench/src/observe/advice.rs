@@ -1,10 +1,10 @@
 //! Is the advice right? What `megapage advise` predicts for programs on base pages, against what huge pages then
 //! gain them.
 
-use super::child::{Child, Stopped, check};
 use super::programs::{Copy, Pages, Program, huge_share};
 use super::rank::{median_interval, tau_b};
 use super::{Options, Progress};
+use crate::child::{Child, Stopped, check};
 use crate::run::{Gate, Place, Pool, Spread};
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::spawn::Signals;

@@ -1,7 +1,7 @@
 //! What reading and clearing accessed bits costs us, for each GiB that is resident.
 
-use super::child::{Server, check};
 use super::{Options, Progress};
+use crate::child::{Server, check};
 use crate::run::{Gate, Place, Spread};
 use anyhow::{Context, Result};
 use megapage_kernel::KernelRoot;

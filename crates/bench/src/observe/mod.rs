@@ -1,7 +1,6 @@
 //! `megapage bench observe`: is what is observed true, what does observing cost, and is the advice right?
 
 mod advice;
-mod child;
 mod cost;
 mod exact;
 mod programs;
@@ -128,7 +127,7 @@ pub fn run(options: &Options, place: &Place, progress: Progress<'_>) -> Result<R
     for case in cases {
         if let Err(error) = report.run(case, options, place, &signals, progress) {
             // A wish to stop or a wrong name ends the bench; what stands in the way of one case does not.
-            if error.is::<child::Stopped>() || error.is::<advice::UnknownProgram>() {
+            if error.is::<crate::child::Stopped>() || error.is::<advice::UnknownProgram>() {
                 return Err(error);
             }
             report.failed.push((case.name(), format!("{error:#}")));

@@ -4,7 +4,8 @@
 mod postgres;
 mod redis;
 
-use super::child::Server;
+use crate::child::Server;
+use crate::install::find;
 use crate::run::Place;
 use crate::workload::pattern;
 use anyhow::{Context, Result, ensure};
@@ -199,14 +200,4 @@ impl Copy for PatternCopy {
     fn pid(&self) -> Option<Pid> {
         Some(self.server.pid())
     }
-}
-
-/// An executable by that name in `PATH` or in one of the directories of a Debian package.
-fn find(name: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/bin", "/usr/local/bin"].map(std::path::PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(usual)
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
 }

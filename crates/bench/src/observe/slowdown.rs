@@ -1,8 +1,8 @@
 //! What observing costs the observed: one of two equal programs is observed, and they are compared by processor time
 //! for the same work.
 
-use super::child::{Server, check, sleep};
 use super::{Options, Progress};
+use crate::child::{Server, check, sleep};
 use crate::run::{Gate, Place, Spread};
 use anyhow::{Context, Result};
 use megapage_kernel::spawn::Signals;

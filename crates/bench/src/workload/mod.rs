@@ -4,9 +4,12 @@
 pub mod access;
 pub mod idle;
 pub mod pattern;
+pub mod probe;
 mod random;
 pub mod release;
 pub mod retrieval;
+pub mod steady;
+pub mod wishes;
 
 use anyhow::{Context, Result};
 use megapage_kernel::smaps::{backing, read_own_smaps};

@@ -1,7 +1,7 @@
 //! PostgreSQL with pgbench's accounts in its shared buffers, asked for random rows.
 
 use super::{Copy, Pages, Work, find};
-use crate::observe::child::{Child, sleep};
+use crate::child::{Child, sleep};
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::identity::{Account, account};
 use megapage_kernel::process::{read_children, read_stat};

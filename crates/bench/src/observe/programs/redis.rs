@@ -1,7 +1,7 @@
 //! redis-server with random keys, asked by redis-benchmark.
 
 use super::{Copy, Work, find};
-use crate::observe::child::{Child, sleep};
+use crate::child::{Child, sleep};
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::perf::{Event, Group, Scope};
 use megapage_kernel::spawn::{Signals, signal};

@@ -24,7 +24,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(300);
 
 /// The user's wish to stop, by this signal.
 #[derive(Debug)]
-pub(super) struct Stopped(i32);
+pub(crate) struct Stopped(i32);
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,7 +35,7 @@ impl fmt::Display for Stopped {
 impl Error for Stopped {}
 
 /// Fails with [`Stopped`] where the user wants the bench to stop.
-pub(super) fn check(signals: &Signals) -> Result<()> {
+pub(crate) fn check(signals: &Signals) -> Result<()> {
     match signals.next().context("signalfd")? {
         Some(came) => Err(Stopped(came.number).into()),
         None => Ok(()),
@@ -43,7 +43,7 @@ pub(super) fn check(signals: &Signals) -> Result<()> {
 }
 
 /// Sleeps unless the user wants to stop.
-pub(super) fn sleep(signals: &Signals, time: Duration) -> Result<()> {
+pub(crate) fn sleep(signals: &Signals, time: Duration) -> Result<()> {
     let start = Instant::now();
     loop {
         check(signals)?;
@@ -54,30 +54,30 @@ pub(super) fn sleep(signals: &Signals, time: Duration) -> Result<()> {
 
 /// A program that runs, until the value is dropped.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(crate) struct Child {
     pid: Pid,
     what: String,
     ended: OwnedFd,
-    /// The signal that asks it to stop.
+    /// The signal that asks it to stop; it also comes when the bench is killed.
     stop: i32,
     collected: bool,
 }
 
 impl Child {
     /// Starts `command`; `stop` is the signal that ends it.
-    pub(super) fn start(signals: &Signals, command: &mut Command, stop: i32) -> Result<Child> {
+    pub(crate) fn start(signals: &Signals, command: &mut Command, stop: i32) -> Result<Child> {
         let what = command.get_program().to_string_lossy().into_owned();
-        let pid = signals.spawn(command).with_context(|| format!("'{what}' did not start"))?;
+        let pid = signals.spawn_bound(command, stop).with_context(|| format!("'{what}' did not start"))?;
         let ended = open_pidfd(pid).context("pidfd_open")?;
         Ok(Child { pid, what, ended, stop, collected: false })
     }
 
-    pub(super) fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
     /// What became of it, where it has ended.
-    fn end(&mut self) -> Result<Option<ChildEvent>> {
+    pub(crate) fn end(&mut self) -> Result<Option<ChildEvent>> {
         match poll_child(self.pid).context("wait4")? {
             Some((event @ (ChildEvent::Exited(_) | ChildEvent::Died(_)), _)) => {
                 self.collected = true;
@@ -88,7 +88,7 @@ impl Child {
     }
 
     /// Waits until it has ended well; fails where it has not within `limit`, or ended otherwise.
-    pub(super) fn finish(mut self, signals: &Signals, limit: Duration) -> Result<()> {
+    pub(crate) fn finish(mut self, signals: &Signals, limit: Duration) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < limit {
             check(signals)?;
@@ -104,7 +104,7 @@ impl Child {
 
     /// Runs `command` to its end: what it printed, and what it said on standard error. Fails where it takes longer
     /// than `limit`; how it ended is for the caller to judge from what it printed.
-    pub(super) fn output(
+    pub(crate) fn output(
         signals: &Signals,
         command: &mut Command,
         limit: Duration,
@@ -138,8 +138,20 @@ impl Child {
         Ok((printed, String::from_utf8_lossy(&complaint).into_owned()))
     }
 
+    /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be told.
+    pub(crate) fn stop(mut self) -> Result<Option<ChildEvent>> {
+        if self.collected {
+            return Ok(None);
+        }
+        send_signal(self.pid, self.stop).ok();
+        if wait_readable(self.ended.as_fd(), GRACE).context("poll")? {
+            return self.end();
+        }
+        Ok(None)
+    }
+
     /// Fails where it has ended.
-    pub(super) fn must_run(&mut self) -> Result<()> {
+    pub(crate) fn must_run(&mut self) -> Result<()> {
         match self.end()? {
             Some(event) => bail!("'{}' ended with {event:?}", self.what),
             None => Ok(()),
@@ -163,7 +175,7 @@ impl Drop for Child {
 
 /// A workload that does as many units as it is asked for (`megapage-workload pattern --serve`).
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     requests: PipeWriter,
     answers: PipeReader,
@@ -173,7 +185,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts it and waits until its memory is filled.
-    pub(super) fn start(signals: &Signals, command: &mut Command) -> Result<Server> {
+    pub(crate) fn start(signals: &Signals, command: &mut Command) -> Result<Server> {
         let (requests_end, requests) = pipe().context("pipe")?;
         let (answers, answers_end) = pipe().context("pipe")?;
         command.stdin(requests_end).stdout(answers_end).stderr(Stdio::inherit());
@@ -186,23 +198,23 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.child.pid()
     }
 
     /// Asks for `units`, without waiting for the answer.
-    pub(super) fn ask(&mut self, units: u64) -> Result<()> {
+    pub(crate) fn ask(&mut self, units: u64) -> Result<()> {
         writeln!(self.requests, "{units}").context("the workload does not take requests")
     }
 
     /// Waits for the answer to a request.
-    pub(super) fn answer(&mut self, signals: &Signals) -> Result<Measurement> {
+    pub(crate) fn answer(&mut self, signals: &Signals) -> Result<Measurement> {
         let line = self.line(signals)?;
         serde_json::from_str(&line).with_context(|| format!("the workload said '{line}'"))
     }
 
     /// Whether an answer, or its end, can be read now.
-    pub(super) fn has_answered(&self) -> Result<bool> {
+    pub(crate) fn has_answered(&self) -> Result<bool> {
         wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")
     }
 

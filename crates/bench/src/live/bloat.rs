@@ -1,0 +1,375 @@
+//! Redis in three phases, in a memory group whose limit base pages stay below: many values are set, most are deleted at
+//! random, larger ones are set. Who fills the holes with zeros exceeds the limit.
+
+use super::configuration::{ALWAYS, HARD, NEVER, OURS, Running, Who};
+use super::redis::{Ended, Redis};
+use super::stalls::{self, StallReport};
+use super::{Configuration, Failure, Stage};
+use crate::child::Stopped;
+use crate::run::{Gate, Spread};
+use anyhow::{Context, Result, ensure};
+use megapage_report::chart::{Chart, Line};
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Keys of the first phase at scale 1, and the bytes of a value: 1.5 GiB.
+const KEYS: u64 = 400_000;
+const VALUE_BYTES: u64 = 4000;
+/// Of 100 keys so many are deleted.
+const DELETED: u64 = 80;
+/// The bytes of a value of the third phase, which holds as much as was deleted.
+const LARGE_BYTES: u64 = 60_000;
+/// The group's limit at scale 1: a fifth above what base pages take.
+pub(super) const LIMIT: u64 = 2 << 30;
+/// How long the server is asked at scale 1 before its speed is taken, and for how long that is;
+const WARM: Duration = Duration::from_secs(10);
+const MEASURED: Duration = Duration::from_secs(4);
+/// after the deletions, when the holes are given back (jemalloc takes ten seconds, at any scale) and filled,
+const SPARSE: Duration = Duration::from_secs(15);
+/// and at the end, until memory is as it stays.
+const SETTLE: Duration = Duration::from_secs(6);
+/// Between two points of the curve.
+const POINT: f64 = 0.2;
+/// The demands.
+const THROUGHPUT: f64 = 0.97;
+const RSS: f64 = 1.05;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bloat {
+    /// Keys of the first phase, with values of so many bytes.
+    pub keys: u64,
+    /// See there.
+    pub value_bytes: u64,
+    /// What the group may hold.
+    pub limit_bytes: u64,
+    /// One for each configuration.
+    pub rows: Vec<BloatRow>,
+    /// How fast bloat is recovered and what is noticed of it; `None` where that failed.
+    pub stalls: Option<StallReport>,
+    /// What went wrong.
+    pub failures: Vec<Failure>,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct BloatRow {
+    /// Its name.
+    pub configuration: &'static str,
+    /// Every run.
+    pub samples: Vec<Sample>,
+    /// Commands for each second of the server's processor time, before memory is short.
+    pub throughput: Option<Spread>,
+    /// The server's resident bytes at the end, of the runs that got there.
+    pub rss_end_bytes: Option<Spread>,
+    /// Runs that completed all phases.
+    pub completed: usize,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Sample {
+    /// What ended it before its time; `None` where all phases completed.
+    pub ended: Option<String>,
+    /// Commands for each second of the server's processor time.
+    pub throughput: Option<f64>,
+    /// Resident bytes after the first phase, after the deletions and a while, and at the end.
+    pub rss_bytes: [Option<u64>; 3],
+    /// What the group was charged with at the same moments.
+    pub charged_bytes: [Option<u64>; 3],
+    /// How often the group met its limit.
+    pub limit_hits: u64,
+    /// Processes killed in it.
+    pub oom_kills: u64,
+    /// Processor seconds of the daemon and of the kernel's own threads.
+    pub helper_seconds: f64,
+    /// Seconds from the start, resident bytes, bytes charged to the group.
+    pub curve: Vec<(f64, u64, u64)>,
+    /// When the three phases and the final wait began, in seconds.
+    pub phases: Vec<f64>,
+}
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Bloat> {
+    let keys = ((KEYS as f64 * stage.options.scale) as u64).max(2000);
+    // A server is some megabytes by itself.
+    let limit = (LIMIT as f64 * stage.options.scale) as u64 + (32 << 20);
+    let configurations = stage.configurations.clone();
+    let mut failures = Vec::new();
+    let mut rows: Vec<BloatRow> = configurations.iter().map(BloatRow::of).collect();
+    for round in 0..stage.options.runs {
+        for (configuration, row) in configurations.iter().zip(&mut rows) {
+            // What no gate compares runs once.
+            let is_compared = [NEVER, ALWAYS, HARD, OURS].contains(&configuration.name);
+            if round > 0 && !is_compared {
+                continue;
+            }
+            match one(configuration, keys, limit, stage) {
+                Ok(sample) => {
+                    let rss = sample.rss_bytes[2].map_or("-".into(), |bytes| Bytes(bytes).to_string());
+                    let ended = sample.ended.clone().unwrap_or_else(|| format!("completed, {rss}"));
+                    stage.say(&format!(
+                        "{}/{} {}: {ended}",
+                        round + 1,
+                        stage.options.runs,
+                        configuration.name
+                    ));
+                    row.samples.push(sample);
+                    row.summarise();
+                }
+                Err(error) if Stage::is_final(&error) => return Err(error),
+                Err(error) => {
+                    failures.push(Failure { configuration: configuration.name, why: format!("{error:#}") });
+                    stage.change.set(&super::AT_REST).context("the settings of transparent huge pages")?;
+                }
+            }
+        }
+    }
+    let stalls = match stalls::run(stage) {
+        Ok(found) => Some(found),
+        Err(error) if Stage::is_final(&error) => return Err(error),
+        Err(error) => {
+            failures.push(Failure { configuration: "recovery", why: format!("{error:#}") });
+            None
+        }
+    };
+    Ok(Bloat { keys, value_bytes: VALUE_BYTES, limit_bytes: limit, rows, stalls, failures })
+}
+
+/// One run of the three phases.
+fn one(configuration: &Configuration, keys: u64, limit: u64, stage: &mut Stage<'_>) -> Result<Sample> {
+    let mut sample = Sample::default();
+    let by_kernel = matches!(configuration.who, Who::Kernel(_));
+    // The kernel's setting stands before the server starts; the daemon is told of the server's number.
+    if by_kernel {
+        stage.change.set(&configuration.controls()).context("the settings of transparent huge pages")?;
+    }
+    let mut redis = Redis::start(Bytes(limit), &stage.signals)?;
+    let running = configuration.start(&mut stage.change, &[redis.pid()], stage.place, &stage.signals);
+    let mut running = running?;
+    let phases = phases(&mut redis, keys, &mut running, &mut sample, stage);
+    if let Ok(usage) = redis.group.usage() {
+        (sample.limit_hits, sample.oom_kills) = (usage.limit_hits, usage.oom_kills);
+    }
+    sample.helper_seconds = running.spent()?.as_secs_f64();
+    running.stop(&mut stage.change)?;
+    if let Err(error) = phases {
+        if error.is::<Stopped>() || !is_shortage(&error, &sample) {
+            return Err(error);
+        }
+        let moment = ["setting values", "deleting", "setting larger values", "waiting at the end"];
+        let phase = moment[sample.phases.len().clamp(1, moment.len()) - 1];
+        sample.ended = Some(if sample.oom_kills > 0 {
+            format!("killed for want of memory while {phase}")
+        } else {
+            format!("{error:#} while {phase}")
+        });
+    }
+    Ok(sample)
+}
+
+/// Whether a run ended because memory did not suffice, which is a finding and no failure.
+fn is_shortage(error: &anyhow::Error, sample: &Sample) -> bool {
+    sample.oom_kills > 0 || error.is::<Ended>() && sample.limit_hits > 0
+}
+
+fn phases(
+    redis: &mut Redis,
+    keys: u64,
+    running: &mut Running,
+    sample: &mut Sample,
+    stage: &mut Stage<'_>,
+) -> Result<()> {
+    let start = Instant::now();
+    let factor = stage.options.scale.max(0.05);
+    let signals = &stage.signals;
+    let Sample { curve, phases, rss_bytes, charged_bytes, throughput, .. } = sample;
+    let mut look = |redis: &Redis| -> Result<()> {
+        let now = start.elapsed().as_secs_f64();
+        if curve.last().is_none_or(|(last, ..)| now - last >= POINT) {
+            // One that has just been killed has no memory any more.
+            let rss = redis.rss().map_or(0, |rss| rss.0);
+            curve.push((now, rss, redis.group.usage()?.usage.0));
+            running.check()?;
+        }
+        Ok(())
+    };
+    let mut mark = |at: usize, redis: &Redis| -> Result<()> {
+        rss_bytes[at] = Some(redis.rss()?.0);
+        charged_bytes[at] = Some(redis.group.usage()?.usage.0);
+        Ok(())
+    };
+
+    phases.push(start.elapsed().as_secs_f64());
+    let set = "for i = ARGV[1], ARGV[2] do \
+               redis.call('set', string.format('key:%012d', i), string.rep('x', ARGV[3])) end";
+    redis.script(set, 0..keys, &[&VALUE_BYTES.to_string()], signals, &mut look)?;
+    redis.ask(keys, signals)?;
+    redis.wait(WARM.mul_f64(factor), signals, &mut look)?;
+    let before = redis.work(signals)?;
+    redis.wait(MEASURED.mul_f64(factor), signals, &mut look)?;
+    let after = redis.work(signals)?;
+    let seconds = after.1.saturating_sub(before.1).as_secs_f64();
+    ensure!(seconds > 0.0 && after.0 > before.0, "redis-server did no work");
+    *throughput = Some((after.0 - before.0) as f64 / seconds);
+    mark(0, redis)?;
+
+    phases.push(start.elapsed().as_secs_f64());
+    // Knuth's multiplicative hash chooses, without an order that the allocator could know.
+    let delete = "for i = ARGV[1], ARGV[2] do if (i * 2654435761) % 4294967296 % 100 < tonumber(ARGV[4]) then \
+                  redis.call('del', string.format('key:%012d', i)) end end";
+    redis.script(delete, 0..keys, &["0", &DELETED.to_string()], signals, &mut look)?;
+    redis.wait(SPARSE, signals, &mut look)?;
+    mark(1, redis)?;
+    redis.quiet();
+    let left = redis.keys(signals)?;
+
+    phases.push(start.elapsed().as_secs_f64());
+    let larger = (keys - left) * VALUE_BYTES / LARGE_BYTES;
+    let set = "for i = ARGV[1], ARGV[2] do \
+               redis.call('set', string.format('big:%012d', i), string.rep('y', ARGV[3])) end";
+    redis.script(set, 0..larger, &[&LARGE_BYTES.to_string()], signals, &mut look)?;
+    phases.push(start.elapsed().as_secs_f64());
+    redis.wait(SETTLE.mul_f64(factor), signals, &mut look)?;
+    mark(2, redis)?;
+    let found = redis.keys(signals)?;
+    ensure!(found == left + larger, "redis-server holds {found} keys, not {}", left + larger);
+    Ok(())
+}
+
+impl BloatRow {
+    fn of(configuration: &Configuration) -> BloatRow {
+        BloatRow {
+            configuration: configuration.name,
+            samples: Vec::new(),
+            throughput: None,
+            rss_end_bytes: None,
+            completed: 0,
+        }
+    }
+
+    fn summarise(&mut self) {
+        self.throughput = Spread::of(self.samples.iter().filter_map(|sample| sample.throughput));
+        let completed = self.samples.iter().filter(|sample| sample.ended.is_none());
+        self.completed = completed.clone().count();
+        self.rss_end_bytes =
+            Spread::of(completed.filter_map(|sample| sample.rss_bytes[2]).map(|bytes| bytes as f64));
+    }
+
+    fn completes(&self) -> bool {
+        !self.samples.is_empty() && self.completed == self.samples.len()
+    }
+
+    /// In words.
+    pub(super) fn outcome(&self) -> String {
+        match self.samples.iter().find_map(|sample| sample.ended.as_deref()) {
+            None if self.samples.is_empty() => "did not run".into(),
+            None => "completes".into(),
+            Some(how) => how.into(),
+        }
+    }
+}
+
+impl Bloat {
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let row = |name: &str| self.rows.iter().find(|row| row.configuration == name);
+        let mut gates = Vec::new();
+        if let (Some(never), Some(ours)) = (row(NEVER), row(OURS)) {
+            let always: Vec<&BloatRow> = [ALWAYS, HARD].into_iter().filter_map(row).collect();
+            let exceeds = always.iter().any(|row| row.completed < row.samples.len());
+            let outcomes: Vec<String> =
+                always.iter().map(|row| format!("{} {}", row.configuration, row.outcome())).collect();
+            gates.push(Gate {
+                case: "redis",
+                demand: "what exceeds the limit with THP always completes, as on base pages".into(),
+                found: format!("{}; {}", ours.outcome(), outcomes.join("; ")),
+                holds: never.completes() && ours.completes() && exceeds,
+            });
+            let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
+            let rss = median(ours.rss_end_bytes).zip(median(never.rss_end_bytes));
+            gates.push(Gate {
+                case: "redis",
+                demand: format!("resident at the end: at most {RSS} of base pages"),
+                found: rss.map_or("no run completed".into(), |(ours, never)| format!("{:.3}", ours / never)),
+                holds: rss.is_some_and(|(ours, never)| ours <= RSS * never),
+            });
+            let always = row(ALWAYS).and_then(|row| median(row.throughput));
+            if let Some((ours, always)) = median(ours.throughput).zip(always) {
+                gates.push(Gate {
+                    case: "redis",
+                    demand: format!("commands before pressure: at least {THROUGHPUT} of THP always"),
+                    found: format!("{:.3}", ours / always),
+                    holds: ours >= THROUGHPUT * always,
+                });
+            }
+        }
+        gates.extend(self.stalls.iter().flat_map(StallReport::gates));
+        gates
+    }
+
+    /// Resident memory over time, of the first run of each configuration.
+    pub(super) fn charts(&self) -> Vec<(&'static str, Chart)> {
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        let mut lines = Vec::new();
+        for row in &self.rows {
+            if let Some(sample) = row.samples.first() {
+                let name = row.configuration.to_string();
+                let points = sample.curve.iter().map(|(at, rss, _)| (*at, gib(*rss))).collect();
+                lines.push(Line { name, points, pale: false });
+            }
+        }
+        let end = lines.iter().flat_map(|line| &line.points).map(|(at, _)| *at).fold(0.0, f64::max);
+        let limit = gib(self.limit_bytes);
+        lines.push(Line { name: "limit".into(), points: vec![(0.0, limit), (end, limit)], pale: true });
+        vec![(
+            "memory",
+            Chart {
+                title: "Resident memory of redis-server".into(),
+                x: "seconds".into(),
+                y: "GiB".into(),
+                lines,
+            },
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &'static str, ended: Option<&str>, rss: u64, throughput: f64) -> BloatRow {
+        let sample = Sample {
+            ended: ended.map(str::to_string),
+            throughput: Some(throughput),
+            rss_bytes: [None, None, Some(rss).filter(|_| ended.is_none())],
+            ..Sample::default()
+        };
+        let configuration = Configuration::select(&[name.to_string()]).unwrap()[0];
+        let mut row = BloatRow { samples: vec![sample], ..BloatRow::of(&configuration) };
+        row.summarise();
+        row
+    }
+
+    fn holds(ours: BloatRow, hard: BloatRow) -> Vec<bool> {
+        let rows = vec![row(NEVER, None, 1000, 90.0), row(ALWAYS, None, 1500, 100.0), hard, ours];
+        let found =
+            Bloat { keys: 1, value_bytes: 1, limit_bytes: 1, rows, stalls: None, failures: Vec::new() };
+        found.gates().iter().map(|gate| gate.holds).collect()
+    }
+
+    #[test]
+    fn bloat_slowness_and_an_early_end_fail() {
+        let killed = || row(HARD, Some("killed"), 0, 100.0);
+        assert_eq!(holds(row(OURS, None, 1040, 98.0), killed()), [true, true, true]);
+        assert_eq!(holds(row(OURS, None, 1060, 96.0), killed()), [true, false, false]);
+        assert_eq!(holds(row(OURS, Some("killed"), 0, 98.0), killed()), [false, false, true]);
+        let none_exceeds = row(HARD, None, 1900, 100.0);
+        assert_eq!(holds(row(OURS, None, 1040, 98.0), none_exceeds), [false, true, true]);
+    }
+
+    #[test]
+    fn the_limit_is_above_what_is_set_and_below_twice_that() {
+        let set = KEYS * VALUE_BYTES;
+        assert!(LIMIT > set * 5 / 4 && LIMIT < set * 9 / 5);
+    }
+}

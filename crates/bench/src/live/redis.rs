@@ -1,0 +1,214 @@
+//! redis-server in a memory group of its own, and its clients.
+
+use crate::child::{Child, check, sleep};
+use crate::install::find;
+use anyhow::{Context, Result, bail};
+use megapage_kernel::memory_group::MemoryGroup;
+use megapage_kernel::spawn::{ChildEvent, Signals, signal};
+use megapage_kernel::{KernelRoot, cpu_time_of, process};
+use megapage_units::{Bytes, Pid};
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// No call takes longer.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Keys that one script sets or deletes.
+const KEYS_PER_CALL: u64 = 10_000;
+/// Between two looks at the server.
+const LOOK: Duration = Duration::from_millis(50);
+/// What the Debian packages are called.
+const PACKAGES: [&str; 2] = ["redis-server", "redis-tools"];
+
+/// What lacks, where something does.
+pub(super) fn lacks() -> Option<&'static str> {
+    let all = ["redis-server", "redis-cli", "redis-benchmark"];
+    (!all.iter().all(|name| find(name).is_some())).then_some("apt-get install redis-server redis-tools")
+}
+
+/// Installs what lacks, by apt-get.
+pub(super) fn install(say: &mut dyn FnMut(&str)) -> Result<()> {
+    if lacks().is_some() { crate::install::debian(&PACKAGES, say) } else { Ok(()) }
+}
+
+/// The server was killed, or ended by itself: its memory did not suffice.
+#[derive(Debug)]
+pub(super) struct Ended(ChildEvent);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "redis-server ended with {:?}", self.0)
+    }
+}
+
+impl Error for Ended {}
+
+/// A server that runs.
+pub(super) struct Redis {
+    // Dropped in this order: the client, the server, its group, its directory.
+    client: Option<Child>,
+    server: Child,
+    pub(super) group: MemoryGroup,
+    directory: TempDir,
+}
+
+/// What is called while a client works: it looks at the server.
+pub(super) type Look<'a> = &'a mut dyn FnMut(&Redis) -> Result<()>;
+
+impl Redis {
+    /// Starts one that may take `limit`.
+    pub(super) fn start(limit: Bytes, signals: &Signals) -> Result<Redis> {
+        let directory = tempfile::Builder::new().prefix("megapage-bench").tempdir().context("a directory")?;
+        let name = format!("megapage-bench-{}", std::process::id());
+        let group =
+            MemoryGroup::create(&KernelRoot::live(), &name, limit).context("a memory group with a limit")?;
+        let mut command = Command::new(find("redis-server").context("redis-server")?);
+        command
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--disable-thp", "no", "--unixsocket"])
+            .arg(socket(directory.path()))
+            .arg("--dir")
+            .arg(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let server = Child::start(signals, &mut command, signal::SIGTERM)?;
+        // What it has taken until now, a few MB, is charged to our own group.
+        group.add(server.pid()).context("the memory group")?;
+        let mut redis = Redis { client: None, server, group, directory };
+        for _ in 0..200 {
+            if socket(redis.directory.path()).exists() {
+                return Ok(redis);
+            }
+            redis.must_run()?;
+            sleep(signals, LOOK)?;
+        }
+        bail!("redis-server does not listen")
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.server.pid()
+    }
+
+    /// Resident memory.
+    pub(super) fn rss(&self) -> Result<Bytes> {
+        Ok(process::read_status(&KernelRoot::live(), self.pid())?.rss)
+    }
+
+    /// Fails with [`Ended`] where it has ended.
+    fn must_run(&mut self) -> Result<()> {
+        match self.server.end()? {
+            Some(event) => Err(Ended(event).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `script` for all keys of `from..to`: ARGV has the first and the last key of a call, then `arguments`.
+    pub(super) fn script(
+        &mut self,
+        script: &str,
+        keys: std::ops::Range<u64>,
+        arguments: &[&str],
+        signals: &Signals,
+        look: Look<'_>,
+    ) -> Result<()> {
+        // A call moves about as much, whatever the values' size.
+        let bytes: u64 = arguments.first().and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let step = (64u64 << 20).checked_div(bytes).unwrap_or(KEYS_PER_CALL).clamp(1, KEYS_PER_CALL);
+        for first in keys.clone().step_by(step as usize) {
+            let last = (first + step).min(keys.end) - 1;
+            let mut command = self.command("redis-cli")?;
+            command.args(["-e", "EVAL", script, "0", &first.to_string(), &last.to_string()]).args(arguments);
+            self.finish(command, signals, look)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, mut command: Command, signals: &Signals, look: Look<'_>) -> Result<()> {
+        let mut client = Child::start(signals, &mut command, signal::SIGTERM)?;
+        let start = Instant::now();
+        loop {
+            check(signals)?;
+            let ended = client.end()?;
+            self.must_run()?;
+            match ended {
+                Some(ChildEvent::Exited(0)) => return Ok(()),
+                Some(event) => {
+                    // A server that is being killed is still there for a moment.
+                    sleep(signals, 4 * LOOK)?;
+                    self.must_run()?;
+                    bail!("redis-cli ended with {event:?}: the server refused a write");
+                }
+                None => {}
+            }
+            look(self)?;
+            if start.elapsed() > LONGEST {
+                bail!("redis-cli took longer than {} s", LONGEST.as_secs());
+            }
+            std::thread::sleep(LOOK / 5);
+        }
+    }
+
+    /// Lets time pass, and looks.
+    pub(super) fn wait(&mut self, time: Duration, signals: &Signals, look: Look<'_>) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            sleep(signals, LOOK)?;
+            self.must_run()?;
+            look(self)?;
+        }
+        Ok(())
+    }
+
+    /// Starts asking for random ones of `keys` keys, until [`Redis::quiet`].
+    pub(super) fn ask(&mut self, keys: u64, signals: &Signals) -> Result<()> {
+        let mut command = self.command("redis-benchmark")?;
+        // redis-benchmark counts requests in a C int.
+        command.args(["-c", "4", "-P", "16", "-r", &keys.to_string(), "-n", "2000000000"]);
+        command.args(["GET", "key:__rand_int__"]);
+        self.client = Some(Child::start(signals, &mut command, signal::SIGKILL)?);
+        Ok(())
+    }
+
+    /// Asks no more.
+    pub(super) fn quiet(&mut self) {
+        self.client = None;
+    }
+
+    /// Commands that it has processed, and the processor time that it has taken.
+    pub(super) fn work(&self, signals: &Signals) -> Result<(u64, Duration)> {
+        let text = self.query(&["INFO", "stats"], signals)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        let commands = line.and_then(|figure| figure.trim().parse().ok());
+        let cpu = cpu_time_of(self.pid()).context("the server's time")?;
+        Ok((commands.context("redis-server does not count its commands")?, cpu))
+    }
+
+    /// How many keys it holds.
+    pub(super) fn keys(&self, signals: &Signals) -> Result<u64> {
+        let text = self.query(&["DBSIZE"], signals)?;
+        text.trim().parse().with_context(|| format!("DBSIZE was answered with '{}'", text.trim()))
+    }
+
+    fn query(&self, words: &[&str], signals: &Signals) -> Result<String> {
+        let mut command = self.command("redis-cli")?;
+        command.args(words);
+        let (printed, said) = Child::output(signals, &mut command, LONGEST)?;
+        if printed.is_empty() {
+            bail!("redis-cli answered nothing: {}", said.trim());
+        }
+        Ok(String::from_utf8_lossy(&printed).into_owned())
+    }
+
+    fn command(&self, name: &str) -> Result<Command> {
+        let mut command = Command::new(find(name).with_context(|| name.to_string())?);
+        command.arg("-s").arg(socket(self.directory.path()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(command)
+    }
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("redis.sock")
+}

@@ -1,0 +1,279 @@
+//! How fast bloat is recovered, and what a program notices of it: a probe times its touches while its memory is promoted
+//! and recovered, beside an equal one that nobody touches.
+
+use super::Stage;
+use super::worker::Worker;
+use crate::child::{check, sleep};
+use crate::run::{Gate, Spread};
+use crate::workload::probe::Stalls;
+use anyhow::{Context, Result, ensure};
+use megapage_act::execute::{Actuator, Done, Executor, ExecutorOptions};
+use megapage_act::promote::candidates;
+use megapage_decide::{Action, Obtained, Reason};
+use megapage_kernel::lru::LruDrain;
+use megapage_kernel::process::read_stat;
+use megapage_kernel::remote_read::RemoteMemory;
+use megapage_kernel::{KernelRoot, boot_time};
+use megapage_snapshot::ProcessId;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// The probe's memory at scale 1, and the share of its pages that hold more than zeros.
+const SIZE: u64 = 1 << 30;
+const FILLED: f64 = 1.0 / 16.0;
+/// The demands: memory that is looked through and recovered in a second, and the last thousandth of touches beyond the
+/// twin's.
+const RATE: f64 = 2.0;
+const STALL_NS: u64 = 5_000_000;
+/// No budget: as fast as the kernel goes.
+const UNBOUND: Bytes = Bytes::gib(64);
+/// No lot of actions is tried for longer.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct StallReport {
+    /// Bytes of the probe, promoted and recovered in each round.
+    pub bytes: u64,
+    /// The share of them that holds more than zeros.
+    pub filled_share: f64,
+    /// GiB for each second that are looked through for zeros by the reader alone.
+    pub scan_gib_per_second: Spread,
+    /// GiB of huge memory for each second that are split, with their zeros given back.
+    pub split_gib_per_second: Spread,
+    /// Both one after the other: huge memory that is scanned and recovered.
+    pub recover_gib_per_second: Spread,
+    /// GiB for each second that are promoted.
+    pub promote_gib_per_second: Spread,
+    /// The part of the zeros that was given back, the least of the rounds.
+    pub freed_share: f64,
+    /// Touches during promotion: the probe's and its idle twin's, all rounds; the longest of the rounds.
+    pub promoting: [Stalls; 2],
+    /// Touches during recovery.
+    pub recovering: [Stalls; 2],
+}
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
+    let size = stage.scaled(SIZE);
+    let mut probes = [0, 1].map(|_| Worker::probe(size, FILLED, stage.place, &stage.signals));
+    for probe in &mut probes {
+        let probe = probe.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        probe.ready(&stage.signals)?;
+        probe.go()?;
+    }
+    let [probe, twin] = probes;
+    let (mut probe, mut twin) = (probe?, twin?);
+    // Whatever a first touch costs is no stall.
+    sleep(&stage.signals, Duration::from_millis(500))?;
+    let root = KernelRoot::live();
+    // As the daemon acts by default; and without its budgets, as fast as the kernel goes.
+    let mut usual = Executor::start(&root, ExecutorOptions::default())?;
+    let unbound = ExecutorOptions {
+        moved: UNBOUND,
+        moved_per_process: UNBOUND,
+        scanned: UNBOUND,
+        scanned_per_process: UNBOUND,
+        ..ExecutorOptions::default()
+    };
+    let mut fast = Executor::start(&root, unbound)?;
+    let mut rates: [Vec<f64>; 4] = Default::default();
+    let mut freed_share = f64::MAX;
+    let (mut promoting, mut recovering) = ([Stalls::default(); 2], [Stalls::default(); 2]);
+    for round in 0..stage.options.runs {
+        report(&mut probe, &mut twin, stage)?;
+        promote(&mut usual, &probe, &mut Took::default(), stage)?;
+        promoting = worse(promoting, report(&mut probe, &mut twin, stage)?);
+        let regions = settled(&probe)?;
+        report(&mut probe, &mut twin, stage)?;
+        recover(&mut usual, &probe, &regions, &mut Took::default(), stage)?;
+        recovering = worse(recovering, report(&mut probe, &mut twin, stage)?);
+
+        let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
+        promote(&mut fast, &probe, &mut promoted, stage)?;
+        let regions = settled(&probe)?;
+        let zeros = scan(probe.pid(), &regions, &mut scanned)?;
+        let freed = recover(&mut fast, &probe, &regions, &mut split, stage)?;
+        ensure!(zeros > 0, "the probe holds no page of zeros");
+        freed_share = freed_share.min(freed as f64 / zeros as f64);
+        let both = Took { bytes: split.bytes, seconds: split.seconds + scanned.seconds };
+        for (rates, took) in rates.iter_mut().zip([scanned, split, both, promoted]) {
+            rates.push(took.rate());
+        }
+        stage.say(&format!(
+            "{}/{} recovery: {:.2} GiB/s, promotion {:.2} GiB/s",
+            round + 1,
+            stage.options.runs,
+            both.rate(),
+            promoted.rate()
+        ));
+    }
+    let [scan, split, recover, promote] = rates.map(|rates| Spread::of(rates).context("no round"));
+    Ok(StallReport {
+        bytes: size,
+        filled_share: FILLED,
+        scan_gib_per_second: scan?,
+        split_gib_per_second: split?,
+        recover_gib_per_second: recover?,
+        promote_gib_per_second: promote?,
+        freed_share,
+        promoting,
+        recovering,
+    })
+}
+
+/// What was moved, and how long that took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    bytes: u64,
+    seconds: f64,
+}
+
+impl Took {
+    fn note(&mut self, bytes: u64, start: Instant) {
+        self.bytes += bytes;
+        self.seconds += start.elapsed().as_secs_f64();
+    }
+
+    fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.bytes as f64 / (1u64 << 30) as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+/// Both probes' touches since they were last asked.
+fn report(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Stalls; 2]> {
+    Ok([probe.stalls(&stage.signals)?, twin.stalls(&stage.signals)?])
+}
+
+/// The worse of two reports, figure by figure; touches add up.
+fn worse(one: [Stalls; 2], other: [Stalls; 2]) -> [Stalls; 2] {
+    [0, 1].map(|who| {
+        let (one, other) = (one[who], other[who]);
+        Stalls {
+            touches: one.touches + other.touches,
+            p50_ns: one.p50_ns.max(other.p50_ns),
+            p99_ns: one.p99_ns.max(other.p99_ns),
+            p999_ns: one.p999_ns.max(other.p999_ns),
+            max_ns: one.max_ns.max(other.max_ns),
+        }
+    })
+}
+
+/// Has the actions carried out, again and again until the budgets have let all be tried: what was obtained.
+fn carry_out(executor: &mut Executor, mut actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
+    let start = Instant::now();
+    let mut done: Vec<Done> = Vec::new();
+    while !actions.is_empty() {
+        check(&stage.signals)?;
+        ensure!(start.elapsed() < LONGEST, "{} actions are still to be tried", actions.len());
+        let tried = executor.carry_out(boot_time(), &actions);
+        if tried.is_empty() {
+            // The budgets fill by time.
+            sleep(&stage.signals, Duration::from_millis(5))?;
+        }
+        // What was busy or left alone for a while is tried again.
+        let over = |done: &&Done| !matches!(done.outcome.obtained, Obtained::Busy);
+        let settled: Vec<Done> = tried.into_iter().filter(|done| over(&done)).collect();
+        actions.retain(|action| settled.iter().all(|done| done.outcome.action != *action));
+        done.extend(settled);
+    }
+    Ok(done)
+}
+
+/// Promotes all of the probe.
+fn promote(executor: &mut Executor, probe: &Worker, took: &mut Took, stage: &Stage<'_>) -> Result<()> {
+    let root = KernelRoot::live();
+    let process = process_id(probe)?;
+    let regions = candidates(&root, probe.pid(), 1, usize::MAX)?.regions;
+    let action = |region: &VirtRange| Action::Promote {
+        process,
+        region: region.start(),
+        size: PageSize::HUGE_2M,
+        reason: Reason::Gain,
+    };
+    let actions: Vec<Action> = regions.iter().map(action).collect();
+    let asked = actions.len() as u64 * HUGE_2M as u64;
+    let start = Instant::now();
+    let done = carry_out(executor, actions, stage)?;
+    let promoted: u64 = done.iter().map(|done| done.promoted.0).sum();
+    took.note(promoted, start);
+    ensure!(
+        promoted as f64 >= 0.9 * asked as f64,
+        "only {} of {} could be made huge",
+        Bytes(promoted),
+        Bytes(asked)
+    );
+    Ok(())
+}
+
+/// The regions that are huge, once their pages have left the queues of their processors for the lists from which they can
+/// be split.
+fn settled(probe: &Worker) -> Result<Vec<VirtRange>> {
+    LruDrain::new().and_then(|drain| drain.drain()).context("the LRU queues")?;
+    probe.huge_regions()
+}
+
+fn process_id(probe: &Worker) -> Result<ProcessId> {
+    let stat = read_stat(&KernelRoot::live(), probe.pid())?;
+    Ok(ProcessId { pid: probe.pid(), start_ticks: stat.start_ticks, start_stack: stat.start_stack })
+}
+
+/// Looks through the regions for pages of zeros; the bytes of those.
+fn scan(pid: Pid, regions: &[VirtRange], took: &mut Took) -> Result<u64> {
+    let memory = RemoteMemory::open(&KernelRoot::live(), pid)?;
+    let mut bytes = vec![0; HUGE_2M];
+    let (mut zeros, mut read) = (0, 0);
+    let start = Instant::now();
+    for region in regions {
+        let count = memory.read(region.start(), &mut bytes).context("the probe's memory")?;
+        let pages = bytes[..count].chunks_exact(BASE_PAGE);
+        zeros += pages.filter(|page| page.iter().all(|byte| *byte == 0)).count() as u64;
+        read += count as u64;
+    }
+    took.note(read, start);
+    Ok(zeros * BASE_PAGE as u64)
+}
+
+/// Recovers the regions; the bytes that the machine got back.
+fn recover(
+    executor: &mut Executor,
+    probe: &Worker,
+    regions: &[VirtRange],
+    took: &mut Took,
+    stage: &Stage<'_>,
+) -> Result<u64> {
+    let process = process_id(probe)?;
+    let action =
+        |region: &VirtRange| Action::Recover { process, region: region.start(), reason: Reason::Bloat };
+    let start = Instant::now();
+    let done = carry_out(executor, regions.iter().map(action).collect(), stage)?;
+    let split = done.iter().filter(|done| done.outcome.obtained == Obtained::Done);
+    took.note(split.count() as u64 * HUGE_2M as u64, start);
+    Ok(done.iter().map(|done| done.freed.0).sum())
+}
+
+impl StallReport {
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let rate = self.recover_gib_per_second.median;
+        let mut gates = vec![Gate {
+            case: "recovery",
+            demand: format!("huge memory scanned and recovered: at least {RATE:.0} GiB/s"),
+            found: format!("{rate:.2} GiB/s"),
+            holds: rate >= RATE,
+        }];
+        for (what, [probe, twin]) in [("promotion", &self.promoting), ("recovery", &self.recovering)] {
+            let beyond = probe.p999_ns.saturating_sub(twin.p999_ns);
+            gates.push(Gate {
+                case: "stalls",
+                demand: format!("p99.9 of touches during {what} under 5 ms beyond an idle twin's"),
+                found: format!(
+                    "{:.2} ms against {:.2} ms",
+                    probe.p999_ns as f64 / 1e6,
+                    twin.p999_ns as f64 / 1e6
+                ),
+                holds: beyond < STALL_NS && probe.touches > 0,
+            });
+        }
+        gates
+    }
+}

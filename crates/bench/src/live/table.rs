@@ -1,0 +1,197 @@
+//! What the live benches found, for people.
+
+use super::{Bloat, Cost, Fair, Found, Promote, Report};
+use crate::run::{Spread, gates_table, heading};
+use megapage_report::table;
+use megapage_units::Bytes;
+use std::fmt::Write;
+
+/// The report as text of at most 100 columns.
+pub fn human(report: &Report) -> String {
+    let mut text = format!("bench {}, {} interleaved rounds at the most\n", report.bench, report.runs);
+    text += &heading(&report.machine);
+    match &report.found {
+        Found::Promote(found) => promote(found, &mut text),
+        Found::Bloat(found) => bloat(found, &mut text),
+        Found::Fair(found) => fair(found, &mut text),
+        Found::Cost(found) => cost(found, &mut text),
+    }
+    for failure in report.found.failures() {
+        for line in wrapped(&format!("! {}: {}", failure.configuration, failure.why)) {
+            writeln!(text, "{line}").ok();
+        }
+    }
+    if !report.gates.is_empty() {
+        writeln!(text, "\n{}", gates_table(&report.gates).trim_end()).ok();
+    }
+    text
+}
+
+fn wrapped(text: &str) -> Vec<String> {
+    use megapage_report::line::{Paint, Style, wrap};
+    wrap(Style::PLAIN, text, 98).iter().map(|line| line.show(Paint::Plain, 100)).collect()
+}
+
+/// The median, with the ends where they differ.
+fn spread(found: Option<Spread>, show: impl Fn(f64) -> String) -> String {
+    match found {
+        None => "-".into(),
+        Some(found) if found.min == found.max => show(found.median),
+        Some(found) => format!("{} ({}-{})", show(found.median), show(found.min), show(found.max)),
+    }
+}
+
+fn two(value: f64) -> String {
+    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or("-".into(), |bytes| Bytes(bytes).to_string())
+}
+
+fn promote(found: &Promote, text: &mut String) {
+    writeln!(
+        text,
+        "\n{} on base pages, the highest {} in use; huge pages make it {:.2} times as fast",
+        Bytes(found.heap_bytes),
+        Bytes(found.hot_bytes),
+        found.huge_rate.median / found.base_rate.median
+    )
+    .ok();
+    let rows = found.rows.iter().map(|row| {
+        let last = row.samples.last();
+        let mark = if row.extrapolated { "~" } else { "" };
+        let relief = match row.relief_seconds {
+            None if row.samples.is_empty() => "-".into(),
+            None => format!("> {:.0}", found.longest_seconds),
+            relief => format!("{mark}{}", spread(relief, two)),
+        };
+        let cpu = match row.cpu_seconds {
+            None => last.map_or("-".into(), |sample| format!("> {:.2}", sample.cpu_seconds)),
+            cpu => format!("{mark}{}", spread(cpu, two)),
+        };
+        [
+            row.configuration.to_string(),
+            row.samples.len().to_string(),
+            relief,
+            cpu,
+            size(last.map(|sample| sample.huge_bytes)),
+            size(last.map(|sample| sample.hot_huge_bytes)),
+        ]
+    });
+    *text += &table(&["configuration", "runs", "relief s", "system CPU s", "huge then", "of it used"], rows);
+    writeln!(text, "~ extrapolated from what was collapsed within {:.0} s", found.longest_seconds).ok();
+}
+
+fn bloat(found: &Bloat, text: &mut String) {
+    writeln!(
+        text,
+        "\nredis: {} values of {} bytes, 80 % deleted, larger ones set; limit {}",
+        found.keys,
+        found.value_bytes,
+        Bytes(found.limit_bytes)
+    )
+    .ok();
+    let rows = found.rows.iter().map(|row| {
+        let last = row.samples.last();
+        let resident = |at: usize| size(last.and_then(|sample| sample.rss_bytes[at]));
+        [
+            row.configuration.to_string(),
+            row.samples.len().to_string(),
+            spread(row.throughput, |value| format!("{:.0}", value / 1000.0)),
+            resident(0),
+            resident(1),
+            resident(2),
+            row.outcome(),
+        ]
+    });
+    *text += &table(&["configuration", "runs", "k/CPU s", "filled", "deleted", "end", "outcome"], rows);
+    let Some(stalls) = &found.stalls else { return };
+    writeln!(
+        text,
+        "\nrecovery of {} of which {:.1} % is in use, GiB/s: {} (scan {}, split {}); promotion {}",
+        Bytes(stalls.bytes),
+        100.0 * stalls.filled_share,
+        two(stalls.recover_gib_per_second.median),
+        two(stalls.scan_gib_per_second.median),
+        two(stalls.split_gib_per_second.median),
+        two(stalls.promote_gib_per_second.median)
+    )
+    .ok();
+    let milliseconds = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
+    let rows = [("promotion", &stalls.promoting), ("recovery", &stalls.recovering)].into_iter().flat_map(
+        |(what, [probe, twin])| {
+            [("probe", probe), ("idle twin", twin)].map(|(who, found)| {
+                [
+                    what.to_string(),
+                    who.to_string(),
+                    found.touches.to_string(),
+                    milliseconds(found.p50_ns),
+                    milliseconds(found.p99_ns),
+                    milliseconds(found.p999_ns),
+                    milliseconds(found.max_ns),
+                ]
+            })
+        },
+    );
+    *text += &table(&["during", "whose", "touches", "p50 ms", "p99 ms", "p99.9 ms", "longest ms"], rows);
+}
+
+fn fair(found: &Fair, text: &mut String) {
+    text.push_str("\nseconds until the work is done, median of the runs (* gains from huge pages)\n");
+    let names = found.programs.iter().map(|program| {
+        let mark = if program.sensitive { "*" } else { "" };
+        format!("{}{mark}", program.program.replace("sequential", "seq."))
+    });
+    let header: Vec<String> = ["configuration".to_string(), "runs".into()]
+        .into_iter()
+        .chain(names)
+        .chain(["gaining*".into(), "others".into(), "CPU".into()])
+        .collect();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let rows = found.rows.iter().map(|row| {
+        let median = |samples: &mut dyn Iterator<Item = f64>| {
+            Spread::of(samples).map_or("-".into(), |found| format!("{:.1}", found.median))
+        };
+        let mut cells = vec![row.configuration.to_string(), row.finish_seconds.len().to_string()];
+        for index in 0..found.programs.len() {
+            cells.push(median(&mut row.finish_seconds.iter().map(|run| run[index])));
+        }
+        for mean in [row.sensitive_seconds, row.insensitive_seconds] {
+            cells.push(mean.map_or("-".into(), |mean| format!("{:.2}", mean.median)));
+        }
+        cells.push(median(&mut row.helper_seconds.iter().copied()));
+        cells
+    });
+    *text += &table(&header, rows);
+}
+
+fn cost(found: &Cost, text: &mut String) {
+    writeln!(
+        text,
+        "\n{} in {} processes, with nothing to gain",
+        Bytes(found.resident_bytes),
+        found.processes
+    )
+    .ok();
+    let percent = |value: f64| format!("{:+.2}", 100.0 * value);
+    for row in &found.rows {
+        let own = [
+            row.configuration.to_string(),
+            "own processor time".into(),
+            spread(Some(row.own_share), |value| format!("{:.2}", 100.0 * value)),
+        ];
+        let slower = row.slowdowns.iter().map(|one| {
+            [String::new(), format!("slower: {}", one.program), spread(Some(one.slowdown), percent)]
+        });
+        *text += &table(&["policy", "what", "%"], std::iter::once(own).chain(slower));
+        writeln!(
+            text,
+            "its first {:.0} s took {:.2} s of processor time; {} became huge",
+            row.start_seconds,
+            row.start_cpu_seconds,
+            Bytes(row.became_huge_bytes)
+        )
+        .ok();
+    }
+}

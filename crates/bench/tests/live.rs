@@ -1,0 +1,178 @@
+//! The benches of a live machine end to end, in a few MiB, with a daemon that does nothing.
+
+use megapage_bench::live::{self, Bench, Found, Options, Report};
+use megapage_bench::run::Place;
+use megapage_kernel::KernelRoot;
+use megapage_kernel::memory_group::MemoryGroup;
+use megapage_kernel::thp::settings;
+use megapage_testing::{MachineLock, require_root, skip};
+use megapage_units::Bytes;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+/// A daemon by `script`; it is gone with the first value.
+fn place(script: &str) -> (tempfile::TempDir, Place) {
+    let directory = tempfile::tempdir().unwrap();
+    let megapage = directory.path().join("megapage");
+    fs::write(&megapage, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&megapage, fs::Permissions::from_mode(0o755)).unwrap();
+    let workload = PathBuf::from(env!("CARGO_BIN_EXE_megapage-workload"));
+    (directory, Place { megapage, library: workload.clone(), workload })
+}
+
+/// It runs until it is told to stop.
+const PATIENT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+
+fn options(bench: Bench, configurations: &[&str]) -> Options {
+    let configurations = configurations.iter().map(|name| name.to_string()).collect();
+    Options { bench, configurations, runs: 2, scale: 0.01, install: false }
+}
+
+/// Runs the bench and holds against the machine that its settings are as they were.
+fn run(options: &Options, place: &Place) -> anyhow::Result<Report> {
+    let root = KernelRoot::live();
+    let _lock = MachineLock::take();
+    let before = settings(&root).unwrap();
+    let report = live::run(options, place, &mut |_| {});
+    let after = settings(&root).unwrap();
+    let chosen = |settings: &Option<megapage_kernel::thp::ThpSettings>| {
+        settings
+            .as_ref()
+            .map(|settings| (settings.enabled, settings.khugepaged.map(|pace| pace.scan_sleep_ms)))
+    };
+    assert_eq!(chosen(&before), chosen(&after));
+    report
+}
+
+fn can_run() -> bool {
+    if !require_root() {
+        return false;
+    }
+    let has_thp =
+        settings(&KernelRoot::live()).unwrap().is_some_and(|settings| settings.khugepaged.is_some());
+    if !has_thp {
+        skip("this kernel has no khugepaged");
+    }
+    has_thp
+}
+
+fn assert_readable(report: &Report) {
+    let text = live::human(report);
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let json = serde_json::to_value(report).unwrap();
+    assert_eq!(json["bench"], report.bench);
+    assert!(json[report.bench].is_object(), "{json}");
+}
+
+#[test]
+fn programs_compete_under_every_kind_of_configuration() {
+    if !can_run() {
+        return;
+    }
+    let (_keep, place) = place(PATIENT);
+    let report =
+        run(&options(Bench::Fair, &["thp-never", "thp-hard", "megapage", "ingens"]), &place).unwrap();
+    let Found::Fair(fair) = &report.found else { panic!("{report:?}") };
+    assert_eq!(fair.failures, []);
+    assert_eq!(fair.programs.len(), 6);
+    // What no gate compares runs once.
+    let runs: Vec<_> = fair.rows.iter().map(|row| (row.configuration, row.finish_seconds.len())).collect();
+    assert_eq!(runs, [("thp-never", 2), ("thp-hard", 2), ("megapage", 2), ("ingens", 1)]);
+    for row in &fair.rows {
+        assert!(row.finish_seconds.iter().flatten().all(|seconds| *seconds > 0.0), "{row:?}");
+    }
+    assert_eq!(report.gates.len(), 2);
+    assert_readable(&report);
+}
+
+#[test]
+fn a_daemon_that_ends_is_a_failure_of_its_runs_alone() {
+    if !can_run() {
+        return;
+    }
+    let (_keep, place) = place("echo 'no such thing' >&2; exit 2");
+    let report = run(&options(Bench::Fair, &["thp-never", "megapage"]), &place).unwrap();
+    let failures = report.found.failures();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    let expected = "megapage daemon ended with Exited(2): no such thing";
+    assert!(failures.iter().all(|failure| failure.configuration == "megapage"), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.why.contains(expected)), "{failures:?}");
+    let Found::Fair(fair) = &report.found else { panic!("{report:?}") };
+    assert_eq!(fair.rows[0].finish_seconds.len(), 2);
+    assert!(!report.is_clean());
+    assert!(live::human(&report).contains("! megapage: megapage daemon ended"));
+}
+
+#[test]
+fn an_idle_daemon_is_weighed() {
+    if !can_run() {
+        return;
+    }
+    let (_keep, place) = place(PATIENT);
+    let report = run(&options(Bench::Cost, &[]), &place).unwrap();
+    let Found::Cost(cost) = &report.found else { panic!("{report:?}") };
+    assert_eq!((cost.failures.as_slice(), cost.processes), (&[][..], 50));
+    assert!(cost.resident_bytes >= 200 << 20);
+    let row = &cost.rows[0];
+    assert_eq!((row.configuration, row.slowdowns.len()), ("megapage", 2));
+    assert!(row.own_share.median >= 0.0 && row.slowdowns[0].slowdown.median.is_finite(), "{row:?}");
+    assert_readable(&report);
+}
+
+#[test]
+fn redis_goes_through_its_phases_in_a_group_of_its_own() {
+    if !can_run() {
+        return;
+    }
+    let name = format!("megapage-test-{}", std::process::id());
+    if let Err(error) = MemoryGroup::create(&KernelRoot::live(), &name, Bytes::mib(64)) {
+        return skip(&format!("no memory group can be made here: {error}"));
+    }
+    let (_keep, place) = place(PATIENT);
+    let once = Options { runs: 1, ..options(Bench::Bloat, &["thp-never"]) };
+    let report = match run(&once, &place) {
+        Err(error) if error.to_string().starts_with("bench bloat needs redis") => {
+            return skip(&error.to_string());
+        }
+        found => found.unwrap(),
+    };
+    let Found::Bloat(bloat) = &report.found else { panic!("{report:?}") };
+    let sample = &bloat.rows[0].samples[0];
+    assert_eq!(sample.ended, None);
+    assert!(sample.throughput.unwrap() > 0.0 && sample.oom_kills == 0, "{sample:?}");
+    let [filled, deleted, end] = sample.rss_bytes.map(Option::unwrap);
+    // 16 MB of values, of which a fifth is left, and as much again.
+    assert!(filled > 16_000_000 && end > 16_000_000 && deleted < filled, "{sample:?}");
+    assert!(sample.charged_bytes[0].unwrap() > 12_000_000, "{sample:?}");
+    assert_eq!(sample.phases.len(), 4);
+    assert!(sample.curve.len() > 10 && sample.curve.is_sorted_by(|one, other| one.0 < other.0), "{sample:?}");
+    assert_eq!(report.charts().len(), 1);
+    match &bloat.stalls {
+        // Where memory is so fragmented that no huge page is to be had, that is what is said.
+        None => assert_eq!(bloat.failures[0].configuration, "recovery"),
+        Some(stalls) => {
+            assert!(stalls.promoting[0].touches > 0 && stalls.recovering[1].touches > 0, "{stalls:?}");
+            assert!(stalls.recover_gib_per_second.median > 0.0 && stalls.freed_share > 0.0, "{stalls:?}");
+            assert_eq!(report.gates.len(), 3);
+        }
+    }
+    assert_readable(&report);
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    let (_keep, place) = place("exit 0");
+    let refused = |options: &Options| format!("{:#}", live::run(options, &place, &mut |_| {}).unwrap_err());
+    let unknown = refused(&options(Bench::Promote, &["windows"]));
+    assert!(
+        unknown.starts_with("'windows' is no configuration; the configurations are thp-never, "),
+        "{unknown}"
+    );
+    let kernel = refused(&options(Bench::Cost, &["thp-hard"]));
+    assert_eq!(kernel, "bench cost is about the daemon: 'thp-hard' is none of its policies");
+    assert!(refused(&Options { runs: 0, ..options(Bench::Fair, &[]) }).contains("from 1 to 100"));
+    let lines = live::dry_run(&options(Bench::Fair, &["thp-hard", "megapage"])).unwrap();
+    assert!(lines.contains(&"megapage daemon --policy megapage &".to_string()), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("always") && line.ends_with("enabled")), "{lines:?}");
+}
