@@ -13,6 +13,7 @@ mod map;
 mod one_process;
 mod output;
 mod pool;
+mod remap;
 mod run;
 mod sampling;
 mod simulate;
@@ -41,6 +42,7 @@ enum Command {
     Daemon(daemon::Args),
     Simulate(simulate::Args),
     Bench(bench::Args),
+    Remap(remap::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::main(args),
         Command::Simulate(args) => simulate::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Remap(args) => remap::main(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("megapage: {error:#}");

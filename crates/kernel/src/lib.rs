@@ -17,6 +17,7 @@ mod cpuid;
 pub mod damon;
 mod environment;
 pub mod exec;
+pub mod file_cache;
 pub mod glibc;
 pub mod guard;
 mod heap;

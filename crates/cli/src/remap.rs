@@ -1,0 +1,58 @@
+//! `megapage remap`: code and constants of programs on huge pages.
+
+mod align;
+mod check;
+mod prime;
+
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Put code and constants of programs on huge pages: what a file would gain, and getting it there
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Check(check::Args),
+    Prime(prime::Args),
+    Align(align::Args),
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Check(args) => check::main(args),
+        Command::Prime(args) => prime::main(args),
+        Command::Align(args) => align::main(args),
+    }
+}
+
+/// Runs `work` on each file, in order: what came of them, and whether one failed. A failure is told in a line, and the
+/// others are still done.
+fn each<T, E: std::fmt::Display>(
+    files: &[std::path::PathBuf],
+    mut work: impl FnMut(&std::path::Path) -> Result<T, E>,
+) -> (Vec<T>, bool) {
+    let (mut done, mut failed) = (Vec::new(), false);
+    for file in files {
+        match work(file) {
+            Ok(result) => done.push(result),
+            Err(error) => {
+                eprintln!("megapage: {error}");
+                failed = true;
+            }
+        }
+    }
+    (done, failed)
+}
+
+/// 2 where nothing was done, 1 where a part was, 0 where all was.
+fn status(done: usize, failed: bool, complete: bool) -> ExitCode {
+    ExitCode::from(match (done, failed) {
+        (0, true) => 2,
+        (_, true) => 1,
+        (_, false) => u8::from(!complete),
+    })
+}

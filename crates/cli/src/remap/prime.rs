@@ -1,0 +1,124 @@
+//! `megapage remap prime`.
+
+use super::{each, status};
+use crate::output::print;
+use anyhow::Result;
+use megapage_kernel::KernelRoot;
+use megapage_remap::User;
+use megapage_remap::prime::{Outcome, Undone, prime, undo};
+use megapage_report::{json, table};
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Bring the cached pages of executables and libraries into folios of 2 MiB, which the kernel maps by huge pages
+///
+/// Every process that maps the file from then on has its code and constants on huge pages, shared with all others;
+/// nothing in it is remapped. Eviction undoes it: repeat it by a timer. What is huge already is left alone. Processes
+/// that run from the file keep the pages that they have.
+///
+/// Exit status: 0 all that is possible was obtained; 1 a part; 2 nothing could be done.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Executables or shared libraries (ELF, 64-bit)
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Let go of the files' cached pages instead, so that they come back in small folios
+    #[arg(long)]
+    undo: bool,
+    /// Change nothing; print the equivalent shell lines
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.remap-prime/1)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a, T> {
+    files: &'a [T],
+}
+
+const SCHEMA: &str = "megapage.remap-prime/1";
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    if args.undo {
+        let (undone, failed) = each(&args.files, |file| undo(&root, file, args.dry_run));
+        if args.json {
+            print(&(json(SCHEMA, &Report { files: &undone }) + "\n"))?;
+        } else {
+            print(&undone.iter().map(human_undone).collect::<String>())?;
+        }
+        return Ok(status(undone.len(), failed, undone.iter().all(|file| file.left_bytes.unwrap_or(0) == 0)));
+    }
+    let (outcomes, failed) = each(&args.files, |file| prime(&root, file, args.dry_run));
+    if args.json {
+        print(&(json(SCHEMA, &Report { files: &outcomes }) + "\n"))?;
+    } else {
+        print(&outcomes.iter().map(human).collect::<String>())?;
+    }
+    Ok(status(outcomes.len(), failed, outcomes.iter().all(Outcome::is_complete)))
+}
+
+fn human(outcome: &Outcome) -> String {
+    let file = outcome.file.display();
+    let possible = Bytes(outcome.possible_bytes);
+    if outcome.dry_run {
+        let before = outcome.before_bytes.map_or(String::new(), |b| format!(", {} are now", Bytes(b)));
+        let mut text = format!("# {file}: {possible} could be on huge pages{before}\n");
+        for command in &outcome.commands {
+            text += &format!("{command}\n");
+        }
+        return text;
+    }
+    let obtained = Bytes(outcome.obtained_bytes.unwrap_or(0));
+    let before = match outcome.before_bytes {
+        Some(before) => format!(" (before: {})", Bytes(before)),
+        None => String::new(),
+    };
+    let mut text = format!("{file}: {obtained} of {possible} on huge pages{before}\n");
+    if let Some(missing) = &outcome.missing {
+        text += &format!("  the rest: {missing}\n");
+    }
+    text + &users(&outcome.users)
+}
+
+fn human_undone(undone: &Undone) -> String {
+    let file = undone.file.display();
+    if undone.dry_run {
+        return undone.commands.iter().map(|command| format!("{command}\n")).collect();
+    }
+    let left = match undone.left_bytes {
+        Some(0) => "nothing of it is on huge pages any more".to_string(),
+        Some(left) if undone.users.is_empty() => {
+            format!("{} stay on huge pages: something uses them that cannot be seen from here", Bytes(left))
+        }
+        Some(left) => format!("{} stay on huge pages until the processes below end", Bytes(left)),
+        None => "let go, as far as no process has it mapped".to_string(),
+    };
+    format!("{file}: {left}\n{}", users(&undone.users))
+}
+
+/// How many users are listed; --json has all.
+const MOST_LISTED: usize = 10;
+
+fn users(users: &[User]) -> String {
+    if users.is_empty() {
+        return String::new();
+    }
+    let listed = users.iter().take(MOST_LISTED).map(|user| {
+        [
+            user.pid.to_string(),
+            user.command.clone(),
+            Bytes(user.mapped_bytes).to_string(),
+            Bytes(user.huge_bytes).to_string(),
+        ]
+    });
+    let mut text = table(&["RUNNING", "COMMAND", "MAPPED", "HUGE"], listed);
+    if users.len() > MOST_LISTED {
+        text += &format!("  and {} more processes\n", users.len() - MOST_LISTED);
+    }
+    text
+}

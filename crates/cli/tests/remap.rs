@@ -1,0 +1,114 @@
+//! `megapage remap` as a user meets it: reports, messages, exit statuses.
+
+use megapage_report::WIDTH;
+use std::process::Command;
+
+struct Said {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
+
+fn megapage(arguments: &[&str]) -> Said {
+    let output = Command::new(MEGAPAGE).arg("remap").args(arguments).output().unwrap();
+    Said {
+        status: output.status.code().expect("not killed"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Exit status 2 and one line that starts with `megapage: ` and holds `expected`.
+fn refused(arguments: &[&str], expected: &str) {
+    let said = megapage(arguments);
+    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
+    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
+}
+
+#[test]
+fn bad_input_is_named_in_one_line() {
+    refused(&["check", "/nothing/there"], "/nothing/there: No such file");
+    refused(&["check", "/etc/passwd"], "not an ELF executable or library");
+    refused(&["check", "/etc"], "/etc: not a regular file");
+    refused(&["check"], "required arguments were not provided");
+    refused(&["prime", "/bin/ls"], "no part of it can be mapped by huge pages");
+    refused(&["prime", "--undo", "/etc/passwd"], "not an ELF executable or library");
+    refused(&["prime", "--keep", "/bin/ls"], "unexpected argument '--keep'");
+    refused(&["align", "/bin/ls"], "required arguments were not provided");
+    refused(&["align", "/bin/ls", "/bin/ls"], "/bin/ls: a program may be running from it");
+    refused(&["align", "/bin/ls", "/nothing/there/out"], "smaller than 2 MiB: nothing to gain");
+    refused(&["move", "/bin/ls"], "unrecognized subcommand 'move'");
+}
+
+#[test]
+fn a_check_fits_the_width_and_its_json_has_the_same() {
+    let said = megapage(&["check", MEGAPAGE, "/bin/ls"]);
+    // Of ls there is nothing to be had.
+    assert_eq!((said.status, said.err.as_str()), (1, ""));
+    assert!(said.out.lines().all(|line| line.starts_with('/') || line.chars().count() <= WIDTH as usize));
+    assert!(said.out.contains("position-independent executable") && said.out.contains("r-x"), "{}", said.out);
+    let said = megapage(&["check", "--json", MEGAPAGE, "/bin/ls", "/etc/passwd"]);
+    assert_eq!(said.status, 1);
+    assert!(said.err.contains("/etc/passwd") && said.err.lines().count() == 1, "{}", said.err);
+    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(json["schema"], "megapage.remap-check/1");
+    let files = json["files"].as_array().unwrap();
+    assert_eq!(files.len(), 2);
+    assert_eq!((&files[0]["file"], &files[0]["placement"]), (&MEGAPAGE.into(), &"independent".into()));
+    let segments = files[0]["segments"].as_array().unwrap();
+    let code = segments.iter().find(|segment| segment["execute"] == true).unwrap();
+    assert_eq!(code["write"], false);
+    assert!(code["file_size"].as_u64().unwrap() > 2 << 20);
+    assert_eq!(files[1]["align_bytes"], serde_json::Value::Null);
+    assert!(files[1]["align_refused"].as_str().unwrap().contains("nothing to gain"));
+}
+
+/// Our own executable is large enough to be laid out anew, and runs from the new file.
+#[test]
+fn our_own_executable_is_laid_out_anew() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let out = directory.path().join("megapage");
+    let out = out.to_str().unwrap();
+    let said = megapage(&["align", MEGAPAGE, out, "--dry-run"]);
+    assert_eq!((said.status, said.err.as_str()), (0, ""));
+    assert!(said.out.starts_with("truncate -s 0 ") && said.out.contains("dd if="), "{}", said.out);
+    assert!(!std::path::Path::new(out).exists());
+    let said = megapage(&["align", "--json", MEGAPAGE, out]);
+    assert_eq!((said.status, said.err.as_str()), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&json["schema"], &json["dry_run"]), (&"megapage.remap-align/1".into(), &false.into()));
+    let after = json["after_bytes"].as_u64().unwrap();
+    assert!(after >= 2 << 20 && after >= json["before_bytes"].as_u64().unwrap());
+    let version = |program: &str| Command::new(program).arg("--version").output().unwrap();
+    assert_eq!(version(out), version(MEGAPAGE));
+
+    // What it would take to prime it, and that nothing was.
+    let said = megapage(&["prime", "--json", "--dry-run", out]);
+    assert_eq!((said.status, said.err.as_str()), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(
+        (&json["schema"], &json["files"][0]["dry_run"]),
+        (&"megapage.remap-prime/1".into(), &true.into())
+    );
+    assert_eq!(json["files"][0]["possible_bytes"], after);
+    assert_eq!(json["files"][0]["obtained_bytes"], serde_json::Value::Null);
+    // Whether or not the file system has large folios, status and report agree.
+    let said = megapage(&["prime", out]);
+    assert!(said.out.contains(" on huge pages (before: "), "{}", said.out);
+    assert_eq!(said.status == 0, !said.out.contains("the rest: "), "{}", said.out);
+    // The kernel itself may hold a page for a moment, which then stays.
+    let gone = (0..50).any(|_| {
+        let said = megapage(&["prime", "--undo", out]);
+        assert_eq!(
+            said.status == 0,
+            said.out.contains("nothing of it is on huge pages any more"),
+            "{}",
+            said.out
+        );
+        said.status == 0
+    });
+    assert!(gone, "50 times something stayed");
+}

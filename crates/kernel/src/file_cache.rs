@@ -1,0 +1,235 @@
+//! A file's pages in memory (the page cache): dropping them, reading them in as huge folios, and looking at them
+//! through a mapping. posix_fadvise(2), mmap(2), madvise(2), mincore(2).
+//!
+//! File-level obligation: a [`FileView`] maps a part of a file for reading, at addresses that the kernel chose for
+//! it, and unmaps just that when dropped. No reference into it is formed and nothing is read through it, so that a
+//! file that is cut short meanwhile cannot raise SIGBUS: the calls here answer EFAULT instead.
+
+#![allow(unsafe_code)]
+
+use crate::{KernelError, KernelRoot, smaps};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use rustix::fs::Advice;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+const HUGE: u64 = HUGE_2M as u64;
+
+/// Writes what is changed of `file` and not yet on the disk (fsync(2)): the page cache keeps changed pages.
+pub fn write_back(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+/// Lets go of the cached pages of `length` bytes of `file` from `offset` (POSIX_FADV_DONTNEED); both multiples of
+/// the base page. What is dirty, or mapped by any process, stays, without an error.
+pub fn drop_cached(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    // A length of zero would mean up to the end of the file.
+    let Some(length) = NonZeroU64::new(length) else { return Ok(()) };
+    Ok(rustix::fs::fadvise(file, offset, Some(length), Advice::DontNeed)?)
+}
+
+/// A part of a file, mapped for reading, private, at an address that is congruent to the offset modulo 2 MiB, as a
+/// program's segment can be.
+#[derive(Debug)]
+pub struct FileView {
+    /// What was reserved: up to 2 MiB more than the view on either side.
+    reserved: VirtRange,
+    range: VirtRange,
+}
+
+impl FileView {
+    /// Maps `length` bytes of `file` from `offset`, a multiple of the base page. Reads nothing. ENODEV: the file
+    /// system cannot be mapped.
+    pub fn map(file: &File, offset: u64, length: u64) -> io::Result<FileView> {
+        assert!(offset.is_multiple_of(BASE_PAGE as u64) && length > 0);
+        let size = length.checked_add(2 * HUGE).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                size as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = start as u64;
+        // At least one inaccessible page before it, so that no two views become one mapping.
+        let address = (start + BASE_PAGE as u64).next_multiple_of(HUGE) + offset % HUGE;
+        let reserved = VirtRange::new(start, start + size).expect("the kernel's answer");
+        let range = VirtRange::new(address, address + length).expect("inside what was reserved");
+        let view = FileView { reserved, range };
+        // SAFETY: address + length < start + size: start + 4 KiB rounded up is at most start + 2 MiB, and the offset
+        // adds less than 2 MiB. Only what was reserved above is replaced.
+        let mapped = unsafe {
+            libc::mmap(
+                ptr::without_provenance_mut(address as usize),
+                length as usize,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            // Dropping the view gives the reservation back.
+            return Err(io::Error::last_os_error());
+        }
+        Ok(view)
+    }
+
+    /// The addresses.
+    pub fn range(&self) -> VirtRange {
+        self.range
+    }
+
+    /// Asks the kernel to read what is not in memory yet in folios of 2 MiB (MADV_HUGEPAGE). EINVAL: it was built
+    /// without transparent huge pages.
+    pub fn want_huge(&self) -> io::Result<()> {
+        self.advise(0, self.range.len().0, libc::MADV_HUGEPAGE)
+    }
+
+    /// Reads `length` bytes from `offset` within the view into memory, unless they are there, and maps them
+    /// (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has become shorter. EIO: it could not be read.
+    pub fn populate(&self, offset: u64, length: u64) -> io::Result<()> {
+        loop {
+            match self.advise(offset, length, libc::MADV_POPULATE_READ) {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn advise(&self, offset: u64, length: u64, advice: i32) -> io::Result<()> {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.range.len().0));
+        let address = ptr::without_provenance_mut((self.range.start() + offset) as usize);
+        // SAFETY: the range is inside this view; both kinds of advice leave what is mapped as it is.
+        let answer = unsafe { libc::madvise(address, length as usize, advice) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// For each base page, whether it is in memory (mincore(2)). The kernel says so only to those who own the file
+    /// or may write to it; to others every page is.
+    pub fn resident(&self) -> io::Result<Vec<bool>> {
+        let mut pages = vec![0u8; self.range.len().0.div_ceil(BASE_PAGE as u64) as usize];
+        // SAFETY: the range is this view; the vector has a byte for each of its pages.
+        let answer = unsafe {
+            libc::mincore(
+                ptr::without_provenance_mut(self.range.start() as usize),
+                self.range.len().0 as usize,
+                pages.as_mut_ptr(),
+            )
+        };
+        if answer != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
+    }
+}
+
+impl Drop for FileView {
+    fn drop(&mut self) {
+        let address = ptr::without_provenance_mut(self.reserved.start() as usize);
+        // SAFETY: this mapping is the value's own, and no pointer into it exists.
+        unsafe { libc::munmap(address, self.reserved.len().0 as usize) };
+    }
+}
+
+/// For each view, how much of it is mapped by 2 MiB entries of this process's page table, as smaps says.
+pub fn mapped_huge(root: &KernelRoot, views: &[FileView]) -> Result<Vec<Bytes>, KernelError> {
+    let mappings = smaps::read_own_smaps(root)?;
+    Ok(views
+        .iter()
+        .map(|view| {
+            let inside = mappings.iter().filter(|m| view.range.intersection(m.range) == Some(m.range));
+            inside.fold(Bytes::ZERO, |sum, mapping| sum + mapping.file_pmd + mapping.shmem_pmd)
+        })
+        .collect())
+}
+
+/// Where the kernel puts a mapping of `length` bytes from the start of `file`, for execution, when it may choose: as
+/// the dynamic loader asks for a library. Nothing stays mapped.
+pub fn chosen_address(file: &File, length: u64) -> io::Result<u64> {
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it is removed before anything
+    // could refer to it.
+    unsafe {
+        let address = libc::mmap(
+            ptr::null_mut(),
+            length as usize,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            0,
+        );
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::munmap(address, length as usize);
+        Ok(address as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file_of(bytes: usize) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&vec![7; bytes]).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_view_is_congruent_to_its_offset() {
+        let file = file_of(3 << 20);
+        for offset in [0, 0x1000, 0x1f_f000, 0x20_0000, 0x20_1000] {
+            let view = FileView::map(file.as_file(), offset, 0x10_0000 - 0x1000).unwrap();
+            assert_eq!(view.range().start() % HUGE, offset % HUGE, "offset {offset:#x}");
+            assert_eq!(view.range().len(), Bytes(0x10_0000 - 0x1000));
+            view.populate(0, 0x1000).unwrap();
+        }
+    }
+
+    #[test]
+    fn pages_are_seen_to_come_and_views_beyond_the_end_are_an_error() {
+        let file = file_of(64 << 10);
+        let view = FileView::map(file.as_file(), 0, 128 << 10).unwrap();
+        view.populate(0, 64 << 10).unwrap();
+        let resident = view.resident().unwrap();
+        assert_eq!(resident.len(), 32);
+        assert!(resident[..16].iter().all(|&page| page) && !resident[16..].iter().any(|&page| page));
+        assert_eq!(view.populate(64 << 10, 0x1000).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn a_dropped_view_is_unmapped() {
+        let file = file_of(8 << 10);
+        let view = FileView::map(file.as_file(), 0, 8 << 10).unwrap();
+        let range = view.range();
+        let root = KernelRoot::live();
+        let name = file.path().to_str().unwrap().to_string();
+        let holds = |range: VirtRange| {
+            smaps::read_own_smaps(&root).unwrap().iter().any(|m| m.range == range && m.name == name)
+        };
+        assert!(holds(range));
+        drop(view);
+        assert!(!holds(range));
+    }
+
+    #[test]
+    fn the_kernel_chooses_an_address_and_nothing_stays() {
+        let file = file_of(8 << 10);
+        let address = chosen_address(file.as_file(), 8 << 10).unwrap();
+        assert!(address > 0 && address.is_multiple_of(BASE_PAGE as u64));
+        let name = file.path().to_str().unwrap().to_string();
+        assert!(smaps::read_own_smaps(&KernelRoot::live()).unwrap().iter().all(|m| m.name != name));
+    }
+}

@@ -1,0 +1,116 @@
+//! What a file would gain from huge pages, and how.
+
+use crate::align;
+use crate::layout::{self, HUGE, LinkerFlags};
+use crate::prime::{Look, Target, is_placed_huge};
+use crate::{Placement, RemapError, Segment, read_binary};
+use megapage_kernel::KernelRoot;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What is known of one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// The file.
+    pub file: PathBuf,
+    /// Where it is placed in memory.
+    pub placement: Placement,
+    /// The linker that made it, where it left a mark; GNU ld leaves none.
+    pub linker: Option<String>,
+    /// Its LOAD segments, by address.
+    pub segments: Vec<SegmentCheck>,
+    /// GNU_RELRO: what is made read-only after relocation.
+    pub relro: Option<Relro>,
+    /// Whether it is placed at a multiple of 2 MiB: by its header, or (a library) by what the kernel answers now.
+    pub placed_at_huge: bool,
+    /// Bytes that lie in huge folios now, so that 2 MiB entries map them; `None` where the kernel does not tell.
+    pub now_bytes: Option<u64>,
+    /// Bytes that 2 MiB entries could map after `megapage remap prime`.
+    pub prime_bytes: u64,
+    /// The same of what `megapage remap align` would make of it; `None` where it cannot.
+    pub align_bytes: Option<u64>,
+    /// Why it cannot.
+    pub align_refused: Option<String>,
+    /// Bytes that a copy in anonymous memory could have on huge pages, data and .bss included; where the file is placed
+    /// at no multiple of 2 MiB, at least so many.
+    pub anonymous_bytes: u64,
+    /// Bytes that 2 MiB entries could map after priming if it were linked with `flags`.
+    pub relinked_bytes: u64,
+    /// The options for the linker that made it.
+    pub flags: LinkerFlags,
+    /// The options for other linkers.
+    pub other_flags: Vec<LinkerFlags>,
+}
+
+/// GNU_RELRO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Relro {
+    /// Its address.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What is known of one segment.
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentCheck {
+    /// The segment.
+    #[serde(flatten)]
+    pub segment: Segment,
+    /// Bytes of .bss: zeros that the file does not hold.
+    pub bss_bytes: u64,
+    /// Whether file offset and address agree modulo 2 MiB.
+    pub congruent: bool,
+    /// Bytes that 2 MiB entries could map after priming; 0 where the file is placed at no multiple of 2 MiB.
+    pub prime_bytes: u64,
+    /// Bytes that a copy in anonymous memory could have on huge pages, or at least so many.
+    pub anonymous_bytes: u64,
+}
+
+impl Check {
+    /// Whether a part of it lies on huge pages, or could with what megapage offers.
+    pub fn gains(&self) -> bool {
+        self.prime_bytes > 0 || self.align_bytes.unwrap_or(0) > 0
+    }
+}
+
+/// Looks at `path`. Reads its headers, and of the rest only what is in memory already.
+pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
+    let binary = read_binary(path)?;
+    let placed = is_placed_huge(path, &binary)?;
+    let target = Target::open(path, &binary)?;
+    let segments: Vec<SegmentCheck> = binary
+        .segments
+        .iter()
+        .map(|segment| SegmentCheck {
+            bss_bytes: segment.memory_size - segment.file_size,
+            congruent: layout::is_congruent(segment),
+            prime_bytes: match layout::whole_blocks(segment, binary.size) {
+                Some(range) if placed => range.length,
+                _ => 0,
+            },
+            anonymous_bytes: layout::anonymous(segment, placed),
+            segment: segment.clone(),
+        })
+        .collect();
+    let aligned = align::plan(&binary);
+    let flags = layout::linker_flags(binary.linker.as_deref());
+    Ok(Check {
+        file: path.to_path_buf(),
+        placement: binary.placement,
+        relro: binary.relro.map(|(address, bytes)| Relro { address, bytes }),
+        placed_at_huge: placed,
+        now_bytes: if placed { target.huge(root).map_err(Look::at(path))? } else { Some(0) },
+        prime_bytes: if placed { target.possible() } else { 0 },
+        align_bytes: aligned.as_ref().ok().map(|plan| plan.after),
+        align_refused: aligned.err(),
+        anonymous_bytes: segments.iter().map(|segment| segment.anonymous_bytes).sum(),
+        relinked_bytes: binary.segments.iter().map(layout::relinked).sum(),
+        flags,
+        other_flags: layout::LINKER_FLAGS.iter().filter(|other| **other != flags).copied().collect(),
+        linker: binary.linker,
+        segments,
+    })
+}
+
+const _: () = assert!(HUGE == 2 << 20, "the linkers' flags name 2 MiB");

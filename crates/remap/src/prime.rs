@@ -1,0 +1,397 @@
+//! Bringing a file's own pages into huge folios, so that the kernel maps them by 2 MiB entries in every process that
+//! maps the file from then on. Nothing is remapped: addresses, names and sharing stay as they are.
+
+use crate::layout::{FileRange, HUGE, primable, total};
+use crate::{Binary, Placement, RemapError, User, read_binary, shell, users};
+use megapage_kernel::file_cache::{self, FileView};
+use megapage_kernel::hugetlb::PoolScope;
+use megapage_kernel::{KernelError, KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
+use megapage_units::{BASE_PAGE, Bytes, PageSize};
+use serde::Serialize;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What became of one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The file.
+    pub file: PathBuf,
+    /// Whether this is what would be done.
+    pub dry_run: bool,
+    /// Bytes of the file that 2 MiB entries could map: whole blocks of its read-only segments.
+    pub possible_bytes: u64,
+    /// Of these, bytes that lay in huge folios before; `None` where the kernel does not tell, since the file is
+    /// somebody else's.
+    pub before_bytes: Option<u64>,
+    /// Of these, bytes that a mapping made afterwards has by 2 MiB entries, by the page table; `None` in a dry run.
+    pub obtained_bytes: Option<u64>,
+    /// Why not all.
+    pub missing: Option<String>,
+    /// Processes that have the file mapped: they keep the pages that they had.
+    pub users: Vec<User>,
+    /// The same, as shell lines.
+    pub commands: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether every block lies in a huge folio; of a dry run, always.
+    pub fn is_complete(&self) -> bool {
+        self.dry_run || self.obtained_bytes == Some(self.possible_bytes)
+    }
+}
+
+/// What became of the cached pages of one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Undone {
+    /// The file.
+    pub file: PathBuf,
+    /// Whether this is what would be done.
+    pub dry_run: bool,
+    /// Bytes that lay in huge folios before; `None` where the kernel does not tell.
+    pub before_bytes: Option<u64>,
+    /// Bytes that still do: pages that a process has mapped stay until it unmaps them or ends.
+    pub left_bytes: Option<u64>,
+    /// Processes that have the file mapped.
+    pub users: Vec<User>,
+    /// The same, as shell lines.
+    pub commands: Vec<String>,
+}
+
+/// The file, and the blocks of it that 2 MiB entries could map.
+pub(crate) struct Target {
+    file: File,
+    ranges: Vec<FileRange>,
+    /// Whether the kernel tells which pages are in memory.
+    told: bool,
+}
+
+impl Target {
+    pub(crate) fn open(path: &Path, binary: &Binary) -> Result<Target, RemapError> {
+        let file = File::open(path).map_err(RemapError::io(path))?;
+        let owner = file.metadata().map_err(RemapError::io(path))?.uid();
+        let user = effective_uid();
+        let ranges = primable(binary);
+        Ok(Target { file, ranges, told: user == 0 || user == owner })
+    }
+
+    pub(crate) fn possible(&self) -> u64 {
+        total(&self.ranges)
+    }
+
+    /// The bytes that lie in huge folios; `None` where the kernel does not tell. Reads nothing from the disk.
+    pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, Look> {
+        if !self.told {
+            return Ok(None);
+        }
+        let states = self.states(root)?;
+        Ok(Some(HUGE * states.iter().filter(|(_, state)| *state == State::Huge).count() as u64))
+    }
+
+    /// The state of each block.
+    fn states(&self, root: &KernelRoot) -> Result<Vec<(u64, State)>, Look> {
+        let blocks: Vec<u64> = self.ranges.iter().flat_map(|range| range.blocks()).collect();
+        let mut states = Vec::new();
+        for blocks in blocks.chunks(VIEWS_AT_ONCE) {
+            let views: Vec<FileView> =
+                blocks.iter().map(|&at| FileView::map(&self.file, at, HUGE)).collect::<Result<_, _>>()?;
+            let mut resident = Vec::new();
+            for view in &views {
+                let pages = view.resident()?;
+                if pages.iter().all(|&page| page) {
+                    // Mapping one page of a huge folio maps it all.
+                    view.populate(0, BASE_PAGE as u64)?;
+                }
+                resident.push(pages.iter().filter(|&&page| page).count());
+            }
+            let huge = file_cache::mapped_huge(root, &views)?;
+            for ((&at, huge), resident) in blocks.iter().zip(huge).zip(resident) {
+                let state = match resident {
+                    _ if huge == Bytes(HUGE) => State::Huge,
+                    0 => State::Absent,
+                    _ => State::Small,
+                };
+                states.push((at, state));
+            }
+        }
+        Ok(states)
+    }
+}
+
+/// How many blocks are mapped at once to be looked at: three mappings each, of the 65,530 that a process may have.
+const VIEWS_AT_ONCE: usize = 256;
+
+/// How a block of 2 MiB of a file lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In one folio, which a 2 MiB entry maps.
+    Huge,
+    /// At least in part, in smaller folios.
+    Small,
+    /// Not at all.
+    Absent,
+}
+
+/// Why a file's pages could not be looked at.
+pub(crate) enum Look {
+    Io(std::io::Error),
+    Kernel(KernelError),
+}
+
+impl From<std::io::Error> for Look {
+    fn from(error: std::io::Error) -> Look {
+        Look::Io(error)
+    }
+}
+
+impl From<KernelError> for Look {
+    fn from(error: KernelError) -> Look {
+        Look::Kernel(error)
+    }
+}
+
+impl Look {
+    pub(crate) fn at(path: &Path) -> impl Fn(Look) -> RemapError + '_ {
+        |look| match look {
+            Look::Io(source) => RemapError::io(path)(source),
+            Look::Kernel(error) => error.into(),
+        }
+    }
+}
+
+/// Whether the file will be placed at a multiple of 2 MiB. For a library that promises nothing, what the kernel
+/// answers now: on many file systems it prefers such addresses for large mappings (Linux 6.7).
+pub fn is_placed_huge(path: &Path, binary: &Binary) -> Result<bool, RemapError> {
+    if binary.base_alignment() >= HUGE {
+        return Ok(true);
+    }
+    if binary.placement != Placement::Library {
+        return Ok(false);
+    }
+    let file = File::open(path).map_err(RemapError::io(path))?;
+    // One could be chance: one in 512.
+    for _ in 0..3 {
+        let address =
+            file_cache::chosen_address(&file, binary.span().max(1)).map_err(RemapError::io(path))?;
+        if !address.is_multiple_of(HUGE) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn open(path: &Path) -> Result<(Binary, Target), RemapError> {
+    let binary = read_binary(path)?;
+    let target = Target::open(path, &binary)?;
+    Ok((binary, target))
+}
+
+/// Primes `path`: drops what lies in small folios, reads it in again in folios of 2 MiB, and looks. Blocks that lie in
+/// huge folios already are left alone, so that it can be repeated against eviction.
+///
+/// Takes the time of reading the file from the disk. Needs no privilege but to read the file.
+pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
+    let (binary, target) = open(path)?;
+    let quoted = shell::quoted(path);
+    if target.ranges.is_empty() {
+        return Err(RemapError::unfit(
+            path,
+            format!("no part of it can be mapped by huge pages (see megapage remap check {quoted})"),
+        ));
+    }
+    if !is_placed_huge(path, &binary)? {
+        return Err(RemapError::unfit(
+            path,
+            format!("it is placed at no multiple of 2 MiB: first megapage remap align {quoted} OUT"),
+        ));
+    }
+    let look = Look::at(path);
+    let before = if target.told { Some(target.states(root).map_err(&look)?) } else { None };
+    let is_huge = |at: u64| before.iter().flatten().any(|state| *state == (at, State::Huge));
+    let todo = runs(&target.ranges, is_huge);
+    let mut outcome = Outcome {
+        file: path.to_path_buf(),
+        dry_run,
+        possible_bytes: target.possible(),
+        before_bytes: before.as_ref().map(|_| target.possible() - total(&todo)),
+        obtained_bytes: None,
+        missing: None,
+        users: Vec::new(),
+        commands: todo.iter().map(|range| command(path, range)).collect(),
+    };
+    if dry_run {
+        outcome.users = users::users(root, &target.file)?;
+        return Ok(outcome);
+    }
+    let (mut todo, mut held) = (todo, 0);
+    let mut obtained = outcome.before_bytes.unwrap_or(0);
+    for _ in 0..MOST_PASSES {
+        if todo.is_empty() {
+            break;
+        }
+        held = read_in(root, &target, &todo).map_err(&look)?;
+        let states = target.states(root).map_err(&look)?;
+        let is_huge = |at: u64| states.contains(&(at, State::Huge));
+        todo = runs(&target.ranges, is_huge);
+        let now = target.possible() - total(&todo);
+        let gained = now > obtained;
+        obtained = now;
+        if !gained {
+            break;
+        }
+    }
+    outcome.obtained_bytes = Some(obtained);
+    outcome.users = users::users(root, &target.file)?;
+    if obtained < outcome.possible_bytes {
+        let gained = obtained > outcome.before_bytes.unwrap_or(0);
+        outcome.missing = Some(why(root, path, &outcome.users, held, gained)?);
+    }
+    Ok(outcome)
+}
+
+/// How often what is not huge yet is dropped and read again. Some blocks take a second time: the kernel reads ahead,
+/// and where that meets pages which are there already, it goes on in small folios.
+const MOST_PASSES: usize = 4;
+
+/// Drops the pages of `todo`, reads them in again, and answers with the bytes of blocks that could not be dropped.
+fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64, Look> {
+    // Changed pages cannot be dropped before they are written. A file system that is read-only has none.
+    let _ = file_cache::write_back(&target.file);
+    for range in todo {
+        file_cache::drop_cached(&target.file, range.offset, range.length)?;
+    }
+    let dropped = if target.told { target.states(root)? } else { Vec::new() };
+    let small = |(_, state): &&(u64, State)| *state == State::Small;
+    let held = HUGE * dropped.iter().filter(small).count() as u64;
+    for range in todo {
+        let view = FileView::map(&target.file, range.offset, range.length)?;
+        view.want_huge()?;
+        for at in range.blocks() {
+            view.populate(at - range.offset, HUGE)?;
+        }
+    }
+    Ok(held)
+}
+
+/// The parts of `ranges` that are to be done: their blocks but for those that are `done`.
+fn runs(ranges: &[FileRange], done: impl Fn(u64) -> bool) -> Vec<FileRange> {
+    let mut runs: Vec<FileRange> = Vec::new();
+    for at in ranges.iter().flat_map(|range| range.blocks()).filter(|&at| !done(at)) {
+        match runs.last_mut() {
+            Some(last) if last.offset + last.length == at => last.length += HUGE,
+            _ => runs.push(FileRange { offset: at, length: HUGE }),
+        }
+    }
+    runs
+}
+
+fn why(
+    root: &KernelRoot,
+    path: &Path,
+    users: &[User],
+    held: u64,
+    gained: bool,
+) -> Result<String, RemapError> {
+    if held > 0 && !users.is_empty() {
+        let mut names: Vec<String> =
+            users.iter().take(5).map(|user| format!("{} {}", user.command, user.pid)).collect();
+        if users.len() > 5 {
+            names.push(format!("{} more", users.len() - 5));
+        }
+        return Ok(format!(
+            "{} in small pages are in use by {}: stop what uses the file, prime it, start again",
+            Bytes(held),
+            names.join(", ")
+        ));
+    }
+    let free: u64 = buddyinfo::buddyinfo(root)?.iter().map(|zone| zone.available(PageSize::HUGE_2M)).sum();
+    if gained || free == 0 {
+        return Ok(format!(
+            "the kernel found too few free blocks of 2 MiB ({free} are left): compact memory (echo 1 > {}) and \
+             repeat",
+            root.path(reclaim::compact_path(PoolScope::Machine)).display()
+        ));
+    }
+    let fs_type = fs_type(root, path).unwrap_or_else(|| "this file system".into());
+    Ok(format!(
+        "{fs_type} took none in a folio of 2 MiB: file systems need large folios for it (ext4 has them since Linux \
+         6.16, XFS since 5.18), and the kernel transparent huge pages"
+    ))
+}
+
+/// The type of the file system that `path` lies on.
+fn fs_type(root: &KernelRoot, path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mounts = mounts::mounts(root).ok()?;
+    // The longest mount point; of those mounted over each other the last.
+    let mount = mounts
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.as_os_str().len())?;
+    Some(mount.fs_type)
+}
+
+/// A shell line that primes `range`.
+fn command(path: &Path, range: &FileRange) -> String {
+    format!(
+        "python3 -c 'import mmap, os, sys; f = open(sys.argv[1], \"rb\"); at, n = map(int, sys.argv[2:]); \
+         os.fsync(f.fileno()); os.posix_fadvise(f.fileno(), at, n, os.POSIX_FADV_DONTNEED); \
+         m = mmap.mmap(f.fileno(), n, mmap.MAP_PRIVATE, mmap.PROT_READ, offset=at); \
+         m.madvise(mmap.MADV_HUGEPAGE); m.madvise(22)' {} {} {}",
+        shell::quoted(path),
+        range.offset,
+        range.length
+    )
+}
+
+/// Lets go of all cached pages of `path`, so that they come back in small folios as they are read. What a process has
+/// mapped stays until it ends.
+pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, RemapError> {
+    let (binary, target) = open(path)?;
+    let look = Look::at(path);
+    let mut undone = Undone {
+        file: path.to_path_buf(),
+        dry_run,
+        before_bytes: target.huge(root).map_err(&look)?,
+        left_bytes: None,
+        users: users::users(root, &target.file)?,
+        commands: vec![
+            format!("sync {}", shell::quoted(path)),
+            format!("dd if={} iflag=nocache count=0 status=none", shell::quoted(path)),
+        ],
+    };
+    if !dry_run {
+        // As in read_in.
+        let _ = file_cache::write_back(&target.file);
+        for _ in 0..MOST_PASSES {
+            file_cache::drop_cached(&target.file, 0, binary.size.next_multiple_of(BASE_PAGE as u64))
+                .map_err(RemapError::io(path))?;
+            undone.left_bytes = target.huge(root).map_err(&look)?;
+            if undone.left_bytes == Some(0) || !undone.users.is_empty() {
+                break;
+            }
+        }
+    }
+    Ok(undone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_huge_already_is_left_out() {
+        let ranges =
+            [FileRange { offset: 0, length: 4 * HUGE }, FileRange { offset: 8 * HUGE, length: HUGE }];
+        let found = runs(&ranges, |at| at == HUGE);
+        assert_eq!(
+            found,
+            [
+                FileRange { offset: 0, length: HUGE },
+                FileRange { offset: 2 * HUGE, length: 2 * HUGE },
+                FileRange { offset: 8 * HUGE, length: HUGE },
+            ]
+        );
+        assert!(runs(&ranges, |_| true).is_empty());
+    }
+}

@@ -1,0 +1,222 @@
+//! Priming, as the page tables of a process that maps the file show it.
+
+mod programs;
+
+use megapage_kernel::{KernelRoot, smaps};
+use megapage_remap::RemapError;
+use megapage_remap::align::align;
+use megapage_remap::check::check;
+use megapage_remap::prime::{Outcome, prime, undo};
+use megapage_testing::MachineLock;
+use megapage_units::Pid;
+use programs::{build, on_disk, output, patiently};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// The program, running, past its first output. Ended when dropped.
+struct Running {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(program: &Path) -> Running {
+        let mut child = patiently(|| {
+            Command::new(program).arg("wait").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+        });
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.ends_with("wait\n"), "{}: {line}", program.display());
+        Running { child, _out: out }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes of files that `pid` has mapped by 2 MiB entries.
+fn huge_of(pid: i32) -> u64 {
+    let mappings = smaps::read_smaps(&KernelRoot::live(), Pid(pid)).unwrap();
+    mappings.iter().map(|mapping| mapping.file_pmd.0 + mapping.shmem_pmd.0).sum()
+}
+
+/// Primes `path` until `enough` says so of the outcome; others may evict what was primed, or take the last free
+/// blocks, so that some attempts may fail. `None` on a file system without large folios, having checked what is said.
+fn primed(path: &Path, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
+    let mut last = None;
+    for _ in 0..20 {
+        let outcome = prime(&KernelRoot::live(), path, false).unwrap();
+        if outcome.missing.as_deref().is_some_and(|why| why.contains("in a folio of 2 MiB")) {
+            assert_eq!(outcome.obtained_bytes, Some(0));
+            eprintln!("here a file cannot lie on huge pages: {}", outcome.missing.unwrap());
+            return None;
+        }
+        assert_eq!(outcome.is_complete(), outcome.missing.is_none(), "{outcome:?}");
+        if enough(&outcome) {
+            return Some(outcome);
+        }
+        last = Some(outcome);
+    }
+    panic!("not once in 20 attempts: {last:?}");
+}
+
+/// Undoes it until nothing is left. The kernel itself may hold a page for a moment, which then stays.
+fn let_go(path: &Path) {
+    for _ in 0..50 {
+        let undone = undo(&KernelRoot::live(), path, false).unwrap();
+        if undone.left_bytes == Some(0) {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    panic!("{}: its pages do not go", path.display());
+}
+
+/// A program at fixed addresses: 6 MiB of code and 5 of constants, of which at least 6 MiB lie in whole blocks.
+#[test]
+fn a_process_started_afterwards_has_its_code_on_huge_pages() {
+    let _lock = MachineLock::take();
+    let directory = on_disk();
+    let built = build(directory.path(), "primed", &["-no-pie"]).unwrap();
+    let expected = output(&built);
+    let found = primed(&built, |outcome| {
+        let running = Running::start(&built);
+        outcome.is_complete() && huge_of(running.pid()) == outcome.possible_bytes
+    });
+    let Some(outcome) = found else { return };
+    assert!(outcome.possible_bytes >= 6 * MIB);
+    assert_eq!(output(&built), expected);
+
+    // What is huge is left alone, and is seen by check.
+    let found = primed(&built, |outcome| outcome.before_bytes == Some(outcome.possible_bytes)).unwrap();
+    assert!(found.commands.is_empty());
+    primed(&built, |outcome| {
+        check(&KernelRoot::live(), &built).unwrap().now_bytes == Some(outcome.possible_bytes)
+    })
+    .unwrap();
+
+    // A process keeps its pages; without it they are let go.
+    let mut kept = false;
+    for _ in 0..20 {
+        primed(&built, Outcome::is_complete).unwrap();
+        let running = Running::start(&built);
+        let huge = huge_of(running.pid());
+        let undone = undo(&KernelRoot::live(), &built, false).unwrap();
+        assert!(undone.users.iter().any(|user| user.pid == running.pid()), "{undone:?}");
+        kept = huge > 0 && undone.left_bytes == Some(huge) && huge_of(running.pid()) == huge;
+        if kept {
+            break;
+        }
+    }
+    assert!(kept, "a running process lost its huge pages, 20 times");
+    let_go(&built);
+    assert_eq!(huge_of(Running::start(&built).pid()), 0);
+    assert_eq!(output(&built), expected);
+}
+
+/// Position-independent, and packed by lld: neither placed nor congruent before it is laid out anew.
+#[test]
+fn a_program_laid_out_anew_has_its_code_on_huge_pages() {
+    let _lock = MachineLock::take();
+    let directory = on_disk();
+    let Some(built) = build(directory.path(), "packed", &["-fPIE", "-pie", "-fuse-ld=lld"]) else { return };
+    let error = prime(&KernelRoot::live(), &built, false).unwrap_err();
+    assert!(matches!(&error, RemapError::Unfit { .. }), "{error}");
+    let out = directory.path().join("out");
+    let aligned = align(&built, &out, false).unwrap();
+    primed(&out, |outcome| {
+        assert_eq!(outcome.possible_bytes, aligned.after_bytes);
+        let running = Running::start(&out);
+        outcome.is_complete() && huge_of(running.pid()) == outcome.possible_bytes
+    });
+    assert_eq!(output(&out), output(&built));
+}
+
+#[test]
+fn pages_that_a_process_uses_are_told() {
+    let _lock = MachineLock::take();
+    let directory = on_disk();
+    let built = build(directory.path(), "busy", &["-no-pie"]).unwrap();
+    File::open(&built).unwrap().sync_all().unwrap();
+    let_go(&built);
+    // It comes in by faults, in small folios.
+    let running = Running::start(&built);
+    let outcome = prime(&KernelRoot::live(), &built, false).unwrap();
+    assert!(!outcome.is_complete(), "{outcome:?}");
+    let user = outcome.users.iter().find(|user| user.pid == running.pid()).expect("it runs");
+    assert!(user.mapped_bytes > 0 && user.command == "busy", "{user:?}");
+    let why = outcome.missing.unwrap();
+    assert!(why.contains(&format!("are in use by busy {}", running.pid())), "{why}");
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_its_lines_do_the_same() {
+    let _lock = MachineLock::take();
+    if Command::new("python3").arg("--version").output().is_err() {
+        return megapage_testing::skip("needs python3");
+    }
+    let directory = on_disk();
+    let built = build(directory.path(), "dry run", &["-no-pie"]).unwrap();
+    if primed(&built, Outcome::is_complete).is_none() {
+        return;
+    }
+    let root = KernelRoot::live();
+    let mut same = false;
+    for _ in 0..20 {
+        let_go(&built);
+        let plan = prime(&root, &built, true).unwrap();
+        assert!(plan.dry_run && plan.obtained_bytes.is_none() && !plan.commands.is_empty());
+        assert_eq!(check(&root, &built).unwrap().now_bytes, Some(0));
+        let shell = Command::new("sh").arg("-ec").arg(plan.commands.join("\n")).output().unwrap();
+        let said = String::from_utf8_lossy(&shell.stderr).into_owned();
+        assert!(shell.status.success(), "{said}");
+        same = check(&root, &built).unwrap().now_bytes == Some(plan.possible_bytes);
+        if same {
+            break;
+        }
+    }
+    assert!(same, "the lines of the dry run did not do it, 20 times");
+    // So do those of undoing it.
+    let undone = undo(&root, &built, true).unwrap();
+    assert!(undone.left_bytes.is_none());
+    let gone = (0..20).any(|_| {
+        let shell = Command::new("sh").arg("-ec").arg(undone.commands.join("\n")).output().unwrap();
+        assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+        check(&root, &built).unwrap().now_bytes == Some(0)
+    });
+    assert!(gone, "the lines did not undo it, 20 times");
+}
+
+#[test]
+fn what_cannot_be_primed_is_refused() {
+    let directory = on_disk();
+    let refused = |path: &Path, what: &str| {
+        for error in [
+            prime(&KernelRoot::live(), path, false).unwrap_err().to_string(),
+            prime(&KernelRoot::live(), path, true).unwrap_err().to_string(),
+        ] {
+            assert!(error.contains(what) && !error.contains('\n'), "{error}");
+        }
+    };
+    refused(Path::new("/bin/ls"), "no part of it can be mapped by huge pages");
+    refused(Path::new("/etc/passwd"), "not an ELF executable or library");
+    refused(Path::new("/etc"), "not a regular file");
+    refused(Path::new("/nothing/there"), "No such file");
+    let built = build(directory.path(), "unplaced", &["-fPIE", "-pie", "-fuse-ld=bfd"]).unwrap();
+    refused(&built, "first megapage remap align");
+}
