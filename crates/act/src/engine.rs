@@ -130,6 +130,8 @@ pub(crate) struct Call {
     /// other calls keep it to their end.
     pub held: Duration,
     pub refused: Option<Refusal>,
+    /// Whether any region of it was refused; with `refused` empty the next calls tell which.
+    pub failed: bool,
     /// The place of the region that was refused.
     pub at: Option<usize>,
 }
@@ -212,7 +214,7 @@ pub(crate) fn advise(
         // A range that failed as a whole has told nothing yet about any region.
         let told = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = told.and_then(|_| places.get(accepted).copied());
-        batch = next(Call { regions: dealt, took, busy, held, refused: told, at });
+        batch = next(Call { regions: dealt, took, busy, held, refused: told, failed: refused.is_some(), at });
     }
     tried
 }
@@ -406,7 +408,7 @@ mod tests {
         let regions: Vec<VirtRange> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
         let mut model = model(&[]);
         let tried = advise(&mut model, Advice::Collapse, &regions, 3, |call| {
-            assert!(call.held <= call.took && call.refused.is_none());
+            assert!(call.held <= call.took && call.refused.is_none() && !call.failed);
             Some(3)
         });
         let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
@@ -419,10 +421,13 @@ mod tests {
         let regions: Vec<VirtRange> = (0..8).map(region).collect();
         let mut model = model(&[(1, 11), (3, 22), (5, 12)]);
         let mut seen = Vec::new();
+        let mut failed = 0;
         let tried = advise(&mut model, Advice::Collapse, &regions, 8, |call| {
+            failed += usize::from(call.failed);
             seen.extend(call.refused.map(|refusal| (refusal, call.at)));
             (call.refused != Some(Refusal::NoMemory)).then_some(8)
         });
+        assert_eq!(failed, 4, "the range as well");
         let seen_at = [(Refusal::Busy, Some(1)), (Refusal::Invalid, Some(3)), (Refusal::NoMemory, Some(5))];
         assert_eq!(seen, seen_at);
         let (yes, refused) = (Answer::Accepted, Answer::Refused);

@@ -5,7 +5,7 @@ use megapage_act::Bounds;
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Promotion, candidates};
 use megapage_kernel::KernelRoot;
-use megapage_testing::{is_root, skip};
+use megapage_testing::{MachineLock, is_root, skip};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 
 fn own() -> Pid {
@@ -18,6 +18,8 @@ fn dense_regions_become_huge_and_sparse_ones_do_not() {
     if !is_root() {
         return skip("needs CAP_SYS_NICE to promote memory");
     }
+    // No swap comes, and no pool grows, while pages are counted.
+    let _lock = MachineLock::take();
     let root = KernelRoot::live();
     let mut memory = vec![0u8; 32 << 20];
     let start = memory.as_ptr().addr();
@@ -55,6 +57,8 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
     if !is_root() {
         return skip("needs CAP_SYS_NICE to promote and demote memory");
     }
+    // No swap comes, and no pool grows, while pages are counted.
+    let _lock = MachineLock::take();
     let root = KernelRoot::live();
     let mut memory = vec![0u8; 16 << 20];
     let start = memory.as_ptr().addr();

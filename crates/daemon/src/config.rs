@@ -163,7 +163,8 @@ pub struct Act {
     /// How long one call is to take at most: for that long a process can wait.
     #[serde(with = "text::time")]
     pub call: Duration,
-    /// After a call that took longer than this, its process is left alone for a while.
+    /// After a call that took more processor time than this, its process is left alone for a while; also, for the first
+    /// such while, after one that took ten times as long because it had to wait.
     #[serde(with = "text::time")]
     pub latency_guard: Duration,
     /// The first such while; it doubles each time that this happens again...

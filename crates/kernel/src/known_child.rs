@@ -63,6 +63,17 @@ impl KnownChild {
     /// Starts a child that has written to every page of `base_regions` regions of 2 MiB on base pages, followed by
     /// `huge_regions` on transparent huge pages (base pages, where the kernel has no huge ones to give: look).
     pub fn start(base_regions: usize, huge_regions: usize) -> io::Result<KnownChild> {
+        KnownChild::start_with(base_regions, huge_regions, true)
+    }
+
+    /// Starts a child that has written to every page of `regions` regions of 2 MiB, about which the kernel was told
+    /// nothing: where huge pages are given on advice alone, they are on base pages, and khugepaged does not touch them.
+    /// They are what [`KnownChild::huge`] names.
+    pub fn start_unadvised(regions: usize) -> io::Result<KnownChild> {
+        KnownChild::start_with(0, regions, false)
+    }
+
+    fn start_with(base_regions: usize, huge_regions: usize, advise: bool) -> io::Result<KnownChild> {
         let length = (base_regions + huge_regions) * HUGE_2M;
         let shared_bytes =
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
@@ -75,7 +86,9 @@ impl KnownChild {
         // SAFETY: both ranges lie inside the mapping, which is ours and not in use.
         unsafe {
             libc::madvise(start.cast(), base_regions * HUGE_2M, libc::MADV_NOHUGEPAGE);
-            libc::madvise(middle.cast(), huge_regions * HUGE_2M, libc::MADV_HUGEPAGE);
+            if advise {
+                libc::madvise(middle.cast(), huge_regions * HUGE_2M, libc::MADV_HUGEPAGE);
+            }
         }
         let words = shared.start.cast::<Shared>();
         let parent = std::process::id() as i32;

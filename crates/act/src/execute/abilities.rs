@@ -27,7 +27,8 @@ pub enum Split {
 pub struct Abilities {
     /// Whether base pages can be collapsed to a huge page from outside.
     pub collapse: bool,
-    /// How a huge page can be split from outside; `None`: not at all.
+    /// How a huge page can be split from outside; `None`: not at all. Taken for possible where the child could not be
+    /// given a huge page to try it on.
     pub split: Option<Split>,
     /// Whether a split gives those base pages back that hold only zeros (Linux 6.12): without, nothing is recovered.
     pub frees_zeros: bool,
@@ -93,6 +94,13 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
             abilities.small_collapse = trial.small();
             trial.collapse(&mut abilities)?;
         }
+    } else {
+        // Memory is short, or scattered: just when recovery is wanted. Each action is verified anyway.
+        abilities.split = Some(Split::Cold);
+        abilities.frees_zeros = true;
+        abilities
+            .notes
+            .push("splitting could not be tried for want of a huge page; taken for possible".into());
     }
     if trial.child.touch(0..KEPT).map_err(ExecuteError::Child)?.wrong > 0 {
         return Err(ExecuteError::BytesLost);
@@ -258,7 +266,7 @@ mod tests {
             Err(ExecuteError::Remote(RemoteError::Unseen)) => return skip("needs PAGEMAP_SCAN (Linux 6.7)"),
             found => found.unwrap(),
         };
-        // Linux 6.7 and later have both.
+        // Linux 6.7 and later have both, and where memory is short they are taken for possible.
         assert!(found.collapse && found.split == Some(Split::Cold), "{found:?}");
         assert_eq!(
             found.frees_zeros,

@@ -73,6 +73,8 @@ struct Clock {
     now: Duration,
     started: Instant,
     most: Duration,
+    /// Whether a slow call is no reason to leave the process alone.
+    urgent: bool,
 }
 
 impl Clock {
@@ -137,7 +139,7 @@ impl Executor {
     /// Demotes what this executor has promoted and what is still huge, and only that: budgets and pauses do not
     /// apply, but no call is made after `most`. What remains is counted by [`Executor::promoted`].
     pub fn undo_within(&mut self, now: Duration, most: Duration) -> Vec<Done> {
-        let clock = Clock { now, started: Instant::now(), most };
+        let clock = Clock { now, started: Instant::now(), most, urgent: true };
         let mut answers = Vec::new();
         if self.abilities.split.is_none() {
             return answers;
@@ -200,7 +202,11 @@ impl Executor {
             }
             Err(_) => return first(Obtained::Busy, "its memory map cannot be opened"),
         };
-        let Ok(before) = target.look(&self.root, regions) else { return all(verdict::gone()) };
+        let before = match target.look(&self.root, regions) {
+            Ok(before) => before,
+            Err(RemoteError::Gone(_)) => return all(verdict::gone()),
+            Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
+        };
         // What is as it should be is left alone, as is what has nothing to collapse any more.
         let wants = |region: &VirtRange| {
             before.get(&region.start()).is_some_and(|seen| match work {
@@ -213,7 +219,13 @@ impl Executor {
         wanted.sort_unstable();
         wanted.dedup();
         let tried = self.call(advice, &mut target, id, &wanted, clock);
-        let Ok(after) = target.look(&self.root, regions) else { return all(verdict::gone()) };
+        let after = match target.look(&self.root, regions) {
+            Ok(after) => after,
+            Err(RemoteError::Gone(_)) => return all(verdict::gone()),
+            Err(_) => {
+                return all(Verdict::refused(Obtained::Busy, "what came of it cannot be read"));
+            }
+        };
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
@@ -263,12 +275,16 @@ impl Executor {
                 Speed::Slow => {
                     counters.slow_calls += 1;
                     pace.pause.start(clock.now(), options);
-                    return None;
+                    if !clock.urgent {
+                        return None;
+                    }
                 }
                 Speed::Late => {
                     counters.late_calls += 1;
                     pace.pause.start_once(clock.now(), options);
-                    return None;
+                    if !clock.urgent {
+                        return None;
+                    }
                 }
             }
             match call.refused {
@@ -284,7 +300,7 @@ impl Executor {
                     return None;
                 }
                 Some(refusal) if refusal.is_final() => return None,
-                None if advice == Advice::Collapse => pace.group_full.end(),
+                None if advice == Advice::Collapse && !call.failed => pace.group_full.ease(),
                 _ => {}
             }
             if clock.is_up() {
@@ -401,7 +417,7 @@ impl Executor {
                 self.processes.remove(&process);
             }
             (Work::Promote, Obtained::Done) => {
-                self.no_memory.end();
+                self.no_memory.ease();
                 if verdict.promoted > Bytes::ZERO
                     && !self.promoted.add(process, region, self.options.remembered)
                 {
@@ -454,7 +470,7 @@ impl Executor {
 
 impl Actuator for Executor {
     fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done> {
-        let clock = Clock { now, started: Instant::now(), most: self.options.time };
+        let clock = Clock { now, started: Instant::now(), most: self.options.time, urgent: false };
         self.forget(now);
         let mut answers: Vec<Option<Done>> = vec![None; actions.len()];
         let mut work = Vec::new();
