@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// An answer is not waited for longer than this.
-const WITHIN: Duration = Duration::from_secs(1);
+/// An answer is not waited for longer than this, unless the caller says otherwise.
+const WITHIN: Duration = Duration::from_secs(30);
 /// An answer is not read beyond this.
 const MOST: usize = 16 << 20;
 
@@ -42,29 +42,35 @@ pub enum ClientError {
     },
 }
 
-/// The daemon that listens on `socket`, with its last decisions, at most so many.
-pub fn look(socket: &Path, last: usize) -> Result<DaemonSeen, ClientError> {
-    Ok(DaemonSeen { status: status(socket)?, decisions: decisions(socket, 0, last)? })
+/// The daemon that listens on `socket`, with its last decisions, at most `last`; each of two answers is waited for
+/// `within` at most.
+pub fn look(socket: &Path, last: usize, within: Duration) -> Result<DaemonSeen, ClientError> {
+    let decisions = format!("/decisions?last={last}");
+    Ok(DaemonSeen { status: ask(socket, "/status", within)?, decisions: ask(socket, &decisions, within)? })
 }
 
 /// The daemon that listens on `socket`.
 pub fn status(socket: &Path) -> Result<DaemonStatus, ClientError> {
-    ask(socket, "/status")
+    ask(socket, "/status", WITHIN)
 }
 
 /// Its decisions after the one numbered `since`, at most the `last` of them.
 pub fn decisions(socket: &Path, since: u64, last: usize) -> Result<Decisions, ClientError> {
-    ask(socket, &format!("/decisions?since={since}&last={last}"))
+    ask(socket, &format!("/decisions?since={since}&last={last}"), WITHIN)
 }
 
 /// The text that the daemon answers to GET `target` with, such as `/metrics`.
 pub fn get(socket: &Path, target: &str) -> Result<String, ClientError> {
+    fetch(socket, target, WITHIN)
+}
+
+fn fetch(socket: &Path, target: &str, within: Duration) -> Result<String, ClientError> {
     let path = socket.to_path_buf();
     let failed = |source: io::Error| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::Nobody { path: path.clone() },
         _ => ClientError::Io { path: path.clone(), source },
     };
-    let until = Instant::now() + WITHIN;
+    let until = Instant::now() + within;
     let mut stream = connect_to(socket).map_err(failed)?;
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     // As short a request fits into any socket's buffer.
@@ -85,8 +91,8 @@ pub fn get(socket: &Path, target: &str) -> Result<String, ClientError> {
     }
 }
 
-fn ask<T: DeserializeOwned>(socket: &Path, target: &str) -> Result<T, ClientError> {
-    let text = get(socket, target)?;
+fn ask<T: DeserializeOwned>(socket: &Path, target: &str, within: Duration) -> Result<T, ClientError> {
+    let text = fetch(socket, target, within)?;
     serde_json::from_str(&text)
         .map_err(|error| ClientError::Strange { path: socket.to_path_buf(), what: error.to_string() })
 }

@@ -76,6 +76,8 @@ pub struct Reporter {
     shared: Arc<Shared>,
     server: Option<Server>,
     config: MetricsConfig,
+    /// Whether what `config` asks for is there.
+    serves: bool,
     log: PassLog,
 }
 
@@ -87,7 +89,8 @@ impl Reporter {
         let shared = Arc::new(Shared::new(root.clone(), telemetry));
         try_textfile(config)?;
         let listeners = Listeners::open(config, None)?;
-        let mut reporter = Reporter { shared, server: None, config: config.clone(), log: PassLog::default() };
+        let mut reporter =
+            Reporter { shared, server: None, config: config.clone(), serves: true, log: PassLog::default() };
         reporter.serve(listeners)?;
         Ok(reporter)
     }
@@ -104,7 +107,7 @@ impl Reporter {
     /// Goes over to another configuration; sums are kept. On failure everything stays as it was, but clients that were
     /// being answered may have to ask again.
     pub fn reload(&mut self, config: &MetricsConfig) -> Result<(), ReporterError> {
-        if *config == self.config {
+        if *config == self.config && self.serves {
             return Ok(());
         }
         try_textfile(config)?;
@@ -127,6 +130,7 @@ impl Reporter {
         let textfile = self.config.textfile.clone();
         if !listeners.is_empty() || !textfile.as_os_str().is_empty() {
             let started = Server::start(&self.shared, listeners, textfile);
+            self.serves = started.is_ok();
             self.server = Some(started.map_err(ReporterError::Thread)?);
         }
         Ok(())

@@ -76,6 +76,11 @@ pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
+/// The user as whom the other side of `stream` connected (SO_PEERCRED of unix(7)).
+pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+}
+
 fn unix_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
@@ -106,6 +111,7 @@ mod tests {
             .unwrap();
         assert_eq!(ready, [true, false]);
         let (mut server, _) = listener.accept().unwrap();
+        assert_eq!(peer_uid(&server).unwrap(), crate::effective_uid());
         assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         server.write_all(b"yes").unwrap();
         let ready =

@@ -147,7 +147,8 @@ pub struct Decision {
     pub process: String,
     /// `promote`, `demote`, `recover`, `sample`, `zero-scan`, `pre-zero`.
     pub action: String,
-    /// The region's first address, in hexadecimal; `None` where several or none are concerned.
+    /// The region's first address, in hexadecimal; `None` where several or none are concerned, or who asks is neither
+    /// root nor the daemon's user.
     pub region: Option<String>,
     /// The rule of the policy, such as `gain`.
     pub reason: String,

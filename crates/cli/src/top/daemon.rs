@@ -5,9 +5,14 @@ use megapage_daemon::DEFAULT_SOCKET;
 use megapage_daemon::client::{ClientError, look};
 use megapage_snapshot::daemon::DaemonSeen;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Decisions that are asked for.
 const DECISIONS: usize = 256;
+/// A daemon that nobody asked for does not hold up the table for longer.
+const UNNAMED_WITHIN: Duration = Duration::from_secs(1);
+/// One that the user named is waited for.
+const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the daemon told last.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl Daemon {
     }
 
     fn look(&mut self) -> Result<(), ClientError> {
-        let looked = look(&self.socket, DECISIONS);
+        let looked = look(&self.socket, DECISIONS, if self.named { NAMED_WITHIN } else { UNNAMED_WITHIN });
         self.note = match &looked {
             Err(ClientError::Nobody { .. }) if !self.named => None,
             Err(error) => Some(error.to_string()),

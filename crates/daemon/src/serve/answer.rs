@@ -1,6 +1,6 @@
 //! What a request is answered with.
 
-use super::connection::Origin;
+use super::connection::{Client, Origin};
 use crate::shared::Shared;
 use crate::telemetry::metrics::{CLASSIC, OPENMETRICS, classic, openmetrics};
 use megapage_kernel::{boot_time, process_cpu_time};
@@ -13,6 +13,8 @@ const MOST_HEADERS: usize = 64;
 /// The text of the metrics serves all who ask within this time, unless there was a pass: who asks without pause costs
 /// no more than who asks now and then.
 const METRICS_LAST: Duration = Duration::from_secs(1);
+/// Decisions in one answer, at most.
+const MOST_DECISIONS: usize = 1000;
 /// What is told to a browser.
 const INDEX: &str = "megapage daemon\n\n\
     GET /metrics           figures for Prometheus (OpenMetrics where that is accepted)\n\
@@ -106,7 +108,7 @@ impl Answers {
     }
 
     /// The answer to the bytes of a request; `None` where it is not whole yet.
-    pub(super) fn answer(&mut self, bytes: &[u8], origin: Origin) -> Option<Answer> {
+    pub(super) fn answer(&mut self, bytes: &[u8], client: Client) -> Option<Answer> {
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(bytes) {
@@ -125,7 +127,7 @@ impl Answers {
             found.map(|header| String::from_utf8_lossy(header.value).into_owned())
         };
         // A web page that has its name resolve to this machine could have a browser read what is told here.
-        if origin == Origin::Loopback && header("host").is_some_and(|host| !is_loopback(&host)) {
+        if client.origin == Origin::Loopback && header("host").is_some_and(|host| !is_loopback(&host)) {
             return Some(Answer::error(403, "ask for localhost or a loopback address"));
         }
         let method = request.method.unwrap_or_default();
@@ -133,12 +135,12 @@ impl Answers {
             return Some(Answer::error(405, "only GET and HEAD are answered"));
         }
         let accept = header("accept").unwrap_or_default();
-        let mut answer = self.get(request.path.unwrap_or_default(), &accept);
+        let mut answer = self.get(request.path.unwrap_or_default(), &accept, client.trusted);
         answer.bodiless = method == "HEAD";
         Some(answer)
     }
 
-    fn get(&mut self, target: &str, accept: &str) -> Answer {
+    fn get(&mut self, target: &str, accept: &str, trusted: bool) -> Answer {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         match path {
             "/metrics" => {
@@ -150,12 +152,15 @@ impl Answers {
             }
             "/status" => {
                 let resident = self.shared.resident();
-                json(&self.shared.telemetry().status(boot_time(), process_cpu_time(), resident))
+                // Written when the loop may go on: what is copied out is short.
+                let status = self.shared.telemetry().status(boot_time(), process_cpu_time(), resident);
+                json(&status)
             }
             "/decisions" => match numbers(query) {
                 Ok((since, last)) => {
-                    let last = usize::try_from(last).unwrap_or(usize::MAX);
-                    json(&self.shared.telemetry().decisions(since, last, boot_time()))
+                    let last = usize::try_from(last).unwrap_or(usize::MAX).min(MOST_DECISIONS);
+                    let told = self.shared.telemetry().decisions(since, last, trusted, boot_time());
+                    json(&told)
                 }
                 Err(what) => Answer::error(400, &what),
             },

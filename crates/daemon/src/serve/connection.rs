@@ -1,7 +1,8 @@
 //! One client: a request in, an answer out, bounded in bytes and time.
 
 use super::answer::{Answer, Answers, Body};
-use megapage_kernel::socket::Interest;
+use megapage_kernel::effective_uid;
+use megapage_kernel::socket::{Interest, peer_uid};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,6 +43,14 @@ impl Deadlines {
 pub(super) enum Origin {
     Unix,
     Loopback,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Client {
+    pub origin: Origin,
+    /// Root, or the daemon's own user: may know where other users' memory lies.
+    pub trusted: bool,
 }
 
 #[derive(Debug)]
@@ -85,6 +94,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
+    trusted: bool,
     state: State,
     /// When the present state has to be over.
     until: Instant,
@@ -108,7 +118,11 @@ impl Connection {
     /// The stream must not block.
     pub(super) fn new(stream: Stream, deadlines: Deadlines, now: Instant) -> Connection {
         let state = State::Reading { request: Vec::new(), pieces: 0 };
-        Connection { stream, state, until: now + deadlines.read, moved: now, deadlines }
+        let trusted = match &stream {
+            Stream::Unix(stream) => peer_uid(stream).is_ok_and(|uid| uid == 0 || uid == effective_uid()),
+            Stream::Loopback(_) => false,
+        };
+        Connection { stream, trusted, state, until: now + deadlines.read, moved: now, deadlines }
     }
 
     pub(super) fn origin(&self) -> Origin {
@@ -172,7 +186,7 @@ impl Connection {
     }
 
     fn read(&mut self, answers: &mut Answers, now: Instant) -> io::Result<Option<Next>> {
-        let origin = self.origin();
+        let client = Client { origin: self.origin(), trusted: self.trusted };
         let State::Reading { request, pieces } = &mut self.state else { return Ok(None) };
         let mut bytes = [0; MOST_REQUEST];
         let room = MOST_REQUEST - request.len();
@@ -183,7 +197,7 @@ impl Connection {
         request.extend_from_slice(&bytes[..count]);
         *pieces += 1;
         let full = request.len() >= MOST_REQUEST || *pieces >= MOST_PIECES;
-        let answer = match answers.answer(request, origin) {
+        let answer = match answers.answer(request, client) {
             Some(answer) => answer,
             None if full => Answer::error(431, "the request is too large, or in too many pieces"),
             None => return Ok(None),

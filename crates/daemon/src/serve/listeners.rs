@@ -56,8 +56,12 @@ impl Listeners {
             Some((old, open)) => (Some(old), Some(open)),
             None => (None, None),
         };
-        let keeps_unix = old.is_some_and(|old| old.socket == config.socket);
-        let keeps_loopback = old.is_some_and(|old| old.listen == config.listen);
+        // One that should be open and is not, after a failure, is opened anew.
+        let has = |is_open: fn(&Listeners) -> bool| open.as_ref().is_some_and(|open| is_open(open));
+        let keeps_unix =
+            old.is_some_and(|old| old.socket == config.socket) && has(|open| open.unix.is_some());
+        let keeps_loopback =
+            old.is_some_and(|old| old.listen == config.listen) && has(|open| open.loopback.is_some());
         let mut opened = Listeners::default();
         if let Some(address) = config.listen.0.filter(|_| !keeps_loopback) {
             let listener = TcpListener::bind(address)

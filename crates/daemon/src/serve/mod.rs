@@ -29,8 +29,8 @@ use textfile::Textfile;
 
 /// Connections by each way in, at once.
 const MOST_CONNECTIONS: usize = 8;
-/// Connections by each way in, a second.
-const MOST_A_SECOND: u32 = 50;
+/// Connections a second: by the socket, and by the loopback address, where everybody on this machine may ask.
+const MOST_A_SECOND: [u32; 2] = [50, 10];
 /// How long nobody is accepted after accepting has failed, for want of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
@@ -93,6 +93,7 @@ impl Drop for Server {
 /// How many may still be accepted.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
+    most: u32,
     left: u32,
     since: Instant,
     /// Nobody before this.
@@ -100,14 +101,14 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(now: Instant) -> Pace {
-        Pace { left: MOST_A_SECOND, since: now, not_before: now }
+    fn new(most: u32, now: Instant) -> Pace {
+        Pace { most, left: most, since: now, not_before: now }
     }
 
     /// When the next may be accepted, at the earliest.
     fn next(&mut self, now: Instant) -> Instant {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
-            (self.left, self.since) = (MOST_A_SECOND, now);
+            (self.left, self.since) = (self.most, now);
         }
         let refilled = self.since + Duration::from_secs(1);
         if self.left == 0 { refilled.max(self.not_before) } else { self.not_before }
@@ -139,7 +140,7 @@ impl Serving {
             answers: Answers::new(Arc::clone(shared)),
             told,
             listeners,
-            paces: [Pace::new(Instant::now()); 2],
+            paces: MOST_A_SECOND.map(|most| Pace::new(most, Instant::now())),
             connections: Vec::new(),
             deadlines,
             textfile: (!textfile.as_os_str().is_empty()).then(|| Textfile::new(textfile)),

@@ -166,8 +166,9 @@ fn binary_garbage_is_refused_and_harms_nobody() {
         let answer = bench.ask(&garbage);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
         // So that the next may come in.
-        bench.serving.paces = [Pace::new(Instant::now()); 2];
+        bench.serving.paces[0].left = MOST_A_SECOND[0];
     }
+    bench.serving.deadlines = Deadlines::USUAL;
     assert!(bench.ask(&get("/status")).starts_with("HTTP/1.1 200"));
 }
 
@@ -221,14 +222,21 @@ fn clients_that_say_nothing_keep_nobody_out() {
 
 #[test]
 fn the_rate_of_connections_is_bounded() {
-    let mut pace = Pace::new(Instant::now());
+    let mut pace = Pace::new(7, Instant::now());
     let start = pace.since;
     pace.left = 1;
     assert_eq!(pace.next(start), start);
     pace.left = 0;
     assert_eq!(pace.next(start), start + Duration::from_secs(1));
     assert!(pace.next(start + Duration::from_secs(1)) <= start + Duration::from_secs(1));
-    assert_eq!(pace.left, MOST_A_SECOND);
+    assert_eq!(pace.left, 7);
+    // In a second that does not end.
+    let mut bench = Bench::new(Deadlines::USUAL);
+    (bench.serving.paces[0].left, bench.serving.paces[0].since) = (2, Instant::now() + LONG);
+    let _waiting = [bench.connect(), bench.connect(), bench.connect()];
+    bench.round();
+    bench.round();
+    assert_eq!(bench.serving.connections.len(), 2);
 }
 
 #[test]
@@ -261,6 +269,8 @@ fn a_client_that_never_reads_is_dropped_and_others_are_answered_meanwhile() {
     let mut deaf = bench.connect();
     deaf.write_all(&get("/decisions")).unwrap();
     bench.round();
+    // Only that one is short of time.
+    bench.serving.deadlines = Deadlines { write: LONG, ..Deadlines::USUAL };
     assert_eq!(bench.serving.connections.len(), 1, "the answer is larger than what a socket holds");
     assert!(bench.ask(&get("/status")).starts_with("HTTP/1.1 200"));
     bench.rounds_until(|serving| serving.shared.dropped.load(Ordering::Relaxed) == 1);
@@ -277,6 +287,24 @@ fn the_loopback_address_answers_who_asks_for_it_by_name() {
         let answer = bench.hear(&mut client);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{host}: {answer}");
     }
+}
+
+#[test]
+fn where_memory_lies_is_told_on_the_socket_alone() {
+    let mut bench = Bench::new(Deadlines::USUAL);
+    let mut one = pass(1, &[(5, "redis")]);
+    one.done = vec![promoted(5, 3)];
+    bench.serving.shared.telemetry().note(&one, Duration::from_secs(4));
+    let region = |answer: &str| {
+        let told: serde_json::Value = serde_json::from_str(body(answer)).unwrap();
+        told["decisions"][0]["region"].clone()
+    };
+    // Whoever runs this is the user of the "daemon".
+    assert_eq!(region(&bench.ask(&get("/decisions"))), "600000");
+    let mut client = TcpStream::connect(bench.address.unwrap()).unwrap();
+    client.set_nonblocking(true).unwrap();
+    client.write_all(b"GET /decisions HTTP/1.1\r\n\r\n").unwrap();
+    assert!(region(&bench.hear(&mut client)).is_null());
 }
 
 #[test]

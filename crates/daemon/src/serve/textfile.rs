@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use crate::telemetry::metrics::{classic, openmetrics};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,9 +76,12 @@ pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o644)
         .open(&beside)
-        .and_then(|mut file| file.write_all(text))
+        .and_then(|mut file| {
+            // Whatever the umask: the collector is another user.
+            file.set_permissions(fs::Permissions::from_mode(0o644))?;
+            file.write_all(text)
+        })
         .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         let _ = fs::remove_file(&beside);

@@ -92,14 +92,14 @@ pub const METRICS: &[Metric] = &[
         "megapage_actions_left_total",
         Kind::Counter,
         &[],
-        "Actions that a policy asked for and a budget left for later",
+        "Actions that a policy asked for and that were left for later: by budgets, pauses, time, or after a failure",
     ),
     metric("megapage_action_seconds", Kind::Histogram, &["action"], "Time in system calls for one action"),
     metric(
         "megapage_latency_backoffs_total",
         Kind::Counter,
         &[],
-        "How often actions took so long that a pause or smaller batches followed",
+        "How often a pause or smaller batches followed, after a slow call or for want of memory",
     ),
     metric("megapage_promoted_bytes_total", Kind::Counter, &["policy"], "Memory made huge"),
     metric("megapage_freed_bytes_total", Kind::Counter, &["policy"], "Memory given back to the machine"),
@@ -112,12 +112,6 @@ pub const METRICS: &[Metric] = &[
     ),
     metric("megapage_huge_bytes", Kind::Gauge, &[], "Anonymous huge memory of the watched processes"),
     metric("megapage_memory_short", Kind::Gauge, &[], "1 where the policy was told that memory runs short"),
-    metric(
-        "megapage_memory_pressure_ratio",
-        Kind::Gauge,
-        &["kind", "window"],
-        "Share of the time in which some task, or all that had work, waited for memory",
-    ),
     metric("megapage_process_huge_bytes", Kind::Gauge, &["pid", "name"], "Huge memory of the process"),
     metric(
         "megapage_process_resident_bytes",
@@ -164,6 +158,12 @@ pub const METRICS: &[Metric] = &[
         Kind::Counter,
         &[],
         "Scrapes that lack what follows because a kernel file could not be read",
+    ),
+    metric(
+        "megapage_memory_pressure_ratio",
+        Kind::Gauge,
+        &["kind", "window"],
+        "Share of the time in which some task, or all that had work, waited for memory",
     ),
     metric(
         "megapage_thp_EVENT_total",
@@ -384,17 +384,6 @@ fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     write(to, "megapage_passed_over_processes", level(|last| last.passed_over as f64))?;
     write(to, "megapage_huge_bytes", level(|last| last.huge as f64))?;
     write(to, "megapage_memory_short", level(|last| f64::from(u8::from(last.short))))?;
-    let pressure = last.and_then(|last| last.pressure).map(|pressure| {
-        [
-            ("some", "10s", pressure.some_10s),
-            ("some", "60s", pressure.some_60s),
-            ("full", "10s", pressure.full_10s),
-        ]
-    });
-    let pressure = pressure.into_iter().flatten().map(|(kind, window, percent)| {
-        (vec![kind.to_string(), window.to_string()], Value::Level(percent / 100.0))
-    });
-    write(to, "megapage_memory_pressure_ratio", pressure)?;
     processes(to, from)
 }
 
@@ -443,6 +432,17 @@ fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<()
         Ok(read) => read,
         Err(error) => return Ok(Err(error)),
     };
+    let pressure = machine.pressure.map(|pressure| {
+        [
+            ("some", "10s", pressure.some_10s),
+            ("some", "60s", pressure.some_60s),
+            ("full", "10s", pressure.full_10s),
+        ]
+    });
+    let pressure = pressure.into_iter().flatten().map(|(kind, window, percent)| {
+        (vec![kind.to_string(), window.to_string()], Value::Level(percent / 100.0))
+    });
+    write(to, "megapage_memory_pressure_ratio", pressure)?;
     for (event, count) in &machine.counters {
         if event.starts_with("thp_") || event.starts_with("compact_") {
             write(to, &format!("megapage_{event}_total"), one(Value::Count(*count)))?;

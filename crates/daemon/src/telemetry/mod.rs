@@ -12,7 +12,7 @@ use histogram::Histogram;
 use megapage_act::execute::Done;
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_snapshot::daemon::Totals;
-use megapage_snapshot::{Pressure, ProcessId, TrackerKind};
+use megapage_snapshot::{ProcessId, TrackerKind};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -69,7 +69,6 @@ struct Last {
     left: u64,
     backed_off: u64,
     sum: Totals,
-    pressure: Option<Pressure>,
     tracker: Option<TrackerKind>,
 }
 
@@ -186,7 +185,6 @@ impl Telemetry {
             left: pass.left,
             backed_off: pass.backed_off,
             sum,
-            pressure: pass.snapshot.machine.pressure,
             tracker: pass.snapshot.sampling.as_ref().map(|sampling| sampling.tracker),
         });
     }

@@ -40,8 +40,9 @@ impl Telemetry {
         }
     }
 
-    /// The decisions after the one numbered `since`, at most the `last` of them.
-    pub(crate) fn decisions(&self, since: u64, last: usize, now: Duration) -> Decisions {
+    /// The decisions after the one numbered `since`, at most the `last` of them; with the addresses of regions only
+    /// where `addresses` says so: they are the layout of other users' processes, which takes ptrace rights to read.
+    pub(crate) fn decisions(&self, since: u64, last: usize, addresses: bool, now: Duration) -> Decisions {
         let after = self.decided.saturating_sub(since);
         let kept = after.min(self.decisions.len() as u64);
         let shown = (kept as usize).min(last);
@@ -53,7 +54,7 @@ impl Telemetry {
                 .decisions
                 .iter()
                 .skip(self.decisions.len() - shown)
-                .map(|decided| decided.told(now))
+                .map(|decided| decided.told(addresses, now))
                 .collect(),
         }
     }
@@ -84,7 +85,7 @@ impl Last {
 }
 
 impl Decided {
-    fn told(&self, now: Duration) -> Decision {
+    fn told(&self, addresses: bool, now: Duration) -> Decision {
         Decision {
             number: self.number,
             at_seconds: self.at.as_secs_f64(),
@@ -92,7 +93,7 @@ impl Decided {
             pid: self.process.map(|id| id.pid.0),
             process: self.name.clone(),
             action: self.action.into(),
-            region: self.region.map(|start| format!("{start:x}")),
+            region: self.region.filter(|_| addresses).map(|start| format!("{start:x}")),
             reason: reason(self.reason),
             obtained: result(self.obtained).into(),
             promoted_bytes: self.promoted,

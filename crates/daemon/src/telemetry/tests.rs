@@ -51,7 +51,7 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
                 pools: Vec::new(),
                 thp: None,
                 counters: BTreeMap::new(),
-                pressure: Some(Pressure { some_10s: 12.5, ..Pressure::default() }),
+                pressure: None,
             },
             sampling: None,
             processes: processes.iter().map(|(pid, name)| process(*pid, name)).collect(),
@@ -132,11 +132,11 @@ fn sums_are_of_all_passes_and_shown_processes_are_the_heaviest() {
 #[test]
 fn the_last_decisions_are_kept_and_no_more() {
     let mut telemetry = telemetry(2, 4);
-    assert_eq!(telemetry.decisions(0, 9, NOW).decisions.len(), 0);
+    assert_eq!(telemetry.decisions(0, 9, true, NOW).decisions.len(), 0);
     let mut one = pass(1, &[(5, "na\u{202e}me")]);
     one.done = vec![promoted(5, 1), refused(5, 2), promoted(5, 3)];
     telemetry.note(&one, NOW);
-    let all = telemetry.decisions(0, usize::MAX, NOW);
+    let all = telemetry.decisions(0, usize::MAX, true, NOW);
     let numbers = |told: &megapage_snapshot::daemon::Decisions| {
         told.decisions.iter().map(|one| one.number).collect::<Vec<_>>()
     };
@@ -146,14 +146,15 @@ fn the_last_decisions_are_kept_and_no_more() {
     assert_eq!((refused.action.as_str(), refused.reason.as_str()), ("recover", "bloat"));
     assert_eq!((refused.obtained.as_str(), refused.why.as_deref()), ("busy", Some("EAGAIN?: pinned")));
     assert_eq!((refused.region.as_deref(), refused.ago_seconds), (Some("400000"), 999.0));
+    assert_eq!(telemetry.decisions(0, 9, false, NOW).decisions[1].region, None, "not for everybody");
     telemetry.note(&one, NOW);
-    let after = telemetry.decisions(1, usize::MAX, NOW);
+    let after = telemetry.decisions(1, usize::MAX, true, NOW);
     assert_eq!((after.newest, after.lost, numbers(&after)), (6, 1, vec![3, 4, 5, 6]));
-    assert_eq!(numbers(&telemetry.decisions(0, 1, NOW)), [6]);
-    assert_eq!(numbers(&telemetry.decisions(6, 9, NOW)), [0; 0]);
-    assert_eq!(numbers(&telemetry.decisions(u64::MAX, 9, NOW)), [0; 0]);
+    assert_eq!(numbers(&telemetry.decisions(0, 1, true, NOW)), [6]);
+    assert_eq!(numbers(&telemetry.decisions(6, 9, true, NOW)), [0; 0]);
+    assert_eq!(numbers(&telemetry.decisions(u64::MAX, 9, true, NOW)), [0; 0]);
     telemetry.resize(2, 2);
-    assert_eq!(numbers(&telemetry.decisions(0, usize::MAX, NOW)), [5, 6]);
+    assert_eq!(numbers(&telemetry.decisions(0, usize::MAX, true, NOW)), [5, 6]);
 }
 
 #[test]
