@@ -2,9 +2,11 @@
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
-use std::ffi::OsString;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::{CString, OsString};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const MOUNTINFO: &str = "proc/self/mountinfo";
 
@@ -79,6 +81,20 @@ pub fn hugetlbfs_mounts(root: &KernelRoot) -> Result<Vec<HugetlbfsMount>, Kernel
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == "hugetlbfs").filter_map(hugetlbfs).collect())
 }
 
+/// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory, for everybody (mode 1777, as /tmp:
+/// whoever may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
+/// Needs CAP_SYS_ADMIN.
+pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {
+    let options = CString::new(format!("pagesize={},mode=1777", size.bytes().0)).expect("no NUL");
+    let flags = MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID;
+    Ok(rustix::mount::mount("hugetlbfs", point, "hugetlbfs", flags, Some(options.as_c_str()))?)
+}
+
+/// Unmounts what is mounted at `point` (umount2(2)), following no link. EBUSY while a file in it is in use.
+pub fn unmount(point: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
+}
+
 fn hugetlbfs(mount: Mount) -> Option<HugetlbfsMount> {
     let bytes = |name| mount.super_option(name).and_then(|value| value.parse::<Bytes>().ok());
     let figure =
@@ -130,7 +146,6 @@ fn unescape(text: &str) -> PathBuf {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     fn tree(mountinfo: &str) -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();

@@ -1,0 +1,214 @@
+//! Directories whose files are opened without ever following a symbolic link (openat2(2)).
+
+use megapage_units::PageSize;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// `HUGETLBFS_MAGIC` of statfs(2).
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// An open directory. Everything in it is reached by the descriptor: a directory of the same name that somebody
+/// puts in its place is another one.
+#[derive(Debug)]
+pub struct Directory {
+    file: File,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens the absolute `path`. ELOOP where any part of it is a symbolic link, ENOTDIR where it is no directory.
+    pub fn open(path: &Path) -> io::Result<Directory> {
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
+        Ok(Directory { file: file.into(), path: path.to_path_buf() })
+    }
+
+    /// The same open directory once more, with the same lock.
+    pub fn try_clone(&self) -> io::Result<Directory> {
+        Ok(Directory { file: self.file.try_clone()?, path: self.path.clone() })
+    }
+
+    /// The path by which it was opened, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open directory itself: for fstat(2) and flock(2).
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its owner, mode and identity.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata()
+    }
+
+    /// Opens the directory `name` in this one.
+    pub fn child(&self, name: &str) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = self.open_beneath(name, flags, Mode::empty())?;
+        Ok(Directory { file, path: self.path.join(name) })
+    }
+
+    /// Makes the directory `name` with exactly these permission bits, whatever the umask.
+    pub fn make_child(&self, name: &str, mode: u32) -> io::Result<Directory> {
+        rustix::fs::mkdirat(&self.file, name, Mode::from_raw_mode(mode & 0o700))?;
+        let child = self.child(name)?;
+        rustix::fs::fchmod(&child.file, Mode::from_raw_mode(mode))?;
+        Ok(child)
+    }
+
+    /// Opens the file `name` for reading and writing. The caller looks at what it is (fstat(2)).
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        self.open_beneath(name, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    }
+
+    /// Opens the file `name` for reading alone; never waits for the other end of a pipe.
+    pub fn open_file_to_read(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        self.open_beneath(name, flags, Mode::empty())
+    }
+
+    /// Makes the file `name` with exactly these permission bits; EEXIST where there is anything of that name.
+    pub fn create_file(&self, name: &str, mode: u32) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = self.open_beneath(name, flags, Mode::from_raw_mode(mode & 0o600))?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+        Ok(file)
+    }
+
+    fn open_beneath(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
+        let resolve = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        Ok(rustix::fs::openat2(&self.file, name, flags, mode, resolve)?.into())
+    }
+
+    /// Removes the file `name` (a link, not what it leads to).
+    pub fn remove_file(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.file, name, AtFlags::empty())?)
+    }
+
+    /// Removes the empty directory `name`.
+    pub fn remove_child(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.file, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// What is in it, sorted by name; `most` names at most, and whether there are more.
+    pub fn names(&self, most: usize) -> io::Result<(Vec<OsString>, bool)> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.file)? {
+            let name = CString::from(entry?.file_name());
+            if name.as_bytes() == b"." || name.as_bytes() == b".." {
+                continue;
+            }
+            if names.len() == most {
+                return Ok((names, true));
+            }
+            names.push(OsStr::from_bytes(name.as_bytes()).to_os_string());
+        }
+        names.sort();
+        Ok((names, false))
+    }
+
+    /// Whether both are the same directory.
+    pub fn is_same_as(&self, other: &Directory) -> io::Result<bool> {
+        let (a, b) = (self.metadata()?, other.metadata()?);
+        Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+    }
+}
+
+/// Whether an opening was refused because a symbolic link is in the way (ELOOP).
+pub fn is_link_in_the_way(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ELOOP)
+}
+
+/// The size of the hugetlb pages behind a file or directory on hugetlbfs, or a hugetlb memory file; `None` elsewhere.
+pub fn huge_page_size_of(file: impl AsFd) -> io::Result<Option<PageSize>> {
+    let statfs = rustix::fs::fstatfs(file)?;
+    Ok(if statfs.f_type as u64 == HUGETLBFS_MAGIC { PageSize::new(statfs.f_bsize as u64) } else { None })
+}
+
+/// A new memory file (memfd_create(2)) that can never shrink: on hugetlb pages of this size, or on base pages.
+pub fn memory_file(name: &str, size: Option<PageSize>) -> io::Result<File> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if let Some(size) = size {
+        // MFD_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
+        flags |= MemfdFlags::HUGETLB;
+        flags |= MemfdFlags::from_bits_retain(size.bytes().0.trailing_zeros() << 26);
+    }
+    let file = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    Ok(file.into())
+}
+
+/// Opens `file` anew, with a position and locks of its own (through proc_pid_fd(5)).
+pub fn reopen(file: &File) -> io::Result<File> {
+    use std::os::fd::AsRawFd;
+    let path = crate::KernelRoot::descriptor_path(std::process::id(), file.as_raw_fd());
+    File::options().read(true).write(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn links_are_never_followed() {
+        let tree = tempfile::tempdir().unwrap();
+        let base = std::fs::canonicalize(tree.path()).unwrap();
+        std::fs::create_dir(base.join("real")).unwrap();
+        std::fs::write(base.join("real/file"), "x").unwrap();
+        symlink(base.join("real"), base.join("link")).unwrap();
+        symlink("file", base.join("real/alias")).unwrap();
+        let loops = |error: io::Error| is_link_in_the_way(&error);
+        assert!(loops(Directory::open(&base.join("link")).unwrap_err()));
+        assert!(loops(Directory::open(&base.join("link/..")).unwrap_err()));
+        let directory = Directory::open(&base).unwrap();
+        assert!(loops(directory.child("link").unwrap_err()));
+        let real = directory.child("real").unwrap();
+        assert!(loops(real.open_file("alias").unwrap_err()));
+        assert!(loops(real.open_file_to_read("alias").unwrap_err()));
+        assert_eq!(real.create_file("alias", 0o600).unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        assert_eq!(real.open_file("../real/file").unwrap_err().raw_os_error(), Some(libc::EXDEV));
+        assert_eq!(real.open_file("/etc/passwd").unwrap_err().raw_os_error(), Some(libc::EXDEV));
+        assert!(real.open_file("file").is_ok());
+        real.remove_file(OsStr::new("alias")).unwrap();
+        assert_eq!(real.names(9).unwrap(), (vec![OsString::from("file")], false));
+        assert_eq!(real.names(0).unwrap(), (vec![], true));
+    }
+
+    #[test]
+    fn modes_are_as_asked() {
+        let tree = tempfile::tempdir().unwrap();
+        let base = Directory::open(&std::fs::canonicalize(tree.path()).unwrap()).unwrap();
+        let child = base.make_child("one", 0o750).unwrap();
+        assert_eq!(child.metadata().unwrap().permissions().mode() & 0o7777, 0o750);
+        let file = child.create_file("file", 0o666).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o666);
+        assert!(child.is_same_as(&base.child("one").unwrap()).unwrap());
+        assert!(!child.is_same_as(&base).unwrap());
+        assert_eq!(huge_page_size_of(&file).unwrap(), None);
+    }
+
+    #[test]
+    fn memory_files_do_not_shrink() {
+        let file = memory_file("test", None).unwrap();
+        file.set_len(8192).unwrap();
+        assert_eq!(file.set_len(4096).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        let again = reopen(&file).unwrap();
+        assert_eq!(again.metadata().unwrap().len(), 8192);
+        file.try_lock().unwrap();
+        assert!(again.try_lock().is_err(), "the locks are its own");
+    }
+}

@@ -1,0 +1,292 @@
+//! Files mapped one behind the other into a reserved range of addresses, shared with whoever else maps them.
+//!
+//! File-level obligation: the reserved range is this value's own from its making to its drop, which unmaps it; the only
+//! references ever formed into it are `&[AtomicU64]` bound to a borrow of the value, below `ready`, where file pages
+//! were mapped and populated and stay mapped. Other processes may write to them at any time: all accesses are atomic.
+//! A file that is truncated behind our back raises SIGBUS, which ends the process and breaks no reference.
+
+#![allow(unsafe_code)]
+
+use crate::heap::OwnedRange;
+use libc::c_void;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const WORD: usize = 8;
+
+/// The mapping. Grows at its end while it is in use; never shrinks.
+#[derive(Debug)]
+pub struct SharedMapping {
+    range: OwnedRange,
+    /// Bytes from the start that may be accessed.
+    ready: AtomicUsize,
+    growing: Mutex<()>,
+}
+
+impl SharedMapping {
+    /// Reserves `len` bytes of addresses, none accessible yet, at a multiple of `alignment`. Where both are 1 GiB,
+    /// processes that map the same files share page-table pages.
+    pub fn reserve(len: usize, alignment: usize) -> io::Result<SharedMapping> {
+        let range =
+            OwnedRange::reserve(len, alignment).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        Ok(SharedMapping::of(range))
+    }
+
+    /// Reserves `len` bytes from `address` on; EEXIST where anything of this process is there (MAP_FIXED_NOREPLACE).
+    pub fn reserve_at(address: usize, len: usize) -> io::Result<SharedMapping> {
+        if address == 0 || !address.is_multiple_of(megapage_units::BASE_PAGE) || len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
+        let got =
+            unsafe { libc::mmap(ptr::without_provenance_mut(address), len, libc::PROT_NONE, flags, -1, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let range = OwnedRange::of_allocator(got.addr(), len);
+        // A kernel older than the flag takes the address as a hint.
+        if got.addr() != address {
+            let _ = range.release();
+            return Err(io::Error::from_raw_os_error(libc::EEXIST));
+        }
+        Ok(SharedMapping::of(range))
+    }
+
+    fn of(range: OwnedRange) -> SharedMapping {
+        SharedMapping { range, ready: AtomicUsize::new(0), growing: Mutex::new(()) }
+    }
+
+    /// The first address.
+    pub fn address(&self) -> usize {
+        self.range.start()
+    }
+
+    /// Bytes of addresses reserved.
+    pub fn reserved(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Bytes that may be accessed.
+    pub fn ready(&self) -> usize {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Maps `len` bytes of `file` from `from` on behind what is mapped: see [`SharedMapping::append_pieces`].
+    pub fn append(&self, file: &File, from: u64, len: usize, node: Option<u32>) -> io::Result<()> {
+        self.append_with(1, len, node, |part, _| map(part, file, from))
+    }
+
+    /// Maps `count` files of `len` bytes each, one behind the other, behind what is mapped, on node `node` where one
+    /// is given (mbind(2)), and populates them (MADV_POPULATE_WRITE), so that no access raises SIGBUS for want of
+    /// pages. Each file is closed when it is mapped. `len` is a multiple of the files' page size. On an error, which
+    /// may be that of `open`, nothing has changed: ENOMEM is a short pool, EFAULT or ENOMEM a control group's limit on
+    /// hugetlb pages, EINVAL of mbind a node that is not there.
+    pub fn append_pieces(
+        &self,
+        count: usize,
+        len: usize,
+        node: Option<u32>,
+        mut open: impl FnMut(usize) -> io::Result<File>,
+    ) -> io::Result<()> {
+        self.append_with(count, len, node, |part, number| map(part, &open(number)?, 0))
+    }
+
+    fn append_with(
+        &self,
+        count: usize,
+        len: usize,
+        node: Option<u32>,
+        mut map: impl FnMut(OwnedRange, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let _one = self.growing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let at = self.ready();
+        let total = len.checked_mul(count).filter(|total| *total > 0 && len.is_multiple_of(WORD));
+        let end = total.and_then(|total| at.checked_add(total)).filter(|end| *end <= self.range.len());
+        let Some(end) = end else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let done = (0..count).try_for_each(|number| {
+            let part = self.range.part(at + number * len, len);
+            map(part, number)?;
+            bind(part, node)?;
+            populate(part)
+        });
+        match done {
+            Ok(()) => self.ready.store(end, Ordering::Release),
+            // The addresses stay reserved. Where even that fails they are left as they are: nobody accesses them.
+            Err(_) => drop(self.range.part(at, end - at).close()),
+        }
+        done
+    }
+
+    /// `count` words from byte `offset` on; `None` unless they are aligned and all may be accessed.
+    pub fn words(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(count.checked_mul(WORD)?)?;
+        if !offset.is_multiple_of(WORD) || end > self.ready() {
+            return None;
+        }
+        let start: *const AtomicU64 = ptr::with_exposed_provenance(self.range.start() + offset);
+        // SAFETY: the words are mapped and populated (below `ready`) and stay so while `self` is borrowed, for
+        // unmapping takes the value; the start is aligned, and any bit pattern is a valid word.
+        Some(unsafe { std::slice::from_raw_parts(start, count) })
+    }
+
+    /// The NUMA node that the page at `offset` lies on (get_mempolicy(2)).
+    pub fn node_of(&self, offset: u64) -> io::Result<u32> {
+        let Some(words) = self.words(offset & !7, 1) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        const MPOL_F_NODE: usize = 1;
+        const MPOL_F_ADDR: usize = 2;
+        let mut node: libc::c_int = -1;
+        // SAFETY: the node is writable; no mask is asked for; the address is looked up, not written to.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut node,
+                ptr::null::<c_void>(),
+                0usize,
+                words.as_ptr(),
+                MPOL_F_NODE | MPOL_F_ADDR,
+            )
+        };
+        if answer != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        u32::try_from(node).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Maps `file` over the part, which nothing refers to: it lies behind all that is ready.
+fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
+    // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference leads there.
+    let got = unsafe {
+        libc::mmap(
+            ptr::without_provenance_mut(part.start()),
+            part.len(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            file.as_raw_fd(),
+            from as libc::off_t,
+        )
+    };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has every page of the part there, writable.
+fn populate(part: OwnedRange) -> io::Result<()> {
+    // SAFETY: populating a mapping of ours changes no contents.
+    let answer = unsafe {
+        libc::madvise(ptr::without_provenance_mut(part.start()), part.len(), libc::MADV_POPULATE_WRITE)
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has the part's pages come from `node` alone.
+fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
+    const MPOL_BIND: usize = 2;
+    const MOST_NODES: usize = 1024;
+    let Some(node) = node.map(|node| node as usize) else { return Ok(()) };
+    if node >= MOST_NODES {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut mask = [0u64; MOST_NODES / 64];
+    mask[node / 64] |= 1 << (node % 64);
+    // The kernel takes one bit less than it is told.
+    // SAFETY: the mask is as long as is said; a policy changes no contents.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            part.start(),
+            part.len(),
+            MPOL_BIND,
+            mask.as_ptr(),
+            MOST_NODES + 1,
+            0usize,
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // An error would mean that the range is no longer as reserved; there is nothing to be done about it.
+        let _ = self.range.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::memory_file;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const PART: usize = 1 << 20;
+
+    fn file(parts: usize) -> File {
+        let file = memory_file("shared-mapping", None).unwrap();
+        file.set_len((parts * PART) as u64).unwrap();
+        file
+    }
+
+    #[test]
+    fn parts_follow_each_other_and_are_shared() {
+        let file = file(3);
+        let ours = SharedMapping::reserve(3 * PART, 1 << 21).unwrap();
+        assert!(ours.words(0, 1).is_none(), "nothing is ready");
+        ours.append(&file, PART as u64, PART, None).unwrap();
+        ours.append(&file, 0, PART, Some(0)).unwrap();
+        assert_eq!(ours.ready(), 2 * PART);
+        ours.words(PART as u64, 1).unwrap()[0].store(7, Relaxed);
+        let theirs = SharedMapping::reserve(PART, 4096).unwrap();
+        theirs.append(&file, 0, PART, None).unwrap();
+        assert_eq!(theirs.words(0, 1).unwrap()[0].load(Relaxed), 7);
+        assert_eq!(ours.node_of(PART as u64).unwrap(), 0);
+    }
+
+    #[test]
+    fn words_outside_are_refused() {
+        let mapping = SharedMapping::reserve(2 * PART, 4096).unwrap();
+        mapping.append(&file(1), 0, PART, None).unwrap();
+        assert_eq!(mapping.words(0, PART / 8).unwrap().len(), PART / 8);
+        assert!(mapping.words(0, PART / 8 + 1).is_none());
+        assert!(mapping.words(4, 1).is_none());
+        assert!(mapping.words(PART as u64, 1).is_none());
+        assert!(mapping.words(u64::MAX - 7, 1).is_none());
+        assert!(mapping.words(8, usize::MAX).is_none());
+        assert!(mapping.append(&file(1), 0, 2 * PART, None).is_err(), "more than is reserved");
+    }
+
+    #[test]
+    fn a_failed_step_changes_nothing() {
+        let file = file(1);
+        let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
+        mapping.append(&file, 0, PART, None).unwrap();
+        // Beyond the end of the file: the kernel says so when it populates, and nobody dies.
+        assert!(mapping.append(&file, 0, 2 * PART, None).is_err());
+        assert!(mapping.append(&file, 0, PART, Some(1000)).is_err(), "no such node");
+        assert_eq!(mapping.ready(), PART);
+        let pieces =
+            |number: usize| if number < 2 { file.try_clone() } else { Err(io::ErrorKind::Other.into()) };
+        assert!(mapping.append_pieces(3, PART, None, pieces).is_err());
+        assert_eq!(mapping.ready(), PART);
+        mapping.append_pieces(2, PART, None, pieces).unwrap();
+        assert_eq!(mapping.ready(), 3 * PART);
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_refused() {
+        let first = SharedMapping::reserve(PART, 4096).unwrap();
+        let again = SharedMapping::reserve_at(first.address(), PART);
+        assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        assert!(SharedMapping::reserve_at(0, PART).is_err());
+        let address = first.address();
+        drop(first);
+        // Another thread may have taken it meanwhile.
+        if let Ok(second) = SharedMapping::reserve_at(address, PART) {
+            assert_eq!(second.address(), address);
+        }
+    }
+}
