@@ -1,0 +1,115 @@
+//! What can go wrong with pools and segments. Each message is one line: what, where, how to mend it.
+
+use crate::name::Name;
+use megapage_kernel::KernelError;
+use megapage_units::{Bytes, PageSize};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a pool or a segment is not to be had.
+#[derive(Debug, Error)]
+pub enum SegmentError {
+    /// No hugetlbfs with such pages that this user may write to, and none could be mounted.
+    #[error("no hugetlbfs with pages of {size} that this user may write to ({why}); as root: mount -t hugetlbfs -o pagesize={},mode=1777 none DIRECTORY", .size.bytes().0)]
+    NoMount {
+        /// The size of the pages.
+        size: PageSize,
+        /// What was tried.
+        why: String,
+    },
+    /// Something that should be ours is not: another owner, other permissions, a link, a strange file.
+    #[error("{path}: {what}; move it away, or choose another name")]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// The files are no whole segment.
+    #[error("{path}: {what}; remove it (megapage segments remove), or open it with fresh memory")]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Somebody else has it open.
+    #[error("{path} is in use by {holder}; end that, or ask for a shared mapping")]
+    InUse {
+        /// Which.
+        path: PathBuf,
+        /// Its process and name, as far as the kernel tells.
+        holder: String,
+    },
+    /// There is no segment of that name.
+    #[error("{path}: there is no such segment; see megapage segments list")]
+    Missing {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The pool of hugetlb pages is too small.
+    #[error("segment {name} needs {needed} more pages of {size}, and {available} are available; run: megapage pool set {size}=+{}", .needed.saturating_sub(*.available))]
+    Short {
+        /// The segment.
+        name: Name,
+        /// The size of the pages.
+        size: PageSize,
+        /// How many it lacks.
+        needed: u64,
+        /// How many are to be had.
+        available: u64,
+    },
+    /// The request itself makes no sense.
+    #[error("{0}")]
+    Request(String),
+    /// A segment of another shape is to be reused.
+    #[error("{path}: {what}; ask for the same, or for fresh memory")]
+    Different {
+        /// Which.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+    /// The address at which the segment is mapped elsewhere is taken in this process.
+    #[error("{path} cannot be mapped at {address:#x}, where its owner has it: {source}")]
+    Address {
+        /// Which.
+        path: PathBuf,
+        /// The address.
+        address: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The segment cannot grow that far.
+    #[error(
+        "segment {name} may grow to {most}, and {asked} was asked for; make it anew with a larger maximum"
+    )]
+    Full {
+        /// The segment.
+        name: Name,
+        /// Its maximum.
+        most: Bytes,
+        /// What was asked for.
+        asked: Bytes,
+    },
+    /// A system call failed.
+    #[error("{path}: {what}: {source}")]
+    System {
+        /// On what.
+        path: PathBuf,
+        /// Doing what.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file of the kernel could not be read.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Names what was being done where, for a system call's error.
+pub(crate) fn during(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
+    let path = path.into();
+    move |source| SegmentError::System { path, what, source }
+}

@@ -1,0 +1,128 @@
+//! An element of the heap: 64 bytes of header, then the memory that it is about.
+
+use super::memory::{IMAGE, Image};
+use crate::checksum::checksum;
+
+/// The bytes of a header. Sizes and offsets of elements are multiples of it.
+pub const HEADER: u64 = 64;
+/// The smallest element: its header, and as much again.
+pub const SMALLEST: u64 = 2 * HEADER;
+
+const MAGIC: u64 = 0x6d70_e1e7;
+const DIRTY: u64 = 1;
+
+/// What an element is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody's.
+    Free,
+    /// Handed out.
+    Used,
+    /// Given back, and being cleared. Found after a kill, it is free and dirty.
+    Leaving,
+}
+
+/// A header as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// What it is.
+    pub state: State,
+    /// Whether the memory behind the header, as long as it is free, may hold anything but zeros; while it is used,
+    /// whether it need not be cleared when it is given back.
+    pub dirty: bool,
+    /// All its bytes, the header's included.
+    pub size: u64,
+    /// The size of the element before it; 0 for the first.
+    pub before: u64,
+    /// The bytes that were asked for.
+    pub len: u64,
+    /// The type of what is in it.
+    pub tag: u64,
+    /// Different for each allocation.
+    pub serial: u64,
+}
+
+impl Element {
+    /// A free one.
+    pub fn free(size: u64, before: u64, dirty: bool) -> Element {
+        Element { state: State::Free, dirty, size, before, len: 0, tag: 0, serial: 0 }
+    }
+
+    /// The header for an element at `offset` of the heap with this `salt`: a header that was copied elsewhere, or is
+    /// left of an earlier heap, is none.
+    pub fn encode(&self, offset: u64, salt: u64) -> Image {
+        let state = match self.state {
+            State::Free => 1,
+            State::Used => 2,
+            State::Leaving => 3,
+        };
+        let dirty = if self.dirty { DIRTY } else { 0 };
+        let mut image =
+            [MAGIC << 32 | state << 8 | dirty, self.size, self.before, self.len, self.tag, self.serial, 0, 0];
+        image[IMAGE - 1] = checksum(salt ^ offset, image[..IMAGE - 1].iter().copied());
+        image
+    }
+
+    /// Reads a header. Whatever the words are, what is returned has a size that fits into `room`, the bytes from
+    /// `offset` to the end of the heap.
+    pub fn decode(image: &Image, offset: u64, salt: u64, room: u64) -> Result<Element, &'static str> {
+        if image[0] >> 32 != MAGIC || image[0] & 0xffff_00fe != 0 || image[6] != 0 {
+            return Err("there is no element");
+        }
+        if image[IMAGE - 1] != checksum(salt ^ offset, image[..IMAGE - 1].iter().copied()) {
+            return Err("the checksum of the element is wrong");
+        }
+        let state = match image[0] >> 8 & 0xff {
+            1 => State::Free,
+            2 => State::Used,
+            3 => State::Leaving,
+            _ => return Err("the state of the element is unknown"),
+        };
+        let [_, size, before, len, tag, serial, ..] = *image;
+        if size < SMALLEST || size > room || !size.is_multiple_of(HEADER) || !before.is_multiple_of(HEADER) {
+            return Err("the size of the element does not fit");
+        }
+        if len > size - HEADER {
+            return Err("the element holds more than fits");
+        }
+        Ok(Element { state, dirty: image[0] & DIRTY != 0, size, before, len, tag, serial })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_holds_at_its_place_alone() {
+        let element = Element {
+            state: State::Used,
+            dirty: true,
+            size: 256,
+            before: 128,
+            len: 190,
+            tag: 7,
+            serial: 1 << 40,
+        };
+        let image = element.encode(4096, 9);
+        assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(element));
+        for (offset, salt, room) in [(4160, 9, 256), (4096, 8, 256), (4096, 9, 192)] {
+            assert!(Element::decode(&image, offset, salt, room).is_err());
+        }
+        for bit in 0..512 {
+            let mut flipped = image;
+            flipped[bit / 64] ^= 1 << (bit % 64);
+            assert!(Element::decode(&flipped, 4096, 9, 256).is_err(), "bit {bit}");
+        }
+        let resealed = |change: fn(&mut Element)| {
+            let mut element = element;
+            change(&mut element);
+            Element::decode(&element.encode(4096, 9), 4096, 9, 1024).is_err()
+        };
+        assert!(resealed(|e| e.size = 64));
+        assert!(resealed(|e| e.size = 200));
+        assert!(resealed(|e| e.before = 3));
+        assert!(resealed(|e| e.len = 193));
+        assert!(!resealed(|_| ()));
+    }
+}

@@ -1,0 +1,61 @@
+//! What can go wrong with a heap. Each message is one line.
+
+use super::{Handle, Tag};
+use crate::error::SegmentError;
+use megapage_units::Bytes;
+use thiserror::Error;
+
+/// Why a heap, or something in it, is not to be had.
+#[derive(Debug, Error)]
+pub enum HeapError {
+    /// The segment could not grow.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The segment holds no heap.
+    #[error("segment {0} holds no heap; make one in it")]
+    None(String),
+    /// What is in the segment is no sound heap.
+    #[error("the heap is damaged at offset {offset:#x}: {what}; make it anew in fresh memory")]
+    Damaged {
+        /// The byte of the segment.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The handle leads to nothing: what it led to was freed, or it is of another heap.
+    #[error("nothing is allocated at offset {:#x} under number {}: it was freed, or is of another heap", .0.offset, .0.serial)]
+    Stale(Handle),
+    /// The handle leads to something of another type.
+    #[error("what is at offset {:#x} is of type {found}, not {wanted}", .handle.offset)]
+    Type {
+        /// The handle.
+        handle: Handle,
+        /// The type that it has.
+        found: Tag,
+        /// The type that was wanted.
+        wanted: Tag,
+    },
+    /// No free memory in one piece, and the segment cannot grow that far.
+    #[error(
+        "{asked} are not to be had in one piece: {free} are free in a heap of {size}, which may not grow by as much"
+    )]
+    Full {
+        /// What was asked for.
+        asked: Bytes,
+        /// What is free in all.
+        free: Bytes,
+        /// The size of the heap.
+        size: Bytes,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Request(String),
+    /// Only the segment's owner allocates and frees.
+    #[error(
+        "segment {0} is another process's: it can be read and written to here, but nothing allocated or freed"
+    )]
+    NotOwner(String),
+    /// The root is not to be freed.
+    #[error("what is at offset {:#x} is the root of the heap; give it another root before this is freed", .0.offset)]
+    Root(Handle),
+}

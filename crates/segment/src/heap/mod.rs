@@ -1,0 +1,506 @@
+//! A heap in a segment, as rte_malloc's: elements know whether their memory is clean, and it is cleared once.
+//!
+//! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when it is given back,
+//! and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused page may hold anything) is not
+//! cleared when it is given back, but when a zeroed allocation takes it. Joining clean with dirty memory gives dirty.
+//!
+//! One lock orders all operations of a process on the metadata; clearing and copying are done outside it. Every change
+//! of the metadata goes through the [`journal`], so that a kill at any moment leaves it consistent.
+//!
+//! What lies in the segment, by offset from where the segment's own data ends: 64 bytes of the heap's own header, at
+//! 4096 the journal, at 8192 the elements, one behind the other to the end.
+
+mod block;
+mod element;
+mod error;
+mod journal;
+mod memory;
+mod open;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use block::{Block, BlockInfo, Handle, Tag};
+pub use error::HeapError;
+pub use verify::{Depth, Verified};
+
+use crate::segment::Segment;
+use block::Found;
+use element::{Element, HEADER, SMALLEST, State};
+use journal::Change;
+use megapage_units::{Bytes, HUGE_1G};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard};
+
+/// What is to be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its bytes; not zero.
+    pub len: u64,
+    /// The alignment of its first byte, in the segment and in memory: a power of two up to 1 GiB. Never less than 64.
+    pub alignment: u64,
+    /// Whether all bytes are to be zero. Otherwise they may be anything that was there before.
+    pub zeroed: bool,
+    /// The type of what will be in it.
+    pub tag: Tag,
+}
+
+impl Request {
+    /// `len` bytes for something of this type.
+    pub fn new(len: u64, tag: Tag) -> Request {
+        Request { len, alignment: HEADER, zeroed: false, tag }
+    }
+
+    /// The same, of zeros.
+    pub fn zeroed(self) -> Request {
+        Request { zeroed: true, ..self }
+    }
+
+    /// The same, aligned.
+    pub fn aligned(self, alignment: u64) -> Request {
+        Request { alignment, ..self }
+    }
+}
+
+/// What this process has done with the heap since it opened it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Allocations.
+    pub allocations: u64,
+    /// Things freed.
+    pub frees: u64,
+    /// Bytes cleared when they were given back.
+    pub cleared_on_free: u64,
+    /// Bytes cleared for a zeroed allocation.
+    pub cleared_on_allocation: u64,
+    /// Whether an operation of a process that was killed was completed, or its half-freed memory taken back.
+    pub recovered: bool,
+}
+
+/// A heap in a segment that this process owns, or maps (then for reading and writing what is in it alone).
+#[derive(Debug)]
+pub struct Heap {
+    segment: Segment,
+    /// Where the heap's own header lies.
+    base: u64,
+    /// Where the elements begin.
+    start: u64,
+    /// Different for each heap that was ever made in the segment.
+    salt: u64,
+    state: Mutex<Book>,
+}
+
+/// What the lock guards. All of it can be told from the segment.
+#[derive(Debug, Default)]
+struct Book {
+    /// Where the elements end.
+    end: u64,
+    /// Where the last of them begins.
+    last: u64,
+    root: Option<Handle>,
+    /// Free elements by size, then offset.
+    free: BTreeSet<(u64, u64)>,
+    serial: u64,
+    statistics: Statistics,
+}
+
+impl Heap {
+    /// Allocates. Takes the smallest free piece that fits; where none does, joins free pieces of both kinds, and then
+    /// has the segment grow.
+    pub fn allocate(&self, request: Request) -> Result<Handle, HeapError> {
+        if request.len == 0 || !request.alignment.is_power_of_two() || request.alignment > HUGE_1G as u64 {
+            return Err(HeapError::Request(format!(
+                "give a length of at least 1 and an alignment of a power of two up to 1 GiB, not {} and {}",
+                request.len, request.alignment
+            )));
+        }
+        let size = element_size(request.len)?;
+        let alignment = request.alignment.max(HEADER);
+        let mut book = self.owned_book()?;
+        let mut place = self.find(&book, size, alignment);
+        if place.is_none() && self.coalesce(&mut book)? {
+            place = self.find(&book, size, alignment);
+        }
+        if place.is_none() {
+            self.grow_for(&mut book, size, alignment)?;
+            place = self.find(&book, size, alignment);
+        }
+        if place.is_none() && self.coalesce(&mut book)? {
+            place = self.find(&book, size, alignment);
+        }
+        let Some((at, first)) = place else { return Err(self.full(&book, request.len)) };
+        let (handle, dirty, room) = self.take(&mut book, at, first, size, &request)?;
+        book.statistics.allocations += 1;
+        if request.zeroed && dirty {
+            book.statistics.cleared_on_allocation += room;
+            drop(book);
+            memory::clear(&self.segment, handle.offset, room)?;
+        }
+        Ok(handle)
+    }
+
+    /// Gives back what the handle leads to. The handle, and every copy of it, leads to nothing from then on.
+    pub fn free(&self, handle: Handle) -> Result<(), HeapError> {
+        let mut book = self.owned_book()?;
+        let Found { at, element } = self.used(&book, handle)?;
+        if book.root == Some(handle) {
+            return Err(HeapError::Root(handle));
+        }
+        book.statistics.frees += 1;
+        if self.stays_clean(&book, at, &element)? {
+            // It is nobody's from here on, and cleared outside the lock.
+            let leaving = Element { state: State::Leaving, ..element };
+            self.change(&mut book, &[(at, leaving)], &[])?;
+        }
+        self.release(book, at)
+    }
+
+    /// Makes what the handle leads to `len` bytes long. Where it cannot grow in its place it is copied, and the old
+    /// handle leads to nothing. Bytes beyond the old length may be anything. On an error it is as before.
+    pub fn resize(&self, handle: Handle, len: u64) -> Result<Handle, HeapError> {
+        if len == 0 {
+            return Err(HeapError::Request("give a length of at least 1".into()));
+        }
+        let size = element_size(len)?;
+        let mut book = self.owned_book()?;
+        let Found { at, element } = self.used(&book, handle)?;
+        if size <= element.size {
+            let rest = element.size - size;
+            if rest < SMALLEST {
+                self.change(&mut book, &[(at, Element { len, ..element })], &[])?;
+                return Ok(handle);
+            }
+            let kept = Element { len, size, ..element };
+            let tail = Element {
+                state: State::Leaving,
+                size: rest,
+                before: size,
+                len: 0,
+                tag: 0,
+                serial: 0,
+                ..element
+            };
+            self.change(&mut book, &[(at, kept), (at + size, tail)], &[])?;
+            self.release(book, at + size)?;
+            return Ok(handle);
+        }
+        let next = at + element.size;
+        if next < book.end {
+            let other = self.element(&book, next)?;
+            if other.state == State::Free && element.size + other.size >= size {
+                self.absorb(&mut book, at, element, other, size, len)?;
+                return Ok(handle);
+            }
+        }
+        drop(book);
+        let moved = self.allocate(Request::new(len, Tag(element.tag)))?;
+        let words =
+            |handle: Handle, bytes: u64| memory::words(&self.segment, handle.offset, bytes.div_ceil(8));
+        let count = element.len.div_ceil(8) as usize;
+        memory::copy(words(handle, element.len)?, words(moved, len)?, count);
+        // The root moves with what it leads to, in one step: it never leads to something freed.
+        let is_root = self.state().root == Some(handle);
+        if is_root {
+            self.set_root(Some(moved))?;
+        }
+        self.free(handle)?;
+        Ok(moved)
+    }
+
+    /// Has the heap grow by at least `bytes` of fresh memory, in whole pages.
+    pub fn grow(&self, bytes: Bytes) -> Result<(), HeapError> {
+        let mut book = self.owned_book()?;
+        self.grow_by(&mut book, bytes)
+    }
+
+    /// Lets a later process find `root` again: [`Heap::root`]. One step: a kill leaves the old root or the new one.
+    pub fn set_root(&self, root: Option<Handle>) -> Result<(), HeapError> {
+        let mut book = self.owned_book()?;
+        if let Some(root) = root {
+            self.used(&book, root)?;
+        }
+        book.root = root;
+        let change = (self.base, self.own_header(&book));
+        journal::commit(&self.segment, self.journal(), &[change])
+    }
+
+    /// The segment. It stays the heap's: its words are for looking at.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// What this process has done with the heap.
+    pub fn statistics(&self) -> Statistics {
+        self.state().statistics
+    }
+
+    fn state(&self) -> MutexGuard<'_, Book> {
+        // A panic with the lock held would be a fault of this crate; what is in the segment is whole all the same.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn owned_book(&self) -> Result<MutexGuard<'_, Book>, HeapError> {
+        if !self.segment.is_owner() {
+            return Err(HeapError::NotOwner(self.segment.name().to_string()));
+        }
+        Ok(self.state())
+    }
+
+    fn journal(&self) -> u64 {
+        self.base + journal::JOURNAL
+    }
+
+    /// The element at `at`, which must be in the heap.
+    fn element(&self, book: &Book, at: u64) -> Result<Element, HeapError> {
+        let image = memory::load(&self.segment, at)?;
+        Element::decode(&image, at, self.salt, book.end.saturating_sub(at))
+            .map_err(|what| HeapError::Damaged { offset: at, what })
+    }
+
+    /// A free element with room for `size` bytes behind whose header memory is aligned, and where the header lies.
+    fn find(&self, book: &Book, size: u64, alignment: u64) -> Option<(u64, u64)> {
+        book.free.range((size, 0)..).find_map(|(room, at)| {
+            let aligned =
+                |at: u64| Some((at.checked_add(HEADER)?).checked_next_multiple_of(alignment)? - HEADER);
+            let mut first = aligned(*at)?;
+            // What lies before must be an element of its own.
+            if first != *at && first - at < SMALLEST {
+                first = aligned(at + SMALLEST)?;
+            }
+            let end = first.checked_add(size)?;
+            (end <= at + room).then_some((*at, first))
+        })
+    }
+
+    /// Makes an element of `size` bytes at `first` in the free one at `at`: its handle, whether its memory is dirty,
+    /// and how many bytes it has room for.
+    fn take(
+        &self,
+        book: &mut Book,
+        at: u64,
+        first: u64,
+        size: u64,
+        request: &Request,
+    ) -> Result<(Handle, bool, u64), HeapError> {
+        let found = self.element(book, at)?;
+        if found.state != State::Free || !book.free.contains(&(found.size, at)) {
+            return Err(HeapError::Damaged {
+                offset: at,
+                what: "the element is not the free one that it was",
+            });
+        }
+        let lead = first - at;
+        let rest = found.size - lead - size;
+        let size = if rest < SMALLEST { size + rest } else { size };
+        book.serial += 1;
+        let used = Element {
+            state: State::Used,
+            dirty: found.dirty,
+            size,
+            before: if lead > 0 { lead } else { found.before },
+            len: request.len,
+            tag: request.tag.0,
+            serial: book.serial,
+        };
+        let mut elements = Vec::with_capacity(3);
+        if lead > 0 {
+            elements.push((at, Element::free(lead, found.before, found.dirty)));
+        }
+        elements.push((first, used));
+        if rest >= SMALLEST {
+            elements.push((first + size, Element::free(rest, size, found.dirty)));
+        }
+        // From now on these pages may hold anything: said before anything is in them.
+        self.segment.mark_dirty(first, size);
+        book.free.remove(&(found.size, at));
+        self.change(book, &elements, &[])?;
+        Ok((Handle { offset: first + HEADER, serial: used.serial }, used.dirty, size - HEADER))
+    }
+
+    /// Lets a used element grow into the free one behind it.
+    fn absorb(
+        &self,
+        book: &mut Book,
+        at: u64,
+        element: Element,
+        other: Element,
+        size: u64,
+        len: u64,
+    ) -> Result<(), HeapError> {
+        let total = element.size + other.size;
+        let rest = total - size;
+        let size = if rest < SMALLEST { total } else { size };
+        let grown = Element { size, len, dirty: element.dirty || other.dirty, ..element };
+        let mut elements = vec![(at, grown)];
+        if rest >= SMALLEST {
+            elements.push((at + size, Element::free(rest, size, other.dirty)));
+        }
+        self.segment.mark_dirty(at, size);
+        book.free.remove(&(other.size, at + element.size));
+        self.change(book, &elements, &[at + element.size])
+    }
+
+    /// Completes the giving back of the element at `at`: clears it if what it becomes part of is to stay clean, and
+    /// joins it with its free neighbours. One that is to be cleared is [`State::Leaving`]: no other thread touches it.
+    fn release<'heap>(&'heap self, mut book: MutexGuard<'heap, Book>, at: u64) -> Result<(), HeapError> {
+        let element = self.element(&book, at)?;
+        let clear = self.stays_clean(&book, at, &element)?;
+        if clear {
+            let room = element.size - HEADER;
+            book.statistics.cleared_on_free += room;
+            drop(book);
+            memory::clear(&self.segment, at + HEADER, room)?;
+            book = self.state();
+        }
+        self.join(&mut book, at, !clear)
+    }
+
+    /// Whether the memory of an element is to be clean when it is free: it and its free neighbours are.
+    fn stays_clean(&self, book: &Book, at: u64, element: &Element) -> Result<bool, HeapError> {
+        let (before, after) = self.neighbours(book, at, element)?;
+        let is_dirty = |neighbour: Option<(u64, Element)>| neighbour.is_some_and(|(_, other)| other.dirty);
+        Ok(!element.dirty && !is_dirty(before) && !is_dirty(after))
+    }
+
+    /// Makes the element at `at` a free one, joined with its free neighbours; dirty if `dirty`, or one of them is.
+    fn join(&self, book: &mut Book, at: u64, dirty: bool) -> Result<(), HeapError> {
+        let element = self.element(book, at)?;
+        let mut joined = Element::free(element.size, element.before, dirty);
+        let mut first = at;
+        let mut wiped = Vec::new();
+        let mut taken = Vec::new();
+        let mut is_first_round = true;
+        // Free elements that lie side by side are by turns clean and dirty. So behind a neighbour there may be one of
+        // the kind that the whole has become; behind that there is none.
+        loop {
+            let (before, after) = self.neighbours(book, first, &joined)?;
+            let fits = |other: &(u64, Element)| is_first_round || other.1.dirty == joined.dirty;
+            let (before, after) = (before.filter(fits), after.filter(fits));
+            if before.is_none() && after.is_none() {
+                break;
+            }
+            if let Some((offset, other)) = after {
+                joined.size += other.size;
+                joined.dirty |= other.dirty;
+                wiped.push(offset);
+                taken.push((other.size, offset));
+            }
+            if let Some((offset, other)) = before {
+                joined.size += other.size;
+                joined.before = other.before;
+                joined.dirty |= other.dirty;
+                wiped.push(first);
+                first = offset;
+                taken.push((other.size, offset));
+            }
+            is_first_round = false;
+        }
+        for element in taken {
+            book.free.remove(&element);
+        }
+        self.change(book, &[(first, joined)], &wiped)
+    }
+
+    /// The free elements beside the one at `at`.
+    #[allow(clippy::type_complexity)]
+    fn neighbours(
+        &self,
+        book: &Book,
+        at: u64,
+        element: &Element,
+    ) -> Result<(Option<(u64, Element)>, Option<(u64, Element)>), HeapError> {
+        let free = |offset: u64| -> Result<Option<(u64, Element)>, HeapError> {
+            let other = self.element(book, offset)?;
+            Ok((other.state == State::Free).then_some((offset, other)))
+        };
+        let before =
+            at.checked_sub(element.before).filter(|offset| element.before > 0 && *offset >= self.start);
+        let after = Some(at + element.size).filter(|offset| *offset < book.end);
+        let (before, after) =
+            (before.map(free).transpose()?.flatten(), after.map(free).transpose()?.flatten());
+        if before.is_some_and(|(_, other)| other.size != element.before) {
+            let what = "the element does not know the one before it";
+            return Err(HeapError::Damaged { offset: at, what });
+        }
+        Ok((before, after))
+    }
+
+    /// Stores headers of elements that lie one behind the other, wipes headers that are none any more, tells the
+    /// element behind them the size of the last, and keeps the list of free elements: one operation.
+    fn change(&self, book: &mut Book, elements: &[(u64, Element)], wiped: &[u64]) -> Result<(), HeapError> {
+        let image = |(at, element): &(u64, Element)| -> Change { (*at, element.encode(*at, self.salt)) };
+        let mut changes: Vec<Change> = elements.iter().map(image).collect();
+        changes.extend(wiped.iter().map(|at| (*at, [0; memory::IMAGE])));
+        let Some((at, last)) = elements.last() else { return Ok(()) };
+        let behind = at + last.size;
+        if behind < book.end {
+            let other = self.element(book, behind)?;
+            if other.before != last.size {
+                changes.push(image(&(behind, Element { before: last.size, ..other })));
+            }
+        }
+        for (offset, _) in &changes {
+            self.segment.mark_dirty(*offset, HEADER);
+        }
+        journal::commit(&self.segment, self.journal(), &changes)?;
+        for (at, element) in elements {
+            if element.state == State::Free {
+                book.free.insert((element.size, *at));
+            }
+            if at + element.size == book.end {
+                book.last = *at;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins free elements that lie side by side because one is clean and the other dirty; whether there were any.
+    fn coalesce(&self, book: &mut Book) -> Result<bool, HeapError> {
+        let mut any = false;
+        let mut at = self.start;
+        while at < book.end {
+            let element = self.element(book, at)?;
+            let next = at + element.size;
+            if element.state == State::Free
+                && next < book.end
+                && self.element(book, next)?.state == State::Free
+            {
+                book.free.remove(&(element.size, at));
+                self.join(book, at, element.dirty)?;
+                any = true;
+                continue;
+            }
+            at = next;
+        }
+        Ok(any)
+    }
+
+    fn grow_for(&self, book: &mut Book, size: u64, alignment: u64) -> Result<(), HeapError> {
+        // The worst case of alignment; what is free at the end may spare a page of it, and is not counted on.
+        let padding = if alignment > HEADER { alignment.saturating_add(SMALLEST) } else { 0 };
+        let bytes = Bytes(size.saturating_add(padding));
+        let wanted = self.segment.size().0.saturating_add(bytes.0);
+        if wanted > self.segment.most().0 && self.segment.size() == self.segment.most() {
+            return Err(self.full(book, size - HEADER));
+        }
+        // As far as it may: what is free at the end may make up for the rest.
+        let bytes = Bytes(bytes.0.min(self.segment.most().0 - self.segment.size().0));
+        self.grow_by(book, bytes)
+    }
+
+    fn grow_by(&self, book: &mut Book, bytes: Bytes) -> Result<(), HeapError> {
+        self.segment.grow(Bytes(self.segment.size().0.saturating_add(bytes.0)))?;
+        self.extend(book)
+    }
+
+    fn full(&self, book: &Book, len: u64) -> HeapError {
+        let free = Bytes(book.free.iter().map(|(size, _)| size - HEADER).sum());
+        HeapError::Full { asked: Bytes(len), free, size: self.segment.size() }
+    }
+}
+
+/// The size of an element for `len` bytes.
+fn element_size(len: u64) -> Result<u64, HeapError> {
+    let size = len.checked_next_multiple_of(HEADER).and_then(|len| len.checked_add(HEADER));
+    size.filter(|size| *size < 1 << 60).ok_or_else(|| HeapError::Request(format!("{len} bytes are too many")))
+}

@@ -1,0 +1,582 @@
+//! A segment that is open: its pages mapped, its states kept.
+
+use crate::error::{SegmentError, during};
+use crate::files;
+use crate::header::{
+    self, CLEAN, Found, HEADER_BYTES, Header, Layout, PAGE_STATES, SLOT, SLOT_WORDS, data_start,
+};
+use crate::name::Name;
+use megapage_kernel::directory::{Directory, memory_file, reopen};
+use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::{KernelRoot, SharedMapping, effective_gid, effective_uid};
+use megapage_units::{Bytes, HUGE_1G, PageSize};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What opening a segment came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Pages that the kernel has just given, all zeros.
+    pub fresh_pages: u64,
+    /// Pages of an earlier opening that may hold old bytes.
+    pub dirty_pages: u64,
+    /// Pages of an earlier opening that were never handed out: zeros.
+    pub clean_pages: u64,
+    /// Memory of leftovers that were removed first.
+    pub removed: Bytes,
+    /// Whether it lies where it lay the last time, or where its owner has it.
+    pub same_address: bool,
+}
+
+impl Opened {
+    /// The warning that goes with old bytes; `None` where there are none.
+    pub fn warning(&self, page_size: PageSize) -> Option<String> {
+        (self.dirty_pages > 0).then(|| {
+            format!(
+                "{} pages of {page_size} are reused and hold what was in them: their owner's earlier runs",
+                self.dirty_pages
+            )
+        })
+    }
+}
+
+/// Whether a page may hold old bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Never handed out: zeros.
+    Clean,
+    /// It may hold anything.
+    Dirty,
+}
+
+/// Where the pages come from.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Files in the directory of the segment.
+    Named(Directory),
+    /// Files that lose their names as soon as they are made in this directory, that of the pool.
+    Unlinked(Directory),
+    /// A memory file.
+    Memory,
+}
+
+/// What a segment is made or opened with.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// A directory is kept open for the owner's lock on it, too.
+    pub place: Place,
+    /// The file of the first page, where there was one before, kept open for the lock of those who map it.
+    pub _first: Option<File>,
+    /// Where it is, for messages.
+    pub path: PathBuf,
+    /// Whether its pages are hugetlb pages.
+    pub hugetlb: bool,
+    /// Whether this is the owner, or maps what another owns.
+    pub owner: bool,
+    /// Memory of leftovers that were removed.
+    pub removed: Bytes,
+}
+
+/// Memory with a name. Dropping it unmaps it and lets go of its lock; its files stay, unless they were unlinked.
+///
+/// Its memory is shared: a child of fork(2) has it, too, and keeps the lock for as long as it lives or until it
+/// executes a program. Threads may use it at the same time; all accesses are atomic words.
+#[derive(Debug)]
+pub struct Segment {
+    mapping: SharedMapping,
+    book: Mutex<Book>,
+    parts: Parts,
+    opened: Opened,
+    /// As in the header; they do not change.
+    name: Name,
+    page_size: PageSize,
+    most_pages: u64,
+}
+
+/// The header as it stands in the segment, and the file of a single-file layout.
+#[derive(Debug)]
+struct Book {
+    header: Header,
+    slot: usize,
+    file: Option<File>,
+}
+
+/// What MADV_POPULATE_WRITE answers where an access would raise SIGBUS.
+const EFAULT: i32 = 14;
+
+/// Counts the files that lose their names at once, so that two of one process never meet.
+static UNLINKED: AtomicUsize = AtomicUsize::new(0);
+
+impl Segment {
+    /// Makes a segment in a memory file: on hugetlb pages of this size, or with `hugetlb` false on base pages in
+    /// units of it. It lives as long as the file is open somewhere ([`Segment::descriptor`]).
+    pub fn in_memory(
+        name: Name,
+        page_size: PageSize,
+        hugetlb: bool,
+        size: Bytes,
+        most: Bytes,
+    ) -> Result<Segment, SegmentError> {
+        if !header::is_segment_page(page_size) {
+            return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
+        }
+        let path = PathBuf::from(format!("memory file {name}"));
+        let file = memory_file(name.as_str(), hugetlb.then_some(page_size))
+            .map_err(during(&path, "making the memory file"))?;
+        files::lock(&file, &path)?;
+        let parts =
+            Parts { place: Place::Memory, _first: None, path, hugetlb, owner: true, removed: Bytes::ZERO };
+        let header = new_header(name, page_size, Layout::SingleFile, size, most, None, 0o600)?;
+        Segment::make(header, Some(file), parts)
+    }
+
+    /// Opens the segment in a memory file, as its owner: refused while another process is that. With `share`, maps it
+    /// where its owner has it.
+    pub fn of_memory_file(file: &File, share: bool) -> Result<Segment, SegmentError> {
+        let path = PathBuf::from("memory file");
+        let file = reopen(file).map_err(during(&path, "opening it anew"))?;
+        if !share {
+            files::lock(&file, &path)?;
+        }
+        let mut bytes = vec![0; HEADER_BYTES];
+        let damaged = |what: String| SegmentError::Damaged { path: path.clone(), what };
+        let length = file.metadata().map_err(during(&path, "looking at it"))?.len();
+        let read = if length < HEADER_BYTES as u64 { Ok(()) } else { file.read_exact_at(&mut bytes, 0) };
+        read.map_err(during(&path, "reading the header"))?;
+        let (header, slot) = match header::read(&bytes) {
+            Found::Header(header, slot) => (*header, slot),
+            Found::Nothing => return Err(damaged("it holds no segment".into())),
+            Found::Broken(why) => return Err(damaged(why)),
+        };
+        let huge = megapage_kernel::directory::huge_page_size_of(&file)
+            .map_err(during(&path, "looking at its pages"))?;
+        if header.uid != effective_uid() || header.layout != Layout::SingleFile {
+            return Err(damaged(format!("it is a segment of user {}, or in many files", header.uid)));
+        }
+        if length < header.size().0 || huge.is_some_and(|size| size != header.page_size) {
+            return Err(damaged(format!("it has {length} of {} bytes", header.size().0)));
+        }
+        let parts = Parts {
+            place: Place::Memory,
+            _first: None,
+            path,
+            hugetlb: huge.is_some(),
+            owner: !share,
+            removed: Bytes::ZERO,
+        };
+        Segment::reuse(header, slot, Some(file), parts)
+    }
+
+    /// Makes a segment with fresh pages.
+    pub(crate) fn make(header: Header, file: Option<File>, parts: Parts) -> Result<Segment, SegmentError> {
+        let bytes = address_space(&header)?;
+        let mapping = reserve(bytes).map_err(during(&parts.path, "reserving addresses"))?;
+        let pages = header.pages;
+        let header = Header { pages: 0, address: mapping.address() as u64, ..header };
+        let segment = Segment {
+            mapping,
+            opened: Opened { fresh_pages: pages, removed: parts.removed, ..Opened::default() },
+            name: header.name.clone(),
+            page_size: header.page_size,
+            most_pages: header.most_pages,
+            book: Mutex::new(Book { header, slot: 1, file }),
+            parts,
+        };
+        segment.add(pages)?;
+        Ok(segment)
+    }
+
+    /// Maps the pages of a segment that was found whole.
+    pub(crate) fn reuse(
+        header: Header,
+        slot: usize,
+        file: Option<File>,
+        parts: Parts,
+    ) -> Result<Segment, SegmentError> {
+        let bytes = address_space(&header)?;
+        let path = &parts.path;
+        // Aligned as all are, so that an offset in it is aligned as its address.
+        let former = usize::try_from(header.address).unwrap_or(0);
+        let former = if former.is_multiple_of(HUGE_1G) { former } else { 0 };
+        let mapping = match SharedMapping::reserve_at(former, bytes) {
+            Ok(mapping) => mapping,
+            Err(source) if !parts.owner => {
+                return Err(SegmentError::Address { path: path.clone(), address: header.address, source });
+            }
+            Err(_) => reserve(bytes).map_err(during(path, "reserving addresses"))?,
+        };
+        let page = header.page_size.bytes().0 as usize;
+        let map = |file: &File, length: usize| {
+            mapping.append(file, 0, length, header.node).map_err(during(path, "mapping its pages"))
+        };
+        match (&file, &parts.place) {
+            (Some(file), _) => map(file, header.pages as usize * page)?,
+            (None, Place::Named(directory)) => {
+                let open =
+                    |number: usize| directory.open_file(&files::file_name(header.layout, number as u64));
+                let mapped = mapping.append_pieces(header.pages as usize, page, header.node, open);
+                mapped.map_err(during(path, "mapping its pages"))?;
+            }
+            (None, _) => unreachable!("a segment without a directory is in one file"),
+        }
+        let same_address = mapping.address() == former;
+        let mut segment = Segment {
+            opened: Opened { removed: parts.removed, same_address, ..Opened::default() },
+            name: header.name.clone(),
+            page_size: header.page_size,
+            most_pages: header.most_pages,
+            mapping,
+            book: Mutex::new(Book { header, slot, file }),
+            parts,
+        };
+        let pages = segment.pages();
+        let is_clean = |page: &u64| segment.page_state(*page) == PageState::Clean;
+        segment.opened.clean_pages = (0..pages).filter(is_clean).count() as u64;
+        segment.opened.dirty_pages = pages - segment.opened.clean_pages;
+        if segment.parts.owner {
+            let address = segment.mapping.address() as u64;
+            let mut book = segment.book();
+            let next =
+                Header { address, openings: book.header.openings.wrapping_add(1), ..book.header.clone() };
+            segment.write_header(&mut book, next);
+        }
+        Ok(segment)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Where it is, as messages name it.
+    pub fn path(&self) -> &Path {
+        &self.parts.path
+    }
+
+    /// The size of its pages.
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Whether its pages come from a hugetlb pool. Elsewhere it is on base pages, in units of [`Segment::page_size`].
+    pub fn is_on_hugetlb(&self) -> bool {
+        self.parts.hugetlb
+    }
+
+    /// Whether this is its owner, not somebody who maps what another owns.
+    pub fn is_owner(&self) -> bool {
+        self.parts.owner
+    }
+
+    /// What opening it came to.
+    pub fn opened(&self) -> Opened {
+        self.opened
+    }
+
+    /// The address of its first byte in this process.
+    pub fn address(&self) -> usize {
+        self.mapping.address()
+    }
+
+    /// The pages that it has here.
+    pub fn pages(&self) -> u64 {
+        self.mapping.ready() as u64 / self.page_size.bytes().0
+    }
+
+    /// The bytes of its pages, what it keeps for itself included.
+    pub fn size(&self) -> Bytes {
+        Bytes(self.mapping.ready() as u64)
+    }
+
+    /// The most that it may grow to.
+    pub fn most(&self) -> Bytes {
+        Bytes(self.most_pages * self.page_size.bytes().0)
+    }
+
+    /// How many times owners have opened it again since it was made.
+    pub fn openings(&self) -> u64 {
+        self.book().header.openings
+    }
+
+    /// A number that no earlier owner of this segment had.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.openings() + 1
+    }
+
+    /// The file of a single-file layout, to be handed to another process; `None` where each page has its own.
+    pub fn descriptor(&self) -> Option<std::io::Result<File>> {
+        self.book().file.as_ref().map(File::try_clone)
+    }
+
+    /// The NUMA node that a page lies on, as the kernel says; an error for a page that is not there.
+    pub fn node_of(&self, page: u64) -> std::io::Result<u32> {
+        self.mapping.node_of(page.saturating_mul(self.page_size.bytes().0))
+    }
+
+    /// Whether a page may hold old bytes. One that is not there counts as dirty.
+    pub fn page_state(&self, page: u64) -> PageState {
+        let word = self.raw(PAGE_STATES + (page & !7), 1).filter(|_| page < self.most_pages);
+        match word.map(|word| word[0].load(Ordering::Acquire).to_le_bytes()[(page % 8) as usize]) {
+            Some(CLEAN) => PageState::Clean,
+            _ => PageState::Dirty,
+        }
+    }
+
+    /// The offset of the first byte that is not the segment's own.
+    pub fn data_start(&self) -> u64 {
+        data_start(self.most_pages)
+    }
+
+    /// `count` words from the byte `offset` of the segment on, to read and write. Their pages count as dirty from now
+    /// on. `None` unless `offset` is a multiple of 8 behind [`Segment::data_start`], and all words are there.
+    pub fn words(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
+        let words = self.raw(offset, count).filter(|_| offset >= self.data_start())?;
+        self.mark_dirty(offset, count as u64 * 8);
+        Some(words)
+    }
+
+    /// Grows to at least `size` with fresh pages. On an error it is as large as before.
+    pub fn grow(&self, size: Bytes) -> Result<(), SegmentError> {
+        if !self.parts.owner {
+            let what = format!("{}: only its owner makes a segment grow", self.parts.path.display());
+            return Err(SegmentError::Request(what));
+        }
+        if size > self.most() {
+            return Err(SegmentError::Full { name: self.name.clone(), most: self.most(), asked: size });
+        }
+        let pages = size.0.div_ceil(self.page_size.bytes().0);
+        self.add(pages.saturating_sub(self.pages()))
+    }
+
+    /// The same, as a part of opening.
+    pub(crate) fn grow_at_opening(&mut self, size: Bytes) -> Result<(), SegmentError> {
+        let before = self.pages();
+        if size > self.size() {
+            self.grow(size)?;
+        }
+        self.opened.fresh_pages += self.pages() - before;
+        Ok(())
+    }
+
+    /// Words that may be the segment's own.
+    pub(crate) fn raw(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
+        self.mapping.words(offset, count)
+    }
+
+    /// Notes that the pages of these bytes may hold anything from now on.
+    pub(crate) fn mark_dirty(&self, offset: u64, bytes: u64) {
+        let page = self.page_size.bytes().0;
+        let end = offset.saturating_add(bytes.max(1)).div_ceil(page).min(self.most_pages);
+        for number in offset / page..end {
+            if self.page_state(number) == PageState::Clean {
+                self.set_state(number, 0);
+            }
+        }
+    }
+
+    fn set_state(&self, page: u64, state: u8) {
+        let Some(word) = self.raw(PAGE_STATES + (page & !7), 1) else { return };
+        let shift = page % 8 * 8;
+        word[0].fetch_and(!(0xff << shift), Ordering::AcqRel);
+        word[0].fetch_or(u64::from(state) << shift, Ordering::AcqRel);
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        // What is in the book is always whole: it is replaced in one step.
+        self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Adds `count` fresh pages: files first, then the states, then the header, so that whoever finds the segment
+    /// after a kill sees either all of them or none.
+    fn add(&self, count: u64) -> Result<(), SegmentError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let mut book = self.book();
+        let before = self.pages();
+        let result = match book.header.layout {
+            Layout::SingleFile => self.lengthen(&mut book, before, count),
+            Layout::FilePerPage => self.add_files(&book, before, count),
+        };
+        if let Err(error) = result {
+            self.drop_files(&book, before, count);
+            return Err(self.explain(error, count));
+        }
+        for number in before..before + count {
+            self.set_state(number, CLEAN);
+        }
+        let next = Header { pages: before + count, ..book.header.clone() };
+        self.write_header(&mut book, next);
+        Ok(())
+    }
+
+    fn lengthen(&self, book: &mut Book, before: u64, count: u64) -> Result<(), SegmentError> {
+        let page = self.page_size.bytes().0;
+        if book.file.is_none() {
+            book.file = Some(self.new_file(&book.header, 0)?);
+        }
+        let Some(file) = &book.file else { return Ok(()) };
+        let path = &self.parts.path;
+        file.set_len((before + count) * page).map_err(during(path, "making its file longer"))?;
+        let mapped = self.mapping.append(file, before * page, (count * page) as usize, book.header.node);
+        mapped.map_err(during(path, "taking its pages"))
+    }
+
+    fn add_files(&self, book: &Book, before: u64, count: u64) -> Result<(), SegmentError> {
+        let page = self.page_size.bytes().0;
+        let mut refused = None;
+        let mapped = self.mapping.append_pieces(count as usize, page as usize, book.header.node, |number| {
+            let file = self.new_file(&book.header, before + number as u64).map_err(|error| {
+                refused = Some(error);
+                std::io::Error::from(std::io::ErrorKind::Other)
+            })?;
+            file.set_len(page)?;
+            Ok(file)
+        });
+        mapped.map_err(|error| refused.unwrap_or_else(|| during(&self.parts.path, "taking its pages")(error)))
+    }
+
+    fn new_file(&self, header: &Header, number: u64) -> Result<File, SegmentError> {
+        let failed = during(&self.parts.path, "making a file");
+        match &self.parts.place {
+            Place::Named(directory) => {
+                let file = directory
+                    .create_file(&files::file_name(header.layout, number), header.mode)
+                    .map_err(failed)?;
+                if number == 0 {
+                    // Held for as long as the file is open or mapped here; nobody else knows of it yet.
+                    files::lock_shared(&file, &self.parts.path)?;
+                }
+                Ok(file)
+            }
+            Place::Unlinked(directory) => {
+                let count = UNLINKED.fetch_add(1, Ordering::Relaxed);
+                let name = format!(".new.{}.{count}", std::process::id());
+                let file = directory.create_file(&name, header.mode).map_err(failed)?;
+                // Without a name before it has a length: a kill in between leaves an empty file.
+                let removed = directory.remove_file(OsStr::new(&name));
+                removed.map_err(during(directory.path().join(name), "removing the name"))?;
+                Ok(file)
+            }
+            Place::Memory => Err(failed(std::io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// Gives back what a growth that failed has taken.
+    fn drop_files(&self, book: &Book, before: u64, count: u64) {
+        match (&book.file, &self.parts.place) {
+            // A memory file cannot shrink; what it holds behind its pages is taken at the next growth.
+            (Some(file), _) => drop(file.set_len(before * self.page_size.bytes().0)),
+            (None, Place::Named(directory)) => {
+                for number in before..before + count {
+                    let name = files::file_name(book.header.layout, number);
+                    let _ = directory.remove_file(OsStr::new(&name));
+                }
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// A shortage of hugetlb pages in words.
+    fn explain(&self, error: SegmentError, needed: u64) -> SegmentError {
+        let is_short = matches!(&error, SegmentError::System { source, .. }
+            if source.kind() == std::io::ErrorKind::OutOfMemory || source.raw_os_error() == Some(EFAULT));
+        if !is_short || !self.parts.hugetlb {
+            return error;
+        }
+        match figures(&KernelRoot::live(), self.page_size, PoolScope::Machine) {
+            Ok(pool) if pool.available().unwrap_or(0) < needed => SegmentError::Short {
+                name: self.name.clone(),
+                size: self.page_size,
+                needed,
+                available: pool.available().unwrap_or(0),
+            },
+            // The pool has enough: a control group's limit, or a full mount. The kernel's answer is all there is.
+            _ => error,
+        }
+    }
+
+    /// Writes the next header into the slot that does not count, its checksum last.
+    fn write_header(&self, book: &mut Book, next: Header) {
+        let next = Header { generation: book.header.generation.wrapping_add(1), ..next };
+        let slot = 1 - book.slot;
+        let Some(words) = self.raw(slot as u64 * SLOT, SLOT_WORDS) else { return };
+        let encoded = next.encode();
+        words[SLOT_WORDS - 1].store(0, Ordering::Release);
+        for (word, value) in words.iter().zip(encoded) {
+            word.store(value, Ordering::Release);
+        }
+        *book = Book { header: next, slot, file: book.file.take() };
+    }
+}
+
+/// Addresses for a segment, aligned to 1 GiB. Where the kernel puts programs and what they map there is the least chance
+/// that they are free in another process, too; so they are taken by chance from where nothing else is put.
+fn reserve(bytes: usize) -> std::io::Result<SharedMapping> {
+    const FROM: usize = 32 << 40;
+    const SLOTS: usize = 32 << 10;
+    const TRIES: u8 = 8;
+    let slot = || RandomState::new().hash_one(0u8) as usize % SLOTS;
+    let tried = (0..TRIES).find_map(|_| SharedMapping::reserve_at(FROM + slot() * HUGE_1G, bytes).ok());
+    tried.map_or_else(|| SharedMapping::reserve(bytes, HUGE_1G), Ok)
+}
+
+/// The header of a segment that is to be made. The error is the user's.
+pub(crate) fn new_header(
+    name: Name,
+    page_size: PageSize,
+    layout: Layout,
+    size: Bytes,
+    most: Bytes,
+    node: Option<u32>,
+    mode: u32,
+) -> Result<Header, SegmentError> {
+    let page = page_size.bytes().0;
+    let (pages, most_pages) = (size.0.div_ceil(page), most.0.max(size.0).div_ceil(page));
+    if pages == 0 || most_pages > header::MOST_PAGES {
+        return Err(SegmentError::Request(format!(
+            "segment {name}: give a size from 1 to {} pages of {page_size}, not {pages} and at most {most_pages}",
+            header::MOST_PAGES
+        )));
+    }
+    if mode & !0o777 != 0 || mode & 0o600 != 0o600 {
+        return Err(SegmentError::Request(format!(
+            "segment {name}: mode {mode:04o} does not let its owner read and write, or has more than permissions"
+        )));
+    }
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    Ok(Header {
+        generation: 0,
+        page_size,
+        layout,
+        most_pages,
+        pages,
+        uid: effective_uid(),
+        gid: effective_gid(),
+        mode,
+        node,
+        address: 0,
+        created,
+        openings: 0,
+        name,
+    })
+}
+
+fn address_space(header: &Header) -> Result<usize, SegmentError> {
+    let bytes = header.most_pages.checked_mul(header.page_size.bytes().0);
+    // Half of what a process has on x86-64.
+    let bytes = bytes.filter(|bytes| *bytes <= 1 << 46).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or_else(|| {
+        let what = format!(
+            "segment {}: {} pages of {} are more than fits into a process",
+            header.name, header.most_pages, header.page_size
+        );
+        SegmentError::Request(what)
+    })
+}

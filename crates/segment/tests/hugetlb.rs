@@ -1,0 +1,218 @@
+//! Segments on hugetlb pages: what only they can show.
+
+use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+use megapage_kernel::{KernelRoot, hugetlb};
+use megapage_segment::heap::{Depth, Heap, Request, Tag};
+use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError, Unlink};
+use megapage_testing::PoolGuard;
+use megapage_units::{Bytes, PageSize};
+
+const PAGE: u64 = 2 << 20;
+const TAG: Tag = Tag::named("test/1");
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+/// The application of one test, on a hugetlbfs of its own, which is unmounted when the test ends, however it ends.
+struct Application {
+    pool: Pool,
+    /// Behind the pool: dropped after it, whose open directory keeps the file system busy.
+    _mounted: Mounted,
+}
+
+struct Mounted(tempfile::TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(self.0.path()) {
+            eprintln!("{} was not unmounted: {error}", self.0.path().display());
+        }
+    }
+}
+
+impl Application {
+    fn open(size: PageSize) -> Application {
+        let point = tempfile::tempdir().unwrap();
+        mount_hugetlbfs(point.path(), size).unwrap();
+        let mounted = Mounted(point);
+        let parent = std::fs::canonicalize(mounted.0.path()).unwrap();
+        let pool = Pool::open_in(&parent, &name("app"), size).unwrap();
+        Application { pool, _mounted: mounted }
+    }
+}
+
+fn available(size: PageSize) -> u64 {
+    let figures = hugetlb::figures(&KernelRoot::live(), size, hugetlb::PoolScope::Machine).unwrap();
+    figures.available().unwrap()
+}
+
+#[test]
+fn pages_are_kept_by_name_and_given_back_by_removal() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 12) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    assert!(pool.is_on_hugetlb());
+    for layout in [Layout::SingleFile, Layout::FilePerPage] {
+        let before = available(PageSize::HUGE_2M);
+        let options = Options { layout, node: Some(0), ..Options::new(name("one"), Bytes(4 * PAGE)).reuse() };
+        let plan = pool.plan(&options).unwrap();
+        assert_eq!((plan.new_pages, plan.available_pages.is_some_and(|pages| pages >= 12)), (4, true));
+        let segment = pool.open_segment(&options).unwrap();
+        assert_eq!(available(PageSize::HUGE_2M), before - 4, "taken when it is opened, not later");
+        assert_eq!(segment.node_of(3).unwrap(), 0);
+        segment.words(3 * PAGE, 1).unwrap()[0].store(9, std::sync::atomic::Ordering::Relaxed);
+        drop(segment);
+        assert_eq!(available(PageSize::HUGE_2M), before - 4, "kept");
+        let plan = pool.plan(&options).unwrap();
+        assert_eq!((plan.reused_pages, plan.new_pages), (4, 0));
+        let again = pool.open_segment(&options).unwrap();
+        assert_eq!(again.words(3 * PAGE, 1).unwrap()[0].load(std::sync::atomic::Ordering::Relaxed), 9);
+        assert_eq!((again.opened().dirty_pages, again.opened().clean_pages), (1, 3));
+        drop(again);
+        assert_eq!(pool.remove_segment(&name("one")).unwrap().memory, Bytes(4 * PAGE));
+        assert_eq!(available(PageSize::HUGE_2M), before, "given back");
+        let gone = Options { unlink: Unlink::Always, layout, ..Options::new(name("one"), Bytes(2 * PAGE)) };
+        let segment = pool.open_segment(&gone).unwrap();
+        assert_eq!(available(PageSize::HUGE_2M), before - 2);
+        drop(segment);
+        assert_eq!(available(PageSize::HUGE_2M), before);
+    }
+}
+
+#[test]
+fn a_mount_is_found() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
+    let _mounted = Application::open(PageSize::HUGE_2M);
+    let application = name(&format!("found-{}", std::process::id()));
+    let pool = Pool::open(&application, PageSize::HUGE_2M).unwrap();
+    assert!(pool.is_on_hugetlb() && pool.page_size() == PageSize::HUGE_2M);
+    let again = Pool::open(&application, PageSize::HUGE_2M).unwrap();
+    assert_eq!(again.path(), pool.path());
+    std::fs::remove_dir(pool.path()).unwrap();
+    assert!(matches!(Pool::open(&application, PageSize::BASE), Err(SegmentError::Request(_))));
+}
+
+#[test]
+fn a_short_pool_is_an_error_and_nothing_is_taken() {
+    let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    let before = available(PageSize::HUGE_2M);
+    let figures = guard.figures();
+    let on_demand = figures.overcommit.unwrap_or(0).saturating_sub(figures.surplus);
+    let more = before + on_demand + 3;
+    for layout in [Layout::SingleFile, Layout::FilePerPage] {
+        let options = Options { layout, ..Options::new(name("one"), Bytes(more * PAGE)) };
+        assert!(!pool.plan(&options).unwrap().is_sufficient());
+        let error = pool.open_segment(&options).unwrap_err();
+        assert!(matches!(error, SegmentError::Short { .. }), "{error}");
+        assert!(error.to_string().contains("megapage pool set 2m=+"), "{error}");
+        assert_eq!(available(PageSize::HUGE_2M), before, "{layout:?}");
+        // As is a growth that goes too far: the segment is as it was.
+        let small =
+            Options { size: Bytes(2 * PAGE), most: Some(Bytes(more * PAGE)), layout, ..options.clone() };
+        let segment = pool.open_segment(&small).unwrap();
+        assert!(matches!(segment.grow(Bytes(more * PAGE)), Err(SegmentError::Short { .. })));
+        assert_eq!((segment.pages(), available(PageSize::HUGE_2M)), (2, before - 2));
+        segment.grow(Bytes(3 * PAGE)).unwrap();
+        segment.words(2 * PAGE, 1).unwrap()[0].store(1, std::sync::atomic::Ordering::Relaxed);
+        drop(segment);
+        pool.remove_segment(&name("one")).unwrap();
+    }
+}
+
+#[test]
+fn no_zeroed_allocation_returns_an_old_byte() {
+    // DPDK 22.11 keeps the dirtiness of a single file for its first page alone; then all of this came back old.
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 40) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    for layout in [Layout::SingleFile, Layout::FilePerPage] {
+        for start in 0..3u64 {
+            // A new heap in the pages of the one before, which grows a step further each time.
+            let size = Bytes((4 + 8 * start) * PAGE);
+            let most = Some(Bytes(36 * PAGE));
+            let options = Options { layout, most, ..Options::new(name("old"), size).reuse() };
+            let heap = Heap::format(pool.open_segment(&options).unwrap()).unwrap();
+            for round in 0..3 {
+                let handles: Vec<_> = [3 * PAGE + 4096, 5 * PAGE, 100_000]
+                    .map(|len| heap.allocate(Request::new(len, TAG).zeroed()).unwrap())
+                    .into();
+                for handle in &handles {
+                    let words = heap.block(*handle, TAG).unwrap().words();
+                    let is_zero = |word: &std::sync::atomic::AtomicU64| {
+                        word.swap(u64::MAX, std::sync::atomic::Ordering::Relaxed) == 0
+                    };
+                    assert!(words.iter().all(is_zero), "{layout:?}, start {start}, round {round}");
+                }
+                handles.into_iter().for_each(|handle| heap.free(handle).unwrap());
+                heap.grow(Bytes(2 * PAGE)).unwrap();
+            }
+            heap.verify(Depth::Memory).unwrap();
+        }
+        pool.remove_segment(&name("old")).unwrap();
+    }
+}
+
+#[test]
+fn one_application_never_touches_anothers_files() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 6) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let ours = &application.pool;
+    let parent = ours.path().parent().unwrap();
+    let theirs = Pool::open_in(parent, &name("other"), PageSize::HUGE_2M).unwrap();
+    let options = Options::new(name("one"), Bytes(PAGE)).reuse();
+    let segment = theirs.open_segment(&options).unwrap();
+    segment.words(PAGE - 8, 1).unwrap()[0].store(42, std::sync::atomic::Ordering::Relaxed);
+    drop(segment);
+    // In every mode, of the same name, with what they have not in use.
+    for unlink in [Unlink::Existing, Unlink::Always, Unlink::Never] {
+        drop(ours.open_segment(&Options { unlink, ..options.clone() }).unwrap());
+    }
+    ours.remove_segment(&name("one")).unwrap();
+    let segment = theirs.open_segment(&options).unwrap();
+    assert_eq!(segment.words(PAGE - 8, 1).unwrap()[0].load(std::sync::atomic::Ordering::Relaxed), 42);
+}
+
+#[test]
+fn memory_files_have_huge_pages_too() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 4) else { return };
+    let before = available(PageSize::HUGE_2M);
+    let size = Bytes(2 * PAGE);
+    let segment = Segment::in_memory(name("file"), PageSize::HUGE_2M, true, size, Bytes(4 * PAGE)).unwrap();
+    assert!(segment.is_on_hugetlb());
+    let heap = Heap::format(segment).unwrap();
+    let handle = heap.allocate(Request::new(3 * PAGE, TAG).zeroed()).unwrap();
+    heap.set_root(Some(handle)).unwrap();
+    assert!(available(PageSize::HUGE_2M) < before);
+    // Opened anew: the descriptor itself shares the owner's lock.
+    let file = megapage_kernel::directory::reopen(&heap.segment().descriptor().unwrap().unwrap()).unwrap();
+    drop(heap);
+    let heap = Heap::open(Segment::of_memory_file(&file, false).unwrap()).unwrap();
+    assert_eq!(heap.root().unwrap(), Some(handle));
+    drop((heap, file));
+    assert_eq!(available(PageSize::HUGE_2M), before);
+}
+
+#[test]
+fn a_gigabyte_page_is_a_segment() {
+    let Some(guard) = PoolGuard::reserve(PageSize::HUGE_1G, 0) else { return };
+    let more = guard.former().persistent() + 1;
+    let scope = hugetlb::PoolScope::Machine;
+    hugetlb::write(&KernelRoot::live(), PageSize::HUGE_1G, scope, hugetlb::PoolFile::Pages, more).unwrap();
+    if guard.figures().persistent() < more {
+        // A gigabyte in one piece is a matter of luck on a machine that has been up for a while.
+        eprintln!("a_gigabyte_page_is_a_segment: not tried, for the kernel found no page of 1 GiB");
+        return;
+    }
+    let application = Application::open(PageSize::HUGE_1G);
+    let options = Options::new(name("one"), Bytes::gib(1)).reuse();
+    let heap = Heap::format(application.pool.open_segment(&options).unwrap()).unwrap();
+    assert_eq!(heap.segment().page_size(), PageSize::HUGE_1G);
+    let handle = heap.allocate(Request::new(100, TAG)).unwrap();
+    heap.set_root(Some(handle)).unwrap();
+    drop(heap);
+    let heap = Heap::open(application.pool.open_segment(&options).unwrap()).unwrap();
+    assert_eq!(heap.root().unwrap(), Some(handle));
+}
