@@ -16,6 +16,7 @@ mod pool;
 mod remap;
 mod run;
 mod sampling;
+mod segments;
 mod simulate;
 mod top;
 
@@ -41,6 +42,7 @@ enum Command {
     Top(top::Args),
     Daemon(daemon::Args),
     Simulate(simulate::Args),
+    Segments(segments::Args),
     Bench(bench::Args),
     Remap(remap::Args),
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::main(args),
         Command::Daemon(args) => daemon::main(args),
         Command::Simulate(args) => simulate::main(args),
+        Command::Segments(args) => segments::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Remap(args) => remap::main(args),
     };

@@ -158,6 +158,9 @@ kinds! {
     HUGETLBFS_SIZE_LIMITED, "hugetlbfs-size-limited", Note, "A hugetlbfs holds less than its pool",
         "The mount's size= bounds all its files together: beyond it mmap(2) answers errno 12 (ENOMEM) though the pool has pages.",
         ["mount -o remount,size=SIZE MOUNTPOINT"];
+    SEGMENTS_KEPT, "segments-kept", Note, "Segments that nobody has open hold hugetlb pages",
+        "A segment outlives its program on purpose, so that the next start finds its memory. One whose program does not come back holds its pages until it is removed; nobody else can have them.",
+        ["megapage segments list", "megapage segments remove SEGMENT"];
 
     // Control groups and containers.
     CGROUP_HUGETLB_FULL, "cgroup-hugetlb-full", Blocker, "The control group's limit leaves no room for a hugetlb page",

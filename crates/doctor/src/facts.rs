@@ -114,6 +114,15 @@ impl HugetlbMount {
     }
 }
 
+/// A segment on hugetlb pages that no process has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptSegment {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The memory that it holds.
+    pub memory: Bytes,
+}
+
 /// What surrounds the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
@@ -161,6 +170,8 @@ pub struct Facts {
     pub login_memlock: Option<(String, Limit)>,
     /// The hugetlbfs mounts.
     pub mounts: Vec<HugetlbMount>,
+    /// The segments that nobody has open, as far as the caller may look, the largest first.
+    pub kept_segments: Vec<KeptSegment>,
     /// The control groups.
     pub cgroups: Cgroups,
     /// Container, namespace, filters.

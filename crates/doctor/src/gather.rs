@@ -1,6 +1,8 @@
 //! Gathers the facts: reads the machine, and tries where that is possible.
 
-use crate::facts::{Confinement, Facts, HugetlbMount, Memory, Pool, Step, Tried, User, UserLimits};
+use crate::facts::{
+    Confinement, Facts, HugetlbMount, KeptSegment, Memory, Pool, Step, Tried, User, UserLimits,
+};
 use megapage_kernel::buddyinfo::{buddyinfo, order};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{PoolScope, figures, page_sizes};
@@ -12,6 +14,7 @@ use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp;
 use megapage_kernel::{KernelError, KernelRoot, glibc, meminfo};
 use megapage_launch::program::{InspectError, Program, privilege_for};
+use megapage_segment::inventory::{Condition, Listed, inventory};
 use megapage_units::{Bytes, PageSize, Pid};
 use std::ffi::OsString;
 use std::fs;
@@ -116,6 +119,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
                 size: found.size,
             })
             .collect(),
+        kept_segments: kept_segments(root),
         cgroups: cgroups(root, subject)?,
         subject,
         confinement: Confinement {
@@ -193,6 +197,25 @@ fn cgroups(root: &KernelRoot, subject: Option<Pid>) -> Result<Cgroups, KernelErr
         Err(error) if error.is_gone() && subject.is_some() => Cgroups::read(root, None),
         found => found,
     }
+}
+
+/// Segments that nobody has open. On a captured tree there are none: the mounts in it are another machine's.
+fn kept_segments(root: &KernelRoot) -> Vec<KeptSegment> {
+    if !root.is_live() {
+        return Vec::new();
+    }
+    let found = inventory(root, &[]).unwrap_or_default();
+    let holds = |segment: &Listed| {
+        segment.hugetlb && segment.condition != Condition::InUse && segment.memory > Bytes::ZERO
+    };
+    let mut kept: Vec<KeptSegment> = found
+        .segments
+        .into_iter()
+        .filter(holds)
+        .map(|segment| KeptSegment { path: segment.path, memory: segment.memory })
+        .collect();
+    kept.sort_by_key(|segment| std::cmp::Reverse(segment.memory));
+    kept
 }
 
 /// The directories from the root to `point`. One that can't be looked at ends the list: from there on nothing

@@ -80,6 +80,7 @@ fn healthy() -> Facts {
                 step("/dev/hugepages", 0, 27, 0o1770),
             ],
         }],
+        kept_segments: Vec::new(),
         cgroups: Cgroups::default(),
         confinement: Confinement::default(),
         glibc: Some((2, 36)),
@@ -205,6 +206,13 @@ fn cases() -> Vec<Case> {
         (&HUGETLBFS_NOT_MOUNTED, |facts| facts.mounts.clear()),
         (&HUGETLBFS_DENIED, |facts| facts.mounts[0].steps[2].mode = 0o750),
         (&HUGETLBFS_SIZE_LIMITED, |facts| facts.mounts[0].size = Some(Bytes::mib(64))),
+        (&SEGMENTS_KEPT, |facts| {
+            let kept = |number: u64| KeptSegment {
+                path: format!("/dev/hugepages/megapage.0.app/s{number}").into(),
+                memory: Bytes::mib(20 - 2 * number),
+            };
+            facts.kept_segments = (0..7).map(kept).collect();
+        }),
         (&CGROUP_HUGETLB_FULL, |facts| limited(facts, Some(Bytes::mib(8)), None, Bytes::mib(7))),
         (&CGROUP_HUGETLB_SIGBUS, |facts| limited(facts, Some(Bytes::mib(64)), None, Bytes::ZERO)),
         (&CGROUP_HUGETLB_HIDDEN, |facts| {
@@ -555,4 +563,19 @@ fn the_limit_file_is_named_as_the_kernel_does() {
     let finding = find(&facts, &catalog::CGROUP_HUGETLB_SIGBUS).unwrap();
     assert_eq!(finding.evidence[0].source, "/cgroup/app/hugetlb.2MB.max");
     assert_eq!(finding.remedy, ["echo 67108864 > /cgroup/app/hugetlb.2MB.rsvd.max"]);
+}
+
+#[test]
+fn kept_segments_are_named_up_to_five() {
+    let (_, change) = cases().into_iter().find(|(kind, _)| kind.id == "segments-kept").unwrap();
+    let mut facts = healthy();
+    change(&mut facts);
+    let finding = diagnose(&facts).into_iter().find(|finding| finding.id == "segments-kept").unwrap();
+    assert_eq!(finding.evidence.len(), 6);
+    assert_eq!(finding.evidence[0].source, "/dev/hugepages/megapage.0.app/s0");
+    assert_eq!(
+        (finding.evidence[5].source.as_str(), finding.evidence[5].value.as_str()),
+        ("2 more", "18 MiB")
+    );
+    assert!(finding.remedy[1].ends_with("remove /dev/hugepages/megapage.0.app/s0"), "{:?}", finding.remedy);
 }

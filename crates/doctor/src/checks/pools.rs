@@ -1,7 +1,7 @@
 //! Pools of hugetlb pages, and the file systems on top of them.
 
 use crate::catalog;
-use crate::facts::{Facts, HugetlbMount, Pool, PoolState};
+use crate::facts::{Facts, HugetlbMount, KeptSegment, Pool, PoolState};
 use crate::finding::Finding;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope, path};
 use megapage_units::{Bytes, PageSize};
@@ -13,6 +13,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(facts.pools.iter().filter_map(|pool| of_pool(facts, pool)));
     findings.extend(mounts(facts));
+    findings.extend(kept_segments(facts));
     findings
 }
 
@@ -36,6 +37,26 @@ fn of_pool(facts: &Facts, pool: &Pool) -> Option<Finding> {
             finding.fill("2MB:+512", &grammar).fill("1GB:+1", &grammar)
         }
     })
+}
+
+/// How many segments are named; the rest is counted.
+const MOST_NAMED: usize = 5;
+
+fn kept_segments(facts: &Facts) -> Option<Finding> {
+    let (first, others) = facts.kept_segments.split_first()?;
+    let path = |segment: &KeptSegment| segment.path.display().to_string();
+    let mut finding = Finding::new(&catalog::SEGMENTS_KEPT, path(first), first.memory.to_string())
+        .fill("SEGMENT", &path(first));
+    let named = others.len().min(MOST_NAMED - 1);
+    for other in &others[..named] {
+        finding = finding.and(path(other), other.memory.to_string());
+    }
+    let rest = &others[named..];
+    if !rest.is_empty() {
+        let memory: Bytes = rest.iter().map(|segment| segment.memory).sum();
+        finding = finding.and(format!("{} more", rest.len()), memory.to_string());
+    }
+    Some(finding)
 }
 
 fn mounts(facts: &Facts) -> Vec<Finding> {

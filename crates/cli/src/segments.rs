@@ -1,0 +1,265 @@
+//! `megapage segments`: see, check and remove huge memory that outlives programs.
+
+mod human;
+
+use crate::output::print;
+use anyhow::{Result, bail};
+use megapage_kernel::KernelRoot;
+use megapage_report::json;
+use megapage_segment::SegmentError;
+use megapage_segment::heap::HeapError;
+use megapage_segment::inventory::{Inventory, Listed, Soundness, inventory};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// See, check and remove segments: named huge memory that outlives its program
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+    Remove(Remove),
+    Verify(Verify),
+}
+
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// Look in this directory, too, besides all hugetlbfs that are mounted; may be given several times
+    #[arg(long, value_name = "DIR")]
+    directory: Vec<PathBuf>,
+}
+
+/// Show every segment: its size, how much of it may hold old bytes, whether somebody has it open
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    place: Where,
+    /// Print JSON (schema megapage.segments-list/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show all that is known of one segment
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// NAME, APPLICATION/NAME, or the path
+    #[arg(value_name = "SEGMENT")]
+    segment: String,
+    #[command(flatten)]
+    place: Where,
+    /// Print JSON (schema megapage.segments-show/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Remove segments that nobody has open: their memory goes back to the pool, and what was in it is lost
+///
+/// Exit status: 0 all removed; 1 some; 2 none.
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// NAME, APPLICATION/NAME, or the path
+    #[arg(value_name = "SEGMENT", required = true)]
+    segments: Vec<String>,
+    #[command(flatten)]
+    place: Where,
+    /// Change nothing; print the equivalent shell lines
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.segments-remove/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Check segments that nobody has open, and the heaps in them: every header, and that clean memory is zero
+///
+/// Each is opened as its program would, which completes an operation that a kill has left half done. Without a name,
+/// all of this user's that are not open. Exit status: 0 all sound; 1 not all.
+#[derive(Debug, clap::Args)]
+struct Verify {
+    /// NAME, APPLICATION/NAME, or the path
+    #[arg(value_name = "SEGMENT")]
+    segments: Vec<String>,
+    #[command(flatten)]
+    place: Where,
+    /// Print JSON (schema megapage.segments-verify/1)
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::List(args) => list(&args),
+        Command::Show(args) => show(&args),
+        Command::Remove(args) => remove(&args),
+        Command::Verify(args) => verify(&args),
+    }
+}
+
+impl Where {
+    fn look(&self) -> Result<Inventory> {
+        Ok(inventory(&KernelRoot::live(), &self.directory)?)
+    }
+}
+
+fn list(args: &List) -> Result<ExitCode> {
+    let found = args.place.look()?;
+    if args.json {
+        print(&(json("megapage.segments-list/1", &found) + "\n"))?;
+    } else {
+        print(&human::list(&found))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(args: &Show) -> Result<ExitCode> {
+    let found = args.place.look()?;
+    let segment = found.find(&args.segment)?;
+    if args.json {
+        print(&(json("megapage.segments-show/1", segment) + "\n"))?;
+    } else {
+        print(&human::show(segment))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of one removal.
+#[derive(Debug, Serialize)]
+struct Removal {
+    path: PathBuf,
+    removed: bool,
+    /// What went back to the pool, or would.
+    memory_bytes: u64,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Removals {
+    dry_run: bool,
+    /// Shell lines that do the same.
+    commands: Vec<String>,
+    segments: Vec<Removal>,
+}
+
+fn remove(args: &Remove) -> Result<ExitCode> {
+    let found = args.place.look()?;
+    // All names are looked up before anything is removed.
+    let meant: Vec<&Listed> = args.segments.iter().map(|name| found.find(name)).collect::<Result<_, _>>()?;
+    let removals: Vec<Removal> = meant.iter().map(|segment| removal(segment, args.dry_run)).collect();
+    let report = Removals {
+        dry_run: args.dry_run,
+        commands: meant.iter().map(|segment| human::removal(segment)).collect(),
+        segments: removals,
+    };
+    if args.json {
+        print(&(json("megapage.segments-remove/1", &report) + "\n"))?;
+    } else if args.dry_run {
+        print(&(report.commands.join("\n") + "\n"))?;
+    }
+    let removed = report.segments.iter().filter(|segment| segment.removed).count();
+    for segment in &report.segments {
+        match &segment.error {
+            Some(error) => eprintln!("megapage: {error}"),
+            None if segment.removed && !args.json => {
+                let memory = megapage_units::Bytes(segment.memory_bytes);
+                print(&format!("{}: removed, {memory} given back\n", segment.path.display()))?;
+            }
+            None => {}
+        }
+    }
+    let failed = report.segments.iter().filter(|segment| segment.error.is_some()).count();
+    Ok(match (failed, removed) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::from(2),
+        _ => ExitCode::from(1),
+    })
+}
+
+fn removal(segment: &Listed, dry_run: bool) -> Removal {
+    let outcome = if dry_run { segment.may_be_removed().map(|()| segment.memory) } else { segment.remove() };
+    Removal {
+        path: segment.path.clone(),
+        removed: outcome.is_ok() && !dry_run,
+        memory_bytes: outcome.as_ref().map_or(0, |memory| memory.0),
+        error: outcome.err().map(|error| error.to_string()),
+    }
+}
+
+/// What verifying one segment came to.
+#[derive(Debug, Serialize)]
+struct Verification {
+    path: PathBuf,
+    sound: bool,
+    /// Whether it was open, so that it could not be looked at.
+    in_use: bool,
+    /// Whether there is a heap in it.
+    heap: bool,
+    /// Whether an operation that a kill had left half done was completed.
+    recovered: bool,
+    blocks: u64,
+    used_bytes: u64,
+    clean_bytes: u64,
+    dirty_bytes: u64,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Verifications {
+    segments: Vec<Verification>,
+}
+
+fn verify(args: &Verify) -> Result<ExitCode> {
+    let found = args.place.look()?;
+    let meant: Vec<&Listed> = if args.segments.is_empty() {
+        found.segments.iter().filter(|segment| segment.is_own()).collect()
+    } else {
+        args.segments.iter().map(|name| found.find(name)).collect::<Result<_, _>>()?
+    };
+    if let Some(other) = meant.iter().find(|segment| !segment.is_own()) {
+        bail!("{}: only user {} can open it; verify it as that user", other.path.display(), other.uid);
+    }
+    let segments: Vec<Verification> = meant.into_iter().map(verification).collect();
+    let fine = segments.iter().all(|segment| segment.sound);
+    let report = Verifications { segments };
+    if args.json {
+        print(&(json("megapage.segments-verify/1", &report) + "\n"))?;
+    } else {
+        print(&human::verify(&report.segments))?;
+    }
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn verification(segment: &Listed) -> Verification {
+    let mut report = Verification {
+        path: segment.path.clone(),
+        sound: false,
+        in_use: false,
+        heap: false,
+        recovered: false,
+        blocks: 0,
+        used_bytes: 0,
+        clean_bytes: 0,
+        dirty_bytes: 0,
+        error: None,
+    };
+    match segment.verify() {
+        Ok(Soundness::NoHeap) => report.sound = true,
+        Ok(Soundness::Heap { verified, recovered }) => {
+            (report.sound, report.heap, report.recovered) = (true, true, recovered);
+            report.blocks = verified.blocks;
+            report.used_bytes = verified.used.0;
+            report.clean_bytes = verified.clean.0;
+            report.dirty_bytes = verified.dirty.0;
+        }
+        Err(error) => {
+            report.in_use = matches!(error, HeapError::Segment(SegmentError::InUse { .. }));
+            report.error = Some(error.to_string());
+        }
+    }
+    report
+}
