@@ -128,7 +128,7 @@ impl OwnedRange {
         OwnedRange { start: self.start + offset, len }
     }
 
-    fn address(self) -> *mut c_void {
+    pub(crate) fn address(self) -> *mut c_void {
         self.start as *mut c_void
     }
 

@@ -239,14 +239,19 @@ impl Pagemap {
             if count < 0 {
                 return Err(io::Error::last_os_error());
             }
-            for run in &runs[..count as usize] {
-                note(run);
+            let found = &runs[..count as usize];
+            found.iter().for_each(&mut note);
+            // With room left, the walk has come to its end. `walk_end` need not say so: it stays where the kernel has
+            // last emptied a buffer of its own, of 512 runs (do_pagemap_scan in fs/proc/task_mmu.c, seen on Linux 6.18).
+            if found.len() < runs.len() {
+                return Ok(());
             }
+            let next = found.last().map_or(0, |run| run.end).max(argument.walk_end);
             // The walk always advances; a kernel that did not would otherwise keep us here.
-            if argument.walk_end <= start {
+            if next <= start {
                 return Err(io::Error::other("PAGEMAP_SCAN does not advance"));
             }
-            start = argument.walk_end;
+            start = next;
         }
         Ok(())
     }
@@ -335,6 +340,35 @@ impl Region {
 mod tests {
     use super::*;
 
+    /// More runs than one call takes: present and absent pages by turns, then regions that are whole.
+    #[test]
+    fn each_region_is_told_once_however_many_runs_there_are() {
+        const SCATTERED: usize = 24;
+        const WHOLE: usize = 24;
+        let memory = crate::OwnedRange::reserve((SCATTERED + WHOLE) * HUGE_2M, HUGE_2M).unwrap();
+        memory.open().unwrap();
+        for page in (0..SCATTERED * HUGE_2M / BASE_PAGE).step_by(2) {
+            memory.part(page * BASE_PAGE, BASE_PAGE).populate().unwrap();
+        }
+        memory.part(SCATTERED * HUGE_2M, WHOLE * HUGE_2M).populate().unwrap();
+        let start = memory.address().addr() as u64;
+        let range = VirtRange::new(start, start + ((SCATTERED + WHOLE) * HUGE_2M) as u64).unwrap();
+        let mut pagemap = Pagemap::open(&KernelRoot::live(), Pid(std::process::id().cast_signed())).unwrap();
+        let held = pagemap.held(&[range]).unwrap();
+        let listed = pagemap.regions(range).unwrap();
+        memory.release().unwrap();
+        assert_eq!(held.len(), SCATTERED + WHOLE);
+        assert!(held.is_sorted_by(|one, next| one.range.start() < next.range.start()));
+        for regions in [held, listed] {
+            // A system that gives huge pages unasked fills the scattered ones, too.
+            assert!(
+                regions.iter().all(|region| region.present == 512 || region.present == 256),
+                "{regions:?}"
+            );
+            assert!(regions[SCATTERED..].iter().all(|region| region.present == 512));
+        }
+    }
+
     #[test]
     fn runs_are_spread_over_regions() {
         let huge = HUGE_2M as u64;
@@ -391,13 +425,18 @@ mod tests {
     /// Memory that was only read maps the shared page of zeros, and is not present memory.
     #[test]
     fn the_shared_page_of_zeros_is_told_apart() {
-        let memory = vec![0u8; 3 * HUGE_2M];
-        let start = memory.as_ptr().addr() as u64;
-        let range = VirtRange::new(start, start + memory.len() as u64).unwrap();
-        let inside = range.aligned_interior(HUGE_2M as u64).unwrap();
-        let from = (inside.start() - start) as usize;
-        let sum: u64 = (0..9).map(|page| u64::from(memory[from + page * BASE_PAGE])).sum();
-        assert_eq!(sum, 0);
+        // Fresh from the kernel: an allocator may give what was used before, and clear it.
+        let memory = crate::OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        memory.open().unwrap();
+        let start = memory.address().addr() as u64;
+        let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();
+        let own = Pid(std::process::id().cast_signed());
+        let reader = crate::remote_read::RemoteMemory::open(&KernelRoot::live(), own).unwrap();
+        let mut byte = [1];
+        for page in 0..9 {
+            assert_eq!(reader.read(start + (page * BASE_PAGE) as u64, &mut byte).unwrap(), 1);
+            assert_eq!(byte, [0]);
+        }
         let mut pagemap = Pagemap::open(&KernelRoot::live(), Pid(std::process::id() as i32)).unwrap();
         let region = pagemap.regions(range).unwrap()[0];
         if region.huge.is_none() {
@@ -405,8 +444,9 @@ mod tests {
         }
         // A system that gives huge pages unasked maps the huge page of zeros.
         assert!(matches!((region.present, region.zero_page), (0, 9 | 512)), "{region:?}");
-        let page = VirtRange::new(inside.start(), inside.start() + BASE_PAGE as u64).unwrap();
+        let page = VirtRange::new(start, start + BASE_PAGE as u64).unwrap();
         let entry = pagemap.entries(page).unwrap()[0];
+        memory.release().unwrap();
         assert!(entry.is_present() && !entry.is_exclusive() && !entry.is_swapped());
         if megapage_testing::require_root() {
             assert!(entry.frame().is_some());
