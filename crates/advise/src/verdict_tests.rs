@@ -46,6 +46,7 @@ fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind
             thp_eligible: None,
         }],
         regions: (0..regions).map(region).collect(),
+        memory_limit: None,
         sharing_children: Some(0),
         translation: None,
         sampling: None,

@@ -32,7 +32,7 @@ pub struct Args {
     /// Make one pass, show what it did, and leave
     #[arg(long)]
     once: bool,
-    /// Change nothing: show what would be done. Needs less rights, and runs beside another daemon
+    /// Show what would be done, and do none of it. Accesses are sampled, unless a daemon is running that samples them
     #[arg(long)]
     dry_run: bool,
     /// Print JSON (schema megapage.daemon/1), one document for each pass
@@ -91,12 +91,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
             }
         }
     };
-    let undone = run(&KernelRoot::live(), &options, &mut report)?;
+    run(&KernelRoot::live(), &options, &mut report)?;
     if let Some(error) = lost {
         return Err(error.into());
-    }
-    if !undone.is_empty() {
-        eprintln!("megapage daemon: {}", text::undone(&undone));
     }
     Ok(ExitCode::from(u8::from(args.once && failed)))
 }

@@ -57,6 +57,9 @@ pub struct Config {
     pub interval: Duration,
     /// What becomes of promotions when the daemon is stopped: "leave" or "undo".
     pub on_exit: OnExit,
+    /// The daemon's own priority, -20 (before all others) to 19: whoever is to relieve a loaded machine must get a
+    /// processor; how much of it is bounded by `observe.own_percent`.
+    pub nice: i32,
     /// Where cool-downs are kept over a restart of the daemon; "" keeps none.
     pub state_file: PathBuf,
     /// Locked by the one daemon of this machine.
@@ -121,9 +124,8 @@ pub struct Observe {
     pub own_percent: f64,
     /// The same while there is something to do: after a pass with actions, or while memory is short.
     pub own_percent_busy: f64,
-    /// Memory that is read for zeros in one pass, at most.
-    #[serde(with = "text::size")]
-    pub zero_scan: Bytes,
+    /// The same while memory is taken back: until it is, somebody may be killed for want of it.
+    pub own_percent_short: f64,
 }
 
 /// How a shortage is noticed between two passes.
@@ -136,7 +138,8 @@ pub struct PressureWatch {
     /// ...within so long; 500ms to 10s (pressure stall information).
     #[serde(with = "text::time")]
     pub within: Duration,
-    /// How often the use of limited control groups is looked at; also the shortest time between two passes.
+    /// How often the memory in use is looked at, the machine's and that of limited control groups: a pass is made at once
+    /// when much of what was left has gone. Also the shortest time between two passes.
     #[serde(with = "text::time")]
     pub look: Duration,
 }
@@ -247,6 +250,7 @@ impl Default for Config {
             policy: "megapage".into(),
             interval: Duration::from_secs(1),
             on_exit: OnExit::Leave,
+            nice: -10,
             state_file: "/var/lib/megapage/daemon.json".into(),
             lock_file: "/run/megapage/daemon.lock".into(),
             processes: Processes::default(),
@@ -285,7 +289,7 @@ impl Default for Observe {
             tracker: String::new(),
             own_percent: 1.0,
             own_percent_busy: 10.0,
-            zero_scan: Bytes::gib(1),
+            own_percent_short: 50.0,
         }
     }
 }
@@ -322,7 +326,8 @@ impl Default for Limits {
         let limits = megapage_decide::Limits::default();
         Limits {
             moved: limits.moved,
-            scanned: limits.scanned,
+            // A pass is to be over soon: another one follows at once while memory is short.
+            scanned: Bytes::mib(256),
             actions: limits.actions,
             settle: limits.settle,
             cool_down: limits.cool_down,

@@ -1,11 +1,12 @@
 //! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
 
 use crate::config::{Config, ConfigError, OnExit};
+use crate::filling::Filling;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
 use crate::select::{Select, Selected};
 use megapage_act::execute::{Actuator, Done};
-use megapage_decide::{Action, Obtained, Outcome, State, step};
+use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
@@ -49,6 +50,8 @@ pub struct Parts {
     pub clock: Box<dyn Clock>,
     /// Whether the actuator changes nothing.
     pub dry_run: bool,
+    /// Whether accessed bits may be cleared.
+    pub samples: bool,
 }
 
 /// See the module.
@@ -67,8 +70,15 @@ pub struct Daemon {
     probed: bool,
     /// Whether the last pass found something to do, or memory short.
     busy: bool,
-    /// What the last pass took of a processor.
-    last_cpu: Duration,
+    /// Whether the policy looked for memory to take back in the last pass.
+    urgent: bool,
+    /// Whether the last pass left actions for later.
+    left: bool,
+    /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
+    /// own.
+    cost: Duration,
+    /// Our processor time after the last pass.
+    cpu_after: Duration,
 }
 
 impl fmt::Debug for Daemon {
@@ -81,17 +91,25 @@ impl fmt::Debug for Daemon {
 
 impl Daemon {
     /// A daemon on this machine, with `actuator`. Finds the best tracker (about 0.2 s) and times page walks where
-    /// nothing counts them (some 0.1 s).
+    /// nothing counts them (some 0.1 s). Without `samples` no accessed bit is cleared.
     pub fn start(
         root: &KernelRoot,
         config: Config,
         actuator: Box<dyn Actuator>,
         dry_run: bool,
+        samples: bool,
     ) -> Result<Daemon, DaemonError> {
-        let samples = config.make_policy().is_some_and(|policy| policy.samples());
-        let (observer, costs) = observer(root, &config, samples)?;
-        let parts =
-            Parts { root: root.clone(), observer, costs, actuator, clock: Box::new(BootClock), dry_run };
+        let wanted = samples && config.make_policy().is_some_and(|policy| policy.samples());
+        let (observer, costs) = observer(root, &config, wanted)?;
+        let parts = Parts {
+            root: root.clone(),
+            observer,
+            costs,
+            actuator,
+            clock: Box::new(BootClock),
+            dry_run,
+            samples,
+        };
         Daemon::with_parts(config, parts)
     }
 
@@ -109,7 +127,10 @@ impl Daemon {
             alarmed: false,
             probed: false,
             busy: false,
-            last_cpu: Duration::ZERO,
+            urgent: false,
+            left: false,
+            cost: Duration::ZERO,
+            cpu_after: process_cpu_time(),
         })
     }
 
@@ -130,13 +151,22 @@ impl Daemon {
     /// Takes another configuration. What was learnt stays, as far as it does not depend on what has changed: with
     /// another policy, or another tracker, that begins anew. On an error the former configuration stays in force.
     pub fn reload(&mut self, config: Config) -> Result<(), DaemonError> {
-        let mut fresh = state(&config)?;
-        fresh.restore(self.parts.clock.now(), &self.state.remembered_regions());
-        if config.observe != self.config.observe || fresh.samples() != self.state.samples() {
-            (self.parts.observer, self.parts.costs) = observer(&self.parts.root, &config, fresh.samples())?;
+        let former = &self.config;
+        let decides_alike = config.policy == former.policy
+            && config.limits == former.limits
+            && config.shares == former.shares
+            && config.claims == former.claims;
+        let fresh = if decides_alike { None } else { Some(state(&config)?) };
+        let samples = self.parts.samples && fresh.as_ref().unwrap_or(&self.state).samples();
+        let sampled = self.parts.samples && self.state.samples();
+        if config.observe != former.observe || samples != sampled {
+            (self.parts.observer, self.parts.costs) = observer(&self.parts.root, &config, samples)?;
         }
         self.parts.actuator.configure(config.act.of_executor());
-        self.state = fresh;
+        if let Some(mut fresh) = fresh {
+            fresh.succeed(&mut self.state);
+            self.state = fresh;
+        }
         self.select = Select::new(&config.processes);
         self.config = config;
         Ok(())
@@ -163,14 +193,16 @@ impl Daemon {
 
     fn pass_with(&mut self, observe: impl FnOnce(&mut Observer) -> Snapshot) -> Pass {
         let cpu = process_cpu_time();
+        let between = cpu.saturating_sub(self.cpu_after);
         let parts = &mut self.parts;
         let at = parts.clock.now();
         let mut snapshot = observe(&mut parts.observer);
         // A shortage that the kernel has told of may be over before its averages show it.
+        let told = snapshot.machine.pressure;
         if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
-            let told =
+            let stalled =
                 100.0 * self.config.pressure.stall.as_secs_f64() / self.config.pressure.within.as_secs_f64();
-            pressure.some_10s = pressure.some_10s.max(told.min(100.0));
+            pressure.some_10s = pressure.some_10s.max(stalled.min(100.0));
         }
         if let Some(costs) = &mut parts.costs {
             costs.refresh(&snapshot, &mut parts.observer);
@@ -179,7 +211,9 @@ impl Daemon {
         let short = std::mem::take(&mut self.alarmed) || pressed;
         let observed = parts.clock.now();
         let actions = step(observed, &snapshot, &mut self.state);
+        snapshot.machine.pressure = told;
         let decided = parts.clock.now();
+        let looked = process_cpu_time().saturating_sub(cpu);
         let (done, left) = self.act(decided, &actions);
         let acted = self.parts.clock.now();
         let cpu = process_cpu_time().saturating_sub(cpu);
@@ -188,8 +222,14 @@ impl Daemon {
         self.before = self.now.replace(snapshot.clone());
         self.number += 1;
         self.probed = false;
-        self.last_cpu = cpu;
-        self.busy = short || left > 0 || done.iter().any(|done| done.outcome.obtained == Obtained::Done);
+        self.cpu_after = process_cpu_time();
+        self.cost = looked + between;
+        self.left = left > 0;
+        self.urgent = actions.iter().any(is_urgent);
+        self.busy = self.urgent
+            || short
+            || left > 0
+            || done.iter().any(|done| done.outcome.obtained == Obtained::Done);
         Pass {
             number: self.number,
             at,
@@ -221,6 +261,8 @@ impl Daemon {
         let due = parts.observer.next_read();
         if due.is_some_and(|due| due.is_zero()) {
             parts.observer.complete_samples();
+            // Whoever waits may have something more important.
+            wait(Duration::ZERO);
             return;
         }
         let time = left.min(due.unwrap_or(left));
@@ -234,14 +276,34 @@ impl Daemon {
         wait(time);
     }
 
-    /// How long to wait before the next pass: the interval, or longer where the last pass took us more than our share
-    /// of a processor.
+    /// How much memory is used, to be compared with a moment later.
+    pub fn filling(&self) -> Filling {
+        self.now.as_ref().map(|now| Filling::since(&self.parts.root, now)).unwrap_or_default()
+    }
+
+    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and longer where the last
+    /// pass took us more than our share of a processor.
     pub fn pause(&self) -> Duration {
+        let least = if self.urgent || self.left { self.config.pressure.look } else { self.config.interval };
         let observe = &self.config.observe;
-        let percent = if self.busy { observe.own_percent_busy } else { observe.own_percent };
-        let share = self.last_cpu.as_secs_f64() * 100.0 / percent;
+        let percent = match (self.urgent, self.busy) {
+            (true, _) => observe.own_percent_short,
+            (false, true) => observe.own_percent_busy,
+            (false, false) => observe.own_percent,
+        };
+        least.max(self.share_of(percent))
+    }
+
+    /// How long to wait at least, though memory is pressed.
+    pub fn least_pause(&self) -> Duration {
+        self.config.pressure.look.max(self.share_of(self.config.observe.own_percent_short))
+    }
+
+    /// The time of which the last pass took this part of a processor.
+    fn share_of(&self, percent: f64) -> Duration {
         let longest = LONGEST_PAUSE.max(self.config.interval);
-        self.config.interval.max(Duration::try_from_secs_f64(share).unwrap_or(longest).min(longest))
+        let time = Duration::try_from_secs_f64(self.cost.as_secs_f64() * 100.0 / percent);
+        time.unwrap_or(longest).min(longest)
     }
 
     /// Undoes what was promoted, where the configuration says so. To be called last.
@@ -273,7 +335,8 @@ impl Daemon {
     /// and how many actions were left for later.
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, u64) {
         let mut done = Vec::new();
-        let mut scannable = self.config.observe.zero_scan;
+        // The policy's wishes are within it already.
+        let mut scannable = self.config.limits.scanned;
         let mut changes = Vec::new();
         for action in actions {
             match action {
@@ -294,7 +357,9 @@ impl Daemon {
                         continue;
                     }
                     let start = self.parts.clock.now();
-                    let scanned = self.parts.observer.zero_scan(*process, regions, &mut scannable);
+                    let urgent = is_urgent(action);
+                    let observer = &mut self.parts.observer;
+                    let scanned = observer.zero_scan(*process, regions, urgent, &mut scannable);
                     let obtained = if scanned.gone { Obtained::Gone } else { Obtained::Done };
                     let took = self.parts.clock.now().saturating_sub(start);
                     let outcome = Outcome { action: action.clone(), obtained };
@@ -350,6 +415,15 @@ fn observer(
         costs.leave_estimates();
     }
     Ok((observer, Some(costs)))
+}
+
+/// Whether an action is of a policy that looks for memory to take back.
+fn is_urgent(action: &Action) -> bool {
+    match action {
+        Action::Recover { .. } => true,
+        Action::ZeroScan { reason, .. } => *reason == Reason::Shortage,
+        _ => false,
+    }
 }
 
 fn anonymous_huge(process: &Process) -> Bytes {

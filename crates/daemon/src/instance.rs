@@ -36,6 +36,12 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// Whether another process holds the lock. Where that cannot be found out, nobody does.
+    pub fn is_taken(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
     /// Takes the lock (flock(2)), and writes our number into the file.
     pub fn take(path: &Path) -> Result<Instance, InstanceError> {
         let name = path.display().to_string();
@@ -79,7 +85,9 @@ mod tests {
         let first = Instance::take(&path).unwrap();
         let error = Instance::take(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("running: process {} (", std::process::id())), "{error}");
+        assert!(Instance::is_taken(&path));
         drop(first);
+        assert!(!Instance::is_taken(&path) && !Instance::is_taken(&directory.path().join("none")));
         std::fs::write(&path, "4711 and what somebody else wrote").unwrap();
         let again = Instance::take(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));

@@ -8,6 +8,7 @@
 pub mod client;
 pub mod config;
 pub mod daemon;
+mod filling;
 mod instance;
 pub mod log;
 mod notify;

@@ -141,7 +141,7 @@ impl Remembered {
         }
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
+        // Torn by a crash of the machine it is of no use anyway: it is of this boot.
         std::fs::rename(&beside, path)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::daemon::{Daemon, DaemonError};
+use crate::filling::Filling;
 use crate::instance::{Instance, InstanceError};
 use crate::log;
 use crate::notify::Notify;
@@ -9,9 +10,10 @@ use crate::pass::Pass;
 use crate::remember::Remembered;
 use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
-use megapage_act::execute::{Actuator, Done, DryRun, ExecuteError, Executor};
+use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
+use megapage_decide::Obtained;
 use megapage_kernel::pressure::Trigger;
-use megapage_kernel::spawn::{Signals, signal, wait_any_readable};
+use megapage_kernel::spawn::{Signals, set_nice, signal, wait_any_readable};
 use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic_time};
 use std::fmt;
 use std::io;
@@ -107,35 +109,51 @@ pub enum ServiceError {
 enum Event {
     Stop,
     Reload,
+    /// Tasks wait for memory.
     Pressure,
+    /// Memory fills.
+    Filling,
 }
 
 /// Runs the daemon on this machine until it is told to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `report` is told of each pass, and says whether to go on. Answers what was undone in the end.
+/// configuration again. `report` is told of each pass, and says whether to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
     report: &mut dyn FnMut(&Pass) -> bool,
-) -> Result<Vec<Done>, ServiceError> {
+) -> Result<(), ServiceError> {
     let config = options.source.load()?;
     log::init(&config.log);
     if let Some(lacking) = rights::lacking(root, options.dry_run)? {
         return Err(ServiceError::Rights(lacking));
     }
-    // What changes nothing is nobody's business.
-    let _instance = if options.dry_run { None } else { Some(Instance::take(&config.lock_file)?) };
-    if options.once {
-        let mut service = Service::start(root, options, config)?;
+    // From here on: what starts a thread or a child must find them blocked.
+    let signals = match options.once {
+        true => None,
+        false => Some(Signals::take(&[signal::SIGHUP, signal::SIGTERM, signal::SIGINT])?),
+    };
+    // Two that clear accessed bits would each spoil what the other is to read.
+    let alone = !options.dry_run || !Instance::is_taken(&config.lock_file);
+    let mut service = Service::start(root, options, config, alone)?;
+    // After the children that the kernel is tried on: they would hold the lock, too. A dry run is nobody's daemon.
+    let _instance = match options.dry_run {
+        true => None,
+        false => Some(Instance::take(&service.daemon.config().lock_file)?),
+    };
+    service.recall();
+    let Some(signals) = signals else {
         let pass = service.daemon.single_pass();
         report(&pass);
         service.remember();
-        return Ok(Vec::new());
+        return Ok(());
+    };
+    if !options.dry_run {
+        service.reporter = Some(Reporter::start(root, &service.daemon.config().metrics)?);
     }
-    let signals = Signals::take(&[signal::SIGHUP, signal::SIGTERM, signal::SIGINT])?;
-    // A dry run is nobody's daemon: it runs beside one.
-    let reporter = if options.dry_run { None } else { Some(Reporter::start(root, &config.metrics)?) };
-    let mut service = Service { reporter, ..Service::start(root, options, config)? };
-    service.serve(&signals, report)
+    let served = service.serve(&signals, report);
+    // However it ended.
+    service.stop();
+    served
 }
 
 struct Service<'a> {
@@ -146,6 +164,8 @@ struct Service<'a> {
     notify: Notify,
     boot: String,
     remembered: Instant,
+    /// Whether something was done since.
+    dirty: bool,
 }
 
 impl<'a> Service<'a> {
@@ -153,26 +173,33 @@ impl<'a> Service<'a> {
         root: &'a KernelRoot,
         options: &'a Options,
         config: Config,
+        alone: bool,
     ) -> Result<Service<'a>, ServiceError> {
+        // Without it we only come later.
+        if let Err(error) = set_nice(config.nice) {
+            warn!("the priority cannot be set: {error}");
+        }
+        if !alone {
+            info!("a daemon is running: this dry run samples no accesses of its own");
+        }
         let actuator = actuator(root, &config, options.dry_run)?;
-        let mut service = Service {
+        Ok(Service {
             root,
             options,
-            daemon: Daemon::start(root, config, actuator, options.dry_run)?,
+            daemon: Daemon::start(root, config, actuator, options.dry_run, alone)?,
             reporter: None,
             notify: Notify::from_environment(),
             boot: boot_id(root)?,
             remembered: Instant::now(),
-        };
-        service.recall();
-        Ok(service)
+            dirty: false,
+        })
     }
 
     fn serve(
         &mut self,
         signals: &Signals,
         report: &mut dyn FnMut(&Pass) -> bool,
-    ) -> Result<Vec<Done>, ServiceError> {
+    ) -> Result<(), ServiceError> {
         let mut waker = Waker::new(self.root, self.daemon.config(), signals);
         let policy = &self.daemon.config().policy;
         info!("policy {policy}, {}, {}", self.daemon.sampling(), waker.describe());
@@ -186,14 +213,19 @@ impl<'a> Service<'a> {
             if !report(&pass) {
                 break;
             }
-            if !pass.done.is_empty() && self.remembered.elapsed() >= REMEMBER_EVERY {
+            self.dirty |= !pass.done.is_empty();
+            if self.dirty && self.remembered.elapsed() >= REMEMBER_EVERY {
                 self.remember();
             }
+            waker.filling = self.daemon.filling();
             let mut event = self.wait(began + self.daemon.pause(), &mut waker)?;
-            if event == Some(Event::Pressure) {
-                self.daemon.alarm();
-                // Not faster than we look, however hard memory is pressed.
-                event = self.wait(began + self.daemon.config().pressure.look, &mut waker)?;
+            if matches!(event, Some(Event::Pressure | Event::Filling)) {
+                if event == Some(Event::Pressure) {
+                    self.daemon.alarm();
+                }
+                // Not faster than our share of a processor allows, however hard memory is pressed.
+                waker.filling = Filling::default();
+                event = self.wait(began + self.daemon.least_pause(), &mut waker)?;
             }
             match event {
                 Some(Event::Stop) => break,
@@ -201,13 +233,22 @@ impl<'a> Service<'a> {
                     self.reload();
                     waker = Waker::new(self.root, self.daemon.config(), signals);
                 }
-                Some(Event::Pressure) | None => {}
+                Some(Event::Pressure | Event::Filling) | None => {}
             }
         }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
         self.notify.send("STOPPING=1");
-        let undone = self.daemon.stop();
+        // Before, too: undoing takes its time, and whoever waits for it may lose patience.
         self.remember();
-        Ok(undone)
+        let undone = self.daemon.stop();
+        if !undone.is_empty() {
+            let split = undone.iter().filter(|done| done.outcome.obtained == Obtained::Done).count();
+            info!("{split} of {} regions that were promoted are split again", undone.len());
+            self.remember();
+        }
     }
 
     /// Waits until `end`; an event ends it earlier.
@@ -239,13 +280,21 @@ impl<'a> Service<'a> {
             if config.lock_file != self.daemon.config().lock_file || config.log != self.daemon.config().log {
                 warn!("lock_file and [log] are taken over when the daemon is started again");
             }
-            if let Some(reporter) = &mut self.reporter {
-                reporter.reload(&config.metrics)?;
-            }
-            Ok(self.daemon.reload(config)?)
+            let metrics = config.metrics.clone();
+            self.daemon.reload(config)?;
+            Ok(metrics)
         });
         match taken {
-            Ok(()) => info!("configuration read again: policy {}", self.daemon.config().policy),
+            Ok(metrics) => {
+                info!("configuration read again: policy {}", self.daemon.config().policy);
+                let told = self.reporter.as_mut().map(|reporter| reporter.reload(&metrics));
+                if let Some(Err(error)) = told {
+                    warn!("metrics stay as they were: {error}");
+                }
+                if let Err(error) = set_nice(self.daemon.config().nice) {
+                    warn!("the priority cannot be set: {error}");
+                }
+            }
             Err(error) => warn!("the former configuration stays in force: {error}"),
         }
         self.notify.send("READY=1");
@@ -268,6 +317,7 @@ impl<'a> Service<'a> {
             return;
         }
         self.remembered = Instant::now();
+        self.dirty = false;
         if let Err(error) = self.daemon.remembered().write(path, &self.boot) {
             warn!("{}: cannot be written: {error}; cool-downs are lost in a restart", path.display());
         }
@@ -287,20 +337,26 @@ fn actuator(root: &KernelRoot, config: &Config, dry_run: bool) -> Result<Box<dyn
 struct Waker<'a> {
     signals: &'a Signals,
     trigger: Option<Trigger>,
+    root: &'a KernelRoot,
+    filling: Filling,
+    look: Duration,
     watchdog: Option<(Duration, Instant)>,
     notify: Notify,
 }
 
 impl<'a> Waker<'a> {
-    fn new(root: &KernelRoot, config: &Config, signals: &'a Signals) -> Waker<'a> {
+    fn new(root: &'a KernelRoot, config: &Config, signals: &'a Signals) -> Waker<'a> {
         let (stall, within) = (config.pressure.stall, config.pressure.within);
         let trigger = Trigger::on_memory(root, stall, within).or_else(|_| {
             let window = UNPRIVILEGED_WINDOW * within.as_secs_f64().div_euclid(2.0).max(1.0) as u32;
             Trigger::on_memory(root, stall.mul_f64(window.as_secs_f64() / within.as_secs_f64()), window)
         });
         let notify = Notify::from_environment();
-        let watchdog = notify.watchdog().map(|every| (every / 2, Instant::now()));
-        Waker { signals, trigger: trigger.ok(), watchdog, notify }
+        // Told at once, and again well before it bites.
+        notify.send("WATCHDOG=1");
+        let watchdog = notify.watchdog().map(|every| (every / 3, Instant::now()));
+        let look = config.pressure.look;
+        Waker { signals, trigger: trigger.ok(), root, filling: Filling::default(), look, watchdog, notify }
     }
 
     fn describe(&self) -> &'static str {
@@ -315,13 +371,13 @@ impl<'a> Waker<'a> {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let mut slice = left;
+            let mut slice = left.min(self.look);
             if let Some((every, last)) = &mut self.watchdog {
                 if last.elapsed() >= *every {
                     self.notify.send("WATCHDOG=1");
                     *last = Instant::now();
                 }
-                slice = slice.min(*every);
+                slice = slice.min(every.saturating_sub(last.elapsed()));
             }
             let pressed = match &self.trigger {
                 Some(trigger) => trigger.wait(&[self.signals.as_fd()], slice)?.0,
@@ -335,6 +391,7 @@ impl<'a> Waker<'a> {
                 Some(_) => return Ok(Some(Event::Stop)),
                 None if pressed => return Ok(Some(Event::Pressure)),
                 None if left.is_zero() => return Ok(None),
+                None if self.filling.is_news(self.root) => return Ok(Some(Event::Filling)),
                 None => {}
             }
         }

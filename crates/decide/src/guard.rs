@@ -53,8 +53,9 @@ pub(crate) struct Guard {
     processes: BTreeMap<ProcessId, ProcessMemory>,
     /// No promotion before that time, for want of memory; and how often in a row.
     no_memory: Option<(Duration, u32)>,
-    /// Kinds of action that this machine cannot do.
-    unsupported: BTreeSet<Kind>,
+    /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
+    /// was short may turn out otherwise.
+    unsupported: BTreeMap<Kind, Duration>,
 }
 
 /// Kinds of action, as far as a machine may be unable to do them.
@@ -131,8 +132,8 @@ impl Guard {
     }
 
     /// Whether the machine can do that, as far as is known.
-    pub fn can(&self, kind: Kind) -> bool {
-        !self.unsupported.contains(&kind)
+    pub fn can(&self, now: Duration, kind: Kind) -> bool {
+        self.unsupported.get(&kind).is_none_or(|until| now >= *until)
     }
 
     /// Whether memory for promotions may be there.
@@ -209,7 +210,7 @@ impl Guard {
     pub fn note(&mut self, now: Duration, outcome: &Outcome, limits: &Limits) {
         let action = &outcome.action;
         if outcome.obtained == Obtained::Unsupported {
-            self.unsupported.insert(Kind::of(action));
+            self.unsupported.insert(Kind::of(action), now + limits.back_off_most);
             return;
         }
         let promotion = matches!(action, Action::Promote { .. });

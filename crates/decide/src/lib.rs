@@ -95,6 +95,11 @@ impl State {
         self.guard.remembered_regions()
     }
 
+    /// Takes over what the guards of `former` remember, who has decided until now: all of it.
+    pub fn succeed(&mut self, former: &mut State) {
+        self.guard = std::mem::take(&mut former.guard);
+    }
+
     /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
     pub fn restore(&mut self, now: Duration, regions: &[RememberedRegion]) {
         self.guard.restore(now, regions, &self.limits);

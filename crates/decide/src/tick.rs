@@ -144,7 +144,7 @@ impl<'a> Tick<'a> {
     ) -> Answer {
         if size <= PageSize::BASE
             || size > PageSize::HUGE_2M
-            || !self.guard.can(Kind::Promote(size.bytes().0))
+            || !self.guard.can(self.now, Kind::Promote(size.bytes().0))
             || size < PageSize::HUGE_2M && self.guard.has_small(process.id, region.start, size.bytes().0)
             || !self.may_promote(process, region)
         {
@@ -168,7 +168,7 @@ impl<'a> Tick<'a> {
 
     /// Asks for a huge page to be split.
     pub fn demote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
-        if !self.guard.can(Kind::Demote) || !self.may_demote(process, region, reason) {
+        if !self.guard.can(self.now, Kind::Demote) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
         if self.is_full() {
@@ -181,7 +181,7 @@ impl<'a> Tick<'a> {
 
     /// Asks for a huge page to be split and its zero-filled part to be freed.
     pub fn recover(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
-        if !self.guard.can(Kind::Recover) || !self.may_demote(process, region, reason) {
+        if !self.guard.can(self.now, Kind::Recover) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
         if self.scanned.saturating_add(HUGE_2M as u64) > self.limits.scanned.0 || self.is_full() {
@@ -202,7 +202,7 @@ impl<'a> Tick<'a> {
         wanted: impl Fn(&Region) -> bool,
     ) -> Answer {
         let known = self.open.contains_key(&process.id);
-        if !self.guard.can(Kind::Sample) || !known {
+        if !self.guard.can(self.now, Kind::Sample) || !known {
             return Answer::Refused;
         }
         if self.is_full() {
@@ -232,7 +232,8 @@ impl<'a> Tick<'a> {
     /// Asks for the zeros of these huge regions, most important first, to be counted: as many of them as the budget
     /// allows. Answers how many that are.
     pub fn zero_scan(&mut self, process: &Process, regions: &[u64], reason: Reason) -> usize {
-        if !self.guard.can(Kind::ZeroScan) || !self.open.contains_key(&process.id) || self.is_full() {
+        if !self.guard.can(self.now, Kind::ZeroScan) || !self.open.contains_key(&process.id) || self.is_full()
+        {
             return 0;
         }
         let left = self.limits.scanned.0.saturating_sub(self.scanned) / HUGE_2M as u64;
@@ -257,7 +258,7 @@ impl<'a> Tick<'a> {
 
     /// Asks for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`.
     pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
-        if !self.guard.can(Kind::PreZero) || blocks == 0 {
+        if !self.guard.can(self.now, Kind::PreZero) || blocks == 0 {
             return Answer::Refused;
         }
         let left = self.limits.moved.0.saturating_sub(self.moved) / HUGE_2M as u64;

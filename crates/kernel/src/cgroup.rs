@@ -2,6 +2,10 @@
 //!
 //! Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, .../cgroup-v1/hugetlb.rst.
 
+mod limited;
+
+pub use limited::{LimitedGroup, MemoryLimits, memory_usage};
+
 use crate::mounts::{Mount, mounts};
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize, Pid};

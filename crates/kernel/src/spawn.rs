@@ -234,6 +234,12 @@ pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
     }
 }
 
+/// Sets the priority of the calling process (all threads that it starts from now on, and the calling one) to `nice`, -20
+/// to 19 (setpriority(2)). EACCES, EPERM: below the present one, without CAP_SYS_NICE.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
 /// Stops the calling process until somebody continues it, as a shell's job control expects of a job.
 pub fn stop_self() -> io::Result<()> {
     send_signal(Pid(std::process::id() as i32), libc::SIGSTOP)

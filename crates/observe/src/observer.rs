@@ -15,11 +15,13 @@ use crate::mappings::MemoryDevices;
 use crate::process::{Reader, gone, identify, missed};
 use crate::tracker::{SelectError, Selected, Tracker, select};
 use budget::Terms;
+use megapage_kernel::cgroup::MemoryLimits;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::ticks;
 use megapage_kernel::{KernelError, KernelRoot, boot_time};
 use megapage_snapshot::{
-    Machine, Missed, MissedWhy, Process, ProcessId, Sampling, Snapshot, TrackerKind, TranslationCost,
+    Machine, MemoryLimit, Missed, MissedWhy, Process, ProcessId, Sampling, Snapshot, TrackerKind,
+    TranslationCost,
 };
 use megapage_units::{Bytes, Pid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -269,7 +271,9 @@ impl Observer {
         }
         let mut processes = Vec::new();
         let mut missed = Vec::new();
-        let mut round = Round { start, targets: pids.len(), zero_bytes: zero_scan::MOST_BYTES };
+        let root = self.reader.root.clone();
+        let limits = MemoryLimits::new(&root).ok();
+        let mut round = Round { start, limits, targets: pids.len(), zero_bytes: zero_scan::MOST_BYTES };
         for pid in pids {
             match self.observe(pid, &mut round, &mut missed) {
                 Ok(process) => processes.push(process),
@@ -292,7 +296,7 @@ impl Observer {
     fn observe(
         &mut self,
         pid: Pid,
-        round: &mut Round,
+        round: &mut Round<'_>,
         also_missed: &mut Vec<Missed>,
     ) -> Result<Process, Missed> {
         let root = self.reader.root.clone();
@@ -341,6 +345,9 @@ impl Observer {
             let started = target.start_if_due(pass, process, &found.candidates, found.shares, round);
             started.map_err(|lost| lost_why(&root, id, lost))?;
         }
+        let group = round.limits.as_mut().and_then(|limits| limits.of(pid).ok().flatten());
+        process.memory_limit =
+            group.map(|found| MemoryLimit { group: found.directory, limit: found.limit, usage: found.usage });
         process.translation = target.translation;
         process.sampling = target.shown();
         // Whatever was read above was read of this process only if it is still the same.
@@ -378,8 +385,10 @@ fn check(options: &Options) -> Result<(), ObserveError> {
 }
 
 /// What one round over all processes shares.
-struct Round {
+struct Round<'a> {
     start: bool,
+    /// `None` where mounts cannot be read.
+    limits: Option<MemoryLimits<'a>>,
     /// Processes that are sampled.
     targets: usize,
     /// What may still be read to look for zeros.

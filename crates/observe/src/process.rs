@@ -115,6 +115,8 @@ impl Reader {
                 uid: status.uids[0],
                 // Gone with the process, or hidden: neither is worth failing for.
                 cgroup: read_cgroup(root, pid).unwrap_or_default(),
+                // Filled in by whoever reads many.
+                memory_limit: None,
                 threads: status.threads,
                 cpu: stat.cpu,
                 rss: status.rss,

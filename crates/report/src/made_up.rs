@@ -25,6 +25,7 @@ pub fn process(pid: i32, name: &str) -> Process {
         thp_disabled: false,
         mappings: Vec::new(),
         regions: Vec::new(),
+        memory_limit: None,
         sharing_children: None,
         translation: None,
         sampling: None,

@@ -18,7 +18,7 @@ pub mod wire;
 
 pub use backing::BackingBytes;
 pub use machine::{Counters, Machine, Memory, Node, Pool, Pressure};
-pub use process::{Mapping, MappingFlags, MappingKind, Outline, Process, ProcessId};
+pub use process::{Mapping, MappingFlags, MappingKind, MemoryLimit, Outline, Process, ProcessId};
 pub use region::{AccessClass, AccessProfile, Accessed, Leaf, PAGES, Region};
 pub use sampling::{MachineAccess, Missed, MissedWhy, ProcessSampling, Sampling, TrackerKind};
 pub use translation::{CostSource, TranslationCost};

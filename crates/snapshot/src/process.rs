@@ -99,6 +99,26 @@ pub struct Mapping {
     pub thp_eligible: Option<bool>,
 }
 
+/// A control group whose memory is limited. Processes with the same group share its limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryLimit {
+    /// Which: where the kernel shows it.
+    pub group: String,
+    /// The limit.
+    #[serde(serialize_with = "wire::bytes", rename = "limit_bytes")]
+    pub limit: Bytes,
+    /// What is charged against it, without page cache that gives way to a charge.
+    #[serde(serialize_with = "wire::bytes", rename = "usage_bytes")]
+    pub usage: Bytes,
+}
+
+impl MemoryLimit {
+    /// The share in use, 0 to 1.
+    pub fn in_use(&self) -> f64 {
+        (self.usage.0 as f64 / self.limit.0.max(1) as f64).min(1.0)
+    }
+}
+
 /// One process, as observed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Process {
@@ -113,6 +133,8 @@ pub struct Process {
     pub uid: u32,
     /// The control group of the memory controller, of version 1 or 2; empty where there is none.
     pub cgroup: String,
+    /// Of the control groups that limit its memory, the fullest; `None` where none does, or it could not be seen.
+    pub memory_limit: Option<MemoryLimit>,
     /// Threads.
     pub threads: u64,
     /// Processor time so far, user and system, of all threads.

@@ -2,7 +2,7 @@
 
 use megapage_act::execute::Done;
 use megapage_daemon::Pass;
-use megapage_decide::{Action, Obtained};
+use megapage_decide::Action;
 use megapage_report::line::clean;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::fmt::Write;
@@ -44,12 +44,6 @@ pub fn pass(pass: &Pass, always: bool) -> String {
         }
     }
     text
-}
-
-/// What became of the promotions in the end.
-pub fn undone(done: &[Done]) -> String {
-    let split = done.iter().filter(|done| done.outcome.obtained == Obtained::Done).count();
-    format!("{} of {} regions that it had promoted were split again", split, done.len())
 }
 
 fn sums(done: &[Done]) -> (Bytes, Bytes) {

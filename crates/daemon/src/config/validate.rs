@@ -25,6 +25,9 @@ impl Config {
             );
         }
         time("interval", self.interval, Duration::from_millis(100), Duration::from_secs(3600))?;
+        if !(-20..=19).contains(&self.nice) {
+            return wrong("nice", format!("{} is not from -20 to 19", self.nice));
+        }
         if self.lock_file.as_os_str().is_empty() {
             return wrong(
                 "lock_file",
@@ -36,6 +39,7 @@ impl Config {
         percent("observe.budget_percent", observe.budget_percent)?;
         percent("observe.own_percent", observe.own_percent)?;
         percent("observe.own_percent_busy", observe.own_percent_busy)?;
+        percent("observe.own_percent_short", observe.own_percent_short)?;
         time("observe.window", observe.window, Duration::from_millis(10), Duration::from_secs(60))?;
         if !observe.tracker.is_empty() && self.tracker().is_none() {
             let names = TrackerKind::ALL.map(TrackerKind::name).join(", ");

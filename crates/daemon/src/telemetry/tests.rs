@@ -30,6 +30,7 @@ fn process(pid: i32, name: &str) -> Process {
         thp_disabled: false,
         mappings: Vec::new(),
         regions: Vec::new(),
+        memory_limit: None,
         sharing_children: None,
         translation: None,
         sampling: None,

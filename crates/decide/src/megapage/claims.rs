@@ -49,20 +49,49 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
-/// How many huge pages each of `processes` lacks of what it gets first, in their order.
-pub(crate) fn lacking(claims: &[Claim], processes: &[&Process]) -> Vec<u64> {
-    let mut lacking = vec![0; processes.len()];
-    for claim in claims {
-        let Some(least) = claim.least else { continue };
-        let pages = least.0 / HUGE_2M as u64;
-        let members = || processes.iter().enumerate().filter(|(_, process)| claim.covers(process));
-        let had: u64 = members().map(|(_, process)| process.huge_regions() as u64).sum();
-        for (at, process) in members() {
-            let had = if matches!(claim.whom, Whom::Name(_)) { process.huge_regions() as u64 } else { had };
-            lacking[at] = lacking[at].max(pages.saturating_sub(had));
+/// Huge pages that are to be had before anybody gets more, as far as they lack.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grants {
+    /// Huge pages that lack under each claim.
+    lacking: Vec<u64>,
+    /// The claims of a process, as indices.
+    of: BTreeMap<ProcessId, Vec<usize>>,
+}
+
+impl Grants {
+    /// What lacks, from the huge pages that each process has.
+    pub fn new(claims: &[Claim], processes: &[&Process]) -> Grants {
+        let mut grants = Grants::default();
+        let mut grant = |least: Bytes, members: Vec<&Process>| {
+            let had: usize = members.iter().map(|process| process.huge_regions()).sum();
+            for process in members {
+                grants.of.entry(process.id).or_default().push(grants.lacking.len());
+            }
+            grants.lacking.push((least.0 / HUGE_2M as u64).saturating_sub(had as u64));
+        };
+        for claim in claims {
+            let Some(least) = claim.least else { continue };
+            let members: Vec<&Process> =
+                processes.iter().copied().filter(|process| claim.covers(process)).collect();
+            match claim.whom {
+                Whom::Name(_) => members.into_iter().for_each(|process| grant(least, vec![process])),
+                Whom::Cgroup(_) => grant(least, members),
+            }
+        }
+        grants
+    }
+
+    /// How many a process may still have before others.
+    pub fn lacking(&self, id: ProcessId) -> u64 {
+        self.of.get(&id).into_iter().flatten().map(|claim| self.lacking[*claim]).max().unwrap_or(0)
+    }
+
+    /// The process gets one.
+    pub fn take(&mut self, id: ProcessId) {
+        for claim in self.of.get(&id).into_iter().flatten() {
+            self.lacking[*claim] = self.lacking[*claim].saturating_sub(1);
         }
     }
-    lacking
 }
 
 /// How many huge pages may be added under the caps, and who is bound by which.
@@ -145,7 +174,14 @@ mod tests {
         let least = |whom, mib| Claim { least: Some(Bytes::mib(mib)), ..claim(whom, 1.0, None) };
         let claims = [least(Whom::Cgroup("/a".into()), 10), least(Whom::Name("p2".into()), 14)];
         let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
-        assert_eq!(lacking(&claims, &processes.iter().collect::<Vec<_>>()), [2, 6, 0]);
+        let mut grants = Grants::new(&claims, &processes.iter().collect::<Vec<_>>());
+        assert_eq!([1, 2, 3].map(|pid| grants.lacking(id(pid))), [2, 6, 0]);
+        grants.take(id(1));
+        grants.take(id(1));
+        assert_eq!([1, 2, 3].map(|pid| grants.lacking(id(pid))), [0, 6, 0]);
+        // What the second gets is the group's as well.
+        grants.take(id(2));
+        assert_eq!([1, 2].map(|pid| grants.lacking(id(pid))), [0, 5]);
     }
 
     #[test]

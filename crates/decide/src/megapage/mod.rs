@@ -12,14 +12,17 @@
 
 pub mod claims;
 pub mod gain;
+mod groups;
 mod nursery;
+mod recover;
 pub mod watermarks;
 
 use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
-use claims::{Caps, Claim, lacking, weight};
+use claims::{Caps, Claim, Grants, weight};
 use gain::{MissCost, Model, gains};
+use groups::Groups;
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use nursery::Nursery;
@@ -169,6 +172,7 @@ struct Account {
 pub struct Megapage {
     parameters: Parameters,
     watermarks: Watermarks,
+    groups: Groups,
     accounts: BTreeMap<ProcessId, Account>,
     scans: Scans,
     caps: Caps,
@@ -238,8 +242,6 @@ struct Competitor<'a> {
     huge: u64,
     /// How many huge pages it is guaranteed, as far as it has use for them.
     guaranteed: f64,
-    /// How many it gets before anybody gets more.
-    first: u64,
     candidates: BinaryHeap<Candidate>,
 }
 
@@ -255,6 +257,7 @@ impl Megapage {
     pub fn new(parameters: Parameters) -> Megapage {
         Megapage {
             watermarks: Watermarks::new(parameters.marks),
+            groups: Groups::new(parameters.marks),
             parameters,
             accounts: BTreeMap::new(),
             scans: Scans::default(),
@@ -313,65 +316,6 @@ impl Megapage {
         }
     }
 
-    /// Splits huge pages that hold zeros while memory is short: those first whose loss costs least for each byte that
-    /// it frees.
-    fn recover(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
-        let processes = gains.processes;
-        if !self.watermarks.is_short() {
-            return;
-        }
-        let total = tick.snapshot().machine.memory.total.0 as f64;
-        let goal = ((tick.in_use() - self.watermarks.low()) * total).max(0.0);
-        let mut bloated: Vec<(f64, usize, &Region)> = Vec::new();
-        for (at, process) in processes.iter().enumerate() {
-            let usage = self.accounts.get(&process.id).map_or(1.0, |account| account.usage);
-            let worth = usage * weight(&self.parameters.claims, process);
-            for (place, region) in process.regions.iter().enumerate() {
-                if region.leaf == Leaf::Huge2m
-                    && region.zeros.is_some_and(|zeros| zeros >= self.parameters.least_zeros)
-                {
-                    let gain = gains.of(at)[place];
-                    bloated.push((gain * worth / region.bloat().0.max(1) as f64, at, region));
-                }
-            }
-        }
-        bloated.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2.start).cmp(&(b.1, b.2.start))));
-        let mut freed = 0.0;
-        for (_, at, region) in bloated {
-            if freed >= goal {
-                return;
-            }
-            match tick.recover(processes[at], region, Reason::Bloat) {
-                Answer::Accepted => {
-                    freed += region.bloat().0 as f64;
-                    self.caps.take(processes[at].id, -1);
-                }
-                Answer::Refused => {}
-                Answer::Spent => return,
-            }
-        }
-        // What is known does not suffice: look for more, in the process that uses the least of its memory first.
-        let mut order: Vec<(f64, &Process)> =
-            processes.iter().map(|process| (process.mean_coverage().unwrap_or(0.0), *process)).collect();
-        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.id.cmp(&b.1.id)));
-        for (_, process) in order {
-            let Some(account) = self.accounts.get_mut(&process.id) else { continue };
-            let mut fresh = account.rescan;
-            if self.scans.is_stale(tick.now(), process.id, fresh) {
-                // Another pass, and the next one soon only if the last has found something.
-                let found = process.bloat().0 >= process.huge_regions() as u64 * HUGE_2M as u64 / 100;
-                account.rescan = match found {
-                    true => self.parameters.rescan,
-                    false => (account.rescan * 2).min(self.parameters.rescan_most),
-                };
-                fresh = Duration::ZERO;
-            }
-            if !self.scans.advance(tick, process, fresh) {
-                return;
-            }
-        }
-    }
-
     /// Splits the least useful huge pages of who has more than its cap.
     fn enforce_caps(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
@@ -408,7 +352,7 @@ impl Megapage {
     }
 
     fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
-        let nearness = self.watermarks.nearness(tick.in_use());
+        let machine = self.watermarks.nearness(tick.in_use());
         let processes: &'a [&'a Process] = gains.processes;
         let mut competitors: Vec<Competitor> = processes
             .iter()
@@ -416,13 +360,15 @@ impl Megapage {
             .map(|(at, process)| {
                 let weight = weight(&self.parameters.claims, process);
                 let usage = self.accounts.get(&process.id).map_or(1.0, |account| account.usage);
+                let nearness = machine.max(self.groups.nearness(process));
                 let life = process.cpu.max(self.parameters.least_life).min(self.parameters.most_life);
                 let cost = self.parameters.copy_cost.as_secs_f64();
                 let least_gain = cost / life.as_secs_f64();
                 let quick_gain = cost / self.parameters.quick.as_secs_f64();
+                let short = self.groups.is_short(process);
                 let candidates = tick
                     .promotable(process)
-                    .filter(|(_, region)| is_accessed(region))
+                    .filter(|(_, region)| is_accessed(region) && !short)
                     .map(|(place, region)| {
                         let gain = gains.of(at)[place];
                         Candidate {
@@ -438,7 +384,6 @@ impl Megapage {
                     weight,
                     huge: process.huge_regions() as u64,
                     guaranteed: 0.0,
-                    first: 0,
                     candidates,
                 }
             })
@@ -455,8 +400,6 @@ impl Megapage {
             let share = if weights > 0.0 { competitor.weight / weights } else { 0.0 };
             competitor.guaranteed = (guaranteed * share).min(wanted);
         }
-        let lacking = lacking(&self.parameters.claims, processes);
-        competitors.iter_mut().zip(lacking).for_each(|(competitor, first)| competitor.first = first);
         competitors
     }
 
@@ -467,10 +410,12 @@ impl Megapage {
             return;
         }
         let mut competitors = self.compete(tick, gains);
+        let mut grants = Grants::new(&self.parameters.claims, gains.processes);
         // Promotions leave the low mark's part free, so that they never start a recovery. Beyond it, full regions are
         // still promoted: they bind nothing in addition.
         let total = tick.snapshot().machine.memory.total.0 as f64;
         let mut room = ((self.watermarks.low() - tick.in_use()) * total).max(0.0);
+        let mut rooms = self.groups.rooms();
         let wanted: usize = competitors.iter().map(|competitor| competitor.candidates.len()).sum();
         let plentiful = wanted as f64 * HUGE_2M as f64 <= room;
         let turn = match plentiful {
@@ -496,8 +441,10 @@ impl Megapage {
                     .map(|(at, _)| (at, Reason::Gain))
             };
             let first = || {
-                let claims = competitors.iter().enumerate().filter(|(_, competitor)| competitor.first > 0);
-                claims.max_by_key(|(_, one)| one.first).map(|(at, _)| (at, Reason::GuaranteedShare))
+                let lacking =
+                    competitors.iter().enumerate().map(|(at, one)| (at, grants.lacking(one.process.id)));
+                let most = lacking.filter(|(_, lacking)| *lacking > 0).max_by_key(|(_, lacking)| *lacking);
+                most.map(|(at, _)| (at, Reason::GuaranteedShare))
             };
             let guaranteed = self.turn.is_multiple_of(turn.max(1));
             let chosen = if let Some(first) = first() {
@@ -514,13 +461,16 @@ impl Megapage {
             let Some(region) = region_at(process, candidate.start) else { continue };
             let bytes = |pages: u16| f64::from(pages) * BASE_PAGE as f64;
             let absent = PAGES - region.present;
-            let (answer, bound, pages) = if bytes(absent) <= room && !self.bloats(region, tick.in_use()) {
+            let group = process.memory_limit.as_ref().and_then(|limit| rooms.get_mut(&limit.group));
+            let fitting = group.as_deref().copied().unwrap_or(f64::INFINITY).min(room);
+            let nearness = self.watermarks.nearness(tick.in_use()).max(self.groups.nearness(process));
+            let (answer, bound, pages) = if bytes(absent) <= fitting && !bloats(region, nearness) {
                 (tick.promote(process, region, reason), absent, 1)
             } else {
                 // Blocks of which at least half is present: at most as much again is bound.
                 let bound = absent.min(region.present);
                 let size = self.parameters.small;
-                let small = bytes(bound) <= room && !has_folios(region, size);
+                let small = bytes(bound) <= fitting && !has_folios(region, size);
                 let answer = match small {
                     true => tick.promote_to(process, region, size, Reason::WouldBloat),
                     false => Answer::Refused,
@@ -530,8 +480,11 @@ impl Megapage {
             match answer {
                 Answer::Accepted => {
                     room -= bytes(bound);
+                    if let Some(room) = group {
+                        *room -= bytes(bound);
+                    }
                     competitor.huge += pages as u64;
-                    competitor.first = competitor.first.saturating_sub(1);
+                    grants.take(process.id);
                     self.caps.take(process.id, pages);
                     if let Some(account) = self.accounts.get_mut(&process.id) {
                         account.promoted = true;
@@ -548,12 +501,6 @@ impl Megapage {
         }
     }
 
-    /// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a
-    /// region must be.
-    fn bloats(&self, region: &Region, in_use: f64) -> bool {
-        f64::from(region.present) < self.watermarks.nearness(in_use) * f64::from(PAGES)
-    }
-
     /// Zeroes free blocks for faults to come, the more the faster memory fills.
     fn pre_zero(&mut self, tick: &mut Tick<'_>) {
         let due = self.zeroings.due(tick.now(), self.parameters.pre_zero);
@@ -563,6 +510,12 @@ impl Megapage {
         let most = self.parameters.pre_zero_most.max(due);
         let _ = tick.pre_zero(due.max(wanted).min(most), Reason::FaultLatency);
     }
+}
+
+/// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a region
+/// must be.
+fn bloats(region: &Region, nearness: f64) -> bool {
+    f64::from(region.present) < nearness * f64::from(PAGES)
 }
 
 /// Whether a region is accessed at all, as far as is known.
@@ -584,6 +537,7 @@ impl Policy for Megapage {
     fn tick(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
         self.watermarks.observe(&tick.snapshot().machine, tick.in_use(), tick.elapsed());
+        self.groups.observe(&processes, tick.elapsed());
         self.track(tick, &processes);
         let mut gains = Gains::new(self.parameters.model, &processes);
         self.recover(tick, &mut gains);
@@ -623,6 +577,6 @@ impl Policy for Megapage {
 
     fn remembered(&self) -> usize {
         let nurseries: usize = self.accounts.values().map(|account| 1 + account.nursery.len()).sum();
-        nurseries + self.scans.len() + self.caps.len()
+        nurseries + self.scans.len() + self.caps.len() + self.groups.len()
     }
 }

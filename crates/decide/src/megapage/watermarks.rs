@@ -42,16 +42,21 @@ impl Watermarks {
 
     /// Takes the machine's state in.
     pub fn observe(&mut self, machine: &Machine, in_use: f64, elapsed: Duration) {
+        let (most, stalled) = match machine.pressure {
+            Some(pressure) => (self.marks.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
+            None => (self.marks.blind, 0.0),
+        };
+        self.observe_share(in_use, most, stalled, elapsed);
+    }
+
+    /// Takes the share in use in; the high mark is at `most`, less what growth and stalled time take from it.
+    pub fn observe_share(&mut self, in_use: f64, most: f64, stalled: f64, elapsed: Duration) {
         if let Some(before) = self.in_use.filter(|_| elapsed > Duration::ZERO) {
             let growth = ((in_use - before) / elapsed.as_secs_f64()).max(0.0);
             // At once to a faster growth, slowly back.
             self.growth = growth.max(0.8 * self.growth);
         }
         self.in_use = Some(in_use);
-        let (most, stalled) = match machine.pressure {
-            Some(pressure) => (self.marks.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
-            None => (self.marks.blind, 0.0),
-        };
         let ahead = self.growth * self.marks.lead.as_secs_f64();
         let mark = |ahead: f64| (most - ahead - self.marks.stall * stalled).min(most).max(self.marks.least);
         self.high = mark(ahead);

@@ -151,7 +151,8 @@ fn each_failure_is_backed_off_from_in_its_way() {
     assert_eq!(after(Obtained::Impossible), (Some(3601), Some(3)));
     assert_eq!(after(Obtained::NoMemory), (Some(11), Some(11)));
     assert_eq!(after(Obtained::Denied), (Some(3601), Some(3601)));
-    assert_eq!(after(Obtained::Unsupported), (None, None));
+    // What was found out while memory was short may be untrue later.
+    assert_eq!(after(Obtained::Unsupported), (Some(3601), Some(3601)));
 }
 
 #[test]

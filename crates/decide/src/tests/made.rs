@@ -75,6 +75,7 @@ pub fn process(pid: i32, regions: Vec<Region>) -> Process {
             thp_eligible: None,
         }],
         regions,
+        memory_limit: None,
         sharing_children: None,
         translation: None,
         sampling: None,

@@ -6,8 +6,8 @@ use crate::{
 };
 use megapage_snapshot::{
     AccessClass, AccessProfile, Accessed, BackingBytes, CostSource, Counters, Leaf, Machine, Mapping,
-    MappingFlags, MappingKind, Memory, Missed, MissedWhy, Node, PAGES, Pressure, Process, ProcessId, Region,
-    Snapshot, TranslationCost,
+    MappingFlags, MappingKind, Memory, MemoryLimit, Missed, MissedWhy, Node, PAGES, Pressure, Process,
+    ProcessId, Region, Snapshot, TranslationCost,
 };
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use proptest::collection::vec;
@@ -115,18 +115,25 @@ fn any_process() -> impl Strategy<Value = Process> {
         (0..3u64, 1..8i32, prop::bool::weighted(0.1)),
         (vec(any_mapping(), 0..3), regions, option::of(cost), option::of(0..2u32)),
         (any_time(), any_bytes()),
+        option::of((0..2u8, any_bytes(), any_bytes())),
     )
         .prop_map(
             |(
                 (start_stack, parent, thp_disabled),
                 (mappings, regions, translation, sharing_children),
                 (cpu, rss),
+                limit,
             )| Process {
                 id: ProcessId { pid: Pid(1), start_ticks: 100, start_stack },
                 parent: Pid(parent),
                 name: String::new(),
                 uid: 0,
                 cgroup: "/a".to_string(),
+                memory_limit: limit.map(|(group, limit, usage)| MemoryLimit {
+                    group: format!("/{group}"),
+                    limit,
+                    usage,
+                }),
                 threads: 1,
                 cpu,
                 rss,

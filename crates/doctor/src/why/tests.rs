@@ -82,6 +82,7 @@ fn waiting() -> WhyFacts {
                 thp_eligible: Some(true),
             }],
             regions: (0..4).map(region).collect(),
+            memory_limit: None,
             sharing_children: Some(0),
             translation: None,
             sampling: None,

@@ -98,6 +98,7 @@ fn process(regions: u64) -> Process {
             ),
         ],
         regions: all,
+        memory_limit: None,
         sharing_children: None,
         translation: None,
         sampling: None,

@@ -34,14 +34,17 @@ impl Observer {
             if target.read_due().is_none_or(|due| now < due) {
                 continue;
             }
-            let Ok((id, stat)) = identify(&root, target.id.pid) else { continue };
-            if id != target.id {
+            let Some((_, stat)) = identify(&root, target.id.pid).ok().filter(|(id, _)| *id == target.id)
+            else {
+                target.abandon();
                 continue;
-            }
+            };
             let mut pass = target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root };
             target.earn(&pass, stat.cpu);
-            // What is lost is lost: the next snapshot finds out.
-            let _ = target.read_if_due(&mut pass, count);
+            // What could not be read is not due any longer. The next snapshot finds out why.
+            if target.read_if_due(&mut pass, count).is_err() || target.read_due().is_some() {
+                target.abandon();
+            }
         }
     }
 
@@ -53,8 +56,15 @@ impl Observer {
 
     /// Counts the zero-filled base pages of these huge pages of a process that was in the last snapshot, within `rest`,
     /// which it lowers. Reading marks pages as accessed: regions of which a sample is under way are read with the
-    /// next snapshot, after the sample. The counts are in the next snapshot.
-    pub fn zero_scan(&mut self, id: ProcessId, regions: &[u64], rest: &mut Bytes) -> ZeroScanned {
+    /// next snapshot, after the sample; or, where the matter is `urgent`, at once, and left out of the sample. The counts
+    /// are in the next snapshot.
+    pub fn zero_scan(
+        &mut self,
+        id: ProcessId,
+        regions: &[u64],
+        urgent: bool,
+        rest: &mut Bytes,
+    ) -> ZeroScanned {
         let gone = ZeroScanned { gone: true, ..ZeroScanned::default() };
         let root = self.reader.root.clone();
         let is_still = || identify(&root, id.pid).is_ok_and(|(now, _)| now == id);
@@ -65,8 +75,11 @@ impl Observer {
             return gone;
         }
         let (later, now): (Vec<u64>, Vec<u64>) =
-            regions.iter().partition(|region| target.is_being_sampled(**region));
+            regions.iter().partition(|region| !urgent && target.is_being_sampled(**region));
         let found = zero_scan::scan_these(&root, id.pid, &now, rest);
+        if urgent {
+            target.leave_out(&now);
+        }
         // Of another program that has the number now, nothing is noted.
         if !is_still() {
             return gone;

@@ -94,10 +94,25 @@ impl Target {
         self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + self.window)
     }
 
+    /// Gives up the sample that is under way: its process is gone.
+    pub(super) fn abandon(&mut self) {
+        self.cycle = None;
+        self.outstanding.clear();
+        self.due = None;
+    }
+
     /// Whether the bits of this region were cleared and are still to be read.
     pub(super) fn is_being_sampled(&self, start: u64) -> bool {
         let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
         cycle.is_some_and(|cycle| cycle.starts.binary_search(&start).is_ok())
+    }
+
+    /// Leaves these regions out of the sample that is under way: something else than the process has accessed them.
+    pub(super) fn leave_out(&mut self, starts: &[u64]) {
+        if let Some(cycle) = self.cycle.as_mut().filter(|cycle| !cycle.read) {
+            let left_out: std::collections::BTreeSet<&u64> = starts.iter().collect();
+            cycle.starts.retain(|start| !left_out.contains(start));
+        }
     }
 
     /// Has these regions scanned for zeros after the sample that is under way.
@@ -227,7 +242,7 @@ impl Target {
         process: &Process,
         candidates: &[bool],
         shares: bool,
-        round: &Round,
+        round: &Round<'_>,
     ) -> Result<(), Missed> {
         self.resident = process.rss;
         if let Some(due) = self.read_due() {

@@ -75,10 +75,11 @@ fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u1
     Some(zeros as u16)
 }
 
-/// Ends at the first 8 bytes that are not zero: in a page in use the first such byte is the 9th on average (HawkEye,
-/// section 3.2).
+/// Ends soon after the first byte that is not zero: in a page in use that is the 9th on average (HawkEye, section 3.2).
 fn is_zero(page: &[u8]) -> bool {
-    page.chunks_exact(8).all(|word| word == [0; 8])
+    const ZERO: [u8; BASE_PAGE] = [0; BASE_PAGE];
+    // A comparison of two slices of bytes is memcmp(3), as fast as any.
+    page == ZERO
 }
 
 #[cfg(test)]

@@ -174,6 +174,7 @@ impl Machine {
                 .into_iter()
                 .collect(),
             regions,
+            memory_limit: None,
             sharing_children: Some(0),
             translation: self.setup.pmu.then(|| {
                 let share = process.translation.share();

@@ -1,0 +1,82 @@
+//! Control groups whose memory is limited: each has marks of its own, as the machine has. A group that reaches its limit
+//! loses a process or has it wait, however much memory the machine has left; only its own processes can relieve it.
+
+use super::watermarks::{Marks, Watermarks};
+use megapage_snapshot::Process;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The limited groups of the last snapshot.
+#[derive(Clone, Debug)]
+pub(crate) struct Groups {
+    marks: Marks,
+    known: BTreeMap<String, Group>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    watermarks: Watermarks,
+    in_use: f64,
+    /// Bytes.
+    limit: f64,
+}
+
+impl Groups {
+    pub fn new(marks: Marks) -> Groups {
+        Groups { marks, known: BTreeMap::new() }
+    }
+
+    /// Takes a snapshot in; groups that no process is in any longer are forgotten.
+    pub fn observe(&mut self, processes: &[&Process], elapsed: Duration) {
+        let limits: BTreeMap<&str, _> = processes
+            .iter()
+            .filter_map(|process| process.memory_limit.as_ref())
+            .map(|limit| (limit.group.as_str(), limit))
+            .collect();
+        self.known.retain(|name, _| limits.contains_key(name.as_str()));
+        for (name, limit) in limits {
+            let marks = self.marks;
+            let group = self.known.entry(name.to_string()).or_insert_with(|| Group {
+                watermarks: Watermarks::new(marks),
+                in_use: 0.0,
+                limit: 0.0,
+            });
+            group.in_use = limit.in_use();
+            group.limit = limit.limit.0 as f64;
+            // Nobody measures the pressure in it.
+            group.watermarks.observe_share(group.in_use, marks.blind, 0.0, elapsed);
+        }
+    }
+
+    fn of(&self, process: &Process) -> Option<&Group> {
+        self.known.get(&process.memory_limit.as_ref()?.group)
+    }
+
+    /// The groups in which memory is short, each with the bytes to be freed.
+    pub fn short(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.known.iter().filter(|(_, group)| group.watermarks.is_short()).map(|(name, group)| {
+            (name.as_str(), (group.in_use - group.watermarks.low()).max(0.0) * group.limit)
+        })
+    }
+
+    /// Whether memory is short in a process's group.
+    pub fn is_short(&self, process: &Process) -> bool {
+        self.of(process).is_some_and(|group| group.watermarks.is_short())
+    }
+
+    /// How near it is to being short, 0 to 1; 0 where no group limits the process.
+    pub fn nearness(&self, process: &Process) -> f64 {
+        self.of(process).map_or(0.0, |group| group.watermarks.nearness(group.in_use))
+    }
+
+    /// The bytes that promotions may bind in each group, up to its low mark.
+    pub fn rooms(&self) -> BTreeMap<String, f64> {
+        let room = |group: &Group| ((group.watermarks.low() - group.in_use) * group.limit).max(0.0);
+        self.known.iter().map(|(name, group)| (name.clone(), room(group))).collect()
+    }
+
+    /// Groups remembered.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+}

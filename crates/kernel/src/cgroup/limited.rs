@@ -1,0 +1,101 @@
+//! Memory limits of many processes: each control group is read once.
+
+use super::{Charge, Level, View, memory_charge};
+use crate::mounts::{Mount, mounts};
+use crate::{KernelError, KernelRoot};
+use megapage_units::{Bytes, Pid};
+use std::collections::BTreeMap;
+
+/// A control group whose memory is limited, as it is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitedGroup {
+    /// Where its files are.
+    pub directory: String,
+    /// The limit.
+    pub limit: Bytes,
+    /// What is charged, inactive page cache left out, which gives way.
+    pub usage: Bytes,
+}
+
+/// Reads the limits that apply to processes. Made for one moment: what was read of a group stays.
+#[derive(Debug)]
+pub struct MemoryLimits<'a> {
+    root: &'a KernelRoot,
+    mounts: Vec<Mount>,
+    known: String,
+    /// By what `/proc/PID/cgroup` says.
+    groups: BTreeMap<String, Option<LimitedGroup>>,
+}
+
+impl<'a> MemoryLimits<'a> {
+    /// Nothing is read of any group yet.
+    pub fn new(root: &'a KernelRoot) -> Result<MemoryLimits<'a>, KernelError> {
+        let known = root.read("proc/cgroups").unwrap_or_default();
+        Ok(MemoryLimits { root, mounts: mounts(root)?, known, groups: BTreeMap::new() })
+    }
+
+    /// Of the groups that limit the memory of `pid`, its own and those above, the one that is fullest by its share;
+    /// `None` where none that can be seen does.
+    pub fn of(&mut self, pid: Pid) -> Result<Option<LimitedGroup>, KernelError> {
+        let own = self.root.read(format!("proc/{pid}/cgroup"))?;
+        if let Some(group) = self.groups.get(&own) {
+            return Ok(group.clone());
+        }
+        let view = View { root: self.root, own: &own, mounts: &self.mounts, known: &self.known };
+        let lineage = view.lineage("memory", memory_charge);
+        let levels = lineage.into_iter().flat_map(|lineage| lineage.levels);
+        let fullest = levels.filter_map(limited).max_by(|one, other| one.share().total_cmp(&other.share()));
+        self.groups.insert(own, fullest.clone());
+        Ok(fullest)
+    }
+}
+
+impl LimitedGroup {
+    fn share(&self) -> f64 {
+        self.usage.0 as f64 / self.limit.0.max(1) as f64
+    }
+}
+
+fn limited(level: Level<Charge>) -> Option<LimitedGroup> {
+    let Charge { limit, usage } = level.figures;
+    Some(LimitedGroup { directory: level.directory.display().to_string(), limit: limit?, usage })
+}
+
+/// What a group, given by its directory, is charged with, page cache included: one small file.
+pub fn memory_usage(root: &KernelRoot, directory: &str) -> Option<Bytes> {
+    let directory = directory.trim_start_matches('/');
+    let read = |name: &str| root.read_u64(format!("{directory}/{name}")).ok();
+    read("memory.current").or_else(|| read("memory.usage_in_bytes")).map(Bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::captured_tree;
+
+    #[test]
+    fn the_fullest_group_above_a_process_counts() {
+        let (_keep, root) = captured_tree(&[
+            ("proc/7/cgroup", "4:memory:/a/b\n0::/\n"),
+            ("proc/8/cgroup", "4:memory:/\n0::/\n"),
+            ("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
+            ("sys/fs/cgroup/memory/release_agent", ""),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000\n"),
+            ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "900\n"),
+            ("sys/fs/cgroup/memory/a/memory.stat", "total_inactive_file 100\n"),
+            ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "500\n"),
+            ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "100\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "5000\n"),
+        ]);
+        let mut limits = MemoryLimits::new(&root).unwrap();
+        let directory = root.path("sys/fs/cgroup/memory/a").display().to_string();
+        let found = limits.of(Pid(7)).unwrap().unwrap();
+        assert_eq!((found.limit, found.usage), (Bytes(1000), Bytes(800)));
+        assert!(directory.ends_with(found.directory.trim_start_matches('/')), "{found:?}");
+        assert_eq!(memory_usage(&root, &found.directory), Some(Bytes(900)));
+        assert_eq!(limits.of(Pid(8)).unwrap(), None);
+        assert!(limits.of(Pid(9)).unwrap_err().is_gone());
+        assert_eq!(memory_usage(&root, "/sys/fs/cgroup/none"), None);
+    }
+}
