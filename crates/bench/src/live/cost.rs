@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const RESIDENT: u64 = 16 << 30;
 const PROCESSES: usize = 50;
 /// After its start the daemon is given so long at scale 1,
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(40);
 /// and then watched for so long, and stopped for as long.
 const WINDOW: Duration = Duration::from_secs(15);
 const INTERVAL: Duration = Duration::from_millis(100);
