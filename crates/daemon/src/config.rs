@@ -335,7 +335,8 @@ impl Default for Limits {
             relief_percent: limits.relief * 100.0,
             back_off: limits.back_off,
             back_off_most: limits.back_off_most,
-            fork_quiet: limits.fork_quiet,
+            // A database that saves itself by fork(2) is to get back soon what its writes have split meanwhile.
+            fork_quiet: Duration::from_secs(10),
         }
     }
 }
