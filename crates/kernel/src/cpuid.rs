@@ -27,6 +27,7 @@ pub fn cpuid_of_tlbs() -> Cpuid {
         amd_first: leaf(0x8000_0005),
         amd_second: leaf(0x8000_0006),
         amd_1g: leaf(0x8000_0019),
+        amd_features: leaf(0x8000_0021),
     }
 }
 

@@ -1,9 +1,9 @@
 //! How many entries the data TLBs have.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Where a geometry comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GeometrySource {
     /// The processor says so (CPUID).
@@ -16,7 +16,7 @@ pub enum GeometrySource {
 }
 
 /// Entries of the data TLBs of one hardware thread, instruction TLBs aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// First level, for 4 KiB pages.
     pub first_base: u32,
@@ -51,6 +51,8 @@ pub struct Cpuid {
     pub amd_second: [u32; 4],
     /// Leaf 0x8000_0019: AMD's TLBs of 1 GiB entries.
     pub amd_1g: [u32; 4],
+    /// Leaf 0x8000_0021: AMD's extended features.
+    pub amd_features: [u32; 4],
 }
 
 impl Geometry {
@@ -195,11 +197,15 @@ fn amd(cpuid: &Cpuid) -> Option<Geometry> {
     let [second_huge, second_base, ..] = cpuid.amd_second;
     let [first_1g, second_1g, ..] = cpuid.amd_1g;
     let data = |word: u32| (word >> 16) & 0xfff;
+    let second = data(second_base).max(data(second_huge));
+    // From Zen 5 on in units of 32, for 4096 does not fit into the field. A hypervisor may hide the bit that says so
+    // (L2TlbSizeX32), but no processor's second level is smaller than 512.
+    let in_units = cpuid.amd_features[0] >> 14 & 1 != 0 || second < 512;
     let found = Geometry {
         first_base: (base >> 16) & 0xff,
         first_2m: (huge >> 16) & 0xff,
         first_1g: data(first_1g),
-        second: data(second_base).max(data(second_huge)),
+        second: if in_units { 32 * second } else { second },
         second_1g: data(second_1g),
         source: GeometrySource::Processor,
     };
@@ -272,6 +278,21 @@ mod tests {
             ..Cpuid::default()
         };
         assert_eq!(counts(Geometry::decode(&zen)), [64, 64, 64, 2048, 0]);
+    }
+
+    #[test]
+    fn amd_tells_zen_5_in_units_of_32() {
+        // As read on an EPYC 9005 under KVM, which hides the bit of leaf 0x8000_0021.
+        let zen = Cpuid {
+            vendor: [0x10, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+            amd_first: [0xff60_ff40, 0xff60_ff40, 0, 0],
+            amd_second: [0x4080_2040, 0x6080_4060, 0, 0],
+            amd_features: [0x204, 0, 0, 0],
+            ..Cpuid::default()
+        };
+        assert_eq!(counts(Geometry::decode(&zen)), [96, 96, 0, 4096, 0]);
+        let told = Cpuid { amd_features: [0x4204, 0, 0, 0], ..zen.clone() };
+        assert_eq!(counts(Geometry::decode(&told)), [96, 96, 0, 4096, 0]);
     }
 
     #[test]
