@@ -10,10 +10,11 @@ use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
 use megapage_launch::request::{Heap, Request, ReturnAfter};
-use megapage_observe::cost::calibrate::WalkCosts;
+use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_observe::cost::estimate::{Estimate, NoEstimate, estimate};
 use megapage_observe::cost::pmu::Pmu;
 use megapage_observe::cost::probe::{ProbeOptions, probe, uses_shared};
+use megapage_observe::cost::recording::Recording;
 use megapage_observe::cost::touches::Touches;
 use megapage_observe::tracker::{SelectError, Selected, select};
 use megapage_observe::{ObserveError, Observer, Options as ObserverOptions};
@@ -22,7 +23,6 @@ use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, Pid};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -58,9 +58,6 @@ pub enum AdviseError {
     /// A kernel file.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The cost of page walks could not be timed.
-    #[error("timing page walks: {0}")]
-    Timing(io::Error),
     /// The process cannot be observed: one line that says why.
     #[error("{what}")]
     Missed {
@@ -84,8 +81,10 @@ pub struct Basis {
     pub budget: f64,
     /// The TLBs of one processor.
     pub tlb: Geometry,
-    /// What page walks cost here.
-    pub walks: WalkCosts,
+    /// What accesses take here, on base pages and on huge ones.
+    pub times: AccessTimes,
+    /// Why they are a guess, where they are.
+    pub not_timed: Option<String>,
     /// Whether page walks are counted by the processor.
     pub pmu: bool,
 }
@@ -107,16 +106,24 @@ pub struct Advisor {
     selected: Result<Selected, SelectError>,
     machine: Machine,
     geometry: Geometry,
-    costs: WalkCosts,
+    times: AccessTimes,
+    not_timed: Option<String>,
+    recording: Option<Recording>,
     pmu: Option<Pmu>,
 }
 
 impl Advisor {
-    /// An advisor on this machine: starts a tracker of accesses, and times page walks (some 0.1 s).
+    /// An advisor on this machine: starts a tracker of accesses, and times accesses (up to two seconds of processor
+    /// time).
     pub fn start(root: &KernelRoot, options: Options) -> Result<Advisor, AdviseError> {
         // What is cleared, and when, is the probe's to say.
         let folios = options.trial.is_some();
         let observing = ObserverOptions { sample: false, folios, ..ObserverOptions::default() };
+        let geometry = Geometry::decode(&cpuid_of_tlbs());
+        let (times, not_timed) = match AccessTimes::renewed(root, &geometry) {
+            Ok(times) => (times, None),
+            Err(why) => (AccessTimes::guessed(), Some(why.to_string())),
+        };
         Ok(Advisor {
             root: root.clone(),
             options,
@@ -127,8 +134,10 @@ impl Advisor {
                 None => select(root, None),
             },
             machine: Machine::read(root)?,
-            geometry: Geometry::decode(&cpuid_of_tlbs()),
-            costs: WalkCosts::measure().map_err(AdviseError::Timing)?,
+            geometry,
+            times,
+            not_timed,
+            recording: None,
             // Without one the cost is estimated, which the report says.
             pmu: Pmu::open(root).ok(),
         })
@@ -143,7 +152,8 @@ impl Advisor {
             first_access_ns: selected.ok().map(|selected| selected.first_access_ns),
             budget: self.options.budget,
             tlb: self.geometry,
-            walks: self.costs.clone(),
+            times: self.times.clone(),
+            not_timed: self.not_timed.clone(),
             pmu: self.pmu.is_some(),
         }
     }
@@ -158,6 +168,13 @@ impl Advisor {
         // Nobody tells these any more when it has ended.
         let origin = Origin::of(&self.root, pid);
         let seen = self.observe(pid, wait)?;
+        self.recording = seen.touches.as_ref().ok().map(|touches| Recording {
+            program: seen.process.name.clone(),
+            geometry: self.geometry,
+            times: self.times.clone(),
+            touches: touches.clone(),
+            measured: None,
+        });
         let judged = self.judged(&seen.process, seen.touches);
         let judged = match self.options.trial {
             Some(_) if self.has_ended(&seen.process) => no_trial(judged, "the process has ended"),
@@ -165,6 +182,11 @@ impl Advisor {
             None => judged,
         };
         Ok(judge(&self.facts(seen.process, seen.time, origin, judged)))
+    }
+
+    /// What the last advice was estimated from; `None` where nothing could be sampled.
+    pub fn recording(&self) -> Option<&Recording> {
+        self.recording.as_ref()
     }
 
     /// Whether the process has ended, or is about to.
@@ -285,7 +307,7 @@ impl Advisor {
 
     fn judged(&mut self, process: &Process, touches: Result<Touches, String>) -> Result<Judged, String> {
         let found = touches.and_then(|touches| {
-            estimate(&touches, &self.geometry, &self.costs).map_err(|error| match (&self.selected, error) {
+            estimate(&touches, &self.geometry, &self.times).map_err(|error| match (&self.selected, error) {
                 (Ok(selected), NoEstimate::NoSample) => without_bits(selected).unwrap_or(error.to_string()),
                 _ => error.to_string(),
             })

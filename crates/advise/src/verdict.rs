@@ -98,11 +98,11 @@ fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
         Gain { low, .. } if low >= WORTH_IT => {
             (Verdict::UseHugePages, "even the lower end of the interval is")
         }
+        Gain { .. } if is_guess(facts) => {
+            (Verdict::TryIt, "accesses could not be timed here; the gain may be")
+        }
         Gain { high, .. } if high < WORTH_IT => {
             (Verdict::DoNotUse, "even the upper end of the interval is not")
-        }
-        Gain { .. } if is_guess(facts) => {
-            (Verdict::TryIt, "page walks could not be timed here; the gain may be")
         }
         Gain { likely, .. } if likely < WORTH_IT => (Verdict::DoNotUse, "the likely gain is not"),
         _ => (Verdict::TryIt, "the likely gain is, but the lower end of the interval is not"),
@@ -113,7 +113,7 @@ fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
 /// Whether the estimate rests on a guess of what walks cost.
 fn is_guess(facts: &Facts) -> bool {
     let estimate = facts.judged.as_ref().ok().and_then(|judged| judged.estimate.as_ref());
-    estimate.is_some_and(|estimate| estimate.walk_is_guess)
+    estimate.is_some_and(|estimate| estimate.is_guess)
 }
 
 /// What is known of the gain without having looked: memory that the TLB reaches takes no page walks.

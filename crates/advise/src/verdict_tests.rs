@@ -113,6 +113,34 @@ fn only_a_gain_at_the_lower_end_is_advised() {
     }
 }
 
+/// Where accesses could not be timed nobody is told that huge pages are not worth it.
+#[test]
+fn a_guess_is_undecided() {
+    let cost = facts([1.0; 3]).judged.unwrap().cost;
+    let guess = |is_guess| megapage_observe::cost::estimate::Estimate {
+        cost,
+        gain: megapage_observe::cost::estimate::Factor { low: 1.0, likely: 1.0, high: 1.01 },
+        walks: 1e6,
+        walks_when_huge: 0.0,
+        visits: 1e6,
+        saved_ns: 1.0,
+        is_guess,
+        footprint: 1e9,
+        streaming: 0.0,
+        under_way: 0.1,
+        class: AccessClass::Dependent,
+        regions: 100,
+        touches: 1e4,
+        cpu_seconds: 5.0,
+        profiles: Vec::new(),
+    };
+    for (is_guess, verdict) in [(true, Verdict::TryIt), (false, Verdict::DoNotUse)] {
+        let mut facts = facts([1.0, 1.0, 1.01]);
+        facts.judged.as_mut().unwrap().estimate = Some(guess(is_guess));
+        assert_eq!(judge(&facts).verdict, verdict);
+    }
+}
+
 #[test]
 fn small_and_huge_programs_are_told_without_a_figure() {
     let mut small = facts([1.5, 1.5, 1.5]);

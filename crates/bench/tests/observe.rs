@@ -17,6 +17,7 @@ fn options(case: &str) -> Options {
         runs: 2,
         scale: 0.01,
         tracker: None,
+        record: None,
         advise: Vec::new(),
     }
 }
@@ -101,8 +102,16 @@ fn the_observed_is_compared_with_one_that_is_not() {
     if !can_sample() {
         return;
     }
-    let report = run(&options("slowdown")).unwrap();
-    assert_eq!(report.failed, []);
+    // On a busy machine the programs may be done before a sample is paid for.
+    let sampled = |report: &Report| report.slowdown.as_ref().is_some_and(|slowdown| slowdown.samples > 0);
+    let mut report = run(&options("slowdown")).unwrap();
+    for _ in 0..20 {
+        if sampled(&report) {
+            break;
+        }
+        report = run(&options("slowdown")).unwrap();
+    }
+    assert!(report.failed.is_empty(), "{:?}", report.failed);
     let slowdown = report.slowdown.as_ref().unwrap();
     assert!(slowdown.samples > 0 && slowdown.believed.is_some(), "{slowdown:?}");
     assert!(slowdown.slowdown.median.is_finite() && slowdown.control.median.is_finite(), "{slowdown:?}");

@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub struct Args {
     /// End the program (SIGTERM) as soon as it was observed
     #[arg(long)]
     stop: bool,
+    /// Write what the last estimate was made from to this file: for tests of the estimate
+    #[arg(long, value_name = "FILE", hide = true)]
+    record: Option<PathBuf>,
     /// A program to start and advise on, with its arguments
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "processes")]
     command: Vec<OsString>,
@@ -125,6 +129,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
     }
     let cut_short = watch.interrupted();
+    if let (Some(path), Some(recording)) = (&args.record, advisor.recording()) {
+        let text = serde_json::to_string(recording).context("the recording")?;
+        std::fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
     if !document.processes.is_empty() {
         print(&match args.json {
             true => megapage_report::json(SCHEMA, &document) + "\n",

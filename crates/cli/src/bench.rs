@@ -95,6 +95,9 @@ enum BenchArgs {
         /// Ask 'megapage advise' with this argument as well, such as --trial; may be repeated
         #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
         advise: Vec<String>,
+        /// Write what each prediction was made from, and what was measured, into this directory
+        #[arg(long, value_name = "DIRECTORY")]
+        record: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },
@@ -231,8 +234,8 @@ fn size(text: &str) -> Result<Bytes, String> {
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
-        BenchArgs::Observe { cases, scale, runs, programs, tracker, advise, output } => {
-            let options = observe::Options { cases, programs, runs, scale, tracker, advise };
+        BenchArgs::Observe { cases, scale, runs, programs, tracker, advise, record, output } => {
+            let options = observe::Options { cases, programs, runs, scale, tracker, advise, record };
             return measure(&output, |place, progress| {
                 let report = observe::run(&options, place, progress)?;
                 let json = megapage_report::json("megapage.bench/1", &report);

@@ -6,4 +6,6 @@ pub mod estimate;
 pub mod pmu;
 pub mod probe;
 pub mod rates;
+pub mod recording;
+mod remembered;
 pub mod touches;

@@ -8,10 +8,12 @@ use crate::child::{Child, Stopped, check};
 use crate::run::{Gate, Place, Pool, Spread};
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::spawn::Signals;
+use megapage_observe::cost::recording::{Measured, Recording};
 use megapage_units::{Bytes, Pid};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ const LEAST_GAIN: f64 = 1.03;
 const RESOLUTION: f64 = 0.01;
 /// Fewer programs give no order worth judging.
 const LEAST_PROGRAMS: usize = 8;
+/// Histories that a recording keeps.
+const MOST_HISTORIES: usize = 250;
 /// The programs that are demanded by name: what one of them would show is not to go unseen because it did not start, or
 /// because the advice was not to know.
 const DEMANDED: [&str; 9] =
@@ -224,10 +228,15 @@ fn compare(program: Program, options: &Options, place: &Place, signals: &Signals
     }
     let ratios: Vec<f64> = huge_rates.iter().zip(&base_rates).map(|(huge, base)| huge / base).collect();
     let spread = |rates: &[f64]| Spread::of(rates.iter().copied()).context("no turn");
+    let (interval, measured) = (median_interval(&ratios).context("no turn")?, spread(&ratios)?);
+    if let Some(path) = recording(program, options).filter(|path| path.exists()) {
+        complete(&path, program, Measured { median: measured.median, interval })
+            .with_context(|| path.display().to_string())?;
+    }
     Ok(ProgramReport {
         program: program.name(),
-        interval: median_interval(&ratios).context("no turn")?,
-        measured: spread(&ratios)?,
+        interval,
+        measured,
         turns,
         base_rate: spread(&base_rates)?,
         huge_rate: spread(&huge_rates)?,
@@ -244,10 +253,26 @@ fn ask(program: Program, options: &Options, place: &Place, signals: &Signals) ->
     let pid = copy.keep_busy(signals)?;
     let mut command = Command::new(&place.megapage);
     command.args(["advise", "--json"]).args(&options.advise).arg(pid.to_string());
+    if let Some(path) = recording(program, options) {
+        command.arg("--record").arg(path);
+    }
     let (printed, said) = Child::output(signals, &mut command, LONGEST_ADVICE)?;
     let document: Document = serde_json::from_slice(&printed)
         .with_context(|| format!("megapage advise: {}", said.lines().next().unwrap_or("it said nothing")))?;
     predicted(document, pid)
+}
+
+/// Where the recording of a program goes.
+fn recording(program: Program, options: &Options) -> Option<PathBuf> {
+    options.record.as_ref().map(|directory| directory.join(format!("{}.json", program.name())))
+}
+
+/// Adds to a recording what was measured, and takes from it what no test needs.
+fn complete(path: &Path, program: Program, measured: Measured) -> Result<()> {
+    let recording: Recording = serde_json::from_slice(&std::fs::read(path)?)?;
+    let whole = Recording { program: program.name().into(), measured: Some(measured), ..recording };
+    std::fs::write(path, serde_json::to_string(&whole.thinned(MOST_HISTORIES))? + "\n")?;
+    Ok(())
 }
 
 fn predicted(document: Document, pid: Pid) -> Result<Predicted> {

@@ -5,6 +5,8 @@ mod cost;
 mod exact;
 mod programs;
 mod rank;
+#[cfg(test)]
+mod recordings;
 mod slowdown;
 mod table;
 
@@ -14,6 +16,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use advice::{Advice, Predicted, ProgramReport};
@@ -65,6 +68,8 @@ pub struct Options {
     pub tracker: Option<TrackerKind>,
     /// Further arguments of `megapage advise`.
     pub advise: Vec<String>,
+    /// Where recordings go (`megapage_observe::cost::recording`), one file for each program; `None`: nowhere.
+    pub record: Option<PathBuf>,
 }
 
 /// What a case tells while it works.

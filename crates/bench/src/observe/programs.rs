@@ -91,11 +91,11 @@ impl Program {
         match self {
             Program::Pattern(_) => Duration::from_millis(200),
             Program::Redis => Duration::from_millis(400),
-            Program::Postgres => Duration::from_millis(1500),
+            Program::Postgres => Duration::from_millis(3000),
         }
     }
 
-    /// How many turns make `runs` runs, of about 1.5 s each.
+    /// How many turns make `runs` runs, of about 1.5 to 3 s each.
     pub(super) const fn turns(self, runs: u32) -> u32 {
         match self {
             Program::Pattern(_) => 6 * runs,

@@ -1,314 +1,436 @@
-//! What a page walk costs on this machine: timed once, at the start.
+//! What accesses take on this machine, on base pages and on huge ones: timed on memory of our own.
 
+use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::own_thread_time;
-use megapage_kernel::{WalkOrder, WalkProbe};
-use megapage_units::{BASE_PAGE, HUGE_2M};
-use serde::Serialize;
+use megapage_kernel::smaps::read_smaps;
+use megapage_kernel::{AccessOrder, KernelRoot, TimedMemory, TimedPages, meminfo};
+use megapage_snapshot::PAGES;
+use megapage_tlb::Geometry;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+use serde::{Deserialize, Serialize};
 use std::io;
 
-/// What one page walk costs when so much memory is walked, in nanoseconds, by the way the program goes through it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WalkCost {
-    /// The memory, in bytes: the more, the farther its page-table entries lie from the processor.
+/// One way of access, on as much memory: the time of one access, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    /// On base pages.
+    pub base: f64,
+    /// On huge pages.
+    pub huge: f64,
+    /// How many times as fast huge pages are: at least and at most, with 90 %, as the pairs of timings differ.
+    pub ratio: [f64; 2],
+}
+
+impl Timed {
+    /// What huge pages save each access, in nanoseconds: nothing where the timings do not tell it from nothing.
+    pub fn saving(&self) -> f64 {
+        if self.ratio[0] > 1.0 { (self.base - self.huge).max(0.0) } else { 0.0 }
+    }
+}
+
+/// Accesses to so much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The memory, in bytes.
     pub bytes: u64,
-    /// When the next address depends on what is read: the whole walk is waited for.
-    pub dependent: f64,
-    /// When addresses are known early: walks overlap each other and the reads.
-    pub random: f64,
-    /// One page after the other.
-    pub streaming: f64,
+    /// Random accesses, by how many are under way at once: [`OVERLAPS`].
+    pub overlapping: [Timed; OVERLAPS],
+    /// A page read from its first to its last word, one page after the other.
+    pub stream: Timed,
 }
 
-/// The cost of a walk by the memory that is walked.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WalkCosts {
-    /// By memory, ascending; never empty.
-    steps: Vec<WalkCost>,
-    /// What a read takes that the processor's own caches do not hold and that is waited for, without its page walk: of
-    /// 16 MiB, and
-    latency: f64,
-    /// by how much it rises each time that memory doubles, for a cache shared by all holds less and less of it.
-    latency_rise: f64,
-    /// What a miss of the first level of the TLB costs that the second level answers.
-    second_hit: f64,
-    /// How far the timings were apart, as a share of the least.
-    spread: f64,
-    /// Whether the timings made no sense.
-    guess: bool,
+/// Degrees of overlap that are timed: 1, 2, 4 and 8 chains of dependent accesses, and accesses that do not wait for each
+/// other.
+pub const OVERLAPS: usize = 5;
+const ORDERS: [AccessOrder; OVERLAPS] = [
+    AccessOrder::Chains(1),
+    AccessOrder::Chains(2),
+    AccessOrder::Chains(4),
+    AccessOrder::Chains(8),
+    AccessOrder::Random,
+];
+
+/// The timings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AccessTimes {
+    /// By memory, ascending; the first is held by the second level of the TLB, the others are not. Never empty.
+    steps: Vec<Step>,
+    /// How often all was timed. 0: never, they are a guess.
+    times: u32,
 }
 
-/// Memory for which walks are timed, in parts of 2 MiB. The first is held by the TLB and is what the others are
-/// compared with.
-const PARTS: [usize; 5] = [1, 8, 32, 128, 512];
-/// Pages that the first level of every TLB holds.
-const FIRST_LEVEL_PAGES: u64 = 32;
-/// Reads in one timing, and how many are made: the best counts, for whatever else the processor does only adds, and
-/// short ones are more often left alone.
-const READS: u64 = 4_000;
-const LEAST_ROUNDS: u64 = 12;
-const MOST_ROUNDS: u64 = 60;
-const ORDERS: [WalkOrder; 3] = [WalkOrder::Dependent, WalkOrder::Random, WalkOrder::Sequential];
-/// Memory on which the latency of a read is timed, in regions of 2 MiB: more than a core has caches of its own, and
-/// four times as much.
-const LATENCY_REGIONS: [usize; 2] = [8, 32];
-/// Doublings over which latency is taken to rise, from 16 MiB to 1 GiB, and the factor that it rises by at most.
-const LATENCY_DOUBLINGS: f64 = 6.0;
-const LATENCY_FACTOR: f64 = 2.2;
-/// By how much latency rises with each doubling at the least: memory took 1.9 to 2.1 times as long as the last-level
-/// cache (chases through 1 GiB and through 16 MiB of huge pages, Sapphire Rapids under KVM).
-const LEAST_RISE: f64 = 0.15;
+/// The most memory that is timed; there are two of it, on base pages and on huge ones. A debug build is for tests.
+const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 20 };
+/// Less is not worth timing: most of it is in the caches.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// The share of the available memory that both take, at most.
+const SHARE_OF_AVAILABLE: u64 = 8;
+/// Accesses that are made first, so that the caches hold what they hold while a program works, and those then timed.
+const WARM: u64 = 6_000;
+const TIMED: u64 = 6_000;
+/// Pages in one timing of a stream.
+const STREAM_PAGES: u64 = 4096;
+/// Pairs of timings.
+const PAIRS: usize = 13;
+/// How much memory must be huge for a timing of huge pages to be one.
+const LEAST_HUGE: f64 = 0.95;
 
-impl WalkCosts {
-    /// Costs from a table, ascending by memory, and a latency in nanoseconds; `None` where the table is empty or does
-    /// not ascend.
-    pub fn from_table(steps: Vec<WalkCost>, latency: f64) -> Option<WalkCosts> {
-        let ascends = steps.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);
-        (!steps.is_empty() && ascends).then_some(WalkCosts {
-            steps,
-            latency,
-            latency_rise: 0.0,
-            second_hit: 0.0,
-            spread: 0.0,
-            guess: false,
-        })
+/// Why nothing could be timed.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTimes {
+    /// There is too little memory.
+    #[error("only {0} of memory is available, of which an eighth would be taken for two times 64 MiB")]
+    Memory(Bytes),
+    /// No huge pages could be had.
+    #[error("only {0:.0} % of the memory to be timed could be had on huge pages")]
+    NoHugePages(f64),
+    /// Memory could not be mapped.
+    #[error("memory to be timed: {0}")]
+    Map(#[from] io::Error),
+    /// A kernel file.
+    #[error(transparent)]
+    Kernel(#[from] megapage_kernel::KernelError),
+    /// The timings are not those of a machine.
+    #[error("the timings make no sense")]
+    Senseless,
+}
+
+impl AccessTimes {
+    /// Times from a table, ascending by memory; `None` where that is empty, does not ascend, or has a time that is none.
+    pub fn from_table(steps: Vec<Step>) -> Option<AccessTimes> {
+        let times = AccessTimes { steps, times: 1 };
+        times.is_sound().then_some(times)
     }
 
-    /// What a miss of the first level of the TLB costs that the second level answers, in nanoseconds, several of them
-    /// under way at once.
-    pub fn second_hit(&self) -> f64 {
-        self.second_hit
+    /// Whether every figure is one.
+    pub(super) fn is_sound(&self) -> bool {
+        let ascends = self.steps.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);
+        let sound = |timed: &Timed| {
+            [timed.base, timed.huge].into_iter().all(|ns| ns.is_finite() && ns > 0.01 && ns < 1e6)
+                && timed.ratio.into_iter().all(|ratio| ratio > 0.01 && ratio < 100.0)
+        };
+        let all = |step: &Step| step.overlapping.iter().chain([&step.stream]).all(sound);
+        !self.steps.is_empty() && ascends && self.steps.iter().all(all)
     }
 
-    /// What a read among `bytes` takes that the processor's own caches do not hold and that is waited for, in
-    /// nanoseconds.
-    pub fn latency(&self, bytes: f64) -> f64 {
-        let least = (LATENCY_REGIONS[0] * HUGE_2M) as f64;
-        let doublings = (bytes / least).max(1.0).log2().min(LATENCY_DOUBLINGS);
-        (self.latency + self.latency_rise * doublings).min(self.latency * LATENCY_FACTOR)
-    }
-
-    /// Times walks on this machine: some 150 to 700 ms of processor time, 66 MiB of memory and 2 MiB of page tables.
-    /// All timings are made in turns, so that what else the machine does falls on all of them, until they are
-    /// plausible: more memory costs no less, and a walk that is waited for no less than one that overlaps.
-    pub fn measure() -> io::Result<WalkCosts> {
-        let mut probe = WalkProbe::reserve(1, PARTS[PARTS.len() - 1])?;
-        probe.grow(PARTS[PARTS.len() - 1])?;
-        let mut far = Vec::new();
-        for regions in LATENCY_REGIONS {
-            let mut large = WalkProbe::reserve(regions, 1)?;
-            large.grow(1)?;
-            far.push(large);
+    /// Times this machine: some 0.5 to 1 s of processor time, and 128 to 512 MiB of memory for as long, at most an
+    /// eighth of what is available. Bursts on base pages and on huge pages take turns, so that what else the machine
+    /// does falls on both.
+    pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
+        let available = meminfo(root)?.available.unwrap_or_default();
+        let room = available.0 / SHARE_OF_AVAILABLE / 2;
+        if room < LEAST_MEMORY {
+            return Err(NoTimes::Memory(available));
         }
-        let mut first_level = Best::default();
-        let mut near = [[Best::default(); ORDERS.len()]; PARTS.len()];
-        let mut latencies = [Best::default(); LATENCY_REGIONS.len()];
-        for round in 0..MOST_ROUNDS {
-            let seed = round * READS;
-            first_level.note(|n| probe.read_within(FIRST_LEVEL_PAGES, WalkOrder::Random, READS, seed + n));
-            for (parts, bests) in PARTS.into_iter().zip(&mut near) {
-                let pages = (parts * HUGE_2M / BASE_PAGE) as u64;
-                for (order, best) in ORDERS.into_iter().zip(bests) {
-                    best.note(|n| probe.read_within(pages, order, READS, seed + n));
-                }
-            }
-            for (large, best) in far.iter().zip(&mut latencies) {
-                best.note(|n| large.read(WalkOrder::Far, READS, seed + n));
-            }
-            if round + 1 < LEAST_ROUNDS {
-                continue;
-            }
-            let timed =
-                PARTS.into_iter().zip(&near).map(|(parts, [dependent, random, streaming])| WalkCost {
-                    bytes: (parts * HUGE_2M) as u64,
-                    dependent: dependent.least,
-                    random: random.least,
-                    streaming: streaming.least,
-                });
-            let timed: Vec<WalkCost> = timed.collect();
-            let last = round + 1 == MOST_ROUNDS;
-            if !last && !is_plausible(&timed) {
-                continue;
-            }
-            let mut costs = WalkCosts::above_first(&timed);
-            let walks = LATENCY_REGIONS.map(|regions| costs.at((regions * HUGE_2M) as f64).dependent);
-            let [small, large] = [0, 1].map(|at| (latencies[at].least - walks[at]).max(0.0));
-            let doublings = (LATENCY_REGIONS[1] as f64 / LATENCY_REGIONS[0] as f64).log2();
-            costs.latency = small;
-            // A large last-level cache holds both sizes; a program's gigabyte it does not.
-            costs.latency_rise = ((large - small) / doublings).max(small * LEAST_RISE);
-            costs.second_hit = (timed[0].random - first_level.least).max(0.0);
-            costs.spread = near.iter().map(|[dependent, ..]| dependent.spread()).fold(0.0, f64::max);
-            return Ok(if is_plausible(&timed) { costs } else { costs.guessed() });
+        let sizes = sizes(geometry, room.min(MOST_MEMORY));
+        let most = *sizes.last().unwrap_or(&LEAST_MEMORY) as usize;
+        let base = TimedMemory::map(most, TimedPages::Base)?;
+        let huge = TimedMemory::map(most, TimedPages::Huge)?;
+        let share = huge_share(root, &huge)?;
+        if share < LEAST_HUGE {
+            return Err(NoTimes::NoHugePages(100.0 * share));
         }
-        // Not reached: the last round answers.
-        Err(io::Error::other("no timing"))
+        let pair = Pair { base, huge };
+        let step = |bytes: u64| Step {
+            bytes,
+            overlapping: ORDERS.map(|order| pair.time(order, bytes as usize)),
+            stream: pair.time(AccessOrder::Stream, bytes as usize),
+        };
+        let times = AccessTimes { steps: sizes.into_iter().map(step).collect(), times: 1 };
+        if times.is_sound() { Ok(times) } else { Err(NoTimes::Senseless) }
     }
 
-    /// Whether the timings made no sense, so that the costs are guessed from the latency of memory alone.
+    /// For a machine that cannot be timed: as on a quiet Zen 5 under KVM (Linux 6.18).
+    pub fn guessed() -> AccessTimes {
+        let timed = |(base, huge): (f64, f64)| Timed { base, huge, ratio: [base / huge; 2] };
+        let step = |mib: u64, pairs: [(f64, f64); OVERLAPS + 1]| {
+            let [one, two, four, eight, random, stream] = pairs.map(timed);
+            Step { bytes: mib << 20, overlapping: [one, two, four, eight, random], stream }
+        };
+        let steps = vec![
+            step(4, [(60.0, 60.0), (30.0, 30.0), (16.0, 16.0), (9.0, 9.0), (5.0, 5.0), (90.0, 90.0)]),
+            step(16, [(150.0, 140.0), (80.0, 75.0), (40.0, 38.0), (20.0, 19.0), (9.0, 8.8), (90.0, 90.0)]),
+            step(
+                64,
+                [(175.0, 157.0), (90.0, 81.0), (42.0, 38.5), (22.0, 20.5), (10.4, 10.0), (128.0, 126.0)],
+            ),
+            step(
+                256,
+                [(260.0, 190.0), (120.0, 95.0), (58.0, 45.0), (28.0, 23.0), (12.5, 10.6), (128.0, 126.0)],
+            ),
+        ];
+        AccessTimes { steps, times: 0 }
+    }
+
+    /// The median of several timings of one machine, figure by figure; `None` of none. Those of another shape than the
+    /// last are left out.
+    pub fn median(all: &[AccessTimes]) -> Option<AccessTimes> {
+        let last = all.last()?;
+        let sizes = |times: &AccessTimes| times.steps.iter().map(|step| step.bytes).collect::<Vec<_>>();
+        let alike: Vec<&AccessTimes> = all.iter().filter(|times| sizes(times) == sizes(last)).collect();
+        let middle = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            let [low, high] = [(values.len() - 1) / 2, values.len() / 2].map(|at| values[at]);
+            (low + high) / 2.0
+        };
+        let timed = |of: &dyn Fn(&AccessTimes) -> Timed| {
+            let all: Vec<Timed> = alike.iter().map(|times| of(times)).collect();
+            let figure = |of: &dyn Fn(&Timed) -> f64| middle(all.iter().map(of).collect());
+            let huge = figure(&|it| it.huge);
+            let ratio = [figure(&|it| it.ratio[0]), figure(&|it| it.ratio[1])];
+            // Pairs were timed together: their ratio is what is known best.
+            Timed { base: huge * figure(&|it| it.base / it.huge), huge, ratio }
+        };
+        let step = |at: usize| Step {
+            bytes: last.steps[at].bytes,
+            overlapping: std::array::from_fn(|n| timed(&|times| times.steps[at].overlapping[n])),
+            stream: timed(&|times| times.steps[at].stream),
+        };
+        let times = alike.iter().map(|it| it.times).sum();
+        Some(AccessTimes { steps: (0..last.steps.len()).map(step).collect(), times })
+    }
+
+    /// Whether this machine could not be timed.
     pub fn is_guess(&self) -> bool {
-        self.guess
+        self.times == 0
     }
 
-    /// How far the timings were apart, as a share of the least.
-    pub fn spread(&self) -> f64 {
-        self.spread
+    /// How often the machine was timed.
+    pub fn times(&self) -> u32 {
+        self.times
     }
 
-    /// The costs as shares of a read's latency, which can be told on the busiest machine: as timed on a quiet one
-    /// (Sapphire Rapids under KVM, Linux 6.18).
-    fn guessed(self) -> WalkCosts {
-        const OF_LATENCY: [f64; PARTS.len() - 1] = [0.04, 0.1, 0.2, 0.4];
-        let latency = self.latency;
-        let steps = self.steps.iter().zip(OF_LATENCY).map(|(step, share)| WalkCost {
-            dependent: latency * share,
-            random: latency * share / 8.0,
-            ..*step
-        });
-        WalkCosts { steps: steps.collect(), guess: true, ..self }
+    /// By memory, ascending.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
-    /// What each timing has over the first. Costs never fall with memory: where one does, that is noise.
-    fn above_first(timed: &[WalkCost]) -> WalkCosts {
-        let first = timed[0];
-        let mut floor = WalkCost { bytes: 0, dependent: 0.0, random: 0.0, streaming: 0.0 };
-        let steps = timed[1..].iter().map(|step| {
-            floor = WalkCost {
-                bytes: step.bytes,
-                dependent: (step.dependent - first.dependent).max(floor.dependent),
-                random: (step.random - first.random).max(floor.random),
-                streaming: (step.streaming - first.streaming).max(floor.streaming),
-            };
-            floor
-        });
-        WalkCosts {
-            steps: steps.collect(),
-            latency: first.dependent,
-            latency_rise: 0.0,
-            second_hit: 0.0,
-            spread: 0.0,
-            guess: false,
-        }
-    }
-
-    /// The cost where `bytes` are walked: between two timings by the logarithm of the memory, beyond the last as it
-    /// rose before.
-    pub fn at(&self, bytes: f64) -> WalkCost {
+    /// The times for so much memory: between two timings by the logarithm of the memory; beyond the last they rise on
+    /// as between the last two, for as long as [`FARTHEST`] says.
+    pub fn at(&self, bytes: f64) -> Step {
         let steps = &self.steps;
         let at = steps.partition_point(|step| (step.bytes as f64) < bytes).clamp(1, steps.len().max(2) - 1);
         let (Some(low), Some(high)) = (steps.get(at - 1), steps.get(at)) else { return steps[0] };
-        let span = (high.bytes as f64 / low.bytes as f64).ln();
-        // Below the first timing the entries are as near; far beyond the last they are in memory all the same.
-        let along = ((bytes.max(1.0) / low.bytes as f64).ln() / span).clamp(0.0, FARTHEST);
-        let between = |low: f64, high: f64| low + (high - low) * along;
-        WalkCost {
+        let span = (high.bytes as f64 / low.bytes as f64).log2();
+        let beyond = 1.0 + FARTHEST / span;
+        let along = ((bytes.max(1.0) / low.bytes as f64).log2() / span).clamp(0.0, beyond);
+        let between = |low: f64, high: f64| {
+            if along > 1.0 {
+                high + (high - low).max(0.0) * (along - 1.0)
+            } else {
+                low + (high - low) * along
+            }
+        };
+        let mix = |low: &Timed, high: &Timed| {
+            let huge = between(low.huge, high.huge);
+            // What is saved rises by itself: as a difference of two risen times it would be mostly noise.
+            let saving = between(low.saving(), high.saving());
+            let ratio =
+                [0, 1].map(|end| low.ratio[end] + (high.ratio[end] - low.ratio[end]) * along.min(1.0));
+            Timed { base: huge + saving, huge, ratio }
+        };
+        Step {
             bytes: bytes as u64,
-            dependent: between(low.dependent, high.dependent),
-            random: between(low.random, high.random),
-            streaming: between(low.streaming, high.streaming),
+            overlapping: std::array::from_fn(|n| mix(&low.overlapping[n], &high.overlapping[n])),
+            stream: mix(&low.stream, &high.stream),
         }
     }
 }
 
-/// The least and all the others of several timings of the same.
-#[derive(Clone, Copy, Debug)]
-struct Best {
-    least: f64,
-    sum: f64,
-    count: f64,
+/// Doublings of memory beyond the last timing over which times are taken to rise on.
+const FARTHEST: f64 = 2.0;
+
+/// Memory that is timed: what the first level of the TLB holds, half of what the second does, twice that; then as much
+/// as may be, and a quarter of that.
+fn sizes(geometry: &Geometry, most: u64) -> Vec<u64> {
+    let reach = u64::from(geometry.second.clamp(1024, 8192)) * BASE_PAGE as u64;
+    let rounded = |bytes: u64| (bytes / HUGE_2M as u64).max(1) * HUGE_2M as u64;
+    let mut sizes = vec![u64::from(geometry.first_base.clamp(16, 512)) * BASE_PAGE as u64 * 3 / 4];
+    sizes.extend([reach / 2, 2 * reach, most / 4, most].map(|bytes| rounded(bytes).min(most)));
+    sizes.sort_unstable();
+    // Two that are nearly the same tell noise.
+    sizes.dedup_by(|later, kept| 2 * *later < 3 * *kept);
+    sizes
 }
 
-impl Default for Best {
-    fn default() -> Best {
-        Best { least: f64::INFINITY, sum: 0.0, count: 0.0 }
+/// How much of the memory lies on huge pages.
+fn huge_share(root: &KernelRoot, memory: &TimedMemory) -> Result<f64, NoTimes> {
+    let own = Pid(std::process::id().cast_signed());
+    let range = memory.range();
+    let regions = Pagemap::open(root, own)?.regions(range)?;
+    if regions.iter().all(|region| region.huge.is_some()) {
+        let huge =
+            regions.iter().filter(|region| region.huge == Some(true) && region.present == PAGES).count();
+        return Ok(huge as f64 / regions.len().max(1) as f64);
+    }
+    // Before 6.7 only the sums by mapping tell.
+    let mappings = read_smaps(root, own)?;
+    let mapping =
+        mappings.iter().find(|it| it.range.start() <= range.start() && range.end() <= it.range.end());
+    Ok(mapping.map_or(0.0, |it| it.backing().huge().0 as f64 / range.len().0 as f64).min(1.0))
+}
+
+/// The same memory twice.
+struct Pair {
+    base: TimedMemory,
+    huge: TimedMemory,
+}
+
+impl Pair {
+    fn time(&self, order: AccessOrder, bytes: usize) -> Timed {
+        let pairs: Vec<[f64; 2]> = (0..PAIRS as u64)
+            .map(|round| {
+                let of = |memory: &TimedMemory| burst(memory, order, bytes, round * (WARM + TIMED));
+                // Whoever goes second meets other caches: they take turns at that, too.
+                if round % 2 == 0 {
+                    let base = of(&self.base);
+                    [base, of(&self.huge)]
+                } else {
+                    let huge = of(&self.huge);
+                    [of(&self.base), huge]
+                }
+            })
+            .collect();
+        summary(&pairs)
     }
 }
 
-impl Best {
-    /// Times `read`, which makes [`READS`] reads, in nanoseconds for each. It is done once before, for the caches
-    /// hold what was timed last. Its argument makes the two different.
-    fn note(&mut self, read: impl Fn(u64)) {
-        read(0);
-        // Other pages: a program does not come back to those that it has just read.
-        let start = own_thread_time();
-        read(READS / 2 + 1);
-        let each = (own_thread_time() - start).as_secs_f64() * 1e9 / READS as f64;
-        self.least = self.least.min(each);
-        self.sum += each;
-        self.count += 1.0;
-    }
-
-    /// How far the mean is above the least, as a share of that.
-    fn spread(&self) -> f64 {
-        if self.least > 0.0 { (self.sum / self.count / self.least - 1.0).max(0.0) } else { 0.0 }
-    }
+/// Nanoseconds of each access.
+fn burst(memory: &TimedMemory, order: AccessOrder, bytes: usize, seed: u64) -> f64 {
+    let (warm, count) = match order {
+        AccessOrder::Stream => (STREAM_PAGES / 8, STREAM_PAGES),
+        _ => (WARM, TIMED),
+    };
+    memory.read(order, bytes, warm, seed);
+    let start = own_thread_time();
+    // Other lines: a program does not come back to those that it has just read.
+    memory.read(order, bytes, count, seed.wrapping_add(warm));
+    (own_thread_time() - start).as_secs_f64() * 1e9 / count as f64
 }
 
-/// Timings that are no farther apart, in nanoseconds, are equal.
-const CLOSE: f64 = 0.5;
-
-/// Whether more memory costs no less, the most of it something, and waiting no less than overlapping.
-fn is_plausible(timed: &[WalkCost]) -> bool {
-    let (Some(first), Some(last)) = (timed.first(), timed.last()) else { return false };
-    timed.windows(2).all(|pair| pair[1].dependent >= pair[0].dependent)
-        && timed.iter().all(|step| step.dependent - first.dependent + CLOSE >= step.random - first.random)
-        && last.dependent > 1.2 * first.dependent
+/// Of pairs of times on base and on huge pages: the ratio is the median one, with its interval (sign test); the time on
+/// huge pages is of the quarter that was disturbed least.
+fn summary(pairs: &[[f64; 2]]) -> Timed {
+    let sorted = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let ratios = sorted(pairs.iter().map(|[base, huge]| base / huge.max(1e-9)).collect());
+    let huge = sorted(pairs.iter().map(|[_, huge]| *huge).collect());
+    let huge = huge[huge.len() / 4];
+    // Of 13 values the 4th and the 10th hold the median with 91 %.
+    let reach = (pairs.len() as f64 / 2.0 - 0.83 * (pairs.len() as f64).sqrt()).max(0.0) as usize;
+    let (low, high) = (ratios[reach], ratios[ratios.len() - 1 - reach]);
+    Timed { base: huge * ratios[ratios.len() / 2], huge, ratio: [low, high] }
 }
 
-/// How far beyond the last timing costs are taken to rise: by as much again as between the last two, twice.
-const FARTHEST: f64 = 3.0;
+/// Times as on a made-up machine, all of them times `factor`.
+#[cfg(test)]
+pub(super) fn made_up(factor: f64) -> AccessTimes {
+    let mut times = AccessTimes { times: 1, ..AccessTimes::guessed() };
+    for step in &mut times.steps {
+        for timed in step.overlapping.iter_mut().chain([&mut step.stream]) {
+            timed.base *= factor;
+            timed.huge *= factor;
+        }
+    }
+    times
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn step(bytes: u64, cost: f64) -> WalkCost {
-        WalkCost { bytes, dependent: cost, random: cost / 8.0, streaming: cost / 4.0 }
+    #[test]
+    fn times_lie_between_their_neighbours_and_rise_on() {
+        let times = made_up(1.0);
+        let [.., former, last] = &times.steps[..] else { panic!("steps") };
+        let chase = |bytes: f64| times.at(bytes).overlapping[0];
+        assert_eq!(chase(former.bytes as f64), former.overlapping[0]);
+        let between = chase((former.bytes * 2) as f64);
+        assert!(between.base > former.overlapping[0].base && between.base < last.overlapping[0].base);
+        let beyond = chase(2.0 * last.bytes as f64);
+        assert!(beyond.saving() > last.overlapping[0].saving(), "{beyond:?}");
+        assert_eq!(chase(1e13), chase(1e15), "not without end");
+        assert_eq!(chase(1.0), times.steps[0].overlapping[0]);
     }
 
     #[test]
-    fn costs_lie_between_their_neighbours() {
-        let costs =
-            WalkCosts::from_table(vec![step(1 << 24, 10.0), step(1 << 26, 20.0), step(1 << 30, 60.0)], 80.0)
-                .unwrap();
-        assert_eq!(costs.at(1.0).dependent, 10.0);
-        assert!((costs.at((1u64 << 25) as f64).dependent - 15.0).abs() < 1e-9);
-        assert!((costs.at((1u64 << 28) as f64).dependent - 40.0).abs() < 1e-9);
-        assert!((costs.at((1u64 << 30) as f64).random - 7.5).abs() < 1e-9);
-        // 16 GiB: as much again; without end it does not rise.
-        assert!((costs.at((1u64 << 34) as f64).dependent - 100.0).abs() < 1e-9);
-        assert_eq!(costs.at(1e18).dependent, costs.at(1e16).dependent);
-        assert_eq!(WalkCosts::from_table(vec![step(4096, 5.0)], 80.0).unwrap().at(1e9).dependent, 5.0);
-        assert!(WalkCosts::from_table(vec![], 80.0).is_none());
+    fn one_disturbed_timing_of_several_changes_nothing() {
+        let all = [made_up(1.0), made_up(9.0), made_up(1.0)];
+        let found = AccessTimes::median(&all).unwrap();
+        assert_eq!(found.times(), 3);
+        for (step, other) in found.steps().iter().zip(made_up(1.0).steps()) {
+            assert!((step.overlapping[0].base - other.overlapping[0].base).abs() < 1e-9, "{step:?}");
+        }
+        let short = AccessTimes::from_table(made_up(0.1).steps()[..2].to_vec()).unwrap();
+        let found = AccessTimes::median(&[short, made_up(1.0)]).unwrap();
+        assert_eq!((found.times(), found.steps().len()), (1, made_up(1.0).steps().len()), "another shape");
+        assert!(AccessTimes::median(&[]).is_none());
     }
 
     #[test]
-    fn noise_does_not_make_more_memory_cheaper() {
-        let costs = WalkCosts::above_first(&[step(2, 10.0), step(4, 30.0), step(8, 25.0), step(16, 5.0)]);
-        let found: Vec<f64> = costs.steps.iter().map(|step| step.dependent).collect();
-        assert_eq!(found, [20.0, 20.0, 20.0]);
+    fn tables_that_make_no_sense_are_refused() {
+        let steps = || made_up(1.0).steps().to_vec();
+        assert!(AccessTimes::from_table(steps()).is_some());
+        assert!(AccessTimes::from_table(Vec::new()).is_none());
+        let mut falling = steps();
+        falling.swap(0, 1);
+        assert!(AccessTimes::from_table(falling).is_none());
+        for wrong in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            let mut steps = steps();
+            steps[1].overlapping[2].base = wrong;
+            assert!(AccessTimes::from_table(steps).is_none(), "{wrong}");
+        }
+        assert!(AccessTimes::guessed().is_guess() && !made_up(1.0).is_guess());
     }
 
     #[test]
-    fn timings_that_make_no_sense_are_not_used() {
-        let rising = [step(2, 10.0), step(4, 12.0), step(8, 20.0), step(16, 40.0), step(32, 60.0)];
-        assert!(is_plausible(&rising));
-        let mut falling = rising;
-        falling[3].dependent = 11.0;
-        assert!(!is_plausible(&falling));
-        let mut overlapping = rising;
-        overlapping[4].random = 90.0;
-        assert!(!is_plausible(&overlapping));
-        assert!(!is_plausible(&[step(2, 10.0); 5]));
-        let guess = WalkCosts { latency: 100.0, ..WalkCosts::above_first(&falling) }.guessed();
-        assert!(guess.is_guess());
-        assert_eq!(guess.at(32.0).dependent, 40.0);
+    fn pairs_are_summed_up_by_their_median() {
+        let pairs: Vec<[f64; 2]> = (0..13).map(|n| [15.0 + f64::from(n % 3), 10.0]).collect();
+        let found = summary(&pairs);
+        assert_eq!((found.huge, found.base), (10.0, 16.0));
+        assert!(found.ratio[0] <= 1.6 && 1.6 <= found.ratio[1], "{found:?}");
+        // One disturbed burst changes nothing.
+        let mut disturbed = pairs.clone();
+        disturbed[4] = [500.0, 10.0];
+        assert_eq!(summary(&disturbed).base, 16.0);
     }
 
     #[test]
-    fn this_machine_is_timed() {
-        let costs = WalkCosts::measure().unwrap();
-        assert_eq!(costs.steps.len(), PARTS.len() - 1);
-        assert!(costs.steps.iter().all(|step| step.dependent >= 0.0 && step.dependent.is_finite()));
-        assert!(costs.latency(1e9) >= costs.latency(1e6) && costs.latency(1e6) >= 0.0);
+    fn sizes_ascend_within_what_is_allowed() {
+        for second in [0, 512, 1536, 2048, 4096, 65536] {
+            let geometry = Geometry { second, ..Geometry::FALLBACK };
+            for most in [64u64 << 20, 100 << 20, 512 << 20] {
+                let sizes = sizes(&geometry, most);
+                assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]), "{second} {sizes:?}");
+                assert!(sizes.len() >= 3 && *sizes.last().unwrap() <= most, "{second} {sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn this_machine_is_timed_or_says_why_not() {
+        let geometry = Geometry::FALLBACK;
+        match AccessTimes::measure(&KernelRoot::live(), &geometry) {
+            Ok(times) => assert!(times.is_sound() && !times.is_guess() && times.times() == 1),
+            Err(why @ (NoTimes::Memory(_) | NoTimes::NoHugePages(_))) => {
+                megapage_testing::skip(&format!("timing accesses: {why}"));
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    #[test]
+    fn little_memory_is_left_alone() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir(tree.path().join("proc")).unwrap();
+        std::fs::write(tree.path().join("proc/meminfo"), "MemTotal: 900000 kB\nMemAvailable: 800000 kB\n")
+            .unwrap();
+        let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK);
+        assert!(
+            matches!(found, Err(NoTimes::Memory(available)) if available == Bytes(800_000 << 10)),
+            "{found:?}"
+        );
     }
 }

@@ -1,18 +1,18 @@
 //! Translation cost without a performance monitoring unit: from when pages are first touched after their bits were
 //! cleared. Pure.
 //!
-//! First touches give the rates at which pages are visited ([`Rates`]); those and the TLB's geometry give the page
-//! walks per second of processor time ([`tlb`](megapage_tlb)); what a walk costs was timed on this machine
-//! ([`WalkCosts`]). Walks that come seldom are waited for, each by itself: they cost their latency. As they come more
-//! often the program is bound by memory, and walks share its time with the reads after them, overlapped or not, in the
-//! proportion of their latencies: that bounds the share. A program that goes through its memory in order pays at the
-//! start of each page, where prefetching ends, but only as far as that is not hidden by its computing.
+//! First touches give the rates at which pages are visited ([`Rates`]). What visits cost was timed on this machine, on
+//! base pages and on huge ones, by the memory over which they spread and by how many are under way at once
+//! ([`AccessTimes`]). A page that is visited as seldom as a page of so much memory would be, all of it visited alike, is
+//! taken to cost as much as one of those. The visits come at some rate; were each waited for, they would take more time
+//! than there is, or less: that tells how many must be under way at once, at the least, and with it what huge pages
+//! would save. How often the TLB is missed ([`tlb`](megapage_tlb)) is told beside it.
 
-use super::calibrate::{WalkCost, WalkCosts};
+use super::calibrate::{AccessTimes, OVERLAPS, Step, Timed};
 use super::rates::Rates;
 use super::touches::{History, Record, Touches};
 use megapage_snapshot::{AccessClass, AccessProfile, CostSource, TranslationCost};
-use megapage_tlb::{Class, EntrySize, Geometry, walks, walks_each};
+use megapage_tlb::{Class, EntrySize, Geometry, walks};
 use megapage_units::BASE_PAGE;
 use serde::Serialize;
 
@@ -38,16 +38,17 @@ pub struct Estimate {
     pub walks: f64,
     /// The same if all that can be huge were.
     pub walks_when_huge: f64,
-    /// What one of them costs, in nanoseconds: the best guess.
-    pub walk_ns: f64,
-    /// Whether that is a guess, for timings on this machine made no sense.
-    pub walk_is_guess: bool,
-    /// The memory that is walked, in bytes: of base pages that are visited often enough to matter.
+    /// Visits of base pages per second of processor time that the first level of the TLB does not answer.
+    pub visits: f64,
+    /// What huge pages would save each of them, in nanoseconds: the best guess.
+    pub saved_ns: f64,
+    /// Whether times are a guess, for this machine could not be timed.
+    pub is_guess: bool,
+    /// The memory over which the visits spread that matter, in bytes.
     pub footprint: f64,
-    /// The share of the walks that come in the order of addresses, 0 to 1.
+    /// The share of the visits that come in the order of addresses, 0 to 1.
     pub streaming: f64,
-    /// Walks, with the reads after them, that are under way at once: above 1 they overlap, and cannot all be waited
-    /// for.
+    /// Visits that would be under way at once, were each waited for: above 1 they overlap at least so far.
     pub under_way: f64,
     /// The way that the process goes through its memory for the most part.
     pub class: AccessClass,
@@ -77,28 +78,26 @@ pub enum NoEstimate {
 
 const LEAST_CPU_MS: u64 = 20;
 
-/// Above so many walks under way at once, accesses are taken for random, not for dependent ones.
+/// Up to so many visits under way at once, they are taken for dependent ones.
 const MOST_DEPENDENT: f64 = 1.5;
-/// How sharply the share bends from one bound to the other.
-const SHARPNESS: f64 = 8.0;
-/// Walks that overlap cost this much less than their part: a processor has several walkers, and they are waited for
-/// together.
-const OVERLAP_SPARES: f64 = 0.2;
-/// The share of time, would the start of every page be waited for, above which that is not hidden in a stream: it is
-/// then as fast as memory allows.
-const STREAM_BOUND: f64 = 0.35;
-/// The largest share that walks may take: the worst that is known of, nested paging and all, stays below it.
+/// Timed accesses, in bursts after others, find less in the caches than those of a program at its steady work: up to so
+/// many times as much time as there is, is no proof of overlap.
+const TOLERANCE: f64 = 1.5;
+/// How far a program may hide what it waits for, beyond what its rate of visits proves: so many times as many visits
+/// at once. A processor looks some hundred instructions ahead; visits that come seldomer overlap only where they come in
+/// bunches.
+const BUNCH: f64 = 3.0;
+/// The timed accesses leave the caches to the page tables and to the lines that are read; a program's other data push
+/// the tables out: a walk of its costs up to so many times as much.
+const CACHE_SPREAD: f64 = 1.5;
+/// How much of what it reaches the second level of the TLB really holds: it is no perfect LRU, and shared with code and
+/// with the entries of page tables.
+const HELD: f64 = 0.75;
+/// The largest share that translation may take: the worst that is known of, nested paging and all, stays below it.
 const LARGEST_SHARE: f64 = 0.8;
-/// The timed walks find their page-table entries in the processor's caches more often than those of a program whose
-/// data fill the caches: the true cost lies between once and twice what was timed.
-const CACHE_SPREAD: f64 = 2.0;
-/// The largest share that second-level hits are taken to have.
-const MOST_OF_HITS: f64 = 0.3;
-/// From outside it cannot be told how far a program hides what it waits for: by about two thirds at most.
-const LEAST_SEEN: f64 = 0.35;
 
 /// Estimates from what was sampled.
-pub fn estimate(touches: &Touches, geometry: &Geometry, costs: &WalkCosts) -> Result<Estimate, NoEstimate> {
+pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> Result<Estimate, NoEstimate> {
     if touches.cpu_seconds * 1000.0 < LEAST_CPU_MS as f64 {
         return Err(NoEstimate::Idle);
     }
@@ -118,76 +117,271 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, costs: &WalkCosts) -> Re
     let of = |stratum: &Option<Stratum>, size| stratum.as_ref().map_or(Vec::new(), |it| it.classes(size));
     let movable = mine(of(&promotable, EntrySize::Base));
     let mut fixed = mine(of(&other, EntrySize::Base));
+    let fixed_base = fixed.len();
     fixed.extend(mine(of(&huge, EntrySize::Huge2m)));
     let load: Vec<Class> = movable.iter().chain(&fixed).copied().collect();
-    let each = walks_each(geometry, &load);
-    let second_hits = |load: &[Class]| walks(geometry, load).second_hits * parallel;
-    let by_chance: f64 = each.iter().sum::<f64>() * parallel;
-    let footprint = footprint(&load, &each) * parallel;
-
-    // What stays on base pages (or is huge) walks on; what becomes huge walks less, and through smaller tables.
+    let by_chance = walks(geometry, &load).total() * parallel;
     let promoted = mine(promotable.as_ref().map_or(Vec::new(), Stratum::classes_when_huge));
     let when_huge: Vec<Class> = promoted.iter().chain(&fixed).copied().collect();
-    let then = walks_each(geometry, &when_huge);
-    let (promoted_walks, fixed_walks) = then.split_at(promoted.len());
-    let sum = |walks: &[f64]| walks.iter().sum::<f64>() * parallel;
 
     let order = Order::of(touches);
     // In order, every page but those that the TLB holds walks once a round.
     let in_order = if by_chance > 0.0 { touches.rate_in_order().min(by_chance) } else { 0.0 };
     let now = order.streaming * in_order + (1.0 - order.streaming) * by_chance;
-    // The same correction for what is left of them.
-    let corrected = |walks: f64| if by_chance > 0.0 { (walks / by_chance).min(1.0) * now } else { 0.0 };
-    let fixed_walks = corrected(sum(fixed_walks));
-    let promoted_walks = corrected(sum(promoted_walks)).min(now - fixed_walks.min(now));
-    let cost = costs.at(footprint);
-    let latency = Latency { far: costs.latency(footprint), near: costs.latency(0.0) };
-    // Hits of the second level cost little each, but hot memory that the first level does not hold has many.
-    let second_share = |load: &[Class]| (second_hits(load) * costs.second_hit() * 1e-9).min(MOST_OF_HITS);
-    let (hits_now, hits_then) = (second_share(&load), second_share(&when_huge));
-    let shares = Shares::of(now, order, &cost, latency).with(hits_now);
-    // Walks are the same for those that stay; a part of them takes its part of the time.
-    let stays = if now > 0.0 { (fixed_walks / now).min(1.0) } else { 1.0 };
-    let huge_now = Shares::of(promoted_walks, order, &costs.at(0.0), latency).with(hits_then.min(hits_now));
-    let under_way =
-        now * (1.0 - order.streaming) * (cost.dependent * CACHE_SPREAD.sqrt() + latency.far) * 1e-9;
+    let walks_when_huge = (walks(geometry, &when_huge).total() * parallel).min(now);
+
+    let visits: Vec<Visits> = load[..movable.len() + fixed_base]
+        .iter()
+        .enumerate()
+        .map(|(index, class)| {
+            Visits::of(class, index < movable.len(), &load, parallel, order, geometry, times)
+        })
+        .collect();
+    let reach = f64::from(geometry.second) * BASE_PAGE as f64;
+    let mut visits = possible(visits, reach);
+    // While a program does something else, its other data push page tables out of the caches.
+    let elsewhere = (1.0 - waited(&visits)).max(0.0);
+    let in_a_second = |class: &Class| class.pages * parallel * (1.0 - (-class.rate).exp());
+    let visited = load[..movable.len() + fixed_base].iter().map(in_a_second).sum::<f64>() * BASE_PAGE as f64;
+    for it in &mut visits {
+        it.step = times.at(it.bytes + elsewhere * visited);
+    }
+    let could_be_huge =
+        touches.promotable_pages as f64 / ((touches.promotable_pages + touches.other_pages) as f64).max(1.0);
+    let demand = Demand { visits: &visits, stream: order.streaming * in_order, could_be_huge, times };
+    let found = demand.shares();
     let noise = statistical(strata);
-    let spread = |share: f64, factor: f64| (share * factor).clamp(0.0, LARGEST_SHARE);
-    // What is guessed may be nothing, or twice as much.
-    let (least, most) = if costs.is_guess() { (0.0, CACHE_SPREAD) } else { (1.0 - noise, 1.0 + noise) };
-    let low = spread(shares.low, least / (1.0 + costs.spread().min(1.0)));
-    let high = spread(shares.high, most);
-    let likely = shares.likely.clamp(low, high);
-    let gain = |share: f64, huge: f64| {
-        let hits = hits_now.min(share);
-        let left = ((share - hits) * stays + huge).min(share);
-        ((1.0 - left) / (1.0 - share)).max(1.0)
-    };
     let class = match () {
         () if order.streaming > 0.5 => AccessClass::Streaming,
-        () if under_way < MOST_DEPENDENT => AccessClass::Dependent,
+        () if found.under_way < MOST_DEPENDENT => AccessClass::Dependent,
         () => AccessClass::Random,
     };
+    // What is guessed may be nothing, or twice as much.
+    let (least, most) = if times.is_guess() { (0.0, 2.0) } else { (1.0 - noise, 1.0 + noise) };
+    let spread = |share: f64, factor: f64| (share * factor).clamp(0.0, LARGEST_SHARE);
+    let low = spread(found.low.all, least);
+    let high = spread(found.high.all, most);
+    let likely = found.likely.all.clamp(low, high);
+    let gain = |share: f64| 1.0 / (1.0 - share);
+    let gain_low = gain(spread(found.low.movable, least));
+    let gain_high = gain(spread(found.high.movable, most));
+    // The sum of nothing is a negative zero.
+    let all_visits = visits.iter().map(|it| it.rate).sum::<f64>() + 0.0;
     Ok(Estimate {
         cost: TranslationCost { share: likely, low, high, source: CostSource::Estimated },
         gain: Factor {
-            low: gain(low, huge_now.likely),
-            likely: gain(likely, huge_now.likely),
-            high: gain(high, huge_now.low),
+            low: gain_low,
+            likely: gain(found.likely.movable.min(LARGEST_SHARE)).clamp(gain_low, gain_high),
+            high: gain_high,
         },
         walks: now,
-        walks_when_huge: fixed_walks + promoted_walks,
-        walk_ns: if now > 0.0 { shares.likely / now * 1e9 } else { 0.0 },
-        walk_is_guess: costs.is_guess(),
-        footprint,
+        walks_when_huge,
+        visits: all_visits,
+        saved_ns: if all_visits > 0.0 { found.likely.all / all_visits * 1e9 } else { 0.0 },
+        is_guess: times.is_guess(),
+        footprint: footprint(&visits) * parallel,
         streaming: order.streaming,
-        under_way,
+        under_way: found.under_way,
         class,
         regions: touches.histories.len(),
         touches: strata.iter().filter_map(|it| it.as_ref()).map(|it| it.touched).sum(),
         cpu_seconds: touches.cpu_seconds,
         profiles: profiles(strata, class, order),
     })
+}
+
+/// Visits of pages of one rate that miss the first level of the TLB and do not come in order.
+struct Visits {
+    /// Per second of processor time.
+    rate: f64,
+    /// Whether the pages could be huge.
+    movable: bool,
+    /// The memory that would be visited as seldom, page by page, were all of it visited alike.
+    bytes: f64,
+    /// What such visits take.
+    step: Step,
+}
+
+impl Visits {
+    fn of(
+        class: &Class,
+        movable: bool,
+        load: &[Class],
+        parallel: f64,
+        order: Order,
+        geometry: &Geometry,
+        times: &AccessTimes,
+    ) -> Visits {
+        // Pages that are visited, on average, between two visits of one of these.
+        let between: f64 = match class.rate > 0.0 {
+            true => load.iter().map(|it| it.pages * (1.0 - (-it.rate / class.rate).exp())).sum(),
+            false => 0.0,
+        };
+        // Of pages visited alike, a part of 1 - 1/e is.
+        let pages = between / (1.0 - (-1.0f64).exp());
+        let bytes = pages * BASE_PAGE as f64;
+        let missed = (1.0 - f64::from(geometry.first_base) / pages.max(1.0)).max(0.0);
+        Visits {
+            rate: class.pages * class.rate * parallel * missed * (1.0 - order.streaming),
+            movable,
+            bytes,
+            step: times.at(bytes),
+        }
+    }
+}
+
+/// Leaves out visits that the second level of the TLB answers (`reach`, in bytes), which huge pages save next to nothing,
+/// and those that there is no time for: of the fastest, which are known least. A page that was found touched a moment
+/// after its clearing may be visited a million times a second, or have been touched just then.
+fn possible(mut visits: Vec<Visits>, reach: f64) -> Vec<Visits> {
+    visits.retain(|it| it.bytes > HELD * reach);
+    visits.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
+    let mut left = 1.0;
+    for visits in &mut visits {
+        let each = visits.step.overlapping[OVERLAPS - 1].base * 1e-9;
+        visits.rate = visits.rate.min(left / each);
+        left = (left - visits.rate * each).max(0.0);
+    }
+    visits
+}
+
+/// The share of the time that visits would take, were each waited for.
+fn waited(visits: &[Visits]) -> f64 {
+    visits.iter().map(|it| it.rate * it.step.overlapping[0].base).sum::<f64>() * 1e-9
+}
+
+/// What the visits of a program ask for.
+struct Demand<'a> {
+    visits: &'a [Visits],
+    /// Pages per second that are visited in order.
+    stream: f64,
+    /// The share of base pages that could be huge.
+    could_be_huge: f64,
+    times: &'a AccessTimes,
+}
+
+/// A share of the processor time: of all base pages, and of those that could be huge.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    all: f64,
+    movable: f64,
+}
+
+/// What of the processor time huge pages would save.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    low: Share,
+    likely: Share,
+    high: Share,
+    under_way: f64,
+}
+
+impl Demand<'_> {
+    /// The time that the visits take for each second, `overlap` (from 0: each waited for) as in [`OVERLAPS`].
+    fn time(&self, overlap: f64) -> f64 {
+        self.visits.iter().map(|it| it.rate * at_overlap(&it.step, overlap, |timed| timed.base)).sum::<f64>()
+            * 1e-9
+    }
+
+    fn saved(&self, overlap: f64, of: impl Fn(&Timed) -> f64 + Copy) -> Share {
+        let mut share = Share::default();
+        for visits in self.visits {
+            let saved = visits.rate * at_overlap(&visits.step, overlap, of) * 1e-9;
+            share.all += saved;
+            share.movable += if visits.movable { saved } else { 0.0 };
+        }
+        share
+    }
+
+    fn shares(&self) -> Shares {
+        let last = (OVERLAPS - 1) as f64;
+        let under_way = waited(self.visits);
+        // The least overlap at which there is time enough: time falls as overlap rises.
+        let (mut low, mut high) = (0.0, last);
+        if under_way <= TOLERANCE {
+            high = 0.0;
+        }
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            if self.time(middle) > TOLERANCE { low = middle } else { high = middle }
+        }
+        let least = high;
+        // More than there is time for is more than the timed accesses do: it shares what time there is.
+        let fits = |overlap: f64| 1.0 / self.time(overlap).max(1.0);
+        let deepest = (least + BUNCH.log2()).min(last);
+        let dependent = self.saved(least, Timed::saving).by(fits(least));
+        let bunched = self.saved(deepest, Timed::saving).by(fits(deepest));
+        // Visits that overlap for certain may do so just enough, or as far as the processor can, with computing between.
+        let apart = 0.5 * (under_way / TOLERANCE).max(1.0).log2().min(1.0);
+        let likely = dependent.by(1.0 - apart).with(bunched.by(apart));
+        let low =
+            self.saved(deepest, |timed| timed.base * (1.0 - 1.0 / timed.ratio[0]).max(0.0)).by(fits(deepest));
+        let high =
+            self.saved(least, |timed| timed.base * (1.0 - 1.0 / timed.ratio[1]).max(0.0)).by(fits(least));
+        let stream = self.stream();
+        Shares {
+            low: low.at_most(likely).plus(stream[0], self.could_be_huge),
+            likely: likely.plus(stream[1], self.could_be_huge),
+            high: high.by(CACHE_SPREAD).at_least(likely).plus(stream[2], self.could_be_huge),
+            under_way,
+        }
+    }
+
+    /// What a stream would save: at full speed what was timed; the slower it is, the more of it is fetched ahead of its
+    /// use.
+    fn stream(&self) -> [f64; 3] {
+        // Of the two largest: both lie in memory, and the differences are small.
+        let steps = self.times.steps();
+        let large = &steps[steps.len().saturating_sub(2)..];
+        let mean = |of: fn(&Timed) -> f64| {
+            large.iter().map(|step| of(&step.stream)).sum::<f64>() / large.len().max(1) as f64
+        };
+        let base = mean(|timed| timed.base);
+        let busy = (self.stream * base * 1e-9).min(1.0);
+        let of = |saved: f64, hidden: f64| busy * saved.max(0.0) * busy.powf(hidden);
+        [
+            of(1.0 - 1.0 / mean(|timed| timed.ratio[0]).max(1.0), 3.0),
+            of(1.0 - 1.0 / mean(|timed| timed.base / timed.huge).max(1.0), 1.0),
+            of(1.0 - 1.0 / mean(|timed| timed.ratio[1]).max(1.0), 0.0),
+        ]
+    }
+}
+
+impl Share {
+    fn by(self, factor: f64) -> Share {
+        Share { all: self.all * factor, movable: self.movable * factor }
+    }
+
+    fn with(self, other: Share) -> Share {
+        Share { all: self.all + other.all, movable: self.movable + other.movable }
+    }
+
+    fn at_most(self, other: Share) -> Share {
+        Share { all: self.all.min(other.all), movable: self.movable.min(other.movable) }
+    }
+
+    fn at_least(self, other: Share) -> Share {
+        Share { all: self.all.max(other.all), movable: self.movable.max(other.movable) }
+    }
+
+    fn plus(self, share: f64, movable: f64) -> Share {
+        Share { all: self.all + share, movable: self.movable + share * movable }
+    }
+}
+
+/// Between two overlaps that were timed.
+fn at_overlap(step: &Step, overlap: f64, of: impl Fn(&Timed) -> f64) -> f64 {
+    let low = (overlap as usize).min(OVERLAPS - 2);
+    let along = overlap - low as f64;
+    let [one, other] = [&step.overlapping[low], &step.overlapping[low + 1]].map(of);
+    one + (other - one) * along
+}
+
+/// The memory over which visits spread: the mean of what they spread over each, by how often they come.
+fn footprint(visits: &[Visits]) -> f64 {
+    let all: f64 = visits.iter().map(|it| it.rate).sum();
+    let sum: f64 = visits.iter().map(|it| it.rate * it.bytes).sum();
+    if all > 0.0 { sum / all } else { 0.0 }
 }
 
 /// Histories of one kind, and of how many pages (or regions) they are a sample.
@@ -262,18 +456,6 @@ impl<'a> Stratum<'a> {
     }
 }
 
-/// The memory over which walks spread, in bytes: as many pages as would walk as unevenly if all walked alike.
-fn footprint(load: &[Class], each: &[f64]) -> f64 {
-    let (mut sum, mut squares) = (0.0, 0.0);
-    for (class, walks) in load.iter().zip(each) {
-        if class.size == EntrySize::Base && class.pages > 0.0 {
-            sum += walks;
-            squares += walks * walks / class.pages;
-        }
-    }
-    if squares > 0.0 { sum * sum / squares * BASE_PAGE as f64 } else { 0.0 }
-}
-
 /// The order in which pages are touched.
 #[derive(Clone, Copy, Debug)]
 struct Order {
@@ -289,58 +471,6 @@ impl Order {
             weight += touched;
         }
         Order { streaming: if weight > 0.0 { sum / weight } else { 0.0 } }
-    }
-}
-
-/// What a read takes that misses the caches, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-struct Latency {
-    /// Anywhere in the memory that is walked.
-    far: f64,
-    /// Where prefetching has come close: at the start of a page in order.
-    near: f64,
-}
-
-/// The shares of time that walks take.
-#[derive(Clone, Copy, Debug)]
-struct Shares {
-    low: f64,
-    likely: f64,
-    high: f64,
-}
-
-impl Shares {
-    /// With the share of second-level hits, which may be hidden or not.
-    fn with(self, hits: f64) -> Shares {
-        let sum = |share: f64, hits: f64| (share + hits).min(LARGEST_SHARE);
-        Shares { low: self.low, likely: sum(self.likely, hits), high: sum(self.high, hits * CACHE_SPREAD) }
-    }
-
-    fn of(walks: f64, order: Order, cost: &WalkCost, latency: Latency) -> Shares {
-        let scattered = walks * (1.0 - order.streaming) * 1e-9;
-        let streamed = walks * order.streaming * 1e-9;
-        // The one bound: each walk waited for. The other: as much of the time as walks are of walks and reads.
-        let bent = |factor: f64| {
-            let walk = cost.dependent * factor;
-            let waited = scattered * walk;
-            let overlap = (scattered * (walk + latency.far) - 1.0).clamp(0.0, 1.0);
-            let bound = walk / (walk + latency.far).max(1e-9) * (1.0 - OVERLAP_SPARES * overlap);
-            if waited <= 0.0 || bound <= 0.0 {
-                return 0.0;
-            }
-            waited * (1.0 + (waited / bound).powf(SHARPNESS)).powf(-1.0 / SHARPNESS)
-        };
-        let starts = |factor: f64| {
-            let waited = streamed * (latency.near + cost.streaming) * factor;
-            waited * (waited / STREAM_BOUND).powi(2).min(1.0)
-        };
-        let floor = scattered * cost.random.min(cost.dependent) + streamed * cost.streaming;
-        let likely = bent(CACHE_SPREAD.sqrt()).max(scattered * cost.random)
-            + starts(1.0).max(streamed * cost.streaming);
-        let high =
-            bent(CACHE_SPREAD) + starts(CACHE_SPREAD.sqrt()).max(streamed * cost.streaming * CACHE_SPREAD);
-        let low = (LEAST_SEEN * bent(1.0)).max(floor.min(bent(1.0) + streamed * cost.streaming));
-        Shares { low: low.min(likely), likely, high }
     }
 }
 

@@ -4,11 +4,11 @@
 //! the last reading. So every page that is cleared is charged as if it were touched, and no more pages are cleared than
 //! keep the target's slow-down within the budget even then. Reading costs it nothing.
 
-use super::touches::{History, Reading, Touches};
+use super::touches::{History, Reading, Touches, neighbours_among};
 use crate::tracker::{PageBits, TrackError, Tracker};
 use megapage_kernel::clear_refs::clear_accessed;
 use megapage_kernel::pagemap::Pagemap;
-use megapage_kernel::{KernelRoot, cpu_time_of};
+use megapage_kernel::{KernelRoot, ProcessClock};
 use megapage_snapshot::{Leaf, MappingKind, PAGES, Process, Region, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::VecDeque;
@@ -58,12 +58,22 @@ const WHOLE: [Duration; 7] = [
 const QUICK_REGIONS: usize = 2;
 /// Quick rounds to each slow one.
 const QUICK_ROUNDS: usize = 2;
-/// Regions in a slow round, at most; reading them must not take longer than its first step.
-const MOST_REGIONS: usize = 256;
+/// Regions in a slow round, at most. A process that visits 16,000 cleared pages within some milliseconds is delayed by a
+/// part of those, and seems slower than it is; and reading must not take longer than the first step.
+const MOST_REGIONS: usize = 32;
 /// Regions mapped huge in a slow round: one bit each.
 const HUGE_REGIONS: usize = 64;
 /// Regions that wait for a closer look.
 const MOST_HOT: usize = 64;
+/// For how many times the time asked for the first round of a process of shared memory is waited for.
+const LONGEST_WAIT: f64 = 4.0;
+/// Who uses less of a processor is not waited for.
+const LEAST_USAGE: f64 = 0.05;
+/// However much first touches delay a process, it is taken to get on by this part of its time.
+const LEAST_PROGRESS: f64 = 0.2;
+/// The part of a first touch's cost that is not in the process's other visits anyway: those take page walks, too, and
+/// some of it overlaps.
+const DELAYED: f64 = 0.5;
 /// A target that runs for a part of the time is watched for longer, at most by this factor.
 const LONGEST_STRETCH: f64 = 8.0;
 
@@ -91,11 +101,13 @@ pub fn probe(
         let counted = base.iter().filter(|region| (shared || is_promotable(process, region)) == which);
         counted.map(|region| u64::from(region.present)).sum()
     };
-    let start = Moment::now(pid)?;
+    let clock = ProcessClock::open(root, pid).map_err(|_| TrackError::Gone(pid))?;
+    let start = Moment::now(&clock, pid)?;
     let mut run = Run {
         root,
         tracker,
         pid,
+        clock: &clock,
         start,
         touches: Touches {
             promotable_pages: pages(true),
@@ -109,6 +121,7 @@ pub fn probe(
         cpu: 0.0,
         hot: VecDeque::new(),
         shared,
+        first_access: options.first_access_ns * 1e-9,
     };
     let all = base.clone();
     let mut base = Deck::new(base, options.seed);
@@ -120,15 +133,21 @@ pub fn probe(
         (options.budget * ahead.max(0.0) / (options.first_access_ns.max(1.0) * 1e-9)) - run.spent
     };
     let mut first = true;
-    while shared && start.wall.elapsed() < options.time {
+    // A round that the budget does not pay for in the time is waited for a while longer: else nothing is known.
+    let longest = |first: bool, run: &Run| match first && run.usage() > LEAST_USAGE {
+        true => options.time.mul_f64(LONGEST_WAIT),
+        false => options.time,
+    };
+    while shared && start.wall.elapsed() < longest(first, &run) {
         // All or nothing: where there is not enough for a round yet, it is waited for.
-        let chosen = if allowance(&run) >= resident_pages(process) { &all[..] } else { &[] };
+        let paid = allowance(&run) >= resident_pages(process);
+        let chosen = if paid { &all[..] } else { &[] };
         match run.round(process, chosen, &WHOLE, 1.0, false) {
             Ok(()) => {}
             Err(Stop::Track(error)) if first || !is_end(&error) => return Err(error),
             Err(_) => break,
         }
-        first = false;
+        first &= !paid;
     }
     while !shared && start.wall.elapsed() < options.time {
         let outcome = (0..QUICK_ROUNDS)
@@ -216,8 +235,8 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(pid: Pid) -> Result<Moment, TrackError> {
-        let cpu = cpu_time_of(pid).map_err(|_| TrackError::Gone(pid))?.as_secs_f64();
+    fn now(clock: &ProcessClock, pid: Pid) -> Result<Moment, TrackError> {
+        let cpu = clock.now().map_err(|_| TrackError::Gone(pid))?.as_secs_f64();
         Ok(Moment { wall: Instant::now(), cpu })
     }
 }
@@ -265,6 +284,7 @@ struct Run<'a> {
     root: &'a KernelRoot,
     tracker: &'a mut dyn Tracker,
     pid: Pid,
+    clock: &'a ProcessClock,
     start: Moment,
     touches: Touches,
     wait: &'a mut dyn FnMut(Duration) -> bool,
@@ -276,12 +296,14 @@ struct Run<'a> {
     hot: VecDeque<u64>,
     /// Whether it is shared memory that is sampled.
     shared: bool,
+    /// What a first touch takes, in seconds.
+    first_access: f64,
 }
 
 impl Run<'_> {
     /// Time since the start.
     fn now(&self) -> Result<Moment, TrackError> {
-        Moment::now(self.pid).map(|now| Moment { cpu: now.cpu - self.start.cpu, ..now })
+        Moment::now(self.clock, self.pid).map(|now| Moment { cpu: now.cpu - self.start.cpu, ..now })
     }
 
     /// Processors that the target keeps busy; 1 as long as too little was seen.
@@ -322,7 +344,7 @@ impl Run<'_> {
         sorted.sort_by_key(|region| region.start);
         sorted.dedup_by_key(|region| region.start);
         let ranges: Vec<VirtRange> = sorted.iter().map(|region| region.range()).collect();
-        let before = Moment::now(self.pid)?;
+        let before = Moment::now(self.clock, self.pid)?;
         // Charged before it is done, for it may be done in part and fail.
         let charge = |region: &&Region| if region.leaf.is_huge() { 1.0 } else { f64::from(region.present) };
         self.spent += match self.shared {
@@ -334,7 +356,7 @@ impl Run<'_> {
             // What the tracker has left out because others map it too.
             clear_accessed(self.root, self.pid).map_err(TrackError::from)?;
         }
-        let after = Moment::now(self.pid)?;
+        let after = Moment::now(self.clock, self.pid)?;
         let mut histories: Vec<History> = sorted
             .iter()
             .map(|region| History {
@@ -346,6 +368,7 @@ impl Run<'_> {
                 readings: Vec::with_capacity(steps.len()),
             })
             .collect();
+        let mut bits: Vec<Vec<Option<PageBits>>> = vec![Vec::with_capacity(steps.len()); histories.len()];
         let mut asked = false;
         let mut due = Duration::ZERO;
         for step in steps {
@@ -360,9 +383,12 @@ impl Run<'_> {
                 break;
             }
             due = next;
-            self.read(&ranges, &mut histories, (before.cpu, after.cpu))?;
+            self.read(&ranges, &mut histories, &mut bits, (before.cpu, after.cpu))?;
         }
-        self.mask(&mut histories);
+        self.mask(&mut histories, &mut bits);
+        for (history, bits) in histories.iter_mut().zip(&bits) {
+            note_neighbours(history, bits);
+        }
         for history in &histories {
             if history.is_full_at_once() && self.hot.len() < MOST_HOT {
                 self.hot.push_back(history.start);
@@ -378,13 +404,18 @@ impl Run<'_> {
         &mut self,
         ranges: &[VirtRange],
         histories: &mut [History],
+        bits: &mut [Vec<Option<PageBits>>],
         cleared: (f64, f64),
     ) -> Result<(), Stop> {
-        let before = Moment::now(self.pid)?.cpu;
+        let before = Moment::now(self.clock, self.pid)?.cpu;
         let found = self.tracker.read(self.pid, ranges)?;
-        let after = Moment::now(self.pid)?.cpu;
+        let after = Moment::now(self.clock, self.pid)?.cpu;
         self.cpu = after - self.start.cpu;
-        for history in histories.iter_mut() {
+        // First touches take time in which the process gets no further.
+        let touched: f64 = found.iter().filter_map(|region| region.accessed).map(f64::from).sum();
+        let delay = touched * self.first_access * DELAYED;
+        let count = histories.len() as f64;
+        for (number, (history, bits)) in histories.iter_mut().zip(bits).enumerate() {
             let Ok(at) = found.binary_search_by_key(&history.start, |region| region.start) else { continue };
             let region = &found[at];
             // What was split or promoted meanwhile has no history.
@@ -392,26 +423,27 @@ impl Run<'_> {
                 history.present = 0;
                 continue;
             };
-            let least = (before - cleared.1).max(0.0);
-            let most = (after - cleared.0).max(least);
+            // Regions are cleared, and read, one after the other.
+            let along = (number as f64 + 0.5) / count;
+            let between = |start: f64, end: f64| start + (end - start) * along;
+            let cpu = (between(before, after) - between(cleared.0, cleared.1)).max(0.0);
+            let cpu = (cpu - delay).max(LEAST_PROGRESS * cpu);
+            let unsure = (after - before) + (cleared.1 - cleared.0);
             history.present = history.present.min(region.present.max(touched));
-            history.readings.push(Reading {
-                least,
-                most,
-                touched,
-                bits: region.bits.filter(|_| !history.huge),
-            });
+            history.readings.push(Reading { cpu, unsure, touched, neighbours: None });
+            bits.push(region.bits.filter(|_| !history.huge));
         }
         Ok(())
     }
 
     /// Leaves out pages that others map too, where the tracker does not clear those.
-    fn mask(&self, histories: &mut [History]) {
+    fn mask(&self, histories: &mut [History], bits: &mut [Vec<Option<PageBits>>]) {
         if self.shared || !self.tracker.leaves_shared() {
             return;
         }
         let Ok(pagemap) = Pagemap::open(self.root, self.pid) else { return };
-        for history in histories.iter_mut().filter(|history| !history.huge) {
+        let base = histories.iter_mut().zip(bits).filter(|(history, _)| !history.huge);
+        for (history, bits) in base {
             let range = VirtRange::new(history.start, history.start + HUGE_2M as u64);
             let Some(entries) = range.and_then(|range| pagemap.entries(range).ok()) else {
                 history.present = 0;
@@ -423,8 +455,8 @@ impl Run<'_> {
             }
             let count = |bits: &PageBits| bits.iter().map(|word| word.count_ones()).sum::<u32>() as u16;
             history.present = history.present.min(count(&own));
-            for reading in &mut history.readings {
-                if let Some(bits) = &mut reading.bits {
+            for (reading, bits) in history.readings.iter_mut().zip(bits) {
+                if let Some(bits) = bits {
                     bits.iter_mut().zip(&own).for_each(|(bits, own)| *bits &= own);
                     reading.touched = count(bits);
                 }
@@ -439,6 +471,15 @@ impl Run<'_> {
         self.touches.cpu_seconds = self.now().map_or(self.cpu, |now| now.cpu);
         self.touches.parallel = (self.touches.cpu_seconds / seconds.max(1e-6)).max(1.0);
         self.touches
+    }
+}
+
+/// How many new pages of each reading have a new neighbour. `bits`: what was touched by each reading.
+fn note_neighbours(history: &mut History, bits: &[Option<PageBits>]) {
+    let mut former: PageBits = [0; PAGES as usize / 64];
+    for (reading, bits) in history.readings.iter_mut().zip(bits) {
+        reading.neighbours = bits.as_ref().map(|bits| neighbours_among(bits, &former));
+        former = bits.unwrap_or(former);
     }
 }
 

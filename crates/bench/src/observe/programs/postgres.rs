@@ -155,15 +155,18 @@ impl Copy for Postgres {
     }
 
     fn keep_busy(&mut self, signals: &Signals) -> Result<Pid> {
+        // A backend of an earlier client may be there for a moment yet.
+        let former = self.children()?;
         let mut command = self.queries(&["-T", "3600"]);
         self.client = Some(Child::start(signals, &mut command, signal::SIGKILL)?);
         let root = KernelRoot::live();
         let start = Instant::now();
         while start.elapsed() < STARTING {
             sleep(signals, Duration::from_millis(500))?;
-            // The backend is the child that works.
+            // The backend is the new child that works.
             let time = |pid| Some((read_stat(&root, pid).ok()?.cpu, pid));
-            let busiest = self.children()?.into_iter().filter_map(time).max();
+            let new = self.children()?.into_iter().filter(|pid| !former.contains(pid));
+            let busiest = new.filter_map(time).max();
             if let Some((cpu, pid)) = busiest
                 && cpu >= Duration::from_millis(200)
             {

@@ -1,0 +1,112 @@
+//! The processor time of another process while it runs, to the microsecond.
+//!
+//! The process's own clock (clock_getcpuclockid(3)) goes on in ticks while its threads run on other processors: steps of
+//! 1 to 10 ms. The kernel's task clock (perf_event_open(2)) is read from where they run.
+
+use crate::KernelRoot;
+use crate::cpu_time::cpu_time_of;
+use crate::perf::{Event, Group, Scope};
+use crate::process::list_threads;
+use megapage_units::Pid;
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+/// Threads that are counted at most, one descriptor each: with more the process's own clock is taken.
+const MOST_THREADS: usize = 64;
+/// By how much the process's own clock may lag for each thread that runs: a tick of a kernel of 100 Hz.
+const LONGEST_TICK: Duration = Duration::from_millis(10);
+
+/// The clock of one process. Its steps are those of the process's own clock where the task clock is refused
+/// ([`ProcessClock::is_fine`]).
+#[derive(Debug)]
+pub struct ProcessClock {
+    pid: Pid,
+    threads: Vec<Group>,
+    /// What to add to the sum of the threads' clocks.
+    origin: Cell<Duration>,
+    last: Cell<Duration>,
+}
+
+impl ProcessClock {
+    /// Starts to count. ESRCH where there is no such process.
+    pub fn open(root: &KernelRoot, pid: Pid) -> io::Result<ProcessClock> {
+        let origin = cpu_time_of(pid)?;
+        let count = |thread: &i32| {
+            // The threads that it starts are counted with it.
+            Group::open(*thread, &[Event::TASK_CLOCK], Scope { user_only: true, new_threads: true })
+        };
+        let threads = list_threads(root, pid).unwrap_or_default();
+        let threads: io::Result<Vec<Group>> = match threads.len() {
+            0..=MOST_THREADS => threads.iter().map(count).collect(),
+            _ => Ok(Vec::new()),
+        };
+        let clock = ProcessClock {
+            pid,
+            threads: threads.unwrap_or_default(),
+            origin: Cell::new(origin),
+            last: Cell::new(origin),
+        };
+        Ok(clock)
+    }
+
+    /// Whether it goes on in between ticks.
+    pub fn is_fine(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// The processor time of all its threads. Never falls. ESRCH where the process has ended.
+    pub fn now(&self) -> io::Result<Duration> {
+        let coarse = cpu_time_of(self.pid)?;
+        let counted: io::Result<u64> = self
+            .threads
+            .iter()
+            .map(|group| group.read().map(|reading| reading.counts.first().copied().unwrap_or_default()))
+            .sum();
+        let time = match counted {
+            Ok(counted) if self.is_fine() => {
+                let fine = self.origin.get() + Duration::from_nanos(counted);
+                let latest = coarse + LONGEST_TICK * (self.threads.len() as u32 + 1);
+                // A thread that is not counted, or one counted that is of no concern: the own clock is right.
+                let right = fine.clamp(coarse, latest.max(coarse));
+                if right > fine {
+                    self.origin.set(self.origin.get() + (right - fine));
+                } else {
+                    self.origin.set(self.origin.get().saturating_sub(fine - right));
+                }
+                right
+            }
+            _ => coarse,
+        };
+        self.last.set(time.max(self.last.get()));
+        Ok(self.last.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process_cpu_time;
+
+    #[test]
+    fn it_is_the_time_of_the_process() {
+        let own = Pid(std::process::id().cast_signed());
+        let clock = ProcessClock::open(&KernelRoot::live(), own).unwrap();
+        let mut last = clock.now().unwrap();
+        for _ in 0..50 {
+            std::hint::black_box((0..20_000u64).sum::<u64>());
+            let now = clock.now().unwrap();
+            assert!(now >= last, "{last:?} {now:?}");
+            last = now;
+        }
+        // Other threads of the test may start and run meanwhile: the two do not drift apart for that.
+        let (asked, truth) = (clock.now().unwrap(), process_cpu_time());
+        let apart = truth.abs_diff(asked);
+        assert!(apart < Duration::from_secs(2), "{asked:?} {truth:?}");
+    }
+
+    #[test]
+    fn nobody_has_none() {
+        assert!(ProcessClock::open(&KernelRoot::live(), Pid(1 << 28)).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! Memory of our own, on base pages or on huge ones, on which accesses can be timed.
+//!
+//! File-level obligation: every address that is read lies in the mapping that the value owns, which is private, was
+//! populated when it was made, and is written by nobody afterwards.
+
+#![allow(unsafe_code)]
+
+use megapage_units::{BASE_PAGE, HUGE_2M, VirtRange};
+use std::io;
+use std::ptr;
+
+/// Which pages the kernel is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedPages {
+    /// 4 KiB (MADV_NOHUGEPAGE).
+    Base,
+    /// 2 MiB (MADV_HUGEPAGE, then MADV_COLLAPSE). Whether they were had is for the caller to look up.
+    Huge,
+}
+
+/// The way in which [`TimedMemory::read`] goes through the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessOrder {
+    /// Any cache line next, in so many chains side by side (1, 2, 4 or 8; others count as 8): in each the next
+    /// address depends on what was read last.
+    Chains(u8),
+    /// Any cache line next, at addresses known long before.
+    Random,
+    /// All words of one page after the other; an access is a page.
+    Stream,
+}
+
+const LINE: u64 = 64;
+/// The step of the generator of addresses (Knuth's MMIX).
+const FACTOR: u64 = 6_364_136_223_846_793_005;
+const ADDEND: u64 = 1_442_695_040_888_963_407;
+
+/// Private anonymous memory, populated with zeros.
+#[derive(Debug)]
+pub struct TimedMemory {
+    /// What was mapped: a huge page more than is used, for alignment.
+    mapping: *mut u8,
+    mapped: usize,
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl TimedMemory {
+    /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.3 s of processor time for each GiB of
+    /// base pages, more where the host has to find the memory first.
+    pub fn map(bytes: usize, pages: TimedPages) -> io::Result<TimedMemory> {
+        let bytes = bytes.max(1).next_multiple_of(HUGE_2M);
+        let mapped = bytes + HUGE_2M;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapping = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if mapping == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping: *mut u8 = mapping.cast();
+        // SAFETY: the mapping has a huge page more than `bytes`, so that the next multiple lies within it.
+        let start = unsafe { mapping.add(mapping.align_offset(HUGE_2M)) };
+        let memory = TimedMemory { mapping, mapped, start, bytes };
+        let wish = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // A kernel without transparent huge pages refuses the wish: then all is on base pages.
+        let _ = memory.advise(wish);
+        if memory.advise(libc::MADV_POPULATE_WRITE).is_err() {
+            for offset in (0..bytes).step_by(BASE_PAGE) {
+                // SAFETY: the offset lies in the mapping, to which no reference exists.
+                unsafe { ptr::write_volatile(start.add(offset), 0) };
+            }
+        }
+        if pages == TimedPages::Huge {
+            // What is huge stays so; the rest stays on base pages where it fails.
+            let _ = memory.advise(libc::MADV_COLLAPSE);
+        }
+        Ok(memory)
+    }
+
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is our own mapping, and none of the advices used changes what is read of it.
+        match unsafe { libc::madvise(self.start.cast(), self.bytes, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The addresses.
+    pub fn range(&self) -> VirtRange {
+        let start = self.start as u64;
+        VirtRange::new(start, start + self.bytes as u64).expect("a mapping is a range")
+    }
+
+    /// Makes `count` accesses in `order` within the first `within` bytes (at least one page of them), starting
+    /// anywhere that `seed` says.
+    pub fn read(&self, order: AccessOrder, within: usize, count: u64, seed: u64) {
+        let within = within.clamp(BASE_PAGE, self.bytes);
+        match order {
+            AccessOrder::Chains(1) => self.chains::<1>(within, count, seed),
+            AccessOrder::Chains(2) => self.chains::<2>(within, count, seed),
+            AccessOrder::Chains(4) => self.chains::<4>(within, count, seed),
+            AccessOrder::Chains(_) => self.chains::<8>(within, count, seed),
+            AccessOrder::Random => self.random(within, count, seed),
+            AccessOrder::Stream => self.stream(within, count, seed),
+        }
+    }
+
+    fn chains<const CHAINS: usize>(&self, within: usize, count: u64, seed: u64) {
+        let lines = within as u64 / LINE;
+        let mut states: [u64; CHAINS] = std::array::from_fn(|chain| {
+            seed.wrapping_add(chain as u64 + 1).wrapping_mul(ADDEND | 1) ^ FACTOR
+        });
+        let mut values = [0u64; CHAINS];
+        for _ in 0..count / CHAINS as u64 {
+            for (state, value) in states.iter_mut().zip(&mut values) {
+                // What is read is zero, which neither the compiler nor the processor knows.
+                *state = state.wrapping_mul(FACTOR).wrapping_add(ADDEND + *value);
+                *value = self.word(line_of(*state, lines) * LINE);
+            }
+        }
+        std::hint::black_box(values);
+    }
+
+    fn random(&self, within: usize, count: u64, seed: u64) {
+        let lines = within as u64 / LINE;
+        let (mut state, mut sum) = (seed.wrapping_add(1).wrapping_mul(ADDEND | 1), 0u64);
+        for _ in 0..count {
+            state = state.wrapping_mul(FACTOR).wrapping_add(ADDEND);
+            sum = sum.wrapping_add(self.word(line_of(state, lines) * LINE));
+        }
+        std::hint::black_box(sum);
+    }
+
+    fn stream(&self, within: usize, count: u64, seed: u64) {
+        let pages = within / BASE_PAGE;
+        let mut sum = 0u64;
+        for step in 0..count {
+            let page = (seed.wrapping_add(step) % pages as u64) as usize;
+            // SAFETY: the page lies in the mapping, is present, aligned for words, and written by nobody.
+            let words = unsafe {
+                std::slice::from_raw_parts(self.start.add(page * BASE_PAGE).cast::<u64>(), BASE_PAGE / 8)
+            };
+            sum = sum.wrapping_add(words.iter().fold(0, |sum, word| sum.wrapping_add(*word)));
+        }
+        std::hint::black_box(sum);
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: u64) -> u64 {
+        debug_assert!((offset as usize) < self.bytes);
+        // SAFETY: callers pass the offset of a whole cache line below `within`, which is at most `bytes`.
+        unsafe { ptr::read_volatile(self.start.add(offset as usize).cast::<u64>()) }
+    }
+}
+
+/// A number below `lines`, from the upper bits of the state.
+#[inline(always)]
+fn line_of(state: u64, lines: u64) -> u64 {
+    ((u128::from(state) * u128::from(lines)) >> 64) as u64
+}
+
+impl Drop for TimedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no reference into it exists.
+        unsafe { libc::munmap(self.mapping.cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KernelRoot;
+    use crate::pagemap::Pagemap;
+    use megapage_units::Pid;
+
+    fn present(memory: &TimedMemory) -> (u64, u64) {
+        let own = Pid(std::process::id().cast_signed());
+        let regions = Pagemap::open(&KernelRoot::live(), own).unwrap().regions(memory.range()).unwrap();
+        let pages = regions.iter().map(|region| u64::from(region.present)).sum();
+        (pages, regions.iter().filter(|region| region.huge == Some(true)).count() as u64)
+    }
+
+    #[test]
+    fn all_of_it_is_there_and_base_pages_are_base_pages() {
+        let memory = TimedMemory::map(3 * HUGE_2M - 5, TimedPages::Base).unwrap();
+        assert_eq!(memory.range().len().0, 3 * HUGE_2M as u64);
+        assert_eq!(memory.range().start() % HUGE_2M as u64, 0);
+        assert_eq!(present(&memory), (3 * 512, 0));
+        let huge = TimedMemory::map(HUGE_2M, TimedPages::Huge).unwrap();
+        assert_eq!(present(&huge).0, 512, "present, on whatever pages could be had");
+    }
+
+    #[test]
+    fn every_order_reads_within_what_is_mapped() {
+        let memory = TimedMemory::map(HUGE_2M, TimedPages::Base).unwrap();
+        let orders = [1, 2, 4, 8].map(AccessOrder::Chains);
+        for order in orders.into_iter().chain([AccessOrder::Random, AccessOrder::Stream]) {
+            for within in [0, BASE_PAGE, HUGE_2M / 2, usize::MAX] {
+                memory.read(order, within, 2000, u64::MAX / 2);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_spread_over_all() {
+        let (mut state, mut seen) = (1u64, [0u32; 8]);
+        for _ in 0..8000 {
+            state = state.wrapping_mul(FACTOR).wrapping_add(ADDEND);
+            seen[line_of(state, 8) as usize] += 1;
+        }
+        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
+    }
+}
