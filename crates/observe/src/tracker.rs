@@ -18,11 +18,25 @@ pub use select::{SelectError, Selected, select};
 
 use megapage_kernel::KernelError;
 use megapage_snapshot::{Leaf, MachineAccess, MissedWhy, PAGES, TrackerKind};
-use megapage_units::{Pid, VirtRange};
+use megapage_units::{HUGE_2M, Pid, VirtRange};
 use thiserror::Error;
 
 /// One bit for each base page of a region: bit `n % 64` of word `n / 64` is page `n`.
 pub type PageBits = [u64; PAGES as usize / 64];
+
+/// Base pages in the part of a region that stands for it: 64 KiB, aligned, so that no folio of that size is split.
+pub const PART_PAGES: u16 = 16;
+
+/// The pages of the region at `start` that stand for it where clearing all would cost too much: [`PART_PAGES`] in a row,
+/// at a place that differs from region to region, always the same for one.
+pub fn part(start: u64) -> std::ops::Range<u16> {
+    // SplitMix64's last steps: neighbours differ.
+    let z = (start / HUGE_2M as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let first = ((z ^ (z >> 31)) % u64::from(PAGES / PART_PAGES)) as u16 * PART_PAGES;
+    first..first + PART_PAGES
+}
 
 /// What a tracker read of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +111,18 @@ pub trait Tracker: Send {
     /// everything that is resident.
     fn clears_whole(&self) -> bool {
         false
+    }
+
+    /// Whether [`clear_part`](Tracker::clear_part) clears a part of each region.
+    fn clears_parts(&self) -> bool {
+        false
+    }
+
+    /// As [`clear`](Tracker::clear), but of a region on base pages only the pages of its [`part`]; one that a huge entry
+    /// maps is cleared whole. What a reading then says of the other pages is old. Only where
+    /// [`clears_parts`](Tracker::clears_parts).
+    fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
+        self.clear(pid, ranges)
     }
 
     /// What the machine as a whole accessed, where that is all that the tracker can tell, and it can tell it now. Asking

@@ -4,7 +4,7 @@ use megapage_kernel::known_child::KnownChild;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, OwnedRange, maps, thp};
-use megapage_observe::tracker::{BpfTracker, RegionBits, TrackError, Tracker, select};
+use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
 use megapage_observe::{Leaf, PAGES, TrackerKind};
 use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
 use megapage_units::{HUGE_2M, PageSize, Pid, VirtRange};
@@ -74,6 +74,32 @@ fn known_accesses_are_read_exactly() {
         assert!(wrong.is_empty(), "round {round}: {wrong:?}");
         assert!(read[REGIONS..].iter().all(|region| region.leaf == Leaf::Huge2m));
     }
+}
+
+#[test]
+fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
+    let Some((_alone, mut tracker)) = open() else { return };
+    let mut child = KnownChild::start(REGIONS, HUGE_REGIONS).unwrap();
+    let base = 0..REGIONS * usize::from(PAGES);
+    let place = |page: usize| {
+        let region = page / usize::from(PAGES);
+        (child.base().start() + (region * HUGE_2M) as u64, (page % usize::from(PAGES)) as u16)
+    };
+    let in_part: BTreeSet<usize> =
+        base.clone().filter(|page| part(place(*page).0).contains(&place(*page).1)).collect();
+    assert_eq!(in_part.len(), REGIONS * usize::from(PART_PAGES));
+    child.touch(base.clone()).unwrap();
+    tracker.clear_part(child.pid(), &all(&child)).unwrap();
+    let read = tracker.read(child.pid(), &all(&child)).unwrap();
+    assert!(pages(&read).is_disjoint(&in_part));
+    // Of the others few have lost their bit, to whoever else clears it.
+    let kept = pages(&read).iter().filter(|page| base.contains(page)).count();
+    assert!(kept >= (base.len() - in_part.len()) * 9 / 10, "{kept}");
+    assert!(read[REGIONS..].iter().all(|region| (region.leaf, region.accessed) == (Leaf::Huge2m, Some(0))));
+    child.touch(in_part.iter().copied()).unwrap();
+    let read = tracker.read(child.pid(), &all(&child)).unwrap();
+    let missed = in_part.difference(&pages(&read)).filter(|page| !cleared_by_others(&child, **page)).count();
+    assert_eq!(missed, 0);
 }
 
 #[test]

@@ -177,6 +177,14 @@ impl Account {
         expected.min(entries)
     }
 
+    /// Whether a sample of all candidates costs more than can ever be saved for one; of a process that was not sampled
+    /// yet, more than there is. Then a part of each tells more than some of them whole.
+    pub(crate) fn is_too_dear(&self, candidates: &[Candidate]) -> bool {
+        let pages: f64 = candidates.iter().map(|candidate| self.expected(candidate)).sum();
+        let most = if self.cleared.is_some() { self.capacity() } else { self.available() };
+        pages * self.terms.first_access > most
+    }
+
     /// Whether a sample may start now, as far as is charged. What was accessed since the last reading is not: read,
     /// charge, and ask whether it still [`can_pay`](Account::can_pay).
     pub(crate) fn may_start(&self, now: Duration, candidates: &[Candidate]) -> bool {

@@ -5,11 +5,11 @@ use super::budget::{Account, Candidate, Terms};
 use super::history::{History, accessed_entries, entries};
 use crate::mappings::Details;
 use crate::process::gone;
-use crate::tracker::{RegionBits, TrackError, Tracker};
+use crate::tracker::{PART_PAGES, PageBits, RegionBits, TrackError, Tracker, part};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_snapshot::{
-    Leaf, MappingKind, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
+    Leaf, MappingKind, Missed, MissedWhy, PAGES, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// After the kernel has refused a sample, it is not asked for another before this time.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Base pages in a region from which on its part is likely to hold some.
+const LEAST_FOR_PART: u16 = PAGES / 4 * 3;
 
 /// What a step of a sample needs from outside.
 pub(super) struct Pass<'a> {
@@ -38,8 +40,61 @@ struct Cycle {
     by_now: u64,
     /// The first addresses of regions that others may share.
     shared: Vec<u64>,
+    /// Whether of regions on base pages a part was cleared that stands for all of it ([`part`]).
+    in_part: bool,
     cleared: Duration,
     read: bool,
+}
+
+/// Bits of a region that were cleared.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    /// Which pages: others have old bits. `None`: all of them.
+    pages: Option<PageBits>,
+    /// How many of them were found accessed, and charged.
+    charged: u64,
+}
+
+impl Outstanding {
+    const WHOLE: Outstanding = Outstanding { pages: None, charged: 0 };
+
+    /// How many of the bits are set now, and how many there are.
+    fn count(&self, read: &RegionBits) -> (u64, u64) {
+        match (self.pages, read.bits) {
+            (Some(pages), Some(bits)) if !read.leaf.is_huge() => {
+                (ones(&both(&bits, &pages)), ones(&pages).min(u64::from(read.present)))
+            }
+            _ => (accessed_entries(read), entries(read)),
+        }
+    }
+
+    /// After the bits of `part` were cleared, too; `bits` are those of the region before.
+    fn cleared_again(&self, part: &PageBits, bits: Option<&PageBits>) -> Outstanding {
+        let rest = match (self.pages, bits) {
+            (Some(pages), _) if pages == *part => None,
+            (pages, Some(bits)) => {
+                let others = part.map(|word| !word);
+                let kept = both(bits, &others);
+                Some((pages, ones(&pages.map_or(kept, |pages| both(&kept, &pages)))))
+            }
+            (_, None) => None,
+        };
+        match rest {
+            Some((pages, charged)) => Outstanding { pages, charged },
+            None => Outstanding { pages: Some(*part), charged: 0 },
+        }
+    }
+}
+
+/// What was read of all that is outstanding.
+#[derive(Default)]
+struct Settled {
+    /// As far as it counts.
+    found: Vec<RegionBits>,
+    /// As it was read.
+    raw: Vec<RegionBits>,
+    /// How much others share.
+    shared: Bytes,
 }
 
 /// One process.
@@ -62,9 +117,8 @@ pub(super) struct Target {
     account: Option<Account>,
     window: Duration,
     cycle: Option<Cycle>,
-    /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address, the
-    /// number of bits that are charged.
-    outstanding: BTreeMap<u64, u64>,
+    /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address.
+    outstanding: BTreeMap<u64, Outstanding>,
     resident: Bytes,
 }
 
@@ -151,11 +205,12 @@ impl Target {
     }
 
     fn read_sample(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), TrackError> {
-        let (found, shared) = self.settle(pass, targets)?;
+        let Settled { found, shared, .. } = self.settle(pass, targets)?;
         let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
         let end = (pass.now)();
         for bits in found.iter().filter(|bits| cycle.starts.binary_search(&bits.start).is_ok()) {
-            if let Some(pages) = bits.accessed {
+            let accessed = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
+            if let Some(pages) = accessed {
                 self.history.note(bits.start, pages, end);
             }
         }
@@ -175,38 +230,40 @@ impl Target {
     }
 
     /// Reads everything that was cleared and not accessed whole yet, and charges what is new. The first time after a
-    /// clearing what others share is left out of what was read; how much that was is the second answer.
-    fn settle(
-        &mut self,
-        pass: &mut Pass<'_>,
-        targets: usize,
-    ) -> Result<(Vec<RegionBits>, Bytes), TrackError> {
+    /// clearing what others share, and what was not cleared, is left out of what was read.
+    fn settle(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<Settled, TrackError> {
         let (Some(cycle), Some(account)) = (&mut self.cycle, &mut self.account) else {
-            return Ok((Vec::new(), Bytes::ZERO));
+            return Ok(Settled::default());
         };
         let begin = (pass.now)();
         let whole = pass.tracker.clears_whole();
         let starts: Vec<u64> = self.outstanding.keys().copied().collect();
         let ranges = if whole { cycle.ranges.clone() } else { merge(&starts) };
         let mut found = pass.tracker.read(self.id.pid, &ranges)?;
-        let read: Vec<u64> = found.iter().map(accessed_entries).collect();
+        let count =
+            |bits: &RegionBits| self.outstanding.get(&bits.start).unwrap_or(&Outstanding::WHOLE).count(bits);
+        let read: Vec<(u64, u64)> = found.iter().map(count).collect();
         let mut shared = Bytes::ZERO;
+        let raw = found.clone();
         if !cycle.read {
+            if cycle.in_part {
+                found.iter_mut().for_each(keep_part);
+            }
             shared = leave_out_shared(pass.root, self.id, &mut found, &cycle.shared)?;
         }
         let (mut fresh, mut still) = (0, BTreeMap::new());
-        for (bits, read) in found.iter().zip(read) {
-            let Some(charged) = self.outstanding.get(&bits.start) else { continue };
+        for (bits, (read, most)) in found.iter().zip(read) {
+            let Some(&Outstanding { pages, charged }) = self.outstanding.get(&bits.start) else { continue };
             let is_shared = !cycle.read && cycle.shared.binary_search(&bits.start).is_ok();
             // A page that others share kept its bit: nothing was cleared, and nothing costs anything.
             let counted = if is_shared && bits.accessed.is_none() { 0 } else { accessed_entries(bits) };
-            let new = if is_shared { counted } else { read.saturating_sub(*charged) };
+            let new = if is_shared { counted } else { read.saturating_sub(charged) };
             fresh += new;
             if cycle.starts.binary_search(&bits.start).is_ok() {
                 cycle.by_now += new;
             }
-            if read < entries(bits) {
-                still.insert(bits.start, read.max(*charged));
+            if read < most {
+                still.insert(bits.start, Outstanding { pages, charged: read.max(charged) });
             }
         }
         self.outstanding = still;
@@ -221,7 +278,7 @@ impl Target {
         account.learn(cycle.entries, cycle.in_window, cycle.by_now);
         let end = (pass.now)();
         account.worked(end, end.saturating_sub(begin), targets);
-        Ok((found, shared))
+        Ok(Settled { found, raw, shared })
     }
 
     /// How it was sampled, with what that has cost by now.
@@ -255,16 +312,22 @@ impl Target {
         }
         let regions: Vec<&Region> =
             process.regions.iter().filter(|region| is_candidate(region, candidates)).collect();
-        let list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
+        let mut list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
         self.due = None;
         let Some(account) = &self.account else { return Ok(()) };
+        let mut in_part = pass.tracker.clears_parts() && account.is_too_dear(&list);
+        if in_part {
+            let parts = self::in_part(&list, &regions);
+            in_part = !parts.is_empty();
+            list = if in_part { parts } else { list };
+        }
         if round.start && account.may_start(now, &list) {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
                 true => regions.iter().filter(shared).map(|region| region.start).collect(),
                 false => Vec::new(),
             };
-            let result = self.start(pass, &list, shared, round.targets);
+            let result = self.start(pass, &list, in_part, shared, round.targets);
             self.unless_refused(now, result)?;
         }
         self.due = match (self.read_due(), &self.account) {
@@ -283,12 +346,14 @@ impl Target {
         &mut self,
         pass: &mut Pass<'_>,
         list: &[Candidate],
+        in_part: bool,
         shared: Vec<u64>,
         targets: usize,
     ) -> Result<(), TrackError> {
-        if self.cycle.is_some() {
-            self.settle(pass, targets)?;
-        }
+        let before = match &self.cycle {
+            Some(_) => self.settle(pass, targets)?.raw,
+            None => Vec::new(),
+        };
         let Some(account) = &mut self.account else { return Ok(()) };
         if !account.can_pay((pass.now)(), list) {
             return Ok(());
@@ -305,13 +370,32 @@ impl Target {
             .sum();
         // From the start of the clearing: a page may be accessed as soon as it was cleared.
         let cleared = (pass.now)();
-        pass.tracker.clear(self.id.pid, &ranges)?;
+        match in_part {
+            true => pass.tracker.clear_part(self.id.pid, &ranges)?,
+            false => pass.tracker.clear(self.id.pid, &ranges)?,
+        }
         let end = (pass.now)();
         account.cleared(end);
         account.worked(end, end.saturating_sub(cleared), targets);
-        self.outstanding.extend(starts.iter().map(|start| (*start, 0)));
+        if in_part {
+            // A flush of the TLB for each, which is taken to cost as much as one first access.
+            account.charge(starts.len() as u64);
+        }
+        for start in &starts {
+            let bits = before.binary_search_by_key(start, |read| read.start).ok().map(|at| &before[at]);
+            let is_base = |read: &&RegionBits| !read.leaf.is_huge();
+            let again = match (in_part, self.outstanding.get(start), bits.filter(is_base)) {
+                (false, ..) => Outstanding::WHOLE,
+                (true, Some(former), Some(read)) => {
+                    former.cleared_again(&part_bits(*start), read.bits.as_ref())
+                }
+                (true, ..) => Outstanding { pages: Some(part_bits(*start)), charged: 0 },
+            };
+            self.outstanding.insert(*start, again);
+        }
         let (in_window, by_now, read) = (0, 0, false);
-        self.cycle = Some(Cycle { starts, ranges, entries, in_window, by_now, shared, cleared, read });
+        self.cycle =
+            Some(Cycle { starts, ranges, entries, in_window, by_now, shared, in_part, cleared, read });
         Ok(())
     }
 
@@ -351,6 +435,54 @@ fn candidate(region: &Region) -> Candidate {
     });
     let entries = if region.leaf.is_huge() { 1 } else { region.present };
     Candidate { start: region.start, entries, last: accessed }
+}
+
+/// The candidates as far as a part of each stands for it. Those that are hardly populated are left out: there may be
+/// nothing in their part.
+fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate> {
+    let share = f32::from(PART_PAGES) / f32::from(PAGES);
+    let parts = list.iter().zip(regions).filter_map(|(whole, region)| match region.leaf {
+        Leaf::Base if region.present < LEAST_FOR_PART => None,
+        Leaf::Base => Some(Candidate {
+            entries: PART_PAGES,
+            last: whole.last.map(|(accessed, when)| (accessed * share, when)),
+            ..*whole
+        }),
+        _ => Some(*whole),
+    });
+    parts.collect()
+}
+
+/// The pages of a region's [`part`], as bits.
+fn part_bits(start: u64) -> PageBits {
+    let mut bits: PageBits = [0; PAGES as usize / 64];
+    part(start).for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
+    bits
+}
+
+fn both(one: &PageBits, other: &PageBits) -> PageBits {
+    std::array::from_fn(|word| one[word] & other[word])
+}
+
+fn ones(bits: &PageBits) -> u64 {
+    bits.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Leaves out the bits that were not cleared.
+fn keep_part(read: &mut RegionBits) {
+    if let (Some(bits), false) = (read.bits, read.leaf.is_huge()) {
+        let kept = both(&bits, &part_bits(read.start));
+        read.bits = Some(kept);
+        read.accessed = Some(ones(&kept) as u16);
+    }
+}
+
+/// What the part of a region says of all of it: the same share of its pages was accessed.
+fn accessed_by_part(read: &RegionBits) -> Option<u16> {
+    match read.leaf.is_huge() {
+        true => read.accessed,
+        false => read.accessed.map(|pages| (pages * (PAGES / PART_PAGES)).min(read.present)),
+    }
 }
 
 /// Whether a region's mapping may share pages with others without a fork.
@@ -420,5 +552,54 @@ mod tests {
         let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
         assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
         assert!(merge(&[]).is_empty());
+    }
+
+    fn read(start: u64, pages: std::ops::Range<u16>) -> RegionBits {
+        let mut bits: PageBits = [0; 8];
+        pages.clone().for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
+        let accessed = Some(pages.len() as u16);
+        RegionBits {
+            start,
+            leaf: Leaf::Base,
+            present: 512,
+            zero_page: 0,
+            swapped: 0,
+            accessed,
+            bits: Some(bits),
+        }
+    }
+
+    #[test]
+    fn of_a_part_only_its_own_bits_count() {
+        let start = 7 * HUGE_2M as u64;
+        let part = Outstanding { pages: Some(part_bits(start)), charged: 0 };
+        assert_eq!(part.count(&read(start, 0..512)), (16, 16));
+        assert_eq!(part.count(&read(start, 0..0)), (0, 16));
+        for (pages, all) in [(0..512, 512), (0..0, 0)] {
+            let mut read = read(start, pages);
+            keep_part(&mut read);
+            assert_eq!(accessed_by_part(&read), Some(all));
+        }
+        assert_eq!(Outstanding::WHOLE.count(&read(start, 0..100)), (100, 512));
+    }
+
+    #[test]
+    fn what_was_charged_is_not_charged_again_when_a_part_is_cleared() {
+        let start = 7 * HUGE_2M as u64;
+        let bits = read(start, 0..512).bits;
+        let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(start), bits.as_ref());
+        assert_eq!((again.pages, again.charged), (None, 512 - 16));
+        // The part is accessed again: 16 new ones.
+        assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
+        let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
+        assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);
+    }
+
+    #[test]
+    fn parts_differ_from_region_to_region() {
+        let places: std::collections::BTreeSet<u16> =
+            (0..1000).map(|n| part(n * HUGE_2M as u64).start).collect();
+        assert_eq!(places.len(), 32);
+        assert!(places.iter().all(|first| first % PART_PAGES == 0 && first + PART_PAGES <= PAGES));
     }
 }

@@ -140,18 +140,16 @@ impl Tracker for BpfTracker {
         true
     }
 
+    fn clears_parts(&self) -> bool {
+        true
+    }
+
     fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
-        // Where this one fails, nobody knows what it reached: then earlier ones do not count either.
-        let former = self.cleared.remove(&pid);
-        let mut cleared = self.clear_ranges(pid, ranges)?;
-        if let Some(former) = former.filter(|former| former.space == cleared.space) {
-            cleared.add(&former, ranges);
-        }
-        if self.cleared.len() >= MOST_PROCESSES {
-            self.cleared.pop_first();
-        }
-        self.cleared.insert(pid, cleared);
-        Ok(())
+        self.clear_and_remember(pid, ranges, false)
+    }
+
+    fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
+        self.clear_and_remember(pid, ranges, true)
     }
 
     fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
@@ -185,6 +183,22 @@ impl Tracker for BpfTracker {
             });
         }
         Ok(read)
+    }
+}
+
+impl BpfTracker {
+    fn clear_and_remember(&mut self, pid: Pid, ranges: &[VirtRange], part: bool) -> Result<(), TrackError> {
+        // Where this one fails, nobody knows what it reached: then earlier ones do not count either.
+        let former = self.cleared.remove(&pid);
+        let mut cleared = self.clear_ranges(pid, ranges, part)?;
+        if let Some(former) = former.filter(|former| former.space == cleared.space) {
+            cleared.add(&former, ranges);
+        }
+        if self.cleared.len() >= MOST_PROCESSES {
+            self.cleared.pop_first();
+        }
+        self.cleared.insert(pid, cleared);
+        Ok(())
     }
 }
 

@@ -1,9 +1,11 @@
 //! Clearing accessed bits with MADV_COLD.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
-use crate::tracker::TrackError;
+use crate::tracker::{TrackError, part};
+use megapage_kernel::page_tables::EntrySize;
 use megapage_kernel::{KernelError, maps, process_madvise, spawn};
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_snapshot::PAGES;
+use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,10 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Memory in one call. The kernel holds the target's mmap lock (for reading) through a call, 1 ms for this much on
 /// base pages, and flushes its TLB at the end.
 const CALL_BYTES: u64 = 64 << 20;
+/// Parts of regions in one call: the TLB is flushed after each.
+const CALL_PARTS: usize = 128;
 
 impl BpfTracker {
-    /// Clears what can be cleared of `ranges`.
-    pub(super) fn clear_ranges(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Cleared, TrackError> {
+    /// Clears what can be cleared of `ranges`; of regions on base pages a part only, where `part` says so.
+    pub(super) fn clear_ranges(
+        &mut self,
+        pid: Pid,
+        ranges: &[VirtRange],
+        in_part: bool,
+    ) -> Result<Cleared, TrackError> {
         // The descriptor first: from then on it is this process or none, whoever has its pid later.
         let pidfd = spawn::open_pidfd(pid).map_err(|source| call_error(pid, source))?;
         let space = self.tables.address_space(pid).map_err(|error| walk_error(pid, error))?;
@@ -24,11 +33,27 @@ impl BpfTracker {
         // Where the kernel cannot bring them there, that many are overcounted.
         let _ = self.drain.drain();
         let mut refused = Vec::new();
-        for batch in batches(&whole) {
+        let calls = if in_part { self.parts(pid, &whole)? } else { batches(&whole) };
+        for batch in calls {
             cold(pidfd.as_fd(), &batch, &mut refused).map_err(|source| call_error(pid, source))?;
         }
         subtract(&mut whole, &refused);
         Ok(Cleared { space, ranges: whole })
+    }
+
+    /// The part of each region of `ranges`, in calls; all of a region that a huge entry maps at this moment, for a part
+    /// would split it. Should one become huge between this look and the call, it is split: nothing is lost by that.
+    fn parts(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<Vec<VirtRange>>, TrackError> {
+        let mut parts = Vec::new();
+        self.walk(pid, ranges, |region| {
+            let pages = match region.size {
+                EntrySize::Base => part(region.start),
+                EntrySize::Huge2m | EntrySize::Huge1g => 0..PAGES,
+            };
+            let at = |page: u16| region.start + u64::from(page) * BASE_PAGE as u64;
+            parts.extend(VirtRange::new(at(pages.start), at(pages.end)));
+        })?;
+        Ok(parts.chunks(CALL_PARTS).map(<[VirtRange]>::to_vec).collect())
     }
 }
 
@@ -109,7 +134,9 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
     if refused.is_empty() {
         return;
     }
-    let refused: HashSet<u64> = refused.iter().copied().flat_map(regions).collect();
+    // A part that is refused stands for its region.
+    let refused: HashSet<u64> =
+        refused.iter().filter_map(|range| outward(*range)).flat_map(regions).collect();
     let mut left: Vec<VirtRange> = Vec::new();
     for start in ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start)) {
         match left.last_mut() {
@@ -120,6 +147,12 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
         }
     }
     *ranges = left;
+}
+
+/// The regions that `range` touches, whole.
+fn outward(range: VirtRange) -> Option<VirtRange> {
+    let huge = HUGE_2M as u64;
+    VirtRange::new(range.start() / huge * huge, range.end().next_multiple_of(huge))
 }
 
 fn call_error(pid: Pid, source: io::Error) -> TrackError {
