@@ -109,7 +109,14 @@ impl Counters {
             if self.threads.contains_key(thread) {
                 continue;
             }
-            match Group::open(*thread, &self.events, self.scope) {
+            let opened = match Group::open(*thread, &self.events, self.scope) {
+                // Also the answer where the thread ends between the first counter and the next: now it has.
+                Err(error) if error.raw_os_error() == Some(errno::ENODEV) => {
+                    Group::open(*thread, &self.events, self.scope)
+                }
+                opened => opened,
+            };
+            match opened {
                 Ok(group) => {
                     let start = Reading { counts: vec![0; self.events.len()], ..Reading::default() };
                     self.threads.insert(*thread, (group, start));
