@@ -2,6 +2,7 @@
 
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
+use crate::left::give_back;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
 use crate::select::{Select, Selected};
@@ -281,8 +282,8 @@ impl Daemon {
         self.now.as_ref().map(|now| Filling::since(&self.parts.root, now)).unwrap_or_default()
     }
 
-    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and longer where the last
-    /// pass took us more than our share of a processor.
+    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and
+    /// longer where the last pass took us more than our share of a processor.
     pub fn pause(&self) -> Duration {
         let least = if self.urgent || self.left { self.config.pressure.look } else { self.config.interval };
         let observe = &self.config.observe;
@@ -373,14 +374,12 @@ impl Daemon {
                 }
             }
         }
-        let mut left = 0;
         if !changes.is_empty() {
-            let answered = self.parts.actuator.carry_out(now, &changes);
-            left = changes.len().saturating_sub(answered.len()) as u64;
-            done.extend(answered);
+            done.extend(self.parts.actuator.carry_out(now, &changes));
         }
         let now = self.parts.clock.now();
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
+        let left = give_back(&mut self.state, now, &changes, &done);
         (done, left)
     }
 }

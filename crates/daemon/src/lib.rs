@@ -10,6 +10,7 @@ pub mod config;
 pub mod daemon;
 mod filling;
 mod instance;
+mod left;
 pub mod log;
 mod notify;
 mod observability;

@@ -145,6 +145,17 @@ impl AccessMap {
         Some(region)
     }
 
+    /// Puts a region that was taken out back, before all others of its bucket.
+    pub fn put_back(&mut self, region: u64) {
+        let place = self.head();
+        if let Some(entry) = self.entries.get_mut(&region)
+            && entry.place.is_none()
+        {
+            entry.place = Some(place);
+            self.buckets[entry.bucket].insert(place, region);
+        }
+    }
+
     /// Puts a region that failed at the end of the lowest bucket.
     pub fn put_last(&mut self, region: u64) {
         if !self.entries.contains_key(&region) {

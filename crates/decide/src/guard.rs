@@ -56,6 +56,9 @@ pub(crate) struct Guard {
     /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
     /// was short may turn out otherwise.
     unsupported: BTreeMap<Kind, Duration>,
+    /// Regions that the last step asked something for and nothing was told of, with what was remembered of them before:
+    /// as many as a step has actions.
+    asked: BTreeMap<(ProcessId, u64), Option<RegionMemory>>,
 }
 
 /// Kinds of action, as far as a machine may be unable to do them.
@@ -91,6 +94,7 @@ impl Guard {
         snapshot: &'a Snapshot,
         limits: &Limits,
     ) -> Vec<(&'a Process, bool)> {
+        self.asked.clear();
         let mut seen = BTreeSet::new();
         let sound: Vec<&Process> = snapshot
             .processes
@@ -209,6 +213,9 @@ impl Guard {
     /// Learns what became of an action.
     pub fn note(&mut self, now: Duration, outcome: &Outcome, limits: &Limits) {
         let action = &outcome.action;
+        if let Some(key) = action.process().zip(action.region()) {
+            self.asked.remove(&key);
+        }
         if outcome.obtained == Obtained::Unsupported {
             self.unsupported.insert(Kind::of(action), now + limits.back_off_most);
             return;
@@ -246,6 +253,29 @@ impl Guard {
         }
     }
 
+    /// Forgets that an action of the last step was asked for, unless something was told of it; whether that is so.
+    pub fn untried(&mut self, action: &Action) -> bool {
+        let Some((id, region)) = action.process().zip(action.region()) else { return false };
+        let Some(former) = self.asked.remove(&(id, region)) else { return false };
+        let Some(process) = self.processes.get_mut(&id) else { return false };
+        match former {
+            Some(memory) => process.regions.insert(region, memory),
+            None => process.regions.remove(&region),
+        };
+        if process.regions.is_empty() && process.forked.is_none() && process.denied.is_none() {
+            self.processes.remove(&id);
+        }
+        true
+    }
+
+    /// Leaves the region of an action alone for as long as after one that was done. That is no failure.
+    pub fn put_off(&mut self, now: Duration, action: &Action, limits: &Limits) {
+        let Some((id, region)) = action.process().zip(action.region()) else { return };
+        let process = self.processes.entry(id).or_default();
+        let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
+        memory.not_before = memory.not_before.max(now + limits.settle);
+    }
+
     /// Processes and regions remembered.
     pub fn remembered(&self) -> usize {
         self.processes.values().map(|process| 1 + process.regions.len()).sum()
@@ -257,14 +287,8 @@ impl Guard {
 
     fn acting(&mut self, now: Duration, id: ProcessId, region: u64, limits: &Limits) -> &mut RegionMemory {
         let process = self.processes.entry(id).or_default();
-        let memory = process.regions.entry(region).or_insert(RegionMemory {
-            acted: now,
-            promoted: None,
-            demoted: None,
-            failures: 0,
-            not_before: now,
-            small: None,
-        });
+        self.asked.entry((id, region)).or_insert_with(|| process.regions.get(&region).copied());
+        let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
         memory.acted = now;
         // Until a snapshot shows the effect, it has failed.
         memory.not_before = now
@@ -278,6 +302,10 @@ impl Guard {
 }
 
 impl RegionMemory {
+    fn new(now: Duration) -> RegionMemory {
+        RegionMemory { acted: now, promoted: None, demoted: None, failures: 0, not_before: now, small: None }
+    }
+
     fn may_promote(&self, now: Duration, region: &Region, in_use: f64, limits: &Limits) -> bool {
         now >= self.not_before
             && self.demoted.is_none_or(|demoted| {

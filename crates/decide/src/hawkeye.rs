@@ -295,6 +295,25 @@ impl HawkEye {
         }
     }
 
+    /// The region is the first of its bucket again, and its process the next of its equals.
+    pub fn untried(&mut self, action: &Action) {
+        match action {
+            Action::Promote { process, region, .. } => {
+                if let Some(tracked) = self.maps.get_mut(process) {
+                    tracked.map.put_back(*region);
+                }
+                if let Some(at) = self.turn.iter().position(|other| other == process) {
+                    self.turn.remove(at);
+                    self.turn.push_front(*process);
+                }
+                self.promotions.give_back(1);
+            }
+            // One recovery is enough for a whole round of them.
+            Action::Recover { .. } => self.recoveries.give_back(1),
+            _ => {}
+        }
+    }
+
     pub fn remembered(&self) -> usize {
         self.maps.values().map(|tracked| 1 + tracked.map.len()).sum::<usize>()
             + self.scans.len()

@@ -4,7 +4,7 @@
 //! Source: HawkEye (ASPLOS 2019); ohp_get_target_mm in mm/ohp.c of the released kernel.
 
 use crate::hawkeye::{HawkEye, Parameters};
-use crate::{Fault, FaultSize, Outcome, Policy, Reason, Tick};
+use crate::{Action, Fault, FaultSize, Outcome, Policy, Reason, Tick};
 use megapage_snapshot::{Process, ProcessId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,6 +61,10 @@ impl Policy for HawkEyePmu {
 
     fn note(&mut self, _now: Duration, outcome: &Outcome) {
         self.0.note(outcome);
+    }
+
+    fn untried(&mut self, action: &Action) {
+        self.0.untried(action);
     }
 
     fn remembered(&self) -> usize {

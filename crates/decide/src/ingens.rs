@@ -5,7 +5,7 @@
 //! 2016); the released kernel's osa/hugepage_scan.c.
 
 use crate::pace::Rounds;
-use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
+use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
@@ -260,6 +260,12 @@ impl Policy for Ingens {
 
     fn on_fault(&mut self, _fault: &Fault) -> FaultSize {
         FaultSize::Base
+    }
+
+    fn untried(&mut self, action: &Action) {
+        if matches!(action, Action::Promote { .. }) {
+            self.promotions.give_back(u64::from(PAGES));
+        }
     }
 
     fn remembered(&self) -> usize {

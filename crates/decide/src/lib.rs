@@ -89,6 +89,21 @@ impl State {
         self.policy.note(now, outcome);
     }
 
+    /// Takes back that `action`, of the last step, was asked for: nobody has tried it, as time or a budget had run out.
+    /// The next step may ask for it at once, and no failure is counted.
+    pub fn untried(&mut self, action: &Action) {
+        if self.guard.untried(action) {
+            self.policy.untried(action);
+        }
+    }
+
+    /// The same for an action of a process that whoever carries actions out leaves alone for now: its region is let
+    /// settle from the time `now`, so that others have their turn.
+    pub fn passed_over(&mut self, now: Duration, action: &Action) {
+        self.untried(action);
+        self.guard.put_off(now, action, &self.limits);
+    }
+
     /// What the guards remember of regions that something was done to: what must outlive a restart, or the next one
     /// would undo at once what this one has done.
     pub fn remembered_regions(&self) -> Vec<RememberedRegion> {

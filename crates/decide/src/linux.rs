@@ -162,6 +162,17 @@ impl Policy for Linux {
         }
     }
 
+    fn untried(&mut self, action: &Action) {
+        // The scan goes on from there.
+        if let Action::Promote { process, region, .. } = action
+            && let Some(at) = self.queue.iter().position(|other| other == process)
+        {
+            self.queue.rotate_left(at);
+            self.address = if at == 0 { self.address.min(*region) } else { *region };
+            self.rounds.give_back(u64::from(PAGES));
+        }
+    }
+
     fn remembered(&self) -> usize {
         self.queue.len()
     }

@@ -18,14 +18,18 @@ const MOST_ROUNDS: u64 = 1024;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rounds {
     next: Option<Duration>,
+    /// Work of the last rounds that was not done: to be had at once.
+    left: u64,
 }
 
 impl Rounds {
     /// How much may be done at `now`: the rounds that have come due since the last call, the first one at once.
     pub fn due(&mut self, now: Duration, pace: Pace) -> u64 {
         let next = self.next.unwrap_or(now);
+        // Never on top of a round: what is not done would add up without bound.
+        let left = std::mem::take(&mut self.left);
         if now < next {
-            return 0;
+            return left;
         }
         let rounds = match pace.every.as_nanos() {
             0 => 1,
@@ -34,12 +38,18 @@ impl Rounds {
         // Rounds that are not made up for are lost: a thread that slept too long does not run the faster.
         self.next =
             Some((next + pace.every.saturating_mul(rounds as u32)).max(now.saturating_sub(pace.every)));
-        rounds.saturating_mul(pace.work)
+        rounds.saturating_mul(pace.work).max(left)
+    }
+
+    /// So much of what was due was not done, through no fault of ours: it is due at once, or with the next round.
+    pub fn give_back(&mut self, work: u64) {
+        self.left = self.left.saturating_add(work);
     }
 
     /// No round before `until`.
     pub fn sleep_until(&mut self, until: Duration) {
         self.next = Some(self.next.map_or(until, |next| next.max(until)));
+        self.left = 0;
     }
 }
 
@@ -68,6 +78,20 @@ mod tests {
         rounds.due(SECOND, pace);
         assert_eq!(rounds.due(SECOND * 1_000_000, pace), MOST_ROUNDS);
         assert!(rounds.due(SECOND * 1_000_000, pace) <= 2);
+    }
+
+    #[test]
+    fn what_was_not_done_is_due_at_once_but_does_not_add_up() {
+        let pace = Pace { work: 8, every: SECOND };
+        let mut rounds = Rounds::default();
+        assert_eq!(rounds.due(SECOND * 10, pace), 8);
+        rounds.give_back(2);
+        rounds.give_back(3);
+        assert_eq!(rounds.due(SECOND * 10, pace), 5);
+        assert_eq!(rounds.due(SECOND * 10, pace), 0);
+        rounds.give_back(5);
+        assert_eq!(rounds.due(SECOND * 11, pace), 8);
+        assert_eq!(rounds.due(SECOND * 11, pace), 0);
     }
 
     #[test]

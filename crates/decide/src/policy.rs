@@ -6,7 +6,7 @@ use crate::hawkeye_pmu::HawkEyePmu;
 use crate::ingens::{self, Ingens};
 use crate::linux::{self, Linux};
 use crate::megapage::{self, Megapage};
-use crate::{Fault, FaultSize, Outcome, Reservation, Tick, hawkeye};
+use crate::{Action, Fault, FaultSize, Outcome, Reservation, Tick, hawkeye};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -42,6 +42,12 @@ pub trait Policy: Debug + Send {
     /// Learns what became of an action. The common guards have learnt it already.
     fn note(&mut self, now: Duration, outcome: &Outcome) {
         let _ = (now, outcome);
+    }
+
+    /// Learns that an action of the last step was not even tried: it is to count as never asked for. The common guards
+    /// have taken it back already.
+    fn untried(&mut self, action: &Action) {
+        let _ = action;
     }
 
     /// How many processes and regions it remembers: a test holds that against the snapshot.

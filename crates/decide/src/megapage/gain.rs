@@ -7,6 +7,7 @@
 //! sum; the model then only says who has which part of it.
 
 use megapage_snapshot::{AccessClass, Leaf, Process, Region};
+use std::collections::BTreeMap;
 
 /// Nanoseconds that a miss costs, by access class.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,16 +49,64 @@ struct Load {
     class: AccessClass,
 }
 
+impl Load {
+    fn sane(self) -> Load {
+        let sane = |figure: f64| if figure.is_finite() { figure.clamp(0.0, 1e12) } else { 0.0 };
+        Load { pages: sane(self.pages), visits: sane(self.visits), class: self.class }
+    }
+}
+
 /// What is known of the accesses to a region. `window` is the sample's, in seconds. A sampled page was visited at least
-/// once in it; and where there is neither sample nor estimate, each present page is taken to be visited once a second.
+/// once in it; and where there is neither sample nor estimate, nor a sample of another region, each present page is
+/// taken to be visited once in it, too.
 fn load(region: &Region, window: f64) -> Load {
     let pages = match region.accessed {
         Some(accessed) => f64::from(accessed.average),
         None => f64::from(region.present),
     };
-    match region.profile {
+    let load = match region.profile {
         Some(profile) => Load { pages: pages.max(1.0), visits: profile.visits, class: profile.class },
         None => Load { pages, visits: pages / window, class: AccessClass::Random },
+    };
+    load.sane()
+}
+
+/// Whether a region of base pages has been sampled.
+pub(super) fn is_sampled_base(region: &Region) -> bool {
+    region.leaf == Leaf::Base && region.accessed.is_some()
+}
+
+/// How base pages are accessed on average, for each that is present: what a region is taken to be like that nothing is
+/// known of. It comes after what was found hot and before what was found cold. Huge pages are left out: one bit tells
+/// of all their 512 pages, and as the hot become huge, the rest must not look hot for it.
+#[derive(Clone, Copy, Debug)]
+struct Mean {
+    pages: f64,
+    visits: f64,
+    /// That of most visits.
+    class: AccessClass,
+}
+
+impl Mean {
+    /// That of the sampled regions; `None` where there are none.
+    fn new(process: &Process, loads: &[Load]) -> Option<Mean> {
+        let (mut pages, mut visits, mut present) = (0.0, 0.0, 0.0);
+        let mut by_class: BTreeMap<AccessClass, f64> = BTreeMap::new();
+        for (region, load) in process.regions.iter().zip(loads).filter(|(region, _)| is_sampled_base(region))
+        {
+            pages += load.pages;
+            visits += load.visits;
+            present += f64::from(region.present);
+            *by_class.entry(load.class).or_default() += load.visits;
+        }
+        let class = by_class.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(class, _)| class)?;
+        (present > 0.0).then(|| Mean { pages: pages / present, visits: visits / present, class })
+    }
+
+    /// What it makes of a region of which so many pages are present.
+    fn load(&self, present: u16) -> Load {
+        let present = f64::from(present);
+        Load { pages: self.pages * present, visits: self.visits * present, class: self.class }.sane()
     }
 }
 
@@ -65,15 +114,14 @@ fn load(region: &Region, window: f64) -> Load {
 /// huge, or would lose if it were split: 0 or more; of the regions that are not huge, in sum less than 1.
 pub fn gains(process: &Process, model: &Model) -> Vec<f64> {
     let window = process.sampling.as_ref().map_or(1.0, |sampling| sampling.window.as_secs_f64().max(1e-3));
-    let loads: Vec<Load> = process
-        .regions
-        .iter()
-        .map(|region| {
-            let load = load(region, window);
-            let sane = |figure: f64| if figure.is_finite() { figure.clamp(0.0, 1e12) } else { 0.0 };
-            Load { pages: sane(load.pages), visits: sane(load.visits), class: load.class }
-        })
-        .collect();
+    let mut loads: Vec<Load> = process.regions.iter().map(|region| load(region, window)).collect();
+    if let Some(mean) = Mean::new(process, &loads) {
+        for (region, load) in process.regions.iter().zip(&mut loads) {
+            if region.leaf == Leaf::Base && region.accessed.is_none() && region.profile.is_none() {
+                *load = mean.load(region.present);
+            }
+        }
+    }
     // What huge pages would lose shows only if all of them are thought away: one alone is hardly missed.
     let missed = Bins::new(process, &loads, false).missed(model.entries);
     let missed_without = Bins::new(process, &loads, true).missed(model.entries);
@@ -216,6 +264,23 @@ mod tests {
             Some(TranslationCost { share: 0.39, low: 0.3, high: 0.45, source: CostSource::Measured });
         let gain = gains(&process, &MODEL);
         assert!((gain[1..].iter().sum::<f64>() - 0.39).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_never_sampled_comes_between_the_hot_and_the_cold() {
+        let mut regions: Vec<Region> = (0..20).map(|n| base(n, 512)).collect();
+        regions.extend((20..40).map(|n| accessed(base(n, 512), 3, SECOND)));
+        regions.extend((40..60).map(|n| accessed(base(n, 512), 512, SECOND)));
+        let gain = gains(&process(1, regions.clone()), &MODEL);
+        assert!(gain[50] > 1.5 * gain[0] && gain[0] > 1.5 * gain[30] && gain[30] > 0.0, "{gain:?}");
+        // As the hot become huge, it is taken for as cold as those that are left.
+        regions[40..].iter_mut().for_each(|region| region.leaf = Leaf::Huge2m);
+        let gain = gains(&process(1, regions.clone()), &MODEL);
+        assert!((gain[0] - gain[30]).abs() <= 1e-9 * gain[30], "{gain:?}");
+        // And where every sample has found nothing, there is nothing to gain.
+        regions[20..40].iter_mut().for_each(|region| *region = accessed(region.clone(), 0, SECOND));
+        let gain = gains(&process(1, regions), &MODEL);
+        assert_eq!(gain[..40], [0.0; 40]);
     }
 
     #[test]

@@ -19,11 +19,11 @@ pub mod watermarks;
 
 use crate::pace::Rounds;
 use crate::scans::Scans;
-use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
+use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
 use claims::{Caps, Claim, Grants, weight};
-use gain::{MissCost, Model, gains};
+use gain::{MissCost, Model, gains, is_sampled_base};
 use groups::Groups;
-use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use nursery::Nursery;
 use std::cmp::Ordering;
@@ -80,6 +80,9 @@ pub struct Parameters {
     pub sample_rarer: u32,
     /// What such a first access costs, where the observer has not measured it.
     pub first_access: Duration,
+    /// From when a process is first seen, regions that were not sampled yet wait for that as long as this before they
+    /// are promoted, where accesses are sampled at all.
+    pub first_sample: Duration,
     /// From clearing the bits to reading them.
     pub window: Duration,
     /// The size for what 2 MiB would bloat.
@@ -142,6 +145,7 @@ impl Default for Parameters {
             sample_budget: 0.005,
             sample_rarer: 3,
             first_access: Duration::from_nanos(470),
+            first_sample: Duration::from_secs(5),
             window: Duration::from_millis(100),
             small: PageSize::new(64 << 10).expect("a power of two"),
             pre_zero: Pace { work: 20, every: Duration::from_secs(1) },
@@ -153,14 +157,16 @@ impl Default for Parameters {
 /// What is remembered of a process.
 #[derive(Clone, Debug)]
 struct Account {
+    /// When the process was first seen.
+    since: Duration,
     /// Processor time and the time when it was read.
     cpu: (Duration, Duration),
     /// Processors in use, averaged.
     usage: f64,
     /// When a sample was last asked for, and how many regions of base pages there were.
     sampled: Option<(Duration, usize)>,
-    /// Whether a region was promoted since.
-    promoted: bool,
+    /// How many promotions were asked for since.
+    promoted: u64,
     /// How many samples in a row led to nothing.
     idle: u32,
     nursery: Nursery,
@@ -181,6 +187,17 @@ pub struct Megapage {
     zeroings: Rounds,
     /// Promotions so far: whose turn it is.
     turn: u64,
+    /// What the promotions of the last step took.
+    asked: BTreeMap<(ProcessId, u64), Asked>,
+}
+
+/// What a promotion took of what is due.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Whether it was one of those that need not pay soon.
+    patient: bool,
+    /// Huge pages, under the caps.
+    pages: i64,
 }
 
 /// A region that could become huge.
@@ -266,6 +283,7 @@ impl Megapage {
             promotions_quick: Rounds::default(),
             zeroings: Rounds::default(),
             turn: 0,
+            asked: BTreeMap::new(),
         }
     }
 
@@ -278,10 +296,11 @@ impl Megapage {
         for process in processes {
             let parameters = &self.parameters;
             let account = self.accounts.entry(process.id).or_insert_with(|| Account {
+                since: tick.now(),
                 cpu: (process.cpu, tick.now()),
                 usage: 1.0,
                 sampled: None,
-                promoted: false,
+                promoted: 0,
                 idle: 0,
                 nursery: Nursery::default(),
                 rescan: parameters.rescan,
@@ -298,7 +317,7 @@ impl Megapage {
             let base = process.regions.iter().filter(|region| region.leaf == Leaf::Base).count();
             let is_due = account.sampled.is_none_or(|(then, had)| {
                 // A process that changes, or is being promoted, is worth another look.
-                if account.promoted || base > had + had / 8 {
+                if account.promoted > 0 || base > had + had / 8 {
                     account.idle = 0;
                 }
                 let since = tick.now().saturating_sub(then);
@@ -309,7 +328,7 @@ impl Megapage {
             });
             if is_due {
                 account.idle = account.idle.saturating_add(1);
-                account.promoted = false;
+                account.promoted = 0;
                 account.sampled = Some((tick.now(), base));
                 let _ = tick.sample(process, parameters.window, Reason::Period, |region| region.present > 0);
             }
@@ -351,6 +370,14 @@ impl Megapage {
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
+    /// Whether samples will soon tell hot regions of this process from cold ones.
+    fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
+        let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
+        let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
+        tick.snapshot().sampling.as_ref().is_some_and(tells)
+            && tick.now().saturating_sub(since) < self.parameters.first_sample
+    }
+
     fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
         let machine = self.watermarks.nearness(tick.in_use());
         let processes: &'a [&'a Process] = gains.processes;
@@ -366,17 +393,23 @@ impl Megapage {
                 let least_gain = cost / life.as_secs_f64();
                 let quick_gain = cost / self.parameters.quick.as_secs_f64();
                 let short = self.groups.is_short(process);
+                let waits = self.awaits_samples(tick, process);
+                let sampled = process.regions.iter().any(is_sampled_base);
                 let candidates = tick
                     .promotable(process)
                     .filter(|(_, region)| is_accessed(region) && !short)
-                    .map(|(place, region)| {
+                    .filter_map(|(place, region)| {
                         let gain = gains.of(at)[place];
-                        Candidate {
+                        // Not a guaranteed share either is for what is taken to be as cold as the rest.
+                        if region.accessed.is_none() && (waits || sampled && gain <= 0.0) {
+                            return None;
+                        }
+                        Some(Candidate {
                             score: gain * usage * weight / self.price(region, nearness),
                             start: region.start,
                             pays: gain >= least_gain && weight > 0.0,
                             quick: gain >= quick_gain && weight > 0.0,
-                        }
+                        })
                     })
                     .collect();
                 Competitor {
@@ -487,13 +520,13 @@ impl Megapage {
                     grants.take(process.id);
                     self.caps.take(process.id, pages);
                     if let Some(account) = self.accounts.get_mut(&process.id) {
-                        account.promoted = true;
+                        account.promoted += 1;
                     }
                     self.turn += 1;
                     work -= 1;
-                    if reason == Reason::GuaranteedShare || !candidate.quick {
-                        patient = patient.saturating_sub(1);
-                    }
+                    let is_patient = reason == Reason::GuaranteedShare || !candidate.quick;
+                    patient = patient.saturating_sub(u64::from(is_patient));
+                    self.asked.insert((process.id, region.start), Asked { patient: is_patient, pages });
                 }
                 Answer::Refused => {}
                 Answer::Spent => return,
@@ -536,6 +569,7 @@ impl Policy for Megapage {
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
+        self.asked.clear();
         self.watermarks.observe(&tick.snapshot().machine, tick.in_use(), tick.elapsed());
         self.groups.observe(&processes, tick.elapsed());
         self.track(tick, &processes);
@@ -569,6 +603,22 @@ impl Policy for Megapage {
         }
         self.caps.take(fault.process, 1);
         FaultSize::Huge
+    }
+
+    fn untried(&mut self, action: &Action) {
+        let Some((id, region)) = action.process().zip(action.region()) else { return };
+        if !matches!(action, Action::Promote { .. }) {
+            self.caps.take(id, 1);
+            return;
+        }
+        let Some(asked) = self.asked.remove(&(id, region)) else { return };
+        self.promotions_quick.give_back(1);
+        self.promotions.give_back(u64::from(asked.patient));
+        self.caps.take(id, -asked.pages);
+        self.turn = self.turn.saturating_sub(1);
+        if let Some(account) = self.accounts.get_mut(&id) {
+            account.promoted = account.promoted.saturating_sub(1);
+        }
     }
 
     fn prefers_zeroed(&self) -> bool {

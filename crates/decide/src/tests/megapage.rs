@@ -3,11 +3,13 @@
 use super::made::*;
 use crate::megapage::claims::{Claim, Whom};
 use crate::megapage::{Megapage, Parameters};
-use crate::{Action, Fault, FaultSize, Headroom, Obtained, Pace, Reason, State, step};
+use crate::{Action, Fault, FaultSize, Headroom, Limits, Obtained, Pace, Reason, State, step};
 use megapage_snapshot::{
-    AccessClass, AccessProfile, CostSource, MemoryLimit, PAGES, Process, Region, Snapshot, TranslationCost,
+    AccessClass, AccessProfile, CostSource, MemoryLimit, PAGES, Process, Region, Sampling, Snapshot,
+    TrackerKind, TranslationCost,
 };
 use megapage_units::{Bytes, PageSize};
+use std::time::Duration;
 
 const SMALL: u64 = 64 << 10;
 
@@ -388,4 +390,93 @@ fn a_group_that_fills_fast_is_short_before_it_is_full() {
     assert!(demoted(&run(SECOND, &seen(1, 0.5), &mut state)).is_empty());
     // 2 % a second: full in 20 s.
     assert!(!demoted(&run(SECOND * 2, &seen(2, 0.52), &mut state)).is_empty());
+}
+
+/// The same as of a machine whose accesses are sampled.
+fn tracked(mut seen: Snapshot, tracker: TrackerKind) -> Snapshot {
+    seen.sampling = Some(Sampling {
+        tracker,
+        lacks: Vec::new(),
+        passed_over: Vec::new(),
+        first_access_ns: 500.0,
+        budget: 0.01,
+        machine_access: None,
+    });
+    seen
+}
+
+#[test]
+fn what_was_not_sampled_yet_waits_for_that_but_not_for_long() {
+    let unknown = || with_cost(process(1, (0..100).map(|n| base(n, PAGES)).collect()), 0.4);
+    // The seconds of the first ten in which it is promoted.
+    let when = |tracker: Option<TrackerKind>, parameters: Parameters| -> Vec<u32> {
+        let mut state = state(Megapage::new(parameters));
+        let is_promoted = |second: &u32| {
+            let seen = snapshot(SECOND * *second, 0.3, vec![unknown()]);
+            let seen = tracker.map_or(seen.clone(), |tracker| tracked(seen, tracker));
+            !promoted(&run(SECOND * *second, &seen, &mut state)).is_empty()
+        };
+        (20..30).filter(is_promoted).take(1).collect()
+    };
+    for parameters in [Parameters::default(), unguaranteed()] {
+        assert_eq!(when(Some(TrackerKind::Bpf), parameters.clone()), [25]);
+        assert_eq!(when(Some(TrackerKind::Pagemap), parameters.clone()), [20]);
+        assert_eq!(when(None, parameters), [20]);
+    }
+}
+
+#[test]
+fn sampled_hot_regions_come_before_all_and_cold_ones_never_come() {
+    let mut regions: Vec<Region> = (0..60).map(|n| base(n, PAGES)).collect();
+    regions.extend((60..100).map(|n| accessed(base(n, PAGES), 0, SECOND)));
+    regions.extend((100..140).map(|n| accessed(base(n, PAGES), PAGES, SECOND)));
+    let mut state = state(Megapage::new(Parameters::default()));
+    let mut asked = Vec::new();
+    for second in 1..20 {
+        let seen = snapshot(SECOND * second, 0.3, vec![process(1, regions.clone())]);
+        for (_, n) in promoted(&run(SECOND * second, &tracked(seen, TrackerKind::Bpf), &mut state)) {
+            regions[n as usize].leaf = megapage_snapshot::Leaf::Huge2m;
+            // While samples may still come, only the hot.
+            assert!(n >= 100 || second >= 6, "{n} in second {second}");
+            asked.push(n);
+        }
+    }
+    asked.sort_unstable();
+    // Once they are huge, the others are taken for as cold as those that were sampled, and gain nothing.
+    assert_eq!(asked, (100..140).collect::<Vec<u64>>());
+}
+
+#[test]
+fn what_was_not_tried_counts_as_never_asked_for() {
+    let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(200)), least: None };
+    let parameters = Parameters { claims: vec![cap], ..Parameters::default() };
+    let seen = snapshot(SECOND, 0.3, vec![process(1, many(400, 1e5, AccessClass::Dependent))]);
+    let mut state = state(Megapage::new(parameters));
+    let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
+    let first = promoted(&run(moment(0), &seen, &mut state));
+    assert_eq!(first.len(), 100);
+    // Within the round there is nothing more, unless what was asked for is given back.
+    assert_eq!(promoted(&run(moment(1), &seen, &mut state)), []);
+    let mut state = State::new(
+        Box::new(Megapage::new(Parameters::default())),
+        Limits { settle: Duration::from_secs(60), ..Limits::default() },
+    );
+    let remembered = |state: &State| state.remembered_regions();
+    let first = run(moment(0), &seen, &mut state);
+    let before = remembered(&state).len();
+    assert_eq!(promoted(&first).len(), 128);
+    for action in first.iter().rev().filter(|action| action.region().is_some()) {
+        state.untried(action);
+        // Twice is once.
+        state.untried(action);
+    }
+    assert_eq!((before, remembered(&state).len()), (128, 0));
+    let again = run(moment(1), &seen, &mut state);
+    assert_eq!(promoted(&again), promoted(&first));
+    // What was answered cannot be given back.
+    let (done, rest) = again.split_first().unwrap();
+    state.note(moment(1), &outcome(done, Obtained::Busy));
+    again.iter().rev().for_each(|action| state.untried(action));
+    assert_eq!(remembered(&state).len(), 1);
+    assert_eq!(promoted(&run(moment(2), &seen, &mut state)), promoted(rest));
 }

@@ -1,0 +1,203 @@
+//! Actions that were asked for and not tried: the policy may ask for them again at once.
+
+use megapage_act::execute::Done;
+use megapage_decide::{Action, State};
+use megapage_snapshot::ProcessId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Tells the policy which of `changes` none of `done` answers, and answers how many there are.
+///
+/// Where time or a budget ran out, some actions of a process were tried and others were not: all that is left then counts
+/// as never asked for. Else a process of which nothing was tried is one that is left alone for now, as calls on it were
+/// slow: were it asked for again at once, nobody else would ever have a turn.
+pub(crate) fn give_back(state: &mut State, now: Duration, changes: &[Action], done: &[Done]) -> u64 {
+    let key = |action: &Action| action.process().zip(action.region());
+    let answered: BTreeSet<(ProcessId, u64)> =
+        done.iter().filter_map(|done| key(&done.outcome.action)).collect();
+    let tried: BTreeSet<ProcessId> = answered.iter().map(|(id, _)| *id).collect();
+    let left: Vec<&Action> =
+        changes.iter().filter(|action| key(action).is_some_and(|key| !answered.contains(&key))).collect();
+    let ran_out = left.iter().filter_map(|action| action.process()).any(|id| tried.contains(&id));
+    // From the last to the first: a policy may put each before what it has.
+    for action in left.iter().rev() {
+        if ran_out {
+            state.untried(action);
+        } else {
+            state.passed_over(now, action);
+        }
+    }
+    left.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_act::execute::Actuator;
+    use megapage_decide::{Limits, Obtained, Outcome, by_name, step};
+    use megapage_snapshot::{
+        BackingBytes, Counters, Leaf, Machine, Mapping, MappingFlags, MappingKind, Memory, Node, PAGES,
+        Process, Region, Snapshot,
+    };
+    use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    /// Carries out so many of the actions on this process, and none on others.
+    struct Partly(i32, usize);
+
+    impl Actuator for Partly {
+        fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
+            let mine = |action: &&Action| action.process().is_some_and(|id| id.pid == Pid(self.0));
+            let answer = |action: &Action| Done {
+                outcome: Outcome { action: action.clone(), obtained: Obtained::Done },
+                promoted: Bytes(HUGE_2M as u64),
+                freed: Bytes::ZERO,
+                took: Duration::ZERO,
+                why: None,
+            };
+            actions.iter().filter(mine).take(self.1).map(answer).collect()
+        }
+    }
+
+    /// A process of so many regions, all there and all of base pages.
+    fn process(pid: i32, regions: u64) -> Process {
+        let region = |n: u64| Region {
+            start: BASE + n * HUGE_2M as u64,
+            mapping: 0,
+            whole: true,
+            present: PAGES,
+            zero_page: 0,
+            swapped: 0,
+            leaf: Leaf::Base,
+            folios: None,
+            zeros: None,
+            accessed: None,
+            profile: None,
+        };
+        let size = Bytes(regions * HUGE_2M as u64);
+        Process {
+            id: ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7fff_0000_0000 + pid as u64 },
+            parent: Pid(1),
+            name: format!("p{pid}"),
+            uid: 0,
+            cgroup: String::new(),
+            threads: 1,
+            cpu: SECOND * 1000,
+            rss: size,
+            rss_anonymous: size,
+            swap: Bytes::ZERO,
+            page_tables: Bytes::ZERO,
+            backing: BackingBytes::default(),
+            thp_disabled: false,
+            mappings: vec![Mapping {
+                range: VirtRange::new(BASE, BASE + (1 << 40)).unwrap(),
+                kind: MappingKind::Anonymous,
+                name: String::new(),
+                flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
+                thp_eligible: None,
+            }],
+            regions: (0..regions).map(region).collect(),
+            memory_limit: None,
+            sharing_children: None,
+            translation: None,
+            sampling: None,
+        }
+    }
+
+    fn snapshot(taken: Duration, processes: &[Process]) -> Snapshot {
+        let free = Bytes::gib(12);
+        Snapshot {
+            taken,
+            machine: Machine {
+                memory: Memory { total: Bytes::gib(16), free, available: free, ..Memory::default() },
+                nodes: vec![Node {
+                    node: 0,
+                    free,
+                    huge_available: free.0 / HUGE_2M as u64,
+                    fragmentation: Some(0.0),
+                }],
+                pools: Vec::new(),
+                thp: None,
+                counters: Counters::new(),
+                pressure: None,
+            },
+            sampling: None,
+            processes: processes.to_vec(),
+            missed: Vec::new(),
+        }
+    }
+
+    /// What a pass at this time asks for, and how many it leaves; what was done is seen by the next.
+    fn pass(
+        at: Duration,
+        processes: &mut [Process],
+        state: &mut State,
+        actuator: &mut Partly,
+    ) -> (Vec<(i32, u64)>, u64) {
+        let changes: Vec<Action> = step(at, &snapshot(at, processes), state)
+            .into_iter()
+            .filter(|action| action.region().is_some())
+            .collect();
+        let done = actuator.carry_out(at, &changes);
+        for done in &done {
+            state.note(at, &done.outcome);
+            let process =
+                processes.iter_mut().find(|process| Some(process.id) == done.outcome.action.process());
+            let regions = &mut process.unwrap().regions;
+            let region = regions.iter_mut().find(|region| Some(region.start) == done.outcome.action.region());
+            region.unwrap().leaf = Leaf::Huge2m;
+        }
+        let asked = changes.iter().map(|action| (action.process().unwrap().pid.0, action.region().unwrap()));
+        (asked.collect(), give_back(state, at, &changes, &done))
+    }
+
+    fn state(policy: &str) -> State {
+        State::new(by_name(policy).unwrap(), Limits::default())
+    }
+
+    #[test]
+    fn what_time_did_not_suffice_for_is_asked_for_at_once() {
+        for policy in ["megapage", "ingens", "freebsd", "linux"] {
+            let mut processes = [process(1, 100)];
+            let (mut state, mut actuator) = (state(policy), Partly(1, 3));
+            let (mut asked, left) = pass(SECOND, &mut processes, &mut state, &mut actuator);
+            assert!(asked.len() > 3, "{policy}: {}", asked.len());
+            assert_eq!(left, asked.len() as u64 - 3, "{policy}");
+            for moment in 1..3 {
+                let at = SECOND + Duration::from_millis(100) * moment;
+                let (again, left) = pass(at, &mut processes, &mut state, &mut actuator);
+                let rest = asked.split_off(asked.len().min(3));
+                assert_eq!(again, rest, "{policy}");
+                assert_eq!(left, rest.len().saturating_sub(3) as u64, "{policy}");
+                asked = again;
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_never_tried_is_no_failure() {
+        let mut processes = [process(1, 100)];
+        let (mut state, mut actuator) = (state("freebsd"), Partly(1, 1));
+        for moment in 1..40 {
+            let at = SECOND + Duration::from_millis(100) * moment;
+            let (asked, left) = pass(at, &mut processes, &mut state, &mut actuator);
+            assert_eq!((asked.len(), left), (101 - moment as usize, 100 - u64::from(moment)));
+        }
+    }
+
+    #[test]
+    fn who_is_left_alone_does_not_keep_others_from_their_turn() {
+        // The first has more to gain than a step asks for.
+        let mut processes = [process(1, 2000), process(2, 100)];
+        let (mut state, mut nobody) = (state("megapage"), Partly(3, 0));
+        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut nobody);
+        assert_eq!((asked.len() as u64, left > 0), (left, true));
+        let (next, _) = pass(SECOND * 2, &mut processes, &mut state, &mut nobody);
+        assert!(!next.is_empty() && next.iter().all(|one| !asked.contains(one)), "{next:?}");
+        // It has settled, and was not found at fault.
+        let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut nobody);
+        assert_eq!(later, asked);
+    }
+}
