@@ -122,7 +122,8 @@ pub struct Observe {
     pub tracker: String,
     /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
     pub own_percent: f64,
-    /// The same while there is something to do: after a pass with actions, or while memory is short.
+    /// The same while there is something to do: after a pass with actions, while memory is short, or until a new
+    /// process of 512 MiB or more was sampled (30 s at most).
     pub own_percent_busy: f64,
     /// The same while memory is taken back: until it is, somebody may be killed for want of it.
     pub own_percent_short: f64,
@@ -287,7 +288,7 @@ impl Default for Observe {
             budget_percent: 1.0,
             window: Duration::from_secs(1),
             tracker: String::new(),
-            own_percent: 1.0,
+            own_percent: 0.8,
             own_percent_busy: 10.0,
             own_percent_short: 50.0,
         }

@@ -3,6 +3,7 @@
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
 use crate::left::give_back;
+use crate::newcomers::Newcomers;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
 use crate::select::{Select, Selected};
@@ -69,8 +70,9 @@ pub struct Daemon {
     alarmed: bool,
     /// Whether a process was probed for its cost since the last pass: one each time.
     probed: bool,
-    /// Whether the last pass found something to do, or memory short.
+    /// Whether the last pass found something to do, memory short, or a large new process.
     busy: bool,
+    newcomers: Newcomers,
     /// Whether the policy looked for memory to take back in the last pass.
     urgent: bool,
     /// Whether the last pass left actions for later.
@@ -128,6 +130,7 @@ impl Daemon {
             alarmed: false,
             probed: false,
             busy: false,
+            newcomers: Newcomers::default(),
             urgent: false,
             left: false,
             cost: Duration::ZERO,
@@ -227,7 +230,9 @@ impl Daemon {
         self.cost = looked + between;
         self.left = left > 0;
         self.urgent = actions.iter().any(is_urgent);
+        let new = self.newcomers.wait(&snapshot);
         self.busy = self.urgent
+            || new
             || short
             || left > 0
             || done.iter().any(|done| done.outcome.obtained == Obtained::Done);

@@ -12,6 +12,7 @@ mod filling;
 mod instance;
 mod left;
 pub mod log;
+mod newcomers;
 mod notify;
 mod observability;
 mod pass;
