@@ -324,12 +324,21 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_processor_time_and_sleep_does_not() {
+    fn only_this_threads_own_work_takes_its_time() {
+        // Another thread works until its own clock has gone on by 50 ms; this one waits for it, asleep. A machine
+        // that takes the processor away just then charges that here: not each of five times.
+        let waited = || {
+            let start = own_thread_time();
+            let other = std::thread::spawn(|| {
+                let start = own_thread_time();
+                while own_thread_time() - start < Duration::from_millis(50) {}
+            });
+            other.join().unwrap();
+            own_thread_time() - start
+        };
+        assert!((0..5).any(|_| waited() < Duration::from_millis(50)));
         let start = own_thread_time();
-        std::thread::sleep(Duration::from_millis(50));
-        let slept = own_thread_time() - start;
-        while own_thread_time() - start - slept < Duration::from_millis(2) {}
-        assert!(slept < Duration::from_millis(40), "{slept:?}");
+        while own_thread_time() - start < Duration::from_millis(2) {}
     }
 
     #[test]
@@ -362,7 +371,8 @@ mod tests {
         let status = read_own_status(&root).unwrap();
         assert_eq!((&stat.name, stat.parent), (&status.name, status.parent));
         assert!(stat.start_stack > 0 && !stat.is_zombie() && !stat.is_kernel_thread);
-        assert!(stat.cpu <= crate::process_cpu_time() + Duration::from_millis(20));
+        // Two clocks of the kernel need not agree: a wrong unit would be wrong by ten times or more.
+        assert!(stat.cpu <= crate::process_cpu_time() * 2 + Duration::from_secs(1));
     }
 
     #[test]
