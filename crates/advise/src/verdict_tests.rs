@@ -1,7 +1,7 @@
 use super::*;
 use crate::Judged;
 use megapage_launch::mechanism::{Considered, Plan};
-use megapage_snapshot::{BackingBytes, CostSource, Mapping, MappingFlags, ProcessId, TranslationCost};
+use megapage_snapshot::{CostSource, Mapping, MappingFlags, ProcessId, TranslationCost};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::time::Duration;
 
@@ -10,46 +10,20 @@ const BASE: u64 = 0x7000_0000_0000;
 /// A process of `regions` regions, of which each holds `present` pages.
 fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind) -> Process {
     let huge = HUGE_2M as u64;
-    let region = |n| Region {
-        start: BASE + n * huge,
-        mapping: 0,
-        whole: true,
-        present,
-        zero_page: 0,
-        swapped: 0,
-        leaf,
-        folios: None,
-        zeros: None,
-        accessed: None,
-        profile: None,
-    };
+    let region = |n| Region { leaf, ..Region::of_base_pages(BASE + n * huge, present) };
+    let id = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 };
     let resident = Bytes(regions * u64::from(present) * 4096);
     Process {
-        id: ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 },
-        parent: Pid(1),
-        name: name.into(),
-        uid: 0,
-        cgroup: String::new(),
-        threads: 1,
-        cpu: Duration::ZERO,
         rss: resident,
         rss_anonymous: resident,
-        swap: Bytes::ZERO,
-        page_tables: Bytes::ZERO,
-        backing: BackingBytes::default(),
-        thp_disabled: false,
         mappings: vec![Mapping {
-            range: VirtRange::new(BASE, BASE + regions * huge).unwrap(),
             kind,
-            name: String::new(),
             flags: MappingFlags::default(),
-            thp_eligible: None,
+            ..Mapping::anonymous(VirtRange::new(BASE, BASE + regions * huge).unwrap())
         }],
         regions: (0..regions).map(region).collect(),
-        memory_limit: None,
         sharing_children: Some(0),
-        translation: None,
-        sampling: None,
+        ..Process::without_memory(id, name)
     }
 }
 

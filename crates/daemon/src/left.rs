@@ -36,8 +36,7 @@ mod tests {
     use megapage_act::execute::Actuator;
     use megapage_decide::{Limits, Obtained, Outcome, by_name, step};
     use megapage_snapshot::{
-        BackingBytes, Counters, Leaf, Machine, Mapping, MappingFlags, MappingKind, Memory, Node, PAGES,
-        Process, Region, Snapshot,
+        Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, Region, Snapshot,
     };
     use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 
@@ -63,46 +62,15 @@ mod tests {
 
     /// A process of so many regions, all there and all of base pages.
     fn process(pid: i32, regions: u64) -> Process {
-        let region = |n: u64| Region {
-            start: BASE + n * HUGE_2M as u64,
-            mapping: 0,
-            whole: true,
-            present: PAGES,
-            zero_page: 0,
-            swapped: 0,
-            leaf: Leaf::Base,
-            folios: None,
-            zeros: None,
-            accessed: None,
-            profile: None,
-        };
+        let id = ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7fff_0000_0000 + pid as u64 };
         let size = Bytes(regions * HUGE_2M as u64);
         Process {
-            id: ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7fff_0000_0000 + pid as u64 },
-            parent: Pid(1),
-            name: format!("p{pid}"),
-            uid: 0,
-            cgroup: String::new(),
-            threads: 1,
             cpu: SECOND * 1000,
             rss: size,
             rss_anonymous: size,
-            swap: Bytes::ZERO,
-            page_tables: Bytes::ZERO,
-            backing: BackingBytes::default(),
-            thp_disabled: false,
-            mappings: vec![Mapping {
-                range: VirtRange::new(BASE, BASE + (1 << 40)).unwrap(),
-                kind: MappingKind::Anonymous,
-                name: String::new(),
-                flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
-                thp_eligible: None,
-            }],
-            regions: (0..regions).map(region).collect(),
-            memory_limit: None,
-            sharing_children: None,
-            translation: None,
-            sampling: None,
+            mappings: vec![Mapping::anonymous(VirtRange::new(BASE, BASE + (1 << 40)).unwrap())],
+            regions: (0..regions).map(|n| Region::of_base_pages(BASE + n * HUGE_2M as u64, PAGES)).collect(),
+            ..Process::without_memory(id, &format!("p{pid}"))
         }
     }
 

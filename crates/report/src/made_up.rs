@@ -9,26 +9,14 @@ const REGION: u64 = HUGE_2M as u64;
 
 /// A process without memory.
 pub fn process(pid: i32, name: &str) -> Process {
+    let id = ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7ffc_0000_0000 };
     Process {
-        id: ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7ffc_0000_0000 },
-        parent: Pid(1),
-        name: name.into(),
         uid: 1000,
         cgroup: "/".into(),
         threads: 4,
         cpu: Duration::from_millis(12_340),
-        rss: Bytes::ZERO,
-        rss_anonymous: Bytes::ZERO,
-        swap: Bytes::ZERO,
         page_tables: Bytes::mib(1),
-        backing: BackingBytes::default(),
-        thp_disabled: false,
-        mappings: Vec::new(),
-        regions: Vec::new(),
-        memory_limit: None,
-        sharing_children: None,
-        translation: None,
-        sampling: None,
+        ..Process::without_memory(id, name)
     }
 }
 
@@ -50,19 +38,7 @@ pub fn map(
         thp_eligible: Some(true),
     });
     for number in 0..regions {
-        let mut region = Region {
-            start: start + number * REGION,
-            mapping,
-            whole: true,
-            present: PAGES,
-            zero_page: 0,
-            swapped: 0,
-            leaf: Leaf::Base,
-            folios: None,
-            zeros: None,
-            accessed: None,
-            profile: None,
-        };
+        let mut region = Region { mapping, ..Region::of_base_pages(start + number * REGION, PAGES) };
         of(number, &mut region);
         if region.present + region.zero_page + region.swapped > 0 {
             process.regions.push(region);

@@ -99,6 +99,19 @@ pub struct Mapping {
     pub thp_eligible: Option<bool>,
 }
 
+impl Mapping {
+    /// Anonymous memory that may be read and written, without a name or further flags.
+    pub fn anonymous(range: VirtRange) -> Mapping {
+        Mapping {
+            range,
+            kind: MappingKind::Anonymous,
+            name: String::new(),
+            flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
+            thp_eligible: None,
+        }
+    }
+}
+
 /// A control group whose memory is limited. Processes with the same group share its limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryLimit {
@@ -198,6 +211,32 @@ impl Outline {
 }
 
 impl Process {
+    /// A process without memory, with one thread that has not run yet, of root and of init, of which nothing else is
+    /// known.
+    pub fn without_memory(id: ProcessId, name: &str) -> Process {
+        Process {
+            id,
+            parent: Pid(1),
+            name: name.into(),
+            uid: 0,
+            cgroup: String::new(),
+            memory_limit: None,
+            threads: 1,
+            cpu: Duration::ZERO,
+            rss: Bytes::ZERO,
+            rss_anonymous: Bytes::ZERO,
+            swap: Bytes::ZERO,
+            page_tables: Bytes::ZERO,
+            backing: BackingBytes::default(),
+            thp_disabled: false,
+            mappings: Vec::new(),
+            regions: Vec::new(),
+            sharing_children: None,
+            translation: None,
+            sampling: None,
+        }
+    }
+
     /// The share, 0 to 1, of the present memory that lies on pages of 2 MiB or more; 0 where nothing is present.
     pub fn huge_share(&self) -> f64 {
         match self.backing.total().0 {

@@ -109,6 +109,24 @@ pub struct Region {
 }
 
 impl Region {
+    /// A region with so many present base pages, whole within the first mapping of its process, of which nothing
+    /// else is known.
+    pub fn of_base_pages(start: u64, present: u16) -> Region {
+        Region {
+            start,
+            mapping: 0,
+            whole: true,
+            present,
+            zero_page: 0,
+            swapped: 0,
+            leaf: Leaf::Base,
+            folios: None,
+            zeros: None,
+            accessed: None,
+            profile: None,
+        }
+    }
+
     /// The addresses.
     ///
     /// # Panics

@@ -15,25 +15,10 @@ fn process(pid: i32, name: &str) -> Process {
     let backing =
         BackingBytes { thp: Bytes::mib(pid as u64 * 2), base: Bytes::mib(10), ..BackingBytes::default() };
     Process {
-        id: id(pid),
-        parent: Pid(1),
-        name: name.into(),
-        uid: 0,
-        cgroup: String::new(),
-        threads: 1,
-        cpu: Duration::ZERO,
         rss: backing.total(),
         rss_anonymous: backing.total(),
-        swap: Bytes::ZERO,
-        page_tables: Bytes::ZERO,
         backing,
-        thp_disabled: false,
-        mappings: Vec::new(),
-        regions: Vec::new(),
-        memory_limit: None,
-        sharing_children: None,
-        translation: None,
-        sampling: None,
+        ..Process::without_memory(id(pid), name)
     }
 }
 

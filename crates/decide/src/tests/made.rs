@@ -2,8 +2,7 @@
 
 use crate::{Action, Limits, Outcome, Policy, State, step};
 use megapage_snapshot::{
-    Accessed, BackingBytes, Counters, Leaf, Machine, Mapping, MappingFlags, MappingKind, Memory, Node, PAGES,
-    Process, ProcessId, Region, Snapshot,
+    Accessed, Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::time::Duration;
@@ -24,19 +23,7 @@ pub fn id(pid: i32) -> ProcessId {
 
 /// A region of base pages, the `n`th of its process.
 pub fn base(n: u64, present: u16) -> Region {
-    Region {
-        start: at(n),
-        mapping: 0,
-        whole: true,
-        present,
-        zero_page: 0,
-        swapped: 0,
-        leaf: Leaf::Base,
-        folios: None,
-        zeros: None,
-        accessed: None,
-        profile: None,
-    }
+    Region::of_base_pages(at(n), present)
 }
 
 /// A huge page, the `n`th region of its process, with this many zero-filled base pages.
@@ -54,31 +41,13 @@ pub fn accessed(region: Region, coverage: u16, sampled: Duration) -> Region {
 pub fn process(pid: i32, regions: Vec<Region>) -> Process {
     let rss: Bytes = regions.iter().map(Region::present_bytes).sum();
     Process {
-        id: id(pid),
-        parent: Pid(1),
-        name: format!("p{pid}"),
         uid: 1000,
-        cgroup: String::new(),
-        threads: 1,
         cpu: SECOND * 100,
         rss,
         rss_anonymous: rss,
-        swap: Bytes::ZERO,
-        page_tables: Bytes::ZERO,
-        backing: BackingBytes::default(),
-        thp_disabled: false,
-        mappings: vec![Mapping {
-            range: VirtRange::new(BASE, BASE + (1 << 40)).unwrap(),
-            kind: MappingKind::Anonymous,
-            name: String::new(),
-            flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
-            thp_eligible: None,
-        }],
+        mappings: vec![Mapping::anonymous(VirtRange::new(BASE, BASE + (1 << 40)).unwrap())],
         regions,
-        memory_limit: None,
-        sharing_children: None,
-        translation: None,
-        sampling: None,
+        ..Process::without_memory(id(pid), &format!("p{pid}"))
     }
 }
 

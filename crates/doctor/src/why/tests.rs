@@ -10,28 +10,15 @@ use megapage_kernel::cgroup::{CgroupVersion, Charge, Level, Lineage};
 use megapage_kernel::thp::{
     CollapseLimits, Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize,
 };
-use megapage_observe::{Machine, MappingFlags, Memory, Node, PAGES, Process, ProcessId, Region};
+use megapage_observe::{Machine, Memory, Node, PAGES, Process, ProcessId, Region};
 use megapage_units::{HUGE_2M, PageSize};
-use std::time::Duration;
 
 const REGION: u64 = HUGE_2M as u64;
 const START: u64 = 0x7f00_0000_0000;
 
 /// One anonymous mapping of four regions, all on base pages, of which nothing stands in the way.
 fn waiting() -> WhyFacts {
-    let region = |number: u64| Region {
-        start: START + number * REGION,
-        mapping: 0,
-        whole: true,
-        present: PAGES,
-        zero_page: 0,
-        swapped: 0,
-        leaf: Leaf::Base,
-        folios: None,
-        zeros: None,
-        accessed: None,
-        profile: None,
-    };
+    let id = ProcessId { pid: Pid(4711), start_ticks: 1, start_stack: 1 };
     WhyFacts {
         machine: Machine {
             memory: Memory { total: Bytes::gib(16), free: Bytes::gib(4), ..Memory::default() },
@@ -61,31 +48,17 @@ fn waiting() -> WhyFacts {
             pressure: None,
         },
         process: Process {
-            id: ProcessId { pid: Pid(4711), start_ticks: 1, start_stack: 1 },
-            parent: Pid(1),
-            name: "server".into(),
             uid: 998,
-            cgroup: String::new(),
-            threads: 1,
-            cpu: Duration::ZERO,
             rss: Bytes::gib(2),
             rss_anonymous: Bytes::gib(2),
-            swap: Bytes::ZERO,
-            page_tables: Bytes::ZERO,
             backing: BackingBytes { base: Bytes::mib(8), ..BackingBytes::default() },
-            thp_disabled: false,
             mappings: vec![Mapping {
-                range: VirtRange::new(START, START + 4 * REGION).unwrap(),
-                kind: MappingKind::Anonymous,
-                name: String::new(),
-                flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
                 thp_eligible: Some(true),
+                ..Mapping::anonymous(VirtRange::new(START, START + 4 * REGION).unwrap())
             }],
-            regions: (0..4).map(region).collect(),
-            memory_limit: None,
+            regions: (0..4).map(|number| Region::of_base_pages(START + number * REGION, PAGES)).collect(),
             sharing_children: Some(0),
-            translation: None,
-            sampling: None,
+            ..Process::without_memory(id, "server")
         },
         extras: vec![MappingExtra::default()],
         shared: vec![Some(0); 4],

@@ -1,7 +1,7 @@
 //! The probe on a tracker that is made up: the test process itself is the target, for its clock.
 
 use super::*;
-use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, ProcessId, TrackerKind};
+use megapage_snapshot::{Mapping, MappingFlags, ProcessId, TrackerKind};
 use megapage_units::Bytes;
 
 use crate::tracker::RegionBits;
@@ -53,43 +53,14 @@ impl Tracker for Made {
 
 fn process(regions: u64) -> Process {
     let huge = HUGE_2M as u64;
-    let mapping = |range, flags| Mapping {
-        range,
-        kind: MappingKind::Anonymous,
-        name: String::new(),
-        flags,
-        thp_eligible: None,
-    };
-    let region = |start, mapping| Region {
-        start,
-        mapping,
-        whole: true,
-        present: PAGES,
-        zero_page: 0,
-        swapped: 0,
-        leaf: Leaf::Base,
-        folios: None,
-        zeros: None,
-        accessed: None,
-        profile: None,
-    };
     let end = BASE + regions * huge;
-    let mut all: Vec<Region> = (0..regions).map(|n| region(BASE + n * huge, 0)).collect();
-    all.push(region(end, 1));
+    let mut all: Vec<Region> = (0..regions).map(|n| Region::of_base_pages(BASE + n * huge, PAGES)).collect();
+    all.push(Region { mapping: 1, ..Region::of_base_pages(end, PAGES) });
+    let mapping = |range, flags| Mapping { flags, ..Mapping::anonymous(range) };
+    let id = ProcessId { pid: Pid(std::process::id() as i32), start_ticks: 0, start_stack: 0 };
     Process {
-        id: ProcessId { pid: Pid(std::process::id() as i32), start_ticks: 0, start_stack: 0 },
-        parent: Pid(1),
-        name: "made-up".into(),
-        uid: 0,
-        cgroup: String::new(),
-        threads: 1,
-        cpu: Duration::ZERO,
         rss: Bytes(regions * huge),
         rss_anonymous: Bytes(regions * huge),
-        swap: Bytes::ZERO,
-        page_tables: Bytes::ZERO,
-        backing: BackingBytes::default(),
-        thp_disabled: false,
         mappings: vec![
             mapping(VirtRange::new(BASE, end).unwrap(), MappingFlags::default()),
             mapping(
@@ -98,10 +69,7 @@ fn process(regions: u64) -> Process {
             ),
         ],
         regions: all,
-        memory_limit: None,
-        sharing_children: None,
-        translation: None,
-        sampling: None,
+        ..Process::without_memory(id, "made-up")
     }
 }
 

@@ -3,10 +3,10 @@
 use super::Machine;
 use crate::process::Process;
 use megapage_snapshot::{
-    AccessProfile, Accessed, BackingBytes, CostSource, Leaf, Mapping, MappingFlags, MappingKind, Memory,
-    Node, PAGES, Pressure, ProcessSampling, Region, Sampling, Snapshot, TrackerKind, TranslationCost,
+    AccessProfile, Accessed, BackingBytes, CostSource, Leaf, Mapping, Memory, Node, PAGES, Pressure,
+    ProcessSampling, Region, Sampling, Snapshot, TrackerKind, TranslationCost,
 };
-use megapage_units::{Bytes, Pid, VirtRange};
+use megapage_units::{Bytes, VirtRange};
 use std::time::Duration;
 
 /// How much of the average a new sample replaces (HawkEye's code: (6 old + 4 new) / 10).
@@ -136,45 +136,24 @@ impl Machine {
                     AccessProfile { visits: visits / process.translation.seconds(), class }
                 });
             regions.push(Region {
-                start: process.addresses[number as usize],
-                mapping: 0,
-                whole: true,
-                present: region.present,
                 zero_page: region.zero_page,
-                swapped: 0,
                 leaf: if region.huge { Leaf::Huge2m } else { Leaf::Base },
-                folios: None,
                 zeros: region.zeros,
                 accessed: region.accessed,
                 profile,
+                ..Region::of_base_pages(process.addresses[number as usize], region.present)
             });
         }
         megapage_snapshot::Process {
-            id: process.id,
-            parent: Pid(1),
-            name: process.program.name.clone(),
-            uid: 0,
-            cgroup: String::new(),
-            threads: 1,
             cpu: Duration::from_secs_f64(cpu.max(0.0)),
             rss: resident,
             rss_anonymous: resident,
-            swap: Bytes::ZERO,
-            page_tables: Bytes::ZERO,
             backing: BackingBytes { thp: huge, base: resident.saturating_sub(huge), ..Default::default() },
-            thp_disabled: false,
             mappings: range
-                .map(|range| Mapping {
-                    range,
-                    kind: MappingKind::Anonymous,
-                    name: String::new(),
-                    flags: MappingFlags { read: true, write: true, ..Default::default() },
-                    thp_eligible: Some(true),
-                })
+                .map(|range| Mapping { thp_eligible: Some(true), ..Mapping::anonymous(range) })
                 .into_iter()
                 .collect(),
             regions,
-            memory_limit: None,
             sharing_children: Some(0),
             translation: self.setup.pmu.then(|| {
                 let share = process.translation.share();
@@ -191,6 +170,7 @@ impl Machine {
                 slowdown: 0.0,
                 samples: process.samples,
             }),
+            ..megapage_snapshot::Process::without_memory(process.id, &process.program.name)
         }
     }
 }
