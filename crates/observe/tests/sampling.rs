@@ -29,9 +29,7 @@ fn coverages(snapshot: &Snapshot) -> Vec<Option<u16>> {
 
 #[test]
 fn a_target_that_touches_everything_stays_within_its_budget() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     let snapshots = watch(&world, &mut observer, 200 * SECOND);
     let (lost, cpu) = (world.lost(), world.cpu());
@@ -50,9 +48,7 @@ fn a_target_that_touches_everything_stays_within_its_budget() {
 
 #[test]
 fn the_first_sample_lies_evenly_over_the_address_space() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     let starts = world.cleared_regions();
@@ -63,9 +59,7 @@ fn the_first_sample_lies_evenly_over_the_address_space() {
 
 #[test]
 fn a_target_that_touches_little_is_sampled_whole() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(500);
+    let world = World::of_base(128, 500);
     let mut observer = world.observer(Options::default());
     let snapshots = watch(&world, &mut observer, 60 * SECOND);
     assert!(world.lost() <= 0.0101 * world.cpu());
@@ -89,9 +83,7 @@ fn an_idle_target_is_sampled_all_the_same() {
 
 #[test]
 fn a_region_that_is_not_sampled_keeps_its_old_figures_with_their_time() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     let snapshots = watch(&world, &mut observer, 60 * SECOND);
     let mut times: Vec<Duration> = Vec::new();
@@ -107,9 +99,7 @@ fn a_region_that_is_not_sampled_keeps_its_old_figures_with_their_time() {
 
 #[test]
 fn averages_and_recency_follow_the_samples() {
-    let world = World::new();
-    world.map_huge(4);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(4, 100_000);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     world.pass(SECOND);
@@ -130,9 +120,7 @@ fn averages_and_recency_follow_the_samples() {
 
 #[test]
 fn regions_that_come_and_go_bring_nothing_with_them() {
-    let world = World::new();
-    world.map_huge(4);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(4, 100_000);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     world.pass(SECOND);
@@ -145,9 +133,7 @@ fn regions_that_come_and_go_bring_nothing_with_them() {
 
 #[test]
 fn a_process_that_executes_another_program_within_a_sample_is_missed_once() {
-    let world = World::new();
-    world.map_huge(2);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(2, 100_000);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     world.pass(SECOND);
@@ -192,9 +178,7 @@ fn a_process_that_ends_within_a_sample_is_gone() {
 
 #[test]
 fn a_number_that_another_process_has_got_brings_nothing_with_it() {
-    let world = World::new();
-    world.map_huge(2);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(2, 100_000);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     world.restart();
@@ -224,9 +208,7 @@ fn a_process_that_ends_while_the_tracker_works_is_gone() {
 
 #[test]
 fn a_process_that_may_not_be_sampled_is_still_observed() {
-    let world = World::new();
-    world.map_huge(2);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(2, 100_000);
     world.set_fault(Some(Fault::Denied));
     let mut observer = world.observer(Options::default());
     let snapshot = observer.snapshot(&[PID]);
@@ -248,9 +230,7 @@ fn a_process_that_may_not_be_sampled_is_still_observed() {
 /// What is accessed long after the window costs as much, and the regions of former samples as well.
 #[test]
 fn a_target_that_comes_round_slowly_stays_within_its_budget() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512 / 40);
+    let world = World::of_base(128, 128 * 512 / 40);
     // So little that the regions are sampled in turns.
     let budget = 0.0025;
     let mut observer = world.observer(Options { budget, ..Options::default() });
@@ -266,9 +246,7 @@ fn a_target_that_comes_round_slowly_stays_within_its_budget() {
 
 #[test]
 fn what_a_sample_took_is_shown_even_above_the_budget() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     // It was on a processor all the time before, and is no longer.
@@ -285,9 +263,7 @@ fn what_a_sample_took_is_shown_even_above_the_budget() {
 
 #[test]
 fn one_shot_stays_within_the_budget_and_says_what_it_took() {
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     let start = world.now();
     let snapshot = observer.sample_once(&[PID]);
@@ -300,26 +276,20 @@ fn one_shot_stays_within_the_budget_and_says_what_it_took() {
     assert!(sampling.cost > Duration::from_millis(10) && sampling.slowdown <= 0.0126, "{sampling:?}");
 
     // A longer window pays for more.
-    let world = World::new();
-    world.map_base(128);
-    world.set_touched_per_second(128 * 512);
+    let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options { window: 10 * SECOND, ..Options::default() });
     let sampled = coverages(&observer.sample_once(&[PID])).iter().flatten().count();
     assert!((35..=45).contains(&sampled), "{sampled} regions");
     assert!(world.lost() <= 0.0101 * world.cpu());
 
     // A process that accesses little is known to more than that after the second.
-    let world = World::new();
-    world.map_base(16);
-    world.set_touched_per_second(500);
+    let world = World::of_base(16, 500);
     let mut observer = world.observer(Options::default());
     let sampled = coverages(&observer.sample_once(&[PID])).iter().flatten().count();
     assert!(sampled >= 12, "{sampled} regions");
 
     // A process of huge pages is known after the first, and nothing is left to do.
-    let world = World::new();
-    world.map_huge(8);
-    world.set_touched_per_second(100_000);
+    let world = World::of_huge(8, 100_000);
     let mut observer = world.observer(Options::default());
     assert_eq!(coverages(&observer.sample_once(&[PID])), [Some(512); 8]);
 }
@@ -338,9 +308,7 @@ fn one_shot_reports_a_process_that_was_lost_on_the_way() {
 
 #[test]
 fn what_others_share_is_left_out_where_the_tracker_cannot_clear_it() {
-    let world = World::new();
-    world.map_base(3);
-    world.set_touched_per_second(1_000_000);
+    let world = World::of_base(3, 1_000_000);
     world.set_leaves_shared(true);
     world.fork();
     // Region 0: shared but for 12 pages; region 1: shared; region 2: the process's own.
@@ -458,9 +426,7 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_tracker_that_tells_no_accesses_is_not_asked_for_samples_and_costs_nothing() {
-    let world = World::new();
-    world.map_base(8);
-    world.set_touched_per_second(8 * 512);
+    let world = World::of_base(8, 8 * 512);
     world.set_kind(TrackerKind::Pagemap);
     let mut observer = world.observer(Options::default());
     for _ in 0..5 {

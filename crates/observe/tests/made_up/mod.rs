@@ -101,6 +101,22 @@ impl World {
         world
     }
 
+    /// One mapping of so many regions of base pages, and so many base pages touched a second.
+    pub fn of_base(regions: usize, touched_per_second: u64) -> World {
+        let world = World::new();
+        world.map_base(regions);
+        world.set_touched_per_second(touched_per_second);
+        world
+    }
+
+    /// One mapping of so many huge pages, and so many base pages touched a second.
+    pub fn of_huge(regions: usize, touched_per_second: u64) -> World {
+        let world = World::new();
+        world.map_huge(regions);
+        world.set_touched_per_second(touched_per_second);
+        world
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
