@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use megapage_bench::workload::{Measurement, access, idle, pattern, probe, release, retrieval, steady};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
@@ -28,7 +28,7 @@ enum Workload {
     Access {
         /// What the memory is made of.
         #[arg(value_enum)]
-        case: AccessCase,
+        case: access::Case,
         /// Multiply sizes and accesses by this.
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
@@ -37,7 +37,7 @@ enum Workload {
     Release {
         /// What is freed.
         #[arg(value_enum)]
-        case: ReleaseCase,
+        case: release::Case,
         /// Multiply sizes by this.
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
@@ -76,7 +76,7 @@ enum Workload {
     Pattern {
         /// In which.
         #[arg(value_enum)]
-        case: PatternCase,
+        case: pattern::Case,
         /// Multiply the size by this.
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
@@ -94,7 +94,7 @@ enum Workload {
     Steady {
         /// How the memory is reached.
         #[arg(value_enum)]
-        way: WayName,
+        way: steady::Way,
         /// Bytes that are allocated and written.
         #[arg(long, default_value = "1g")]
         size: Bytes,
@@ -121,70 +121,6 @@ enum Workload {
     Startup,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AccessCase {
-    Small,
-    Array,
-    Map,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PatternCase {
-    Chase,
-    Random,
-    Zipf,
-    Sequential,
-    Stream,
-    Hot,
-    Map,
-    Update,
-    Compute,
-}
-
-impl From<PatternCase> for pattern::Case {
-    fn from(case: PatternCase) -> pattern::Case {
-        match case {
-            PatternCase::Chase => pattern::Case::Chase,
-            PatternCase::Random => pattern::Case::Random,
-            PatternCase::Zipf => pattern::Case::Zipf,
-            PatternCase::Sequential => pattern::Case::Sequential,
-            PatternCase::Stream => pattern::Case::Stream,
-            PatternCase::Hot => pattern::Case::Hot,
-            PatternCase::Map => pattern::Case::Map,
-            PatternCase::Update => pattern::Case::Update,
-            PatternCase::Compute => pattern::Case::Compute,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum WayName {
-    Random,
-    Chase,
-    Sequential,
-    Compute,
-    Sleep,
-}
-
-impl From<WayName> for steady::Way {
-    fn from(way: WayName) -> steady::Way {
-        match way {
-            WayName::Random => steady::Way::Random,
-            WayName::Chase => steady::Way::Chase,
-            WayName::Sequential => steady::Way::Sequential,
-            WayName::Compute => steady::Way::Compute,
-            WayName::Sleep => steady::Way::Sleep,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ReleaseCase {
-    Random,
-    Runs,
-    Big,
-}
-
 fn scale(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
@@ -206,27 +142,15 @@ fn main() -> ExitCode {
         Workload::Startup => return ExitCode::SUCCESS,
         Workload::Steady { way, size, hot, interval, units } => {
             let interval = Duration::from_millis(interval);
-            let options = steady::Options { way: way.into(), size: size.0, hot: hot.0, interval, units };
+            let options = steady::Options { way, size: size.0, hot: hot.0, interval, units };
             return served(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
         }
         Workload::Probe { size, filled } => {
             let options = probe::Options { size: size.0, filled };
             return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
         }
-        Workload::Access { case, scale } => {
-            let case = match case {
-                AccessCase::Small => access::Case::Small,
-                AccessCase::Array => access::Case::Array,
-                AccessCase::Map => access::Case::Map,
-            };
-            access::run(case, scale)
-        }
+        Workload::Access { case, scale } => access::run(case, scale),
         Workload::Release { case, scale, wait, quiet } => {
-            let case = match case {
-                ReleaseCase::Random => release::Case::Random,
-                ReleaseCase::Runs => release::Case::Runs,
-                ReleaseCase::Big => release::Case::Big,
-            };
             release::run(case, release::Options { scale, wait: Duration::from_millis(wait), trickle: !quiet })
         }
         Workload::Retrieval { size, threads, queries, seed, noise } => retrieval::run(retrieval::Options {
@@ -238,7 +162,7 @@ fn main() -> ExitCode {
         }),
         Workload::Idle { scale } => idle::run(scale),
         Workload::Pattern { case, scale, work, seconds, serve } => {
-            let mut pattern = pattern::Pattern::prepare(case.into(), scale);
+            let mut pattern = pattern::Pattern::prepare(case, scale);
             if serve {
                 return served(pattern.serve(io::stdin().lock(), io::stdout().lock()));
             }

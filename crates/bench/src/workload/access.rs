@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 /// What memory is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
     /// Two million objects of 16 to 904 bytes, 920 MB in all, each written in full.
     Small,

@@ -11,7 +11,7 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 /// How memory is reached. Each case but `Compute` has 1 GiB and a little.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
     /// Pointers that lead through all cache lines in no order: each access waits for the one before.
     Chase,

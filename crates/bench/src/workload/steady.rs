@@ -15,7 +15,7 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 /// How the memory is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
     /// Reads at random that do not wait for each other.
     Random,
