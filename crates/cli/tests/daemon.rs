@@ -1,5 +1,7 @@
 //! `megapage daemon` as a user meets it: its configuration, what it does to processes, signals, a second one.
 
+mod user;
+
 use megapage_daemon::Config;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::cgroup::{CgroupVersion, Cgroups};
@@ -11,34 +13,15 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use user::{MEGAPAGE, Said, megapage, until};
 
-const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
-
-fn output(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(MEGAPAGE).arg("daemon").args(arguments).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().expect("not killed"), text(output.stdout), text(output.stderr))
+fn ended(arguments: &[&str]) -> Said {
+    megapage(&[&["daemon"][..], arguments].concat())
 }
 
-/// Exit status 2, and one line that holds `expected`.
 fn refused(arguments: &[&str], expected: &str) {
-    let (status, out, err) = output(arguments);
-    assert_eq!((status, out.as_str()), (2, ""), "{arguments:?}: {err}");
-    assert!(err.starts_with("megapage: ") && err.contains(expected), "{arguments:?}: {err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
-}
-
-/// Waits, however long it takes on a busy machine.
-fn until<T>(what: &str, mut of: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = of() {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(180), "no {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    user::refused(&[&["daemon"][..], arguments].concat(), expected);
 }
 
 /// A process that is killed when this is dropped.
@@ -141,15 +124,8 @@ fn the_configuration_in_effect_is_shown_and_can_be_given_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.toml");
     std::fs::write(&path, "interval = '5s'\n[processes]\nexclude = ['sshd']\n").unwrap();
-    let (status, out, err) = output(&[
-        "--config",
-        path.to_str().unwrap(),
-        "--check-config",
-        "--policy",
-        "ingens",
-        "redis",
-        "4711",
-    ]);
+    let Said { status, out, err } =
+        ended(&["--config", path.to_str().unwrap(), "--check-config", "--policy", "ingens", "redis", "4711"]);
     assert_eq!(status, 0, "{err}");
     let shown = Config::parse("shown", &out).unwrap();
     assert_eq!((shown.policy.as_str(), shown.interval), ("ingens", Duration::from_secs(5)));
@@ -167,11 +143,11 @@ fn a_dry_run_shows_what_would_be_done_and_does_nothing() {
     let before = target.huge();
     let config = configure(directory.path(), &[target.pid()], "policy = 'ingens'");
     let config = config.to_str().unwrap();
-    let (status, out, err) = output(&["--config", config, "--once", "--dry-run", "--json"]);
+    let Said { status, out, err } = ended(&["--config", config, "--once", "--dry-run", "--json"]);
     assert_eq!(status, 0, "{err}");
     let pass: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&pass["schema"], &pass["watched"]), (&"megapage.daemon/1".into(), &1.into()), "{out}");
-    let (status, out, err) = output(&["--config", config, "--once", "--dry-run"]);
+    let Said { status, out, err } = ended(&["--config", config, "--once", "--dry-run"]);
     assert!(status == 0 && out.starts_with("pass 1: policy ingens, 1 process watched"), "{out}{err}");
     assert!(out.lines().all(|line| line.len() <= 100), "{out}");
     assert_eq!(target.huge(), before);
@@ -192,7 +168,7 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
     until("promotion", || (target.huge() >= Bytes::mib(8)).then_some(()));
 
     // There is one daemon on a machine.
-    let (status, _, err) = output(&["--config", daemon.config.to_str().unwrap(), "--once"]);
+    let Said { status, err, .. } = ended(&["--config", daemon.config.to_str().unwrap(), "--once"]);
     assert_eq!(status, 2);
     assert!(
         err.contains(&format!("another megapage daemon is running: process {}", daemon.running.0.id())),

@@ -1,5 +1,7 @@
 //! What a running daemon tells, and that it comes and goes with it.
 
+mod user;
+
 use megapage_daemon::client;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_testing::require_root;
@@ -7,7 +9,7 @@ use megapage_units::Pid;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use user::{MEGAPAGE, until};
 
 /// A program that holds 24 MiB until this is dropped.
 struct Holder(Child);
@@ -37,7 +39,7 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path) -> Daemon {
         let config = directory.join("daemon.toml");
-        let child = Command::new(env!("CARGO_BIN_EXE_megapage"))
+        let child = Command::new(MEGAPAGE)
             .args(["daemon", "--config", config.to_str().unwrap()])
             .stdout(Stdio::null())
             .spawn()
@@ -75,18 +77,6 @@ fn configure(directory: &Path, socket: &str, pid: u32) -> PathBuf {
     );
     std::fs::write(directory.join("daemon.toml"), text).unwrap();
     directory.join(socket)
-}
-
-/// Waits, however long it takes on a busy machine.
-fn until<T>(what: &str, mut of: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = of() {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(180), "no {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

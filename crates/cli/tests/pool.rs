@@ -1,5 +1,7 @@
 //! `megapage pool` as a user meets it: reports, messages, exit statuses.
 
+mod user;
+
 use megapage_kernel::KernelRoot;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_report::WIDTH;
@@ -7,33 +9,15 @@ use megapage_testing::{PoolGuard, require_root, skip};
 use megapage_units::PageSize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+use user::{MEGAPAGE, Said, megapage, said};
 
-struct Said {
-    status: i32,
-    out: String,
-    err: String,
+fn pool(arguments: &[&str]) -> Said {
+    megapage(&[&["pool"][..], arguments].concat())
 }
 
-fn said(output: Output) -> Said {
-    Said {
-        status: output.status.code().expect("not killed"),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-fn megapage(arguments: &[&str]) -> Said {
-    said(Command::new(env!("CARGO_BIN_EXE_megapage")).arg("pool").args(arguments).output().unwrap())
-}
-
-/// Exit status 2 and one line that starts with `megapage: ` and holds `expected`.
 fn refused(arguments: &[&str], expected: &str) {
-    let said = megapage(arguments);
-    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
-    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
-    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
-    assert_eq!(said.out, "", "{arguments:?}");
+    user::refused(&[&["pool"][..], arguments].concat(), expected);
 }
 
 fn fixture(name: &str) -> String {
@@ -98,7 +82,7 @@ fn a_user_who_may_not_is_told_so() {
     let copy = directory.path().join("megapage");
     // By another process: a child that a test beside this one forks would inherit the descriptor that writes the
     // copy, and nothing can be executed while that is open.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_megapage")).arg(&copy).status().unwrap();
+    let copied = Command::new("cp").arg(MEGAPAGE).arg(&copy).status().unwrap();
     assert!(copied.success());
     let nobody = |arguments: &[&str]| {
         Command::new("setpriv")
@@ -143,9 +127,7 @@ fn a_read_only_sys_is_named() {
     let directory = hugetlb::path(PageSize::HUGE_2M, PoolScope::Machine, hugetlb::PoolFile::Pages);
     let top = directory.split('/').next().unwrap();
     let script = format!("mount -o remount,bind,ro /{top} && exec \"$0\" pool set 2m=+1");
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_megapage")])
-        .output();
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script, MEGAPAGE]).output();
     let Ok(output) = output else {
         skip("needs unshare (util-linux)");
         return;
@@ -158,11 +140,11 @@ fn a_read_only_sys_is_named() {
 #[test]
 fn lists_fit_the_width_and_name_every_user() {
     for name in ["two-nodes-by-hand", "linux-6.18-one-node"] {
-        let said = megapage(&["list", "--kernel-root", &fixture(name)]);
+        let said = pool(&["list", "--kernel-root", &fixture(name)]);
         assert_eq!((said.status, said.err.as_str()), (0, ""));
         assert!(said.out.lines().all(|line| line.chars().count() <= WIDTH as usize), "{}", said.out);
     }
-    let said = megapage(&["list", "--kernel-root", &fixture("two-nodes-by-hand")]);
+    let said = pool(&["list", "--kernel-root", &fixture("two-nodes-by-hand")]);
     for expected in ["node 1", "qemu-system-x86", "/mnt/huge1g/vm", "200 MiB of 1 GiB", "map_0", "not known"]
     {
         assert!(said.out.contains(expected), "{expected}: {}", said.out);
@@ -171,7 +153,7 @@ fn lists_fit_the_width_and_name_every_user() {
 
 #[test]
 fn json_has_its_schema_and_the_same_figures() {
-    let said = megapage(&["list", "--json", "--kernel-root", &fixture("two-nodes-by-hand")]);
+    let said = pool(&["list", "--json", "--kernel-root", &fixture("two-nodes-by-hand")]);
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(json["schema"], "megapage.pool-list/1");
     assert_eq!(json["pools"][0]["page_size"], "2m");
@@ -181,7 +163,7 @@ fn json_has_its_schema_and_the_same_figures() {
     assert_eq!(json["processes"][2]["kind"], "segment");
     assert_eq!(json["limits"][1]["touched_limit_bytes"], 1 << 30);
 
-    let said = megapage(&["set", "2m=+1", "--dry-run", "--json"]);
+    let said = pool(&["set", "2m=+1", "--dry-run", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(
         (json["schema"].as_str(), json["dry_run"].as_bool()),
@@ -194,17 +176,17 @@ fn json_has_its_schema_and_the_same_figures() {
 fn set_and_put_back() {
     let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
     let former = guard.former().persistent();
-    let dry = megapage(&["set", "2MB:+7", "--dry-run"]);
+    let dry = pool(&["set", "2MB:+7", "--dry-run"]);
     assert_eq!((dry.status, persistent(PageSize::HUGE_2M)), (0, former));
     assert!(dry.out.contains(&format!("\necho {} > /", former + 7)), "{}", dry.out);
 
-    let grown = megapage(&["set", "2MB:+7"]);
+    let grown = pool(&["set", "2MB:+7"]);
     assert_eq!((grown.status, persistent(PageSize::HUGE_2M)), (0, former + 7), "{}", grown.err);
     assert!(grown.out.contains("would stay available (safe floor"), "{}", grown.out);
-    let same = megapage(&["set", &format!("2m={}", former + 7), "--json"]);
+    let same = pool(&["set", &format!("2m={}", former + 7), "--json"]);
     let json: serde_json::Value = serde_json::from_str(&same.out).unwrap();
     assert_eq!((same.status, json["steps"][0]["attempts"].as_u64()), (0, Some(0)));
-    let node = megapage(&["set", "2m=-7"]);
+    let node = pool(&["set", "2m=-7"]);
     assert_eq!((node.status, persistent(PageSize::HUGE_2M)), (0, former), "{}", node.err);
 }
 
@@ -215,7 +197,7 @@ fn set_on_a_node() {
         skip("needs a kernel that knows node 0");
         return;
     }
-    let set = megapage(&["set", "2m=+3", "--node", "0"]);
+    let set = pool(&["set", "2m=+3", "--node", "0"]);
     assert_eq!(
         (set.status, persistent(PageSize::HUGE_2M)),
         (0, guard.former().persistent() + 3),
@@ -223,7 +205,7 @@ fn set_on_a_node() {
         set.err
     );
     assert!(set.out.contains("node 0's pool of 2m pages"), "{}", set.out);
-    let back = megapage(&["set", "2m=0:-3"]);
+    let back = pool(&["set", "2m=0:-3"]);
     assert_eq!(
         (back.status, persistent(PageSize::HUGE_2M)),
         (0, guard.former().persistent()),
@@ -246,18 +228,18 @@ fn image() -> (tempfile::TempDir, String, PathBuf) {
 fn persist_writes_only_when_told_to() {
     let (_directory, root, cfg) = image();
     let arguments = ["persist", "2m=0:3", "--root", &root];
-    let dry = megapage(&arguments);
+    let dry = pool(&arguments);
     assert!(
         dry.status == 0 && dry.out.contains("hugepagesz=2M hugepages=0:3") && !cfg.exists(),
         "{}",
         dry.err
     );
-    assert_eq!(megapage(&[&arguments[..], &["--dry-run"]].concat()).out, dry.out);
-    let applied = megapage(&[&arguments[..], &["--apply"]].concat());
+    assert_eq!(pool(&[&arguments[..], &["--dry-run"]].concat()).out, dry.out);
+    let applied = pool(&[&arguments[..], &["--apply"]].concat());
     assert!(applied.status == 0 && applied.out.starts_with("wrote ") && cfg.exists(), "{}", applied.err);
-    let again = megapage(&[&arguments[..], &["--apply"]].concat());
+    let again = pool(&[&arguments[..], &["--apply"]].concat());
     assert_eq!((again.status, again.out.as_str()), (0, "# Every file is already as asked.\n"));
-    let removed = megapage(&["persist", "--remove", "--apply", "--json", "--root", &root]);
+    let removed = pool(&["persist", "--remove", "--apply", "--json", "--root", &root]);
     let json: serde_json::Value = serde_json::from_str(&removed.out).unwrap();
     assert_eq!(json["schema"], "megapage.pool-persist/1");
     assert!(json["applied"] == true && !cfg.exists());

@@ -1,31 +1,17 @@
 //! `megapage remap` as a user meets it: reports, messages, exit statuses.
 
+mod user;
+
 use megapage_report::WIDTH;
 use std::process::Command;
+use user::{MEGAPAGE, Said, megapage};
 
-struct Said {
-    status: i32,
-    out: String,
-    err: String,
+fn remap(arguments: &[&str]) -> Said {
+    megapage(&[&["remap"][..], arguments].concat())
 }
 
-const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
-
-fn megapage(arguments: &[&str]) -> Said {
-    let output = Command::new(MEGAPAGE).arg("remap").args(arguments).output().unwrap();
-    Said {
-        status: output.status.code().expect("not killed"),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// Exit status 2 and one line that starts with `megapage: ` and holds `expected`.
 fn refused(arguments: &[&str], expected: &str) {
-    let said = megapage(arguments);
-    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
-    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
-    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
+    user::refused(&[&["remap"][..], arguments].concat(), expected);
 }
 
 #[test]
@@ -45,12 +31,12 @@ fn bad_input_is_named_in_one_line() {
 
 #[test]
 fn a_check_fits_the_width_and_its_json_has_the_same() {
-    let said = megapage(&["check", MEGAPAGE, "/bin/ls"]);
+    let said = remap(&["check", MEGAPAGE, "/bin/ls"]);
     // Of ls there is nothing to be had.
     assert_eq!((said.status, said.err.as_str()), (1, ""));
     assert!(said.out.lines().all(|line| line.starts_with('/') || line.chars().count() <= WIDTH as usize));
     assert!(said.out.contains("position-independent executable") && said.out.contains("r-x"), "{}", said.out);
-    let said = megapage(&["check", "--json", MEGAPAGE, "/bin/ls", "/etc/passwd"]);
+    let said = remap(&["check", "--json", MEGAPAGE, "/bin/ls", "/etc/passwd"]);
     assert_eq!(said.status, 1);
     assert!(said.err.contains("/etc/passwd") && said.err.lines().count() == 1, "{}", said.err);
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
@@ -72,11 +58,11 @@ fn our_own_executable_is_laid_out_anew() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let out = directory.path().join("megapage");
     let out = out.to_str().unwrap();
-    let said = megapage(&["align", MEGAPAGE, out, "--dry-run"]);
+    let said = remap(&["align", MEGAPAGE, out, "--dry-run"]);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
     assert!(said.out.starts_with("truncate -s 0 ") && said.out.contains("dd if="), "{}", said.out);
     assert!(!std::path::Path::new(out).exists());
-    let said = megapage(&["align", "--json", MEGAPAGE, out]);
+    let said = remap(&["align", "--json", MEGAPAGE, out]);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!((&json["schema"], &json["dry_run"]), (&"megapage.remap-align/1".into(), &false.into()));
@@ -86,7 +72,7 @@ fn our_own_executable_is_laid_out_anew() {
     assert_eq!(version(out), version(MEGAPAGE));
 
     // What it would take to prime it, and that nothing was.
-    let said = megapage(&["prime", "--json", "--dry-run", out]);
+    let said = remap(&["prime", "--json", "--dry-run", out]);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(
@@ -96,12 +82,12 @@ fn our_own_executable_is_laid_out_anew() {
     assert_eq!(json["files"][0]["possible_bytes"], after);
     assert_eq!(json["files"][0]["obtained_bytes"], serde_json::Value::Null);
     // Whether or not the file system has large folios, status and report agree.
-    let said = megapage(&["prime", out]);
+    let said = remap(&["prime", out]);
     assert!(said.out.contains(" on huge pages (before: "), "{}", said.out);
     assert_eq!(said.status == 0, !said.out.contains("the rest: "), "{}", said.out);
     // The kernel itself may hold a page for a moment, which then stays.
     let gone = (0..50).any(|_| {
-        let said = megapage(&["prime", "--undo", out]);
+        let said = remap(&["prime", "--undo", out]);
         assert_eq!(
             said.status == 0,
             said.out.contains("nothing of it is on huge pages any more"),

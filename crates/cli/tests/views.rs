@@ -1,5 +1,7 @@
 //! `megapage map` and `megapage top` as a user meets them: pictures, tables, messages, exit statuses, the terminal.
 
+mod user;
+
 use megapage_daemon::{MetricsConfig, Reporter};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_children;
@@ -11,37 +13,9 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
-
-struct Said {
-    status: i32,
-    out: String,
-    err: String,
-}
-
-fn said(output: Output) -> Said {
-    Said {
-        status: output.status.code().expect("not killed"),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-fn megapage(arguments: &[&str]) -> Said {
-    said(Command::new(MEGAPAGE).args(arguments).output().unwrap())
-}
-
-/// Exit status 2 and one line that starts with `megapage: ` and holds `expected`.
-fn refused(arguments: &[&str], expected: &str) {
-    let said = megapage(arguments);
-    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
-    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
-    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
-    assert_eq!(said.out, "", "{arguments:?}");
-}
+use user::{MEGAPAGE, megapage, refused, said};
 
 /// A program that holds 24 MiB until it is killed, which is when this is dropped.
 struct Holder(Child);

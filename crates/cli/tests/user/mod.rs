@@ -1,0 +1,49 @@
+//! `megapage` as a user meets it: what it says, its exit status, and waiting for it.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+pub const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
+
+/// What a command that has ended left.
+pub struct Said {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn said(output: Output) -> Said {
+    Said {
+        status: output.status.code().expect("not killed"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs `megapage ARGUMENTS` to its end.
+pub fn megapage(arguments: &[&str]) -> Said {
+    said(Command::new(MEGAPAGE).args(arguments).output().unwrap())
+}
+
+/// Exit status 2, nothing on standard output, and one line that starts with `megapage: ` and holds `expected`.
+pub fn refused(arguments: &[&str], expected: &str) {
+    let said = megapage(arguments);
+    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
+    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
+    assert_eq!(said.out, "", "{arguments:?}");
+}
+
+/// Waits, however long it takes on a busy machine.
+pub fn until<T>(what: &str, mut of: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = of() {
+            return value;
+        }
+        assert!(start.elapsed() < Duration::from_secs(180), "no {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
