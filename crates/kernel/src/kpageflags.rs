@@ -15,11 +15,6 @@ impl PageFlags {
         self.0 & 1 << bit != 0
     }
 
-    /// On a list of pages that can be reclaimed: user memory (`LRU`).
-    pub const fn is_lru(self) -> bool {
-        self.has(5)
-    }
-
     /// The first page of a folio of more than one (`COMPOUND_HEAD`).
     pub const fn is_head(self) -> bool {
         self.has(15)

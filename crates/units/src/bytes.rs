@@ -32,11 +32,6 @@ impl Bytes {
     pub const fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
-
-    /// This many bytes in MiB, for a report.
-    pub fn as_mib(self) -> f64 {
-        self.0 as f64 / (1 << 20) as f64
-    }
 }
 
 impl Add for Bytes {
