@@ -326,7 +326,7 @@ impl<'a> Service<'a> {
 
 fn actuator(root: &KernelRoot, config: &Config, dry_run: bool) -> Result<Box<dyn Actuator>, ExecuteError> {
     if dry_run {
-        return Ok(Box::new(DryRun::new()));
+        return Ok(Box::new(DryRun));
     }
     let executor = Executor::start(root, config.act.of_executor())?;
     executor.abilities().notes.iter().for_each(|note| info!("{note}"));

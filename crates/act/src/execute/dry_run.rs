@@ -5,42 +5,10 @@ use megapage_decide::{Action, Obtained, Outcome};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use std::time::Duration;
 
-/// Most lines that are kept until somebody takes them.
-const MOST_LINES: usize = 100_000;
-
 /// Carries nothing out. Every action that the kernel could carry out is answered as done, so that a policy goes on as
-/// it would; `why` says that it was not.
-#[derive(Clone, Debug, Default)]
-pub struct DryRun {
-    lines: Vec<String>,
-    lost: u64,
-}
-
-impl DryRun {
-    /// One that has nothing to tell yet.
-    pub fn new() -> DryRun {
-        DryRun::default()
-    }
-
-    /// What would have been done since the last call, as comments of a shell: no shell command acts on single
-    /// regions. At most 100,000 lines are kept; how many more there were is the last one.
-    pub fn take_lines(&mut self) -> Vec<String> {
-        let mut lines = std::mem::take(&mut self.lines);
-        match std::mem::take(&mut self.lost) {
-            0 => {}
-            lost => lines.push(format!("# and {lost} more")),
-        }
-        lines
-    }
-
-    fn tell(&mut self, line: String) {
-        if self.lines.len() < MOST_LINES {
-            self.lines.push(line);
-        } else {
-            self.lost += 1;
-        }
-    }
-}
+/// it would; `why` holds the call that was not made, as a comment of a shell: no shell command acts on single regions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DryRun;
 
 impl Actuator for DryRun {
     fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
@@ -54,11 +22,8 @@ impl Actuator for DryRun {
                 promoted: if huge { Bytes(HUGE_2M as u64) } else { Bytes::ZERO },
                 freed: Bytes::ZERO,
                 took: Duration::ZERO,
-                why: Some(if done { "dry run: not done".into() } else { line.clone() }),
+                why: Some(line),
             });
-            if done {
-                self.tell(line);
-            }
         }
         answers
     }
@@ -119,28 +84,14 @@ mod tests {
             Action::PreZero { blocks: 3, reason },
             Action::ZeroScan { process, regions: vec![region], reason },
         ];
-        let mut dry = DryRun::new();
-        let done = dry.carry_out(Duration::ZERO, &actions);
+        let done = DryRun.carry_out(Duration::ZERO, &actions);
         let obtained: Vec<Obtained> = done.iter().map(|done| done.outcome.obtained).collect();
         let (yes, no) = (Obtained::Done, Obtained::Unsupported);
         assert_eq!(obtained, [yes, yes, yes, no, no]);
         assert!(done.iter().all(|done| done.why.is_some() && done.freed == Bytes::ZERO));
-        let lines = dry.take_lines();
+        let lines: Vec<String> = done.into_iter().take(3).filter_map(|done| done.why).collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], "# process_madvise(pidfd of 7, 200000-400000, MADV_COLLAPSE)");
         assert!(lines.iter().all(|line| line.starts_with('#') && line.contains("pidfd of 7")));
-        assert!(dry.take_lines().is_empty());
-    }
-
-    #[test]
-    fn lines_that_nobody_takes_do_not_fill_the_memory() {
-        let process = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 2 };
-        let actions = vec![Action::Demote { process, region: 0, reason: Reason::Bloat }; 60_000];
-        let mut dry = DryRun::new();
-        dry.carry_out(Duration::ZERO, &actions);
-        dry.carry_out(Duration::ZERO, &actions);
-        let lines = dry.take_lines();
-        assert_eq!(lines.len(), MOST_LINES + 1);
-        assert_eq!(lines[MOST_LINES], "# and 20000 more");
     }
 }
