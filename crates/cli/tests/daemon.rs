@@ -147,6 +147,10 @@ fn a_dry_run_shows_what_would_be_done_and_does_nothing() {
     assert_eq!(status, 0, "{err}");
     let pass: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&pass["schema"], &pass["watched"]), (&"megapage.daemon/1".into(), &1.into()), "{out}");
+    // Each action that would be done comes with the call.
+    for done in pass["done"].as_array().unwrap() {
+        assert!(done["why"].as_str().is_some_and(|why| !why.is_empty()), "{out}");
+    }
     let Said { status, out, err } = ended(&["--config", config, "--once", "--dry-run"]);
     assert!(status == 0 && out.starts_with("pass 1: policy ingens, 1 process watched"), "{out}{err}");
     assert!(out.lines().all(|line| line.len() <= 100), "{out}");

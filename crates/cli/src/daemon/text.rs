@@ -2,7 +2,7 @@
 
 use megapage_act::execute::Done;
 use megapage_daemon::Pass;
-use megapage_decide::Action;
+use megapage_decide::{Action, Obtained};
 use megapage_report::line::clean;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::fmt::Write;
@@ -10,8 +10,8 @@ use std::fmt::Write;
 /// Lines of single actions in one pass; the rest is counted.
 const MOST_LINES: usize = 40;
 
-/// A pass: a line of its own, one for each action (in a dry run the calls that would be made), one for each process that
-/// was passed over. A pass that did nothing has no line unless `always`.
+/// A pass: a line of its own, one for each action (the calls of a dry run are in its JSON), one for each process that was
+/// passed over. A pass that did nothing has no line unless `always`.
 pub fn pass(pass: &Pass, always: bool) -> String {
     let mut text = String::new();
     if pass.done.is_empty() && !always {
@@ -77,6 +77,9 @@ fn line(pass: &Pass, done: &Done) -> String {
         Action::PreZero { blocks, .. } => (format!("zero {blocks} free blocks ahead"), action.reason()),
     };
     let reason = format!("{reason:?}");
+    if pass.dry_run && done.outcome.obtained == Obtained::Done {
+        return format!("{what}, {}: not done, a dry run", words(&reason));
+    }
     let mut text = format!("{what}, {}: {}", words(&reason), words(&format!("{:?}", done.outcome.obtained)));
     if let Some(why) = &done.why {
         let _ = write!(text, " ({why})");
