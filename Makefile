@@ -45,17 +45,18 @@ bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
 
-# The program, the library, the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
+# The program, its libraries, the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json
 
 # The configuration in SYSCONFDIR stays.
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(UNITDIR)/megapage.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
 
 clean:

@@ -133,11 +133,12 @@ def pool(pages):
 
 def install(megapage, prefix):
     """Copies the command and the library to where any user may read them, laid out as `make install` does."""
-    library = megapage.parent / "libmegapage.so"
-    for source, target in [(megapage, prefix / "bin/megapage"), (library, prefix / "lib/megapage/libmegapage.so")]:
+    libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
+    for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
+        target = prefix / target / source.name
         if not source.exists():
             sys.exit(f"driver: {source} is missing: run `cargo build --release`")
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
         target.chmod(0o755)
 

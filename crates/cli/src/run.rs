@@ -8,13 +8,12 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
-use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter};
+use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_units::Pid;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 /// The exit status for megapage's own failures.
 pub const FAILED: u8 = 125;
@@ -29,9 +28,12 @@ pub struct Args {
     /// The backing of the heap: auto, 1g, 2m, thp or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     heap: Heap,
-    /// The backing of the program's text: none is all there is so far
+    /// The backing of the program's text: auto, file, thp, 2m or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
+    /// Libraries whose text is brought along: names or paths, separated by commas
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    text_libs: Vec<String>,
     /// Fail with status 125 unless everything asked for is obtained
     #[arg(long)]
     require: bool,
@@ -55,7 +57,7 @@ pub struct Args {
     dry_run: bool,
     /// Promote the memory of a running process from outside, until it ends or SIGINT comes
     #[arg(long, value_name = "PID", value_parser = pid,
-        conflicts_with_all = ["program", "heap", "mechanism", "return_after", "children"])]
+        conflicts_with_all = ["program", "heap", "text", "text_libs", "mechanism", "return_after", "children"])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
     #[arg(long)]
@@ -78,24 +80,6 @@ fn pid(text: &str) -> Result<Pid, String> {
     number.ok_or_else(|| "expected a process number; pgrep finds it by name".into())
 }
 
-/// `--text`: nothing moves a program's text yet, and what is not done is not accepted.
-#[derive(Clone, Copy, Debug)]
-enum Text {
-    None,
-}
-
-impl FromStr for Text {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Text, &'static str> {
-        match text {
-            "none" => Ok(Text::None),
-            "auto" | "2m" | "thp" => Err("text on huge pages is not supported; leave --text out"),
-            _ => Err("only none is supported"),
-        }
-    }
-}
-
 /// Runs, reports, and ends as the program has ended.
 pub fn main(args: Args) -> ExitCode {
     match run(args) {
@@ -114,9 +98,11 @@ fn failure(error: RunError) -> Failure {
 }
 
 fn run(args: Args) -> Result<ExitCode, Failure> {
-    let Text::None = args.text;
     if args.once && args.attach.is_none() {
         return Err((FAILED, "--once goes with --attach PID".into()));
+    }
+    if !args.text_libs.is_empty() && args.text == Text::None {
+        return Err((FAILED, "--text-libs goes with --text auto, file, thp or 2m".into()));
     }
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
@@ -139,6 +125,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         arguments: arguments.to_vec(),
         heap: args.heap,
         mechanism: args.mechanism.0,
+        text: TextRequest { kind: args.text, libraries: args.text_libs },
         require: args.require,
         return_after: args.return_after,
         children: args.children,

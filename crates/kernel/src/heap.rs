@@ -20,8 +20,10 @@ pub struct Errno(pub i32);
 impl Errno {
     /// No memory, or (hugetlb) no unreserved page in the pool.
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    /// An argument that makes no sense, or that the kernel is too old for.
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
 
-    fn last() -> Errno {
+    pub(crate) fn last() -> Errno {
         // SAFETY: the location is this thread's own and always valid.
         Errno(unsafe { *libc::__errno_location() })
     }
@@ -144,6 +146,12 @@ impl OwnedRange {
         check(unsafe { libc::mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
+    /// Gives the range this access (mprotect(2)).
+    pub(crate) fn protect(self, protection: c_int) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header), and no reference leads into it.
+        check(unsafe { libc::mprotect(self.address(), self.len, protection) })
+    }
+
     /// Discards the memory behind the range and makes it inaccessible again, in one step that leaves the
     /// addresses reserved. Works for every backing, hugetlb pages included when they are covered whole.
     pub fn close(self) -> Result<(), Errno> {
@@ -179,7 +187,7 @@ impl OwnedRange {
     }
 
     /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)).
-    fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
+    pub(crate) fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
         assert_eq!(self.len, target.len);
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
         let address = unsafe {
@@ -194,7 +202,7 @@ impl OwnedRange {
         if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
     }
 
-    fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
+    pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
         let address = unsafe { libc::mmap(self.address(), self.len, protection, flags, -1, 0) };
@@ -258,7 +266,7 @@ impl OwnedRange {
     }
 
     /// Copies another range of the same length; both are accessible and do not overlap.
-    fn copy_from(self, source: OwnedRange) {
+    pub(crate) fn copy_from(self, source: OwnedRange) {
         assert_eq!(self.len, source.len);
         assert!(self.end() <= source.start || source.end() <= self.start);
         // SAFETY: both are mapped (their callers opened them or the program uses them), equally long and
@@ -268,7 +276,7 @@ impl OwnedRange {
 }
 
 /// Runs `work` with every signal of the calling thread blocked.
-fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: all-zero bytes are a valid signal set, and each call gets pointers to live ones.
     let former = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

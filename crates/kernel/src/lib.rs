@@ -37,6 +37,7 @@ mod meminfo;
 pub mod memory_group;
 pub mod mounts;
 mod own_memory;
+pub mod own_segments;
 pub mod page_idle;
 #[cfg(feature = "bpf")]
 pub mod page_tables;

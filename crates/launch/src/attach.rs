@@ -4,9 +4,9 @@ use crate::mechanism::{Considered, Plan};
 use crate::program::{Program, Runtime};
 use crate::promoter::Promoter;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
-use crate::request::{Heap, Mechanism};
+use crate::request::{Heap, Mechanism, Text};
 use crate::run::RunError;
-use crate::sample::Samples;
+use crate::sample::{Places, Samples};
 use megapage_act::promote::{PromoteError, Promotion, lacking_right};
 use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
@@ -49,10 +49,16 @@ impl Attachment {
         let report = |samples: &Samples, promoter: &Promoter, note: Option<&str>| {
             Pieces {
                 program: facts.clone(),
-                asked: Asked { heap: Heap::Thp, mechanism: Some(Mechanism::Outside), require: self.require },
+                asked: Asked {
+                    heap: Heap::Thp,
+                    mechanism: Some(Mechanism::Outside),
+                    require: self.require,
+                    text: Text::None,
+                },
                 plan: &plan,
                 samples,
                 ledger: None,
+                text: None,
                 promotion: Some(promoter.outcome),
                 totals: None,
                 start,
@@ -62,7 +68,8 @@ impl Attachment {
             .report()
         };
         let mut stop = false;
-        samples.take(root, self.pid, None, 0);
+        let places = Places::default();
+        samples.take(root, self.pid, &places, 0);
         loop {
             let unfinished = match promoter.due() <= Instant::now() {
                 true => match promoter.pass(root) {
@@ -77,12 +84,12 @@ impl Attachment {
                 break;
             }
             if stop || (self.once && !unfinished) {
-                samples.last_is_final = samples.take(root, self.pid, None, 0);
+                samples.last_is_final = samples.take(root, self.pid, &places, 0);
                 return Ok(report(&samples, &promoter, None));
             }
             let size = read_status(root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
             if samples.is_due(Instant::now(), size) {
-                samples.take(root, self.pid, None, size);
+                samples.take(root, self.pid, &places, size);
             }
             let pause = promoter.due().saturating_duration_since(Instant::now()).min(LOOK);
             spawn::wait_readable(signals.as_fd(), pause)

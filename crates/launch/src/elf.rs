@@ -30,8 +30,8 @@ pub struct ElfFacts {
     pub heap_tunable: bool,
 }
 
-/// Exports that tell what a file is: an allocator, or a language runtime.
-pub const TELLING_EXPORTS: [&str; 8] = [
+/// Exports that tell what a file is: an allocator, a language runtime, or a sanitizer's.
+pub const TELLING_EXPORTS: [&str; 12] = [
     "malloc",
     "mallocx",
     "mi_malloc",
@@ -40,6 +40,10 @@ pub const TELLING_EXPORTS: [&str; 8] = [
     "php_request_startup",
     "napi_create_function",
     "JLI_Launch",
+    "__asan_init",
+    "__tsan_init",
+    "__msan_init",
+    "__hwasan_init",
 ];
 
 const TUNABLE: &[u8] = b"glibc.malloc.hugetlb\0";

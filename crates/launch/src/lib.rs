@@ -19,3 +19,4 @@ pub mod request;
 pub mod run;
 pub mod runtimes;
 pub mod sample;
+pub mod text;

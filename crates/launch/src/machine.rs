@@ -3,6 +3,7 @@
 use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::own_segments::{Refused, try_replacing};
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -14,12 +15,20 @@ use std::path::{Path, PathBuf};
 pub const LIBRARY_VARIABLE: &str = "MEGAPAGE_LIBRARY";
 /// Its file name. The library finds itself in LD_PRELOAD by it.
 pub const LIBRARY_NAME: &str = "libmegapage.so";
+/// Environment variable: the library that moves text, instead of the one that was installed with the command.
+pub const TEXT_LIBRARY_VARIABLE: &str = "MEGAPAGE_TEXT_LIBRARY";
+/// Its file name.
+pub const TEXT_LIBRARY_NAME: &str = "libmegapage_text.so";
 
 /// Facts, gathered once before a run.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The library to preload, or why there is none.
     pub library: Result<PathBuf, String>,
+    /// The library to preload for moving text, or why there is none.
+    pub text_library: Result<PathBuf, String>,
+    /// Why no program of the caller can move its text: what the kernel refuses the caller it refuses it, too.
+    pub text_refused: Option<String>,
     /// Whether a process of the caller can have 2 MiB THP where it asks for them, or why not.
     pub thp: Result<(), String>,
     /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
@@ -59,7 +68,9 @@ impl Machine {
             },
         };
         Ok(Machine {
-            library: find_library(environment.get(LIBRARY_VARIABLE).map(Path::new)),
+            library: find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment),
+            text_library: find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment),
+            text_refused: try_replacing().err().map(refused),
             thp,
             collapse_off: disallowed,
             pool_2m: pool(root, PageSize::HUGE_2M)?,
@@ -78,6 +89,15 @@ impl Machine {
     }
 }
 
+fn refused(refused: Refused) -> String {
+    let (what, errno) = match refused {
+        Refused::Execute(errno) => ("memory that was written cannot be made executable", errno),
+        Refused::Move(errno) => ("mappings cannot be made and moved", errno),
+    };
+    let error = std::io::Error::from_raw_os_error(errno.0);
+    format!("{what} here ({error}): prctl(PR_SET_MDWE), a seccomp filter or a security module forbids it")
+}
+
 /// What a new mapping of pages of `size` can have.
 fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
     match hugetlb::figures(root, size, PoolScope::Machine) {
@@ -92,7 +112,12 @@ fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
 
 /// The library: named by the variable, else installed (`../lib/megapage/` from the command), else built
 /// beside the command (Cargo's target directory).
-fn find_library(named: Option<&Path>) -> Result<PathBuf, String> {
+fn find_library(
+    name: &str,
+    variable: &str,
+    environment: &BTreeMap<String, String>,
+) -> Result<PathBuf, String> {
+    let named = environment.get(variable).map(Path::new);
     let usable = |path: &Path| -> Result<PathBuf, String> {
         let path = std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?;
         // LD_PRELOAD is a list that blanks and colons separate, and knows no quoting.
@@ -102,19 +127,19 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, String> {
         }
     };
     if let Some(named) = named.filter(|path| !path.as_os_str().is_empty()) {
-        return usable(named).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
+        return usable(named).map_err(|error| format!("{variable}: {error}"));
     }
     let command = std::env::current_exe().map_err(|error| format!("own executable: {error}"))?;
     let directory = command.parent().unwrap_or(Path::new("/"));
     let candidates = [
-        directory.join("../lib/megapage").join(LIBRARY_NAME),
-        directory.join(LIBRARY_NAME),
-        directory.join("deps").join(LIBRARY_NAME),
+        directory.join("../lib/megapage").join(name),
+        directory.join(name),
+        directory.join("deps").join(name),
     ];
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => usable(path),
         None => Err(format!(
-            "{LIBRARY_NAME} is not installed: looked for {}; {LIBRARY_VARIABLE} can name it",
+            "{name} is not installed: looked for {}; {variable} can name it",
             candidates[0].display()
         )),
     }

@@ -59,6 +59,9 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
+    /// A library that was named for its text cannot be looked at.
+    #[error("--text-libs: {0}")]
+    TextLibrary(String),
     /// With `--require`: what was asked cannot be had.
     #[error("--require: {0}")]
     Unobtainable(String),
@@ -199,7 +202,11 @@ fn automatic(
     wanted
 }
 
-fn raised(privilege: Privilege) -> String {
+pub(crate) fn sanitized(sanitizer: &str) -> String {
+    format!("it was built with a sanitizer ({sanitizer}), which wants its own malloc and to be loaded first")
+}
+
+pub(crate) fn raised(privilege: Privilege) -> String {
     let what = match privilege {
         Privilege::SetUser(user) => format!("it is set-user-ID to user {user}"),
         Privilege::SetGroup(group) => format!("it is set-group-ID to group {group}"),
@@ -223,6 +230,9 @@ fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
         (_, Some(Runtime::Go)) => return Err("Go does not take its heap from malloc".into()),
         (_, Some(Runtime::Jvm)) => return Err("the Java heap does not come from malloc".into()),
         (Linkage::Glibc, _) => {}
+    }
+    if let Some(sanitizer) = program.sanitizer {
+        return Err(sanitized(sanitizer));
     }
     if program.allocator == Some(Allocator::InExecutable) {
         return Err("it defines malloc itself, which comes before any preloaded one".into());

@@ -177,6 +177,10 @@ const PRIVATE_ALLOCATORS: [&str; 14] = [
     "scalable_malloc",
 ];
 
+/// Sanitizers that lay out the address space, each with the function that its runtime, wherever it is linked in, exports.
+const SANITIZERS: [(&str, &str); 4] =
+    [("asan", "__asan_init"), ("tsan", "__tsan_init"), ("msan", "__msan_init"), ("hwasan", "__hwasan_init")];
+
 /// A program, resolved and looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -210,6 +214,9 @@ pub struct Program {
     ///
     /// [fork(2)]: https://man7.org/linux/man-pages/man2/fork.2.html
     pub forks: Vec<Import>,
+    /// The sanitizer that it was built with (`asan`, `tsan`, `msan`, `hwasan`): its runtime lays out the address space
+    /// itself, and ends a program into which another library was loaded first.
+    pub sanitizer: Option<&'static str>,
     /// The libraries that it needs, and those that they need, where they were found.
     pub libraries: Vec<PathBuf>,
     /// Libraries that were not found, or were too many.
@@ -288,6 +295,7 @@ impl Program {
             allocator: None,
             private_allocation: None,
             forks: Vec::new(),
+            sanitizer: None,
             libraries: Vec::new(),
             missing: Vec::new(),
         }
@@ -328,6 +336,7 @@ impl Program {
             allocator: facts.exports.contains(&"malloc").then_some(Allocator::InExecutable),
             private_allocation: None,
             forks: Vec::new(),
+            sanitizer: None,
             libraries: Vec::new(),
             missing: Vec::new(),
         };
@@ -372,6 +381,13 @@ impl Program {
             () => None,
         };
         self.runtime = self.runtime.or(runtime);
+        let names = |needed: &String, name: &str| {
+            needed.starts_with(&format!("lib{name}.so")) || needed.starts_with(&format!("libclang_rt.{name}"))
+        };
+        let sanitizer = SANITIZERS
+            .into_iter()
+            .find(|(name, entry)| exports(entry) || facts.needed.iter().any(|needed| names(needed, name)));
+        self.sanitizer = self.sanitizer.or(sanitizer.map(|(name, _)| name));
 
         let is_libc = ["libc.so", "ld-linux", "ld64", "libpthread.so"].iter().any(|c| name.starts_with(c));
         if is_libc {

@@ -12,10 +12,15 @@ const BASE_SHARE: u64 = 20;
 
 /// What was asked and not obtained, each in words.
 pub fn not_obtained(report: &RunReport) -> Vec<String> {
+    let mut missing = report.text.iter().flat_map(|text| text.not_obtained()).collect();
     if report.asked.heap == Heap::None {
-        return Vec::new();
+        return missing;
     }
-    let mut missing = Vec::new();
+    heap_not_obtained(report, &mut missing);
+    missing
+}
+
+fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     if report.mechanisms.is_empty() {
         missing.push("no mechanism applies to the program".to_string());
     }
@@ -43,7 +48,6 @@ pub fn not_obtained(report: &RunReport) -> Vec<String> {
             None => {}
         }
     }
-    missing
 }
 
 /// Whether a fall-back for this reason is short of what was asked. The first chunks of every heap are too

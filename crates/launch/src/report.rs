@@ -2,12 +2,14 @@
 
 use crate::mechanism::{Considered, Plan};
 use crate::program::{Allocator, Linkage, Program};
-use crate::request::{Heap, Mechanism, Request};
+use crate::request::{Heap, Mechanism, Request, Text};
 use crate::sample::{Sample, Samples};
+use crate::text::{TextPlan, TextReport};
 use megapage_act::promote::PromoteOutcome;
 use megapage_kernel::smaps::BackingBytes;
 use megapage_kernel::spawn::Usage;
 use megapage_memory::{Backing, FallBack, Ledger};
+use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -130,6 +132,8 @@ impl ProgramFacts {
 pub struct Asked {
     /// `--heap`.
     pub heap: Heap,
+    /// `--text`.
+    pub text: Text,
     /// `--mechanism`; `None` for auto.
     pub mechanism: Option<Mechanism>,
     /// `--require`.
@@ -138,7 +142,12 @@ pub struct Asked {
 
 impl Asked {
     pub(crate) fn of(request: &Request) -> Asked {
-        Asked { heap: request.heap, mechanism: request.mechanism, require: request.require }
+        Asked {
+            heap: request.heap,
+            text: request.text.kind,
+            mechanism: request.mechanism,
+            require: request.require,
+        }
     }
 }
 
@@ -309,6 +318,8 @@ pub struct RunReport {
     pub account: Option<HeapAccount>,
     /// What promotion from outside obtained.
     pub promotion: Option<PromoteOutcome>,
+    /// The program's text, where it was asked for.
+    pub text: Option<TextReport>,
     /// The kernel's totals, after the end.
     pub totals: Option<Totals>,
     /// What sampling cost.
@@ -326,6 +337,7 @@ pub(crate) struct Pieces<'a> {
     pub plan: &'a Plan,
     pub samples: &'a Samples,
     pub ledger: Option<&'a Ledger>,
+    pub text: Option<(&'a TextPlan, Option<&'a TextLedger>)>,
     pub promotion: Option<PromoteOutcome>,
     pub totals: Option<Totals>,
     pub start: Instant,
@@ -356,6 +368,9 @@ impl Pieces<'_> {
             hugetlb_peak_bytes: samples.hugetlb_peak.0,
             account: self.ledger.and_then(HeapAccount::of),
             promotion: self.promotion,
+            text: self.text.map(|(plan, ledger)| {
+                TextReport::of(plan, ledger, samples.last.map(|last| last.text.into()))
+            }),
             totals: self.totals,
             sampling: Sampling {
                 samples: samples.count,

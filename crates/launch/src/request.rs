@@ -95,6 +95,57 @@ impl FromStr for Mechanism {
     }
 }
 
+/// The pages asked for the program's text: its LOAD segments, and those of chosen libraries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Text {
+    /// For each file the way that reaches most of it: its own pages, else transparent huge pages.
+    Auto,
+    /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all processes share them.
+    File,
+    /// Private transparent huge pages, which the segments are moved onto before `main`.
+    Thp,
+    /// The same with hugetlb pages of 2 MiB for what is never written.
+    #[serde(rename = "2m")]
+    Huge2M,
+    /// Nothing is asked.
+    #[default]
+    None,
+}
+
+impl Text {
+    /// As on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Text::Auto => "auto",
+            Text::File => "file",
+            Text::Thp => "thp",
+            Text::Huge2M => "2m",
+            Text::None => "none",
+        }
+    }
+}
+
+impl FromStr for Text {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Text, String> {
+        [Text::Auto, Text::File, Text::Thp, Text::Huge2M, Text::None]
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of auto, file, thp, 2m, none"))
+    }
+}
+
+/// What is asked for the text of a run.
+#[derive(Clone, Debug, Default)]
+pub struct TextRequest {
+    /// The pages.
+    pub kind: Text,
+    /// Libraries besides the program: paths, or the names of libraries that it is started with.
+    pub libraries: Vec<String>,
+}
+
 /// How long the heap keeps memory that the program has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -163,6 +214,8 @@ pub struct Request {
     pub heap: Heap,
     /// The mechanism asked for; `None` leaves the choice to megapage.
     pub mechanism: Option<Mechanism>,
+    /// What is asked for the program's text.
+    pub text: TextRequest,
     /// Fail unless what was asked is obtained.
     pub require: bool,
     /// How long freed memory is kept, where the mechanism can be told.

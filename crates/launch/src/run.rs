@@ -5,13 +5,16 @@ use crate::mechanism::{Plan, Refusal, choose};
 use crate::program::{InspectError, Program};
 use crate::promoter::Promoter;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
+use crate::request::Text;
 use crate::request::{Mechanism, Request};
-use crate::sample::Samples;
+use crate::sample::{Places, Samples};
+use crate::text::{self, TextPlan};
 use megapage_act::promote::{PromoteError, PromoteOutcome};
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
 use megapage_kernel::{KernelError, KernelRoot, SharedWords};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
+use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger};
 use megapage_units::{Pid, VirtRange};
 use std::ffi::OsString;
 use std::fs::File;
@@ -51,6 +54,9 @@ const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
 /// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
 const PROMOTE_AFTER: Duration = Duration::from_millis(200);
+
+/// Where ld.so(8) finds libraries to load first.
+const PRELOAD: &str = "LD_PRELOAD";
 
 /// Why a program was not run, or could not be watched to its end.
 #[derive(Debug, Error)]
@@ -120,14 +126,26 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
 pub struct Prepared {
     program: Program,
     plan: Plan,
+    text: Option<TextPlan>,
     request: Request,
+    /// LD_PRELOAD of the caller.
+    preloaded: Option<String>,
 }
 
 /// Looks at the program and the machine and decides. Changes nothing.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     let program = Program::inspect(&request.program)?;
-    let plan = choose(&program, &request, &Machine::read(root)?)?;
-    Ok(Prepared { program, plan, request })
+    let machine = Machine::read(root)?;
+    let plan = choose(&program, &request, &machine)?;
+    let text = match request.text.kind {
+        Text::None => None,
+        kind => {
+            let files = text::files(root, &program, &request.text)?;
+            Some(text::choose(files, &program, &machine, kind, request.require)?)
+        }
+    };
+    let preloaded = machine.variable("LD_PRELOAD").map(String::from);
+    Ok(Prepared { program, plan, text, request, preloaded })
 }
 
 impl Prepared {
@@ -155,10 +173,12 @@ impl Prepared {
         if self.plan.uses(Mechanism::Outside) {
             lines.push("# while it runs: megapage run --attach its PID".into());
         }
+        lines.extend(self.text.iter().flat_map(TextPlan::dry_run));
         let mut command = String::new();
-        if !self.plan.environment.is_empty() {
+        let environment = self.environment();
+        if !environment.is_empty() {
             command.push_str("env ");
-            for (name, value) in &self.plan.environment {
+            for (name, value) in &environment {
                 command.push_str(&format!("{name}={} ", quoted(&value.to_string_lossy())));
             }
         }
@@ -170,6 +190,30 @@ impl Prepared {
         lines
     }
 
+    /// The variables to set: the mechanism's, and those of the library that moves text, which is preloaded behind the
+    /// allocator.
+    fn environment(&self) -> Vec<(String, OsString)> {
+        let mut environment = self.plan.environment.clone();
+        let text = self.text.as_ref().and_then(|text| text.environment(self.request.require));
+        let Some((library, variables)) = text else { return environment };
+        match environment.iter_mut().find(|(name, _)| name == PRELOAD) {
+            Some((_, list)) => {
+                list.push(":");
+                list.push(library);
+            }
+            None => {
+                let mut list = OsString::from(library);
+                if let Some(others) = &self.preloaded {
+                    list.push(":");
+                    list.push(others);
+                }
+                environment.push((PRELOAD.into(), list));
+            }
+        }
+        environment.extend(variables.into_iter().map(|(name, value)| (name.into(), value)));
+        environment
+    }
+
     /// All arguments: a script's, then the mechanism's, then the user's.
     fn arguments(&self) -> Vec<OsString> {
         let own = self.program.script_arguments.iter().chain(&self.plan.arguments).map(OsString::from);
@@ -177,7 +221,10 @@ impl Prepared {
     }
 
     /// Runs the program to its end. `live` is given a report whenever the launcher receives SIGUSR1.
-    pub fn run(self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+    pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+        if let Some(text) = &mut self.text {
+            text.prime(root, self.request.require)?;
+        }
         let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
@@ -190,7 +237,17 @@ impl Prepared {
             // Nobody waits for final figures: the program need not wait for us.
             ledger.acknowledge_exit();
         }
-        let mut command = self.command(ledger_file.as_ref());
+        let (text_file, text_ledger) = match self.text.as_ref().is_some_and(TextPlan::moves) {
+            false => (None, None),
+            true => {
+                let (file, words) = SharedWords::create(c"megapage-text").map_err(system("ledger"))?;
+                (Some(file), Some(TextLedger::launcher(words)))
+            }
+        };
+        if let Some(ledger) = text_ledger.as_ref().filter(|_| !self.request.watched) {
+            ledger.acknowledge_exit();
+        }
+        let mut command = self.command(ledger_file.as_ref(), text_file.as_ref());
         let start = Instant::now();
         let pid = signals
             .spawn(&mut command)
@@ -201,6 +258,7 @@ impl Prepared {
             pid,
             start,
             ledger,
+            text_ledger,
             samples: Samples::default(),
             promoter: self.plan.uses(Mechanism::Outside).then(|| Promoter::new(pid, PROMOTE_AFTER)),
             promoted: PromoteOutcome::default(),
@@ -215,7 +273,7 @@ impl Prepared {
         Ok(running.report(Some(totals)))
     }
 
-    fn command(&self, ledger: Option<&File>) -> Command {
+    fn command(&self, ledger: Option<&File>, text_ledger: Option<&File>) -> Command {
         let program = &self.program;
         let mut command = Command::new(&program.executable);
         // A script's interpreter sees its own name first, as from the kernel; a program, the name given.
@@ -223,17 +281,19 @@ impl Prepared {
             command.arg0(&self.request.program);
         }
         command.args(self.arguments());
-        command.envs(self.plan.environment.iter().map(|(name, value)| (name, value)));
-        if let Some(file) = ledger {
-            let own = std::process::id();
-            command.env(LEDGER_VARIABLE, KernelRoot::descriptor_path(own, file.as_raw_fd()));
+        command.envs(self.environment());
+        for (variable, file) in [(LEDGER_VARIABLE, ledger), (TEXT_LEDGER_VARIABLE, text_ledger)] {
+            if let Some(file) = file {
+                let own = std::process::id();
+                command.env(variable, KernelRoot::descriptor_path(own, file.as_raw_fd()));
+            }
         }
         command
     }
 }
 
 /// A word as the shell reads it back.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.into();
@@ -247,6 +307,7 @@ struct Running<'a> {
     pid: Pid,
     start: Instant,
     ledger: Option<Ledger>,
+    text_ledger: Option<TextLedger>,
     samples: Samples,
     promoter: Option<Promoter>,
     /// What the promoter obtained, kept when it ends before the program.
@@ -275,7 +336,7 @@ impl Running<'_> {
                     signal::SIGCHLD => {}
                     signal::SIGUSR1 => {
                         let size = self.size();
-                        self.samples.take(self.root, self.pid, self.span(), size);
+                        self.samples.take(self.root, self.pid, &self.places(), size);
                         live(&self.report(None));
                     }
                     _ => self.forward(signal),
@@ -312,7 +373,8 @@ impl Running<'_> {
     fn pause(&self) -> Duration {
         let mut pause = IDLE;
         if self.run.request.watched && !self.exiting {
-            let longest = if self.ledger.is_some() { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
+            let has_ledger = self.ledger.is_some() || self.text_ledger.is_some();
+            let longest = if has_ledger { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
             pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
         }
         if let Some(promoter) = &self.promoter {
@@ -339,18 +401,20 @@ impl Running<'_> {
             return;
         }
         let size = self.size();
-        if let Some(ledger) = &self.ledger
-            && ledger.is_exiting()
-        {
-            let span = self.span();
+        let heap_ends = self.ledger.as_ref().is_some_and(Ledger::is_exiting);
+        if heap_ends || self.text_ledger.as_ref().is_some_and(TextLedger::is_exiting) {
+            let places = self.places();
             self.exiting = true;
-            self.samples.last_is_final = self.samples.take(self.root, self.pid, span, size);
+            self.samples.last_is_final = self.samples.take(self.root, self.pid, &places, size);
             self.note_replaced();
             if let Some(ledger) = &self.ledger {
                 ledger.acknowledge_exit();
             }
+            if let Some(ledger) = &self.text_ledger {
+                ledger.acknowledge_exit();
+            }
         } else if self.samples.is_due(Instant::now(), size) {
-            self.samples.take(self.root, self.pid, self.span(), size);
+            self.samples.take(self.root, self.pid, &self.places(), size);
             self.note_replaced();
         }
     }
@@ -395,6 +459,14 @@ impl Running<'_> {
         VirtRange::new(start, end)
     }
 
+    fn places(&self) -> Places {
+        Places {
+            heap: self.span(),
+            text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
+            text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),
+        }
+    }
+
     fn report(&self, totals: Option<Totals>) -> RunReport {
         Pieces {
             program: ProgramFacts::of(&self.run.program, self.pid),
@@ -402,6 +474,7 @@ impl Running<'_> {
             plan: &self.run.plan,
             samples: &self.samples,
             ledger: self.ledger(),
+            text: self.run.text.as_ref().map(|text| (text, self.text_ledger.as_ref())),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
             totals,
             start: self.start,

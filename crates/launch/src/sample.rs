@@ -26,6 +26,8 @@ pub struct Sample {
     pub anonymous: BackingBytes,
     /// The part of it that the preloaded heap maps; zero without one.
     pub heap: BackingBytes,
+    /// The text that was asked for; zero where none was.
+    pub text: BackingBytes,
     /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
     pub peak_rss: Bytes,
     /// Bytes swapped out.
@@ -34,22 +36,38 @@ pub struct Sample {
     pub preloaded: bool,
 }
 
+/// Where in a process's memory its heap and its text are looked for.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The preloaded heap's range of addresses.
+    pub heap: Option<VirtRange>,
+    /// Files whose mappings are the text that was asked for.
+    pub text_files: Vec<String>,
+    /// Ranges of addresses that are such text, whatever is mapped there.
+    pub text_ranges: Vec<VirtRange>,
+}
+
 impl Sample {
-    /// Takes a sample; `span` is the preloaded heap's range of addresses. It counts where the library is mapped at
+    /// Takes a sample. The heap's range counts where the library is mapped at
     /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
-    pub fn take(root: &KernelRoot, pid: Pid, span: Option<VirtRange>) -> Result<Sample, KernelError> {
+    pub fn take(root: &KernelRoot, pid: Pid, places: &Places) -> Result<Sample, KernelError> {
         let mappings = read_smaps(root, pid)?;
         let status: Status = read_status(root, pid)?;
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
-        let span = span.filter(|_| preloaded);
+        let span = places.heap.filter(|_| preloaded);
         let in_span = |mapping: &&Mapping| {
             mapping.is_heap_like() && span.is_some_and(|span| span.intersection(mapping.range).is_some())
+        };
+        let is_text = |mapping: &&Mapping| {
+            let inside = |range: &VirtRange| range.intersection(mapping.range).is_some();
+            places.text_files.contains(&mapping.name) || places.text_ranges.iter().any(inside)
         };
         Ok(Sample {
             at: Instant::now(),
             whole: backing(&mappings),
             anonymous: backing(mappings.iter().filter(|mapping| mapping.is_heap_like())),
             heap: backing(mappings.iter().filter(in_span)),
+            text: backing(mappings.iter().filter(is_text)),
             peak_rss: status.peak_rss,
             swap: mappings.iter().map(|mapping| mapping.swap).sum(),
             preloaded,
@@ -105,9 +123,9 @@ impl Samples {
     }
 
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
-    pub fn take(&mut self, root: &KernelRoot, pid: Pid, span: Option<VirtRange>, size: u64) -> bool {
+    pub fn take(&mut self, root: &KernelRoot, pid: Pid, places: &Places, size: u64) -> bool {
         let start = own_thread_time();
-        let sample = Sample::take(root, pid, span);
+        let sample = Sample::take(root, pid, places);
         self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
         // An empty one is of a process that has given its memory back already.
@@ -142,6 +160,7 @@ mod tests {
             whole,
             anonymous: whole,
             heap: BackingBytes::default(),
+            text: BackingBytes::default(),
             peak_rss: Bytes::ZERO,
             swap: Bytes::ZERO,
             preloaded: false,
@@ -180,9 +199,9 @@ mod tests {
     fn our_own_memory_is_sampled() {
         let mut samples = Samples::default();
         let own = Pid(std::process::id() as i32);
-        assert!(samples.take(&KernelRoot::live(), own, None, 0));
+        assert!(samples.take(&KernelRoot::live(), own, &Places::default(), 0));
         assert!(samples.last.unwrap().anonymous.total() > Bytes::ZERO);
-        assert!(!samples.take(&KernelRoot::captured("/none"), own, None, 0));
+        assert!(!samples.take(&KernelRoot::captured("/none"), own, &Places::default(), 0));
         assert_eq!(samples.count, 1);
     }
 }

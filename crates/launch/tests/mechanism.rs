@@ -3,7 +3,7 @@
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
-use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter};
+use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, TextRequest};
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ fn program() -> Program {
         allocator: None,
         private_allocation: None,
         forks: Vec::new(),
+        sanitizer: None,
         libraries: Vec::new(),
         missing: Vec::new(),
     }
@@ -31,6 +32,8 @@ fn program() -> Program {
 fn machine() -> Machine {
     Machine {
         library: Ok(PathBuf::from("/lib/libmegapage.so")),
+        text_library: Ok(PathBuf::from("/lib/libmegapage_text.so")),
+        text_refused: None,
         thp: Ok(()),
         collapse_off: false,
         pool_2m: Bytes::gib(1),
@@ -49,6 +52,7 @@ fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
         arguments: Vec::new(),
         heap,
         mechanism,
+        text: TextRequest::default(),
         require: false,
         return_after: ReturnAfter::default(),
         children: false,

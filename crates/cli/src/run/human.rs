@@ -1,7 +1,8 @@
 //! The human form of a run's report.
 
 use megapage_launch::report::{Backed, Ended, HeapAccount, Moment, RunReport};
-use megapage_launch::request::Heap;
+use megapage_launch::request::{Heap, Text};
+use megapage_launch::text::{TextMechanism, TextReport};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 
@@ -11,7 +12,11 @@ pub fn text(report: &RunReport) -> String {
     let mut line = |text: String| wrap(&mut out, &text);
     line(headline(report));
     line(format!("program: {} (pid {}, {})", report.program.path, report.program.pid, kind(report)));
-    line(format!("asked: heap {}", report.asked.heap.name()));
+    let text = match report.asked.text {
+        Text::None => String::new(),
+        text => format!(", text {}", text.name()),
+    };
+    line(format!("asked: heap {}{text}", report.asked.heap.name()));
     for considered in &report.considered {
         let used = if considered.used { "used" } else { "not used" };
         line(format!("  {} {used}: {}", considered.mechanism, considered.reason));
@@ -41,6 +46,9 @@ pub fn text(report: &RunReport) -> String {
     }
     if let Some(account) = &report.account {
         heap_account(account, &mut line);
+    }
+    if let Some(text) = &report.text {
+        program_text(text, &mut line);
     }
     if let Some(promotion) = &report.promotion {
         line(format!(
@@ -80,7 +88,10 @@ fn headline(report: &RunReport) -> String {
         figures.and_then(|figures| figures.huge_percent).map_or("unknown".into(), |it| format!("{it:.1} %"))
     };
     match report.asked.heap {
-        Heap::None => format!("megapage run: {state}; no huge pages were asked for"),
+        Heap::None if report.asked.text == Text::None => {
+            format!("megapage run: {state}; no huge pages were asked for")
+        }
+        Heap::None => format!("megapage run: {state}; huge pages were asked for the text alone"),
         _ => format!(
             "megapage run: {state}; heap on huge pages: {} at the peak, {} at the end",
             huge(&report.peak),
@@ -178,6 +189,39 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
         line(format!(
             "forks: {} made, {} refused for want of huge pages",
             account.forks, account.forks_refused
+        ));
+    }
+}
+
+fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {
+    for file in &text.files {
+        let mechanism = file.mechanism.map_or("not used", TextMechanism::name);
+        line(format!("text of {}: {mechanism}: {}", file.file.display(), file.reason));
+        if file.mechanism.is_some() {
+            let advised = match file.advised_bytes {
+                0 => String::new(),
+                bytes => format!(", {} of .bss when they are touched", Bytes(bytes)),
+            };
+            line(format!(
+                "  {} of {} possible on huge pages{advised}; {} of its segments stay on base pages (fewer, linked by \
+                 {})",
+                Bytes(file.obtained_bytes),
+                Bytes(file.possible_bytes),
+                Bytes(file.left_bytes),
+                file.linker
+            ));
+        }
+    }
+    if let (Some(moving), Some(pages)) = (text.moving_ms, text.pages_ms) {
+        line(format!("  moved before main in {moving:.1} ms, {pages:.1} ms of it to get and zero the pages"));
+    }
+    if let Some(end) = &text.end {
+        line(format!(
+            "  resident at the end: {} on hugetlb pages, {} on THP, {} of files by 2 MiB entries, {} on base pages",
+            Bytes(end.hugetlb_2m_bytes),
+            Bytes(end.thp_bytes),
+            Bytes(end.file_pmd_bytes + end.shmem_pmd_bytes),
+            Bytes(end.base_bytes)
         ));
     }
 }

@@ -1,0 +1,413 @@
+//! `megapage run --text`: programs whose segments are moved onto huge pages do what they did before.
+
+mod run_support;
+
+use megapage_testing::{PoolGuard, skip};
+use megapage_units::PageSize;
+use run_support::*;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// A program with 6 MiB of code, 5 MiB of constants, 4 MiB of data and 6 MiB of .bss, and a task for each test. Each
+/// first proves that it is whole.
+const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define HIDDEN __attribute__((visibility("hidden")))
+__asm__(".text\n.globl first\nfirst: lea 1(%rdi), %eax\n ret\n .skip 6 << 20, 0x90\n"
+        ".globl last\nlast: lea 2(%rdi), %eax\n ret\n"
+        ".section .rodata\n.globl constants\nconstants: .skip 5 << 20, 7\n.text\n");
+HIDDEN int first(int), last(int);
+HIDDEN extern const unsigned char constants[5 << 20];
+static int (*const both[])(int) = {first, last};
+static int data[1 << 20] = {5, 6, [(1 << 20) - 1] = 8};
+static unsigned char zeros[6 << 20];
+static __thread int local = 9;
+static int constructed;
+__attribute__((constructor)) static void construct(void) { constructed = 1; data[7] = 70; }
+static int whole(void) {
+    unsigned long sum = 0;
+    for (int i = 0; i < 5 << 20; i += 64) sum += constants[i];
+    for (const char *code = (const char *)first; code < (const char *)last; code += 4096) sum += *code & 1;
+    for (int i = 0; i < 6 << 20; i += 64) sum += zeros[i];
+    for (int i = 0; i < 1 << 20; i++) sum += data[i];
+    return both[0](10) == 11 && both[1](20) == 22 && local == 9 && constructed == 1 && sum == 573440 + 89 + 1;
+}
+__attribute__((noinline)) void later(void) { __asm__ volatile("nop"); }
+__attribute__((noinline)) void traced(void) {
+    void *frames[9];
+    backtrace_symbols_fd(frames, backtrace(frames, 9), 1);
+}
+int main(int count, char **arguments) {
+    const char *task = count > 1 ? arguments[1] : "";
+    char byte;
+    /* The first page of the code need not begin with an odd or an even byte: what it adds is taken away. */
+    unsigned long code = 0;
+    for (const char *at = (const char *)first; at < (const char *)last; at += 4096) code += *at & 1;
+    data[9] = 1 - (int)code;
+    if (!whole()) return 9;
+    if (!strcmp(task, "fork")) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) { memset(data, 1, sizeof data); memset(zeros, 2, sizeof zeros); _exit(both[1](3)); }
+        waitpid(child, &status, 0);
+        if (WEXITSTATUS(status) != 5 || !whole()) return 8;
+    } else if (!strcmp(task, "exec")) {
+        execl(arguments[2], arguments[2], "again", NULL);
+        return 7;
+    } else if (!strcmp(task, "dlopen")) {
+        void *library = dlopen(arguments[2], RTLD_NOW);
+        int (*answer)(void) = library ? (int (*)(void))dlsym(library, "answer") : NULL;
+        if (!answer || answer() != 42) return 6;
+    } else if (!strcmp(task, "loop")) {
+        write(1, "ready\n", 6);
+        if (fork() == 0) { while (read(0, &byte, 1) > 0) {} kill(getppid(), 10); _exit(0); }
+        for (;;) { later(); usleep(1000); }
+    } else if (!strcmp(task, "abort")) {
+        abort();
+    } else if (!strcmp(task, "backtrace")) {
+        traced();
+    } else if (!strcmp(task, "heap")) {
+        char *block = sbrk(0);
+        if (sbrk(8 << 20) != block) return 5;
+        memset(block, 3, 8 << 20);
+        if (!whole()) return 4;
+    } else if (!strcmp(task, "children")) {
+        return system("env") ? 2 : 3;
+    }
+    printf("whole %s\n", task);
+    fflush(stdout);
+    return 3;
+}
+"#;
+
+fn text_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_megapage")).parent().unwrap();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet", "--package", "megapage-text"]);
+        build.arg("--target-dir").arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success(), "the library is built");
+        directory.join("libmegapage_text.so")
+    })
+}
+
+/// A directory on the disk: the usual place of temporary files may be in memory.
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The program, linked with these options; `None`, after a loud skip, where the linker is not there.
+fn program(directory: &Path, name: &str, options: &[&str]) -> Option<String> {
+    let linker = options.iter().find_map(|option| option.strip_prefix("-fuse-ld="));
+    if let Some(linker) = linker {
+        let is_there = |name: &str| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|directory| directory.join(name).exists())
+        };
+        if !is_there(&format!("ld.{linker}")) && !is_there(linker) {
+            skip(&format!("needs the linker {linker}"));
+            return None;
+        }
+    }
+    // The compiler, another process, writes it: nobody here holds it open for writing (ETXTBSY).
+    compile("gcc", directory, name, SOURCE, &[options, &["-rdynamic", "-ldl"]].concat())
+}
+
+/// `megapage run --heap none` with the library for text.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+    command.args(["run", "--heap", "none"]).args(arguments).stdin(Stdio::null());
+    command.env("MEGAPAGE_TEXT_LIBRARY", text_library());
+    command
+}
+
+/// Runs `words` with `--text kind`: the report and what came of the run.
+fn report(kind: &str, more: &[&str], words: &[&str]) -> (Value, Output) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let asked =
+        [&["--text", kind, "--json", "--report", file.to_str().unwrap()], more, &["--"], words].concat();
+    let output = command(&asked).output().unwrap();
+    let report = fs::read_to_string(&file).unwrap_or_default();
+    let report = serde_json::from_str(&report)
+        .unwrap_or_else(|error| panic!("{error}: '{report}', {}", text(&output.stderr)));
+    (report, output)
+}
+
+fn figure(file: &Value, name: &str) -> u64 {
+    file[name].as_u64().unwrap_or_else(|| panic!("{name} in {file:#}"))
+}
+
+/// What the report says of the program's file, having checked that it agrees with itself: all that is possible was
+/// obtained, or the kernel had too few free blocks of 2 MiB.
+fn consistent(report: &Value, mechanism: &str) -> Value {
+    let file = report["text"]["files"][0].clone();
+    assert_eq!(file["mechanism"], mechanism, "{file:#}");
+    let done = figure(&file, "obtained_bytes") + figure(&file, "advised_bytes");
+    match file["missing"].as_str() {
+        None => assert_eq!(done, figure(&file, "possible_bytes"), "{file:#}"),
+        Some(why) => assert!(why.contains("gave no huge pages"), "{why}"),
+    }
+    assert_eq!(report["not_obtained"].as_array().unwrap().is_empty(), file["missing"].is_null());
+    if report["end_is_final"] == true && figure(&file, "obtained_bytes") > 0 {
+        let end = &report["text"]["end"];
+        assert!(figure(end, "thp_bytes") + figure(end, "hugetlb_2m_bytes") > 0, "{report:#}");
+    }
+    file
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn programs_of_every_layout_stay_whole() {
+    let directory = on_disk();
+    let layouts: [(&str, &[&str], u64); 9] = [
+        // At least the whole blocks wherever it comes to lie: 4 MiB of code, 2 of constants, 2 of data, 4 of .bss.
+        ("pie", &[], 12),
+        ("pie-two-segments", &["-Wl,-z,noseparate-code"], 14),
+        ("fixed", &["-no-pie"], 12),
+        ("aligned", &["-Wl,-z,max-page-size=0x200000"], 14),
+        ("eager", &["-Wl,-z,now,-z,relro"], 12),
+        ("gold", &["-fuse-ld=gold"], 12),
+        ("lld", &["-fuse-ld=lld"], 12),
+        ("lld-aligned", &["-fuse-ld=lld", "-Wl,-z,max-page-size=0x200000,-z,separate-loadable-segments"], 12),
+        ("mold", &["-fuse-ld=mold"], 12),
+    ];
+    for (name, options, least) in layouts {
+        let Some(path) = program(directory.path(), name, options) else { continue };
+        let (report, output) = report("thp", &[], &[&path]);
+        assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{name}: {report:#}");
+        let file = consistent(&report, "thp");
+        assert!(figure(&file, "possible_bytes") >= least * MIB, "{name}: {file:#}");
+        assert_eq!(report["text"]["threads"], 1);
+        // Nothing of the .bss is copied.
+        assert!(figure(&file, "advised_bytes") >= 4 * MIB, "{name}: {file:#}");
+    }
+}
+
+#[test]
+fn what_programs_do_later_still_works() {
+    let directory = on_disk();
+    let library = compile(
+        "gcc",
+        directory.path(),
+        "answer.so",
+        "int answer(void) { return 42; }",
+        &["-shared", "-fPIC"],
+    );
+    let (Some(path), Some(library)) = (program(directory.path(), "later", &[]), library) else { return };
+    for (task, argument) in
+        [("fork", ""), ("exec", path.as_str()), ("dlopen", library.as_str()), ("heap", "")]
+    {
+        let (report, output) = report("thp", &[], &[&path, task, argument]);
+        let said = if task == "exec" { "whole again\n".to_string() } else { format!("whole {task}\n") };
+        assert_eq!((status(&output), text(&output.stdout)), (3, said), "{task}: {report:#}");
+        if task != "exec" {
+            consistent(&report, "thp");
+        }
+    }
+    let (_, output) = report("thp", &[], &[&path, "backtrace"]);
+    let said = text(&output.stdout);
+    assert!(status(&output) == 3 && said.contains("(traced+0x") && said.contains("(main+0x"), "{said}");
+    let (_, output) = report("thp", &[], &[&path, "children"]);
+    let said = text(&output.stdout);
+    assert!(
+        status(&output) == 3 && !said.contains("MEGAPAGE_TEXT=") && !said.contains("LD_PRELOAD"),
+        "{said}"
+    );
+}
+
+#[test]
+fn it_goes_together_with_the_allocator() {
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "both", &[]) else { return };
+    let mut command = run(&["--heap", "thp", "--text", "thp", "--", &path, "fork"]);
+    let output = command.env("MEGAPAGE_TEXT_LIBRARY", text_library()).output().unwrap();
+    assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole fork\n"), "{output:?}");
+}
+
+#[test]
+fn hugetlb_pages_hold_what_is_never_written() {
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "hugetlb", &["-Wl,-z,max-page-size=0x200000"]) else { return };
+    for task in ["", "fork", "heap"] {
+        let (report, output) = report("2m", &[], &[&path, task]);
+        assert_eq!((status(&output), text(&output.stdout)), (3, format!("whole {task}\n")), "{report:#}");
+        let file = &report["text"]["files"][0];
+        // Somebody else may have taken pages of the pool meanwhile.
+        if file["mechanism"].is_null() {
+            assert!(file["reason"].as_str().unwrap().starts_with("the pool of 2m pages has"), "{file:#}");
+            continue;
+        }
+        consistent(&report, "2m");
+    }
+}
+
+/// gdb's answer to these commands; `None`, after a loud skip, where it may not trace.
+fn gdb(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("gdb").args(["-nx", "-batch"]).args(arguments).stdin(Stdio::null()).output();
+    let Ok(output) = output else {
+        skip("needs gdb");
+        return None;
+    };
+    let said = text(&output.stdout) + &text(&output.stderr);
+    if said.contains("Operation not permitted") {
+        skip("needs the right to trace processes");
+        return None;
+    }
+    Some(said)
+}
+
+#[test]
+fn debuggers_see_what_they_saw() {
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "debugged", &[]) else { return };
+    let launcher = start(command(&["--text", "thp", "--", &path, "loop"]));
+    let pid = child_of(launcher.id()).to_string();
+    let core = directory.path().join("core.gdb");
+    let generate = format!("generate-core-file {}", core.display());
+    let commands =
+        ["-p", &pid, "-ex", "break later", "-ex", "continue", "-ex", "backtrace", "-ex", &generate];
+    let said = gdb(&[&commands[..], &["-ex", "delete", "-ex", "detach"]].concat());
+    let read = said.as_ref().and_then(|_| {
+        gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i first", "-ex", "print data[1]"])
+    });
+    let output = finish(launcher);
+    // SIGUSR1, which the program's child sends it at the end of the input.
+    assert_eq!(status(&output), 1010, "{output:?}");
+    let (Some(said), Some(read)) = (said, read) else { return };
+    assert!(said.contains("Breakpoint 1, ") && said.contains("in main ("), "{said}");
+    assert!(read.contains("in later (") && read.contains("in main ("), "{read}");
+    assert!(read.contains("lea    0x1(%rdi),%eax"), "{read}");
+}
+
+#[test]
+fn core_dumps_of_the_kernel_are_read() {
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "dumped", &[]) else { return };
+    let here = tempfile::tempdir_in(directory.path()).unwrap();
+    // The limit is the shell's, which becomes the launcher.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_megapage"), "run"]);
+    shell.args(["--heap", "none", "--text", "thp", "--", &path, "abort"]).current_dir(&here);
+    let output = shell.env("MEGAPAGE_TEXT_LIBRARY", text_library()).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(status(&output), 1006, "{output:?}");
+    let core = fs::read_dir(&here).unwrap().flatten().map(|entry| entry.path()).next();
+    // Where core_pattern sends them elsewhere there is none to read; the other test has one of gdb's.
+    let Some(core) = core else { return };
+    assert!(fs::metadata(&core).unwrap().len() < 40 * MIB, "what is in the file is left out");
+    let Some(said) = gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i first"]) else {
+        return;
+    };
+    assert!(said.contains("in main (") && said.contains("lea    0x1(%rdi),%eax"), "{said}");
+}
+
+#[test]
+fn static_programs_are_reached_by_their_file_alone() {
+    let directory = on_disk();
+    let aligned = "-Wl,-z,max-page-size=0x200000";
+    for (name, options) in [("static", &["-static", aligned][..]), ("static-pie", &["-static-pie", aligned])]
+    {
+        let source = "int main(void) { return 3; }\n__asm__(\".text\\n.skip 6 << 20, 0x90\\n\");\n";
+        let Some(path) = compile("gcc", directory.path(), name, source, options) else { continue };
+        let refused = command(&["--text", "thp", "--require", "--", &path]).output().unwrap();
+        assert_refused(&refused, 125, "it is statically linked: no loader, nothing to preload");
+        let (report, output) = report("file", &[], &[&path]);
+        assert_eq!(status(&output), 3);
+        let file = &report["text"]["files"][0];
+        assert_eq!(file["mechanism"], "file");
+        assert!(figure(file, "possible_bytes") >= 4 * MIB, "{file:#}");
+        let complete = figure(file, "obtained_bytes") == figure(file, "possible_bytes");
+        assert_eq!(complete, file["missing"].is_null(), "{file:#}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_or_told() {
+    let directory = on_disk();
+    let Some(asan) = program(directory.path(), "asan", &["-fsanitize=address"]) else { return };
+    let refused = command(&["--text", "thp", "--require", "--", &asan]).output().unwrap();
+    assert_refused(&refused, 125, "it was built with a sanitizer (asan)");
+    // Without --require it runs as it is.
+    let (report, output) = report("thp", &[], &[&asan]);
+    assert_eq!(status(&output), 3, "{output:?}");
+    assert!(report["not_obtained"][0].as_str().unwrap().contains("a sanitizer (asan)"), "{report:#}");
+
+    let Some(path) = program(directory.path(), "plain", &[]) else { return };
+    // PR_SET_MDWE (Linux 6.3) is inherited.
+    let locked = "import ctypes, os, sys\n\
+                  if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0): sys.exit(77)\n\
+                  os.execv(sys.argv[1], sys.argv[1:])";
+    let mut python = Command::new("python3");
+    python.args(["-c", locked, env!("CARGO_BIN_EXE_megapage"), "run", "--heap", "none", "--text", "thp"]);
+    python.args(["--require", "--", &path]).env("MEGAPAGE_TEXT_LIBRARY", text_library());
+    match python.output() {
+        Ok(output) if status(&output) == 77 => eprintln!("this kernel has no PR_SET_MDWE"),
+        Ok(output) => assert_refused(&output, 125, "memory that was written cannot be made executable here"),
+        Err(_) => skip("needs python3"),
+    }
+
+    let small = compile("gcc", directory.path(), "small", "int main(void) { return 3; }", &[]).unwrap();
+    let refused = command(&["--text", "auto", "--require", "--", &small]).output().unwrap();
+    assert_refused(&refused, 125, "it holds no whole block of 2 MiB");
+    let refused = command(&["--text", "thp", "--text-libs", "libnone.so", "--", &path]).output().unwrap();
+    assert_refused(&refused, 125, "--text-libs: libnone.so: no such library");
+    let refused = command(&["--text-libs", "libc.so.6", "--", &path]).output().unwrap();
+    assert_refused(&refused, 125, "--text-libs goes with --text");
+    let refused = command(&["--text", "1g", "--", &path]).output().unwrap();
+    assert_refused(&refused, 125, "'1g' is none of auto, file, thp, 2m, none");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done() {
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "dry", &["-Wl,-z,max-page-size=0x200000"]) else { return };
+    let said = text(&command(&["--text", "auto", "--dry-run", "--", &path]).output().unwrap().stdout);
+    assert!(said.contains("\nmegapage remap prime "), "{said}");
+    let said = text(&command(&["--text", "thp", "--dry-run", "--", &path]).output().unwrap().stdout);
+    assert!(said.contains("LD_PRELOAD=") && said.contains("MEGAPAGE_TEXT=thp"), "{said}");
+}
+
+#[test]
+fn runtimes_run_as_before() {
+    let have = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    for kind in ["thp", "auto"] {
+        if have("node") {
+            let script = "let s = 0; for (let i = 0; i < 1e6; i++) s += i % 7; console.log(s)";
+            let (report, output) = report(kind, &[], &["node", "-e", script]);
+            assert_eq!((status(&output), text(&output.stdout).as_str()), (0, "2999997\n"), "{report:#}");
+        } else {
+            skip("needs node");
+        }
+        if have("/usr/bin/python3") {
+            let (report, output) = report(kind, &[], &["/usr/bin/python3", "-c", "print(sum(range(10**6)))"]);
+            assert_eq!(text(&output.stdout), "499999500000\n", "{report:#}");
+        } else {
+            skip("needs /usr/bin/python3");
+        }
+    }
+    if have("java") {
+        let (report, output) = report("auto", &[], &["java", "-version"]);
+        assert!(status(&output) == 0 && text(&output.stderr).contains("Runtime"), "{output:?}");
+        let files = report["text"]["files"].as_array().unwrap();
+        let jvm = files.iter().find(|file| file["file"].as_str().unwrap().ends_with("libjvm.so"));
+        assert!(jvm.is_some(), "{report:#}");
+    } else {
+        skip("needs java");
+    }
+}

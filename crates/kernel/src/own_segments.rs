@@ -1,0 +1,438 @@
+//! The calling process's own LOAD segments: where they are mapped, and other memory put in their place. For a library
+//! that is loaded before `main`. Nothing here allocates.
+//!
+//! File-level obligation: a [`Part`] is made from a LOAD segment that the dynamic loader lists and from the kernel's
+//! list of mappings, both of the calling process, and the segments of the program and of the libraries that it was
+//! started with stay where they are until it ends. No reference into one is ever formed. What is put in the place of a
+//! part holds the same bytes and gives the same access, in one step of the kernel (mremap(2)): whoever reads or
+//! executes it meanwhile sees no difference. Who writes to it would lose what it writes between copy and switch:
+//! callers move writable segments while the process has one thread only, and signals wait meanwhile.
+
+#![allow(unsafe_code)]
+
+use crate::heap::{Errno, OwnedRange, is_plausible, without_signals};
+use libc::{c_int, c_void};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::ffi::CStr;
+use std::ptr;
+
+/// A LOAD segment of the program or of a loaded library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedSegment {
+    start: usize,
+    end: usize,
+    write: bool,
+}
+
+impl LoadedSegment {
+    /// The first address, down to a page.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The first address after it (.bss included), up to a page.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Whether the file asks for it to be writable: then it belongs to this process, and what is in it is not what is
+    /// in the file.
+    pub fn write(&self) -> bool {
+        self.write
+    }
+}
+
+/// Calls `visit` with every LOAD segment of every loaded object (dl_iterate_phdr(3)): the object's place in the
+/// loader's list, 0 for the program, its name, empty for the program, and the segment. The loader's lock is held.
+pub fn loaded_segments(mut visit: impl FnMut(usize, &CStr, LoadedSegment)) {
+    struct State<'a> {
+        visit: &'a mut dyn FnMut(usize, &CStr, LoadedSegment),
+        number: usize,
+    }
+    unsafe extern "C" fn object(info: *mut libc::dl_phdr_info, _: usize, state: *mut c_void) -> c_int {
+        // SAFETY: the loader's contract: `info` is valid during the call; the state is the one that is passed below.
+        let (info, state) = unsafe { (&*info, &mut *state.cast::<State<'_>>()) };
+        // SAFETY: the loader keeps the headers mapped as long as the object is loaded.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        // SAFETY: a name is a C string or null.
+        let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
+        for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+            let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+            let segment = LoadedSegment {
+                start: start & !(BASE_PAGE - 1),
+                end: (start + header.p_memsz as usize).next_multiple_of(BASE_PAGE),
+                write: header.p_flags & libc::PF_W != 0,
+            };
+            (state.visit)(state.number, name, segment);
+        }
+        state.number += 1;
+        0
+    }
+    let mut state = State { visit: &mut visit, number: 0 };
+    // SAFETY: the callback has the type that is asked for, and the state outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(object), (&raw mut state).cast()) };
+}
+
+/// One mapping of the calling process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnMapping {
+    start: usize,
+    end: usize,
+    protection: c_int,
+    shared: bool,
+    file: bool,
+}
+
+/// The longest start of a line that is looked at: addresses, access, offset, device, and inode.
+const LINE: usize = 128;
+
+/// Calls `visit` with every mapping of the calling process, by address (/proc/self/maps, proc_pid_maps(5)).
+pub fn own_mappings(mut visit: impl FnMut(OwnMapping)) -> Result<(), Errno> {
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    let mut buffer = [0u8; 4096];
+    let (mut line, mut length) = ([0u8; LINE], 0);
+    let result = loop {
+        // SAFETY: the buffer is writable and of the given length.
+        let read = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let Ok(read) = usize::try_from(read) else {
+            match Errno::last() {
+                Errno(libc::EINTR) => continue,
+                error => break Err(error),
+            }
+        };
+        if read == 0 {
+            break Ok(());
+        }
+        for &byte in &buffer[..read] {
+            if byte == b'\n' {
+                if let Some(mapping) = mapping_of(&line[..length]) {
+                    visit(mapping);
+                }
+                length = 0;
+            } else if length < LINE {
+                line[length] = byte;
+                length += 1;
+            }
+        }
+    };
+    // SAFETY: the descriptor is ours to close.
+    unsafe { libc::close(fd) };
+    result
+}
+
+fn mapping_of(line: &[u8]) -> Option<OwnMapping> {
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let hex = |text: &[u8]| usize::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok();
+    let mut ends = fields.next()?.split(|&byte| byte == b'-');
+    let (start, end) = (hex(ends.next()?)?, hex(ends.next()?)?);
+    let access = fields.next()?;
+    let bit = |at: usize, letter: u8, bit: c_int| if access.get(at) == Some(&letter) { bit } else { 0 };
+    let protection =
+        bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC);
+    let inode = fields.nth(2)?;
+    Some(OwnMapping {
+        start,
+        end,
+        protection,
+        shared: access.get(3) == Some(&b's'),
+        file: inode.iter().any(|&digit| digit != b'0'),
+    })
+}
+
+/// What one mapping holds of one LOAD segment. Plain data: copying it copies no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    start: usize,
+    end: usize,
+    protection: c_int,
+    file: bool,
+    segment_write: bool,
+}
+
+impl Part {
+    /// Of this segment and this mapping; `None` where they have no address in common, or it cannot be copied: it is
+    /// shared with others, or not readable.
+    pub fn of(segment: &LoadedSegment, mapping: &OwnMapping) -> Option<Part> {
+        let (start, end) = (segment.start.max(mapping.start), segment.end.min(mapping.end));
+        let copyable = !mapping.shared && mapping.protection & libc::PROT_READ != 0;
+        (start < end && copyable).then_some(Part {
+            start,
+            end,
+            protection: mapping.protection,
+            file: mapping.file,
+            segment_write: segment.write,
+        })
+    }
+
+    /// The first address.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The first address after it.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Whether a file is mapped; otherwise it is anonymous memory (.bss).
+    pub fn is_file(&self) -> bool {
+        self.file
+    }
+
+    /// Whether it belongs to a segment that the file asks to be writable; what is made read-only after relocation is
+    /// among them.
+    pub fn is_data(&self) -> bool {
+        self.segment_write
+    }
+
+    /// The whole blocks of 2 MiB in it.
+    pub fn whole_blocks(self) -> Option<Part> {
+        let (start, end) = (self.start.next_multiple_of(HUGE_2M), self.end & !(HUGE_2M - 1));
+        (start < end).then_some(Part { start, end, ..self })
+    }
+
+    /// `length` bytes from `offset` on. Panics where that is not inside.
+    pub fn piece(self, offset: usize, length: usize) -> Part {
+        assert!(length > 0 && offset.checked_add(length).is_some_and(|end| end <= self.end - self.start));
+        Part { start: self.start + offset, end: self.start + offset + length, ..self }
+    }
+
+    /// Takes the addresses behind it up to `end`, as readable zeros; EEXIST where anything is there.
+    pub fn reserve_behind(&self, end: usize) -> Result<OwnedRange, Errno> {
+        let length = end.checked_sub(self.end).filter(|length| *length > 0).ok_or(Errno(libc::EINVAL))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let wanted = ptr::without_provenance_mut(self.end);
+        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
+        let got = unsafe { libc::mmap(wanted, length, libc::PROT_READ, flags, -1, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let range = OwnedRange::of_allocator(got.addr(), length);
+        // A kernel older than the flag takes the address as a hint.
+        if got.addr() != self.end {
+            let _ = range.release();
+            return Err(Errno(libc::EEXIST));
+        }
+        Ok(range)
+    }
+
+    /// This part and the range right behind it, which was reserved for it.
+    pub fn with(self, behind: OwnedRange) -> Part {
+        assert_eq!(self.end, behind.start());
+        Part { end: behind.end(), ..self }
+    }
+
+    fn range(self) -> OwnedRange {
+        OwnedRange::of_allocator(self.start, self.end - self.start)
+    }
+
+    /// Reads it into memory, without a signal where that fails (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has
+    /// become shorter.
+    pub fn read_in(&self) -> Result<(), Errno> {
+        loop {
+            match self.advise(libc::MADV_POPULATE_READ) {
+                Err(Errno(libc::EINTR)) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Asks for transparent huge pages where it is touched from now on (MADV_HUGEPAGE). Copies nothing.
+    pub fn advise_thp(&self) -> Result<(), Errno> {
+        self.advise(libc::MADV_HUGEPAGE)
+    }
+
+    /// Leaves it out of core dumps (MADV_DONTDUMP): for what is in the file as well.
+    pub fn leave_out_of_dumps(&self) -> Result<(), Errno> {
+        self.advise(libc::MADV_DONTDUMP)
+    }
+
+    fn advise(&self, advice: c_int) -> Result<(), Errno> {
+        let address = ptr::without_provenance_mut(self.start);
+        // SAFETY: the part is mapped (see the header); none of the advice above changes contents or access.
+        let answer = unsafe { libc::madvise(address, self.end - self.start, advice) };
+        if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+    }
+
+    /// Names it in `/proc/PID/maps` and `smaps` as `[anon:NAME]` (PR_SET_VMA, Linux 5.17). EINVAL: the kernel was built
+    /// without; EBADF: it is hugetlb memory.
+    pub fn name(&self, name: &CStr) -> Result<(), Errno> {
+        const PR_SET_VMA: c_int = 0x5356_4d41;
+        const PR_SET_VMA_ANON_NAME: libc::c_ulong = 0;
+        let length = (self.end - self.start) as libc::c_ulong;
+        // SAFETY: the name is a C string, which the kernel copies; a name changes no contents.
+        let answer = unsafe {
+            libc::prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, self.start as libc::c_ulong, length, name.as_ptr())
+        };
+        if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+    }
+
+    /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
+    /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
+    /// has written (PR_SET_MDWE of prctl(2), SELinux). On an error the part is as it was.
+    pub fn replace_by(&self, pages: OwnedRange) -> Result<(), Errno> {
+        assert_eq!(pages.len(), self.end - self.start);
+        // mremap unmaps its target before it looks whether the memory may be counted twice for a moment.
+        if !is_plausible(pages.len()) {
+            return Err(Errno::ENOMEM);
+        }
+        without_signals(|| {
+            pages.copy_from(self.range());
+            pages.protect(self.protection)?;
+            pages.move_over(self.range()).inspect_err(|_| self.restore_from(pages))
+        })
+    }
+
+    /// Puts the bytes back from a copy of them, should the kernel have unmapped them and failed then.
+    fn restore_from(&self, pages: OwnedRange) {
+        let range = self.range();
+        if self.read_in().is_err() && range.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
+            range.copy_from(pages);
+            let _ = range.protect(self.protection);
+        }
+    }
+}
+
+/// Which step of [`try_replacing`] the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Memory that was written cannot be made executable.
+    Execute(Errno),
+    /// A mapping cannot be moved, or none can be made.
+    Move(Errno),
+}
+
+/// Tries on pages of its own what [`Part::replace_by`] does to a program's code. What the kernel refuses the calling
+/// process (PR_SET_MDWE, a seccomp filter, SELinux) it refuses the programs that it executes.
+pub fn try_replacing() -> Result<(), Refused> {
+    let target = OwnedRange::reserve(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
+    let page = OwnedRange::reserve(BASE_PAGE, BASE_PAGE).and_then(|page| page.open().map(|()| page));
+    let result = page.map_err(Refused::Move).and_then(|page| {
+        page.protect(libc::PROT_READ | libc::PROT_EXEC)
+            .map_err(Refused::Execute)
+            .and_then(|()| page.move_over(target).map_err(Refused::Move))
+            .inspect_err(|_| {
+                let _ = page.release();
+            })
+    });
+    let _ = target.release();
+    result
+}
+
+/// Ends the process without running its exit handlers (_exit(2)).
+pub fn exit_at_once(status: i32) -> ! {
+    // SAFETY: it does not return, so that nothing of the process is used afterwards.
+    unsafe { libc::_exit(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KernelRoot, smaps};
+
+    #[test]
+    fn our_own_segments_and_mappings_are_listed_as_others_list_them() {
+        let mut segments = Vec::new();
+        loaded_segments(|object, name, segment| segments.push((object, name.to_owned(), segment)));
+        let program: Vec<_> = segments.iter().filter(|(object, _, _)| *object == 0).collect();
+        assert!(program.len() >= 2 && program[0].1.is_empty(), "{program:?}");
+        assert!(segments.iter().any(|(_, name, _)| name.to_str().unwrap().contains("libc.so")));
+        let code = our_own_segments_and_mappings_are_listed_as_others_list_them as *const () as usize;
+        let holds = |start: usize, end: usize| (start..end).contains(&code);
+        let (_, _, text) = program.iter().find(|(_, _, it)| holds(it.start, it.end)).unwrap();
+        assert!(!text.write());
+        let mut found = None;
+        own_mappings(|mapping| {
+            if holds(mapping.start, mapping.end) {
+                found = Some(mapping);
+            }
+        })
+        .unwrap();
+        let found = found.unwrap();
+        assert_eq!(found.protection, libc::PROT_READ | libc::PROT_EXEC);
+        assert!(found.file && !found.shared);
+        let listed = smaps::read_own_smaps(&KernelRoot::live()).unwrap();
+        assert!(
+            listed
+                .iter()
+                .any(|it| it.range.start() == found.start as u64 && it.range.end() == found.end as u64)
+        );
+        let part = Part::of(text, &found).unwrap();
+        assert!(part.is_file() && !part.is_data());
+    }
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let line = b"7f12a000-7f32c000 rw-p 00001000 fe:00 1835016    /lib/x y";
+        let mapping = mapping_of(line).unwrap();
+        assert_eq!((mapping.start, mapping.end), (0x7f12_a000, 0x7f32_c000));
+        assert!(mapping.file && !mapping.shared);
+        assert_eq!(mapping.protection, libc::PROT_READ | libc::PROT_WRITE);
+        let anonymous = mapping_of(b"00400000-00600000 r--s 00000000 00:00 0").unwrap();
+        assert!(!anonymous.file && anonymous.shared);
+        assert_eq!(mapping_of(b"no line"), None);
+        let segment = LoadedSegment { start: 0x7f00_0000, end: 0x7f31_0000, write: true };
+        let part = Part::of(&segment, &mapping).unwrap();
+        assert_eq!((part.start(), part.end(), part.is_data()), (0x7f12_a000, 0x7f31_0000, true));
+        assert_eq!(part.whole_blocks(), None);
+        assert_eq!(Part::of(&segment, &anonymous), None);
+        let long = Part { start: 0x10_1000, end: 0x90_1000, ..part };
+        let whole = long.whole_blocks().unwrap();
+        assert_eq!((whole.start(), whole.end()), (0x20_0000, 0x80_0000));
+        assert_eq!(whole.piece(HUGE_2M, HUGE_2M).start(), 0x40_0000);
+    }
+
+    /// Puts other pages in the place of three pages of code that this test has made, and executes them.
+    #[test]
+    fn a_part_keeps_its_bytes_and_its_access() {
+        let code = OwnedRange::reserve(4 * BASE_PAGE, BASE_PAGE).unwrap();
+        code.open().unwrap();
+        for page in 0..3 {
+            // SAFETY: open, and inside: `mov $page, %eax; ret`.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    [0xb8, page as u8, 0, 0, 0, 0xc3].as_ptr(),
+                    ptr::with_exposed_provenance_mut(code.start() + page * BASE_PAGE),
+                    6,
+                );
+            }
+        }
+        code.protect(libc::PROT_READ | libc::PROT_EXEC).unwrap();
+        let mapping = || {
+            let mut found = None;
+            own_mappings(|it| {
+                if it.start <= code.start() && code.start() < it.end {
+                    found = Some(it);
+                }
+            })
+            .unwrap();
+            found.unwrap()
+        };
+        let segment = LoadedSegment { start: code.start(), end: code.start() + 3 * BASE_PAGE, write: false };
+        let before = mapping();
+        let part = Part::of(&segment, &before).unwrap();
+        part.read_in().unwrap();
+        assert_eq!(part.reserve_behind(part.end() + BASE_PAGE).unwrap_err(), Errno(libc::EEXIST));
+        let pages = OwnedRange::reserve(3 * BASE_PAGE, BASE_PAGE).unwrap();
+        pages.open().unwrap();
+        part.replace_by(pages).unwrap();
+        assert_eq!(mapping().protection, before.protection);
+        for page in 0..3 {
+            // SAFETY: code of that type was written there, and is executable.
+            let function: extern "C" fn() -> c_int = unsafe {
+                std::mem::transmute(ptr::with_exposed_provenance::<()>(code.start() + page * BASE_PAGE))
+            };
+            assert_eq!(function(), page as c_int);
+        }
+        code.release().unwrap();
+    }
+
+    #[test]
+    fn what_a_program_would_be_refused_is_found_out() {
+        assert_eq!(try_replacing(), Ok(()));
+    }
+}

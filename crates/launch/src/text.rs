@@ -1,0 +1,483 @@
+//! A program's text on huge pages: for each file by which means, why, and what came of it.
+//!
+//! The choice ([`choose`]) is pure, from facts that [`files`] gathers.
+
+use crate::machine::Machine;
+use crate::mechanism::{Refusal, raised, sanitized};
+use crate::program::{Linkage, Program, Runtime};
+use crate::report::Backed;
+use crate::request::{Text, TextRequest};
+use megapage_kernel::KernelRoot;
+use megapage_remap::check::{Check, check};
+use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, Step, TextLedger};
+use megapage_remap::prime::prime;
+use megapage_units::{BASE_PAGE, Bytes, VirtRange};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A way to bring a file's segments onto huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TextMechanism {
+    /// The file is primed: its own pages lie in huge folios.
+    File,
+    /// A preloaded library moves them onto transparent huge pages.
+    Thp,
+    /// A preloaded library moves them onto hugetlb pages.
+    #[serde(rename = "2m")]
+    Huge2M,
+}
+
+impl TextMechanism {
+    /// As on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TextMechanism::File => "file",
+            TextMechanism::Thp => "thp",
+            TextMechanism::Huge2M => "2m",
+        }
+    }
+}
+
+/// One file: the program, or a library.
+#[derive(Clone, Debug)]
+pub struct TextFile {
+    /// Its path, without symbolic links.
+    pub path: PathBuf,
+    /// Whether it is the program, not a library.
+    pub is_program: bool,
+    /// Whether the program is started with it; otherwise it loads it later (dlopen(3)).
+    pub at_start: bool,
+    /// What its headers allow.
+    pub check: Check,
+}
+
+impl TextFile {
+    /// Bytes of its LOAD segments in memory, in whole base pages.
+    fn bytes(&self) -> u64 {
+        let bytes = |it: &megapage_remap::check::SegmentCheck| {
+            let start = it.segment.address & !(BASE_PAGE as u64 - 1);
+            (it.segment.address + it.segment.memory_size).next_multiple_of(BASE_PAGE as u64) - start
+        };
+        self.check.segments.iter().map(bytes).sum()
+    }
+
+    /// Bytes of read-only segments in whole blocks of 2 MiB: what takes hugetlb pages.
+    fn read_only(&self) -> u64 {
+        let read_only = self.check.segments.iter().filter(|it| !it.segment.write);
+        read_only.map(|it| it.anonymous_bytes).sum()
+    }
+
+    /// As the preloaded library knows it.
+    fn object(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if self.is_program { ".".into() } else { name }
+    }
+}
+
+/// A file with the decision.
+#[derive(Clone, Debug)]
+pub struct PlannedFile {
+    /// The file.
+    pub file: TextFile,
+    /// How; `None`: not at all.
+    pub mechanism: Option<TextMechanism>,
+    /// Why, or why not.
+    pub reason: String,
+    /// Whether there is anything to gain: it holds a whole block of 2 MiB.
+    pub gains: bool,
+    /// Why the preloaded library cannot move it.
+    own: Result<(), String>,
+    /// Bytes that priming could and did have in huge folios, and why not all.
+    primed: Option<(u64, u64, Option<String>)>,
+}
+
+/// How the text of a run is brought onto huge pages.
+#[derive(Clone, Debug)]
+pub struct TextPlan {
+    /// What was asked.
+    pub asked: Text,
+    /// The files.
+    pub files: Vec<PlannedFile>,
+    /// The library that moves segments.
+    library: Option<PathBuf>,
+}
+
+/// Libraries that hold the code of a runtime, by the start of their names.
+const RUNTIME_LIBRARIES: [&str; 3] = ["libjvm.so", "libpython", "libnode.so"];
+
+/// Gathers the files: the program, the libraries that were asked for, and the one that holds the code of its runtime.
+pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Result<Vec<TextFile>, Refusal> {
+    let name_of = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut paths = vec![(program.executable.clone(), true, true)];
+    for library in &program.libraries {
+        if RUNTIME_LIBRARIES.iter().any(|start| name_of(library).starts_with(start)) {
+            paths.push((library.clone(), false, true));
+        }
+    }
+    if program.runtime == Some(Runtime::Jvm)
+        && let Some(jvm) = beside(&program.executable, RUNTIME_LIBRARIES[0])
+    {
+        paths.push((jvm, false, false));
+    }
+    for asked in &request.libraries {
+        let needed = program.libraries.iter().find(|path| name_of(path) == name_of(Path::new(asked)));
+        let found = match needed {
+            Some(path) => Some((path.clone(), false, true)),
+            None if asked.contains('/') => Some((asked.into(), false, false)),
+            None => beside(&program.executable, asked).map(|path| (path, false, false)),
+        };
+        paths.push(found.ok_or_else(|| {
+            Refusal::TextLibrary(format!(
+                "{asked}: no such library among those that {} is started with; one that it loads later is named by \
+                 its path",
+                program.executable.display()
+            ))
+        })?);
+    }
+    let mut files: Vec<TextFile> = Vec::new();
+    for (path, is_program, at_start) in paths {
+        let refused = |what: String| Refusal::TextLibrary(what);
+        let path =
+            std::fs::canonicalize(&path).map_err(|error| refused(format!("{}: {error}", path.display())))?;
+        if files.iter().any(|file| file.path == path) {
+            continue;
+        }
+        let check = match check(root, &path) {
+            Ok(check) => check,
+            // A 32-bit program runs as it is; so says the plan, for it has no file.
+            Err(_) if is_program => continue,
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        files.push(TextFile { path, is_program, at_start, check });
+    }
+    Ok(files)
+}
+
+/// A library of a runtime that is installed around its executable, as the JDK is.
+fn beside(executable: &Path, name: &str) -> Option<PathBuf> {
+    let directory = std::fs::canonicalize(executable).ok()?.parent()?.to_path_buf();
+    let places = ["../lib/server", "../lib"].map(|place| directory.join(place).join(name));
+    places.into_iter().find(|path| path.is_file())
+}
+
+/// Decides for each file.
+pub fn choose(
+    files: Vec<TextFile>,
+    program: &Program,
+    machine: &Machine,
+    asked: Text,
+    require: bool,
+) -> Result<TextPlan, Refusal> {
+    let pages: u64 = files.iter().map(TextFile::read_only).sum();
+    let reach = reach(program, machine, asked, pages);
+    let files: Vec<PlannedFile> = files.into_iter().map(|file| decide(file, asked, &reach)).collect();
+    let missing = files.iter().find(|file| file.gains && file.mechanism.is_none());
+    let why = match (missing, files.iter().any(|file| file.mechanism.is_some())) {
+        (Some(file), _) => Some(format!("{}: {}", file.file.path.display(), file.reason)),
+        (None, true) => None,
+        (None, false) => Some(files.first().map_or_else(
+            || format!("{}: not a 64-bit ELF program", program.executable.display()),
+            |file| format!("{}: {}", file.file.path.display(), file.reason),
+        )),
+    };
+    if let Some(why) = why.filter(|_| require) {
+        return Err(Refusal::Unobtainable(format!("--text {}: {why}", asked.name())));
+    }
+    Ok(TextPlan { asked, files, library: machine.text_library.clone().ok() })
+}
+
+/// Whether the preloaded library can reach this program and move its segments here.
+fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Result<(), String> {
+    machine.text_library.clone()?;
+    if let Some(privilege) = program.privilege {
+        return Err(raised(privilege));
+    }
+    if !program.native {
+        return Err(format!("a program for {} cannot load this machine's library", program.machine));
+    }
+    match &program.linkage {
+        Linkage::Glibc => {}
+        Linkage::Static => return Err("it is statically linked: no loader, nothing to preload".into()),
+        Linkage::Musl => return Err("it uses musl; the library is made for glibc".into()),
+        Linkage::OtherLoader(loader) => return Err(format!("its loader {loader} is not glibc's")),
+    }
+    if let Some(sanitizer) = program.sanitizer {
+        return Err(sanitized(sanitizer));
+    }
+    if let Some(why) = &machine.text_refused {
+        return Err(why.clone());
+    }
+    if asked != Text::Huge2M && machine.collapse_off {
+        return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());
+    }
+    if asked == Text::Huge2M && machine.pool_2m.0 < pages {
+        return Err(format!(
+            "the pool of 2m pages has {} available, and {} are needed: megapage pool set 2m=N makes some",
+            machine.pool_2m,
+            Bytes(pages)
+        ));
+    }
+    Ok(())
+}
+
+fn decide(file: TextFile, asked: Text, reach: &Result<(), String>) -> PlannedFile {
+    let check = &file.check;
+    let primable = match (check.prime_bytes, check.align_bytes.unwrap_or(0)) {
+        (0, 0) => Err("no part of the file can be mapped by 2 MiB entries".to_string()),
+        (0, aligned) => Err(format!(
+            "the file is not laid out for 2 MiB: megapage remap align makes one with {} that can be mapped so",
+            Bytes(aligned)
+        )),
+        (bytes, _) => Ok(bytes),
+    };
+    let own = match (reach, file.at_start, check.anonymous_bytes) {
+        (_, _, 0) => Err("it holds no whole block of 2 MiB".to_string()),
+        (Err(why), _, _) => Err(why.clone()),
+        (Ok(()), false, _) => Err("the program loads it later, where only --text file reaches it".into()),
+        (Ok(()), true, _) => Ok(()),
+    };
+    let by_file =
+        |bytes: &u64| format!("{} of the file can lie in huge folios, shared by all", Bytes(*bytes));
+    let moved = |pages: &str| format!("its segments are moved onto {pages} before main");
+    let thp = || moved("transparent huge pages");
+    let (mechanism, reason) = match (asked, &primable, &own) {
+        (Text::None, _, _) => (None, "nothing is asked".into()),
+        (Text::File, Ok(bytes), _) => (Some(TextMechanism::File), by_file(bytes)),
+        (Text::File, Err(why), _) => (None, why.clone()),
+        (Text::Thp, _, Ok(())) => (Some(TextMechanism::Thp), thp()),
+        (Text::Huge2M, _, Ok(())) => (Some(TextMechanism::Huge2M), moved("hugetlb pages")),
+        (Text::Thp | Text::Huge2M, _, Err(why)) => (None, why.clone()),
+        // Shared pages are better than private ones, unless they are much fewer.
+        (Text::Auto, Ok(bytes), own) if own.is_err() || 2 * bytes >= file.read_only() => {
+            (Some(TextMechanism::File), by_file(bytes))
+        }
+        (Text::Auto, _, Ok(())) => (Some(TextMechanism::Thp), thp()),
+        (Text::Auto, Err(file), Err(own)) => (None, format!("{file}; and {own}")),
+        (Text::Auto, Ok(_), Err(_)) => unreachable!("taken by the file's own pages above"),
+    };
+    let gains = check.anonymous_bytes > 0 || check.prime_bytes > 0;
+    PlannedFile { file, mechanism, reason, gains, own, primed: None }
+}
+
+impl TextPlan {
+    /// The files to which `wanted` applies.
+    fn by(&self, wanted: impl Fn(TextMechanism) -> bool) -> impl Iterator<Item = &PlannedFile> {
+        self.files.iter().filter(move |file| file.mechanism.is_some_and(&wanted))
+    }
+
+    /// Whether the preloaded library has something to do.
+    pub fn moves(&self) -> bool {
+        self.by(|mechanism| mechanism != TextMechanism::File).next().is_some()
+    }
+
+    /// Primes the files that are to be primed. With `auto`, one that did not come wholly onto huge pages is moved
+    /// instead, where that is possible.
+    pub fn prime(&mut self, root: &KernelRoot, require: bool) -> Result<(), Refusal> {
+        for file in self.files.iter_mut().filter(|file| file.mechanism == Some(TextMechanism::File)) {
+            let (possible, obtained, missing) = match prime(root, &file.file.path, false) {
+                Ok(outcome) => {
+                    (outcome.possible_bytes, outcome.obtained_bytes.unwrap_or(0), outcome.missing.clone())
+                }
+                Err(error) => (file.file.check.prime_bytes, 0, Some(error.to_string())),
+            };
+            file.primed = Some((possible, obtained, missing.clone()));
+            let Some(why) = missing else { continue };
+            if self.asked == Text::Auto && file.own.is_ok() {
+                file.mechanism = Some(TextMechanism::Thp);
+                file.reason = format!(
+                    "its segments are moved onto transparent huge pages before main, for only {} of {} of the file \
+                     lie in huge folios: {why}",
+                    Bytes(obtained),
+                    Bytes(possible)
+                );
+                file.primed = None;
+            } else if require {
+                let path = file.file.path.display();
+                let asked = self.asked.name();
+                return Err(Refusal::Unobtainable(format!("--text {asked}: {path}: {why}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The library to preload and the variables to set for it, but for the ledger's; `None` where nothing is moved.
+    pub fn environment(&self, require: bool) -> Option<(&Path, Vec<(&'static str, OsString)>)> {
+        let library = self.library.as_deref().filter(|_| self.moves())?;
+        let objects: Vec<String> =
+            self.by(|mechanism| mechanism != TextMechanism::File).map(|it| it.file.object()).collect();
+        let hugetlb = self.by(|mechanism| mechanism == TextMechanism::Huge2M).next().is_some();
+        let mut variables: Vec<(&'static str, OsString)> = vec![
+            (PAGES_VARIABLE, if hugetlb { "2m" } else { "thp" }.into()),
+            (OBJECTS_VARIABLE, objects.join(":").into()),
+        ];
+        if require {
+            variables.push((REQUIRE_VARIABLE, "1".into()));
+        }
+        Some((library, variables))
+    }
+
+    /// The plan as shell lines: the reasons as comments, and what primes the files.
+    pub fn dry_run(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for file in &self.files {
+            let mechanism = file.mechanism.map_or("not used", TextMechanism::name);
+            lines.push(format!("# text of {}: {mechanism}: {}", file.file.path.display(), file.reason));
+            if file.mechanism == Some(TextMechanism::File) {
+                let path = crate::run::quoted(&file.file.path.to_string_lossy());
+                lines.push(format!("megapage remap prime {path}"));
+            }
+        }
+        lines
+    }
+
+    /// The files whose mappings are text.
+    pub fn paths(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.file.path.to_string_lossy().into_owned()).collect()
+    }
+}
+
+/// The addresses that the preloaded library has looked at.
+pub fn ranges(ledger: &TextLedger) -> Vec<VirtRange> {
+    ledger.entries().iter().filter_map(|entry| VirtRange::new(entry.start, entry.end)).collect()
+}
+
+/// What a report says of the text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TextReport {
+    /// `--text`.
+    pub asked: Text,
+    /// Each file.
+    pub files: Vec<TextFileReport>,
+    /// Milliseconds that the program waited before `main` for its segments to be moved; `None` where none were.
+    pub moving_ms: Option<f64>,
+    /// The part of it that the kernel took to get and zero the pages.
+    pub pages_ms: Option<f64>,
+    /// Threads that the program had by then: with more than one, data is left where it is.
+    pub threads: Option<u64>,
+    /// What the text, with the data of the same files, is mapped by in the latest sample: the kernel's figures.
+    pub end: Option<Backed>,
+}
+
+/// What a report says of one file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TextFileReport {
+    /// The file.
+    pub file: PathBuf,
+    /// How it got there.
+    pub mechanism: Option<TextMechanism>,
+    /// Why, or why not.
+    pub reason: String,
+    /// Bytes of its segments that huge pages can hold this way.
+    pub possible_bytes: u64,
+    /// Bytes that they hold: primed, or moved.
+    pub obtained_bytes: u64,
+    /// Bytes of .bss that the kernel was asked to give huge pages as they are touched.
+    pub advised_bytes: u64,
+    /// Bytes of its segments that stay on base pages.
+    pub left_bytes: u64,
+    /// The options that would have its linker lay out what is left.
+    pub linker: String,
+    /// What is missing of the possible bytes, and why.
+    pub missing: Option<String>,
+}
+
+impl TextReport {
+    pub(crate) fn of(plan: &TextPlan, ledger: Option<&TextLedger>, end: Option<Backed>) -> TextReport {
+        let ledger = ledger.filter(|ledger| ledger.pid() != 0);
+        let mut object = 0;
+        let files = plan.files.iter().map(|file| {
+            let number = object;
+            object += usize::from(file.mechanism.is_some_and(|it| it != TextMechanism::File));
+            file_report(file, number, ledger)
+        });
+        let files = files.collect();
+        let took = ledger.and_then(|ledger| Some((ledger.took()?, ledger.pages_ns())));
+        let ms = |ns: u64| (ns as f64 / 1e4).round() / 100.0;
+        TextReport {
+            asked: plan.asked,
+            files,
+            moving_ms: took.map(|((ns, _), _)| ms(ns)),
+            pages_ms: took.map(|(_, ns)| ms(ns)),
+            threads: took.map(|((_, threads), _)| threads),
+            end,
+        }
+    }
+
+    /// What was asked and not obtained, each in words.
+    pub(crate) fn not_obtained(&self) -> Vec<String> {
+        let says = |file: &TextFileReport| match (file.mechanism, &file.missing) {
+            (None, _) => Some(&file.reason).cloned(),
+            (Some(_), missing) => missing.clone(),
+        };
+        let some = self.files.iter().any(|file| file.mechanism.is_some());
+        self.files
+            .iter()
+            // What has nothing to gain is worth a word where it is all that was asked for.
+            .filter(|file| !(some && file.mechanism.is_none() && file.possible_bytes == 0))
+            .filter_map(|file| Some(format!("text of {}: {}", file.file.display(), says(file)?)))
+            .collect()
+    }
+}
+
+fn file_report(planned: &PlannedFile, object: usize, ledger: Option<&TextLedger>) -> TextFileReport {
+    let check = &planned.file.check;
+    let mut report = TextFileReport {
+        file: planned.file.path.clone(),
+        mechanism: planned.mechanism,
+        reason: planned.reason.clone(),
+        possible_bytes: if planned.gains { check.prime_bytes.max(check.anonymous_bytes) } else { 0 },
+        obtained_bytes: 0,
+        advised_bytes: 0,
+        left_bytes: 0,
+        linker: format!("{}: {}", check.flags.linker, check.flags.flags),
+        missing: None,
+    };
+    match (planned.mechanism, ledger) {
+        (None, _) => {}
+        (Some(TextMechanism::File), _) => {
+            let (possible, obtained, missing) = planned.primed.clone().unwrap_or_default();
+            (report.possible_bytes, report.obtained_bytes, report.missing) = (possible, obtained, missing);
+        }
+        (Some(_), None) => report.missing = Some("the preloaded library was not loaded".into()),
+        (Some(_), Some(ledger)) => {
+            let entries = ledger.entries();
+            let own: Vec<&Entry> = entries.iter().filter(|entry| entry.object == object).collect();
+            let sum = |figure: fn(&Entry) -> u64| own.iter().map(|entry| figure(entry)).sum::<u64>();
+            report.possible_bytes = sum(|entry| entry.possible);
+            report.obtained_bytes = sum(|entry| entry.moved);
+            report.advised_bytes = sum(|entry| entry.advised);
+            report.missing = if !ledger.is_found(object) {
+                Some("it is not among the libraries that the program was started with".into())
+            } else if ledger.took().is_none() {
+                Some("the program ended while its segments were moved".into())
+            } else if own.is_empty() {
+                Some("the process's mappings could not be read".into())
+            } else if report.possible_bytes == 0 {
+                Some("at the addresses that it was given, it holds no whole block of 2 MiB".into())
+            } else {
+                own.iter().filter_map(|entry| short(entry)).next()
+            };
+        }
+    }
+    report.left_bytes =
+        planned.file.bytes().saturating_sub(report.obtained_bytes).saturating_sub(report.advised_bytes);
+    report
+}
+
+/// What an entry is short of, and why.
+fn short(entry: &Entry) -> Option<String> {
+    let missing = entry.possible.saturating_sub(entry.moved + entry.advised);
+    if missing == 0 {
+        return None;
+    }
+    let error = std::io::Error::from_raw_os_error(entry.errno);
+    let why = match entry.step {
+        Step::Threads => "the program had other threads already when it could have been moved".into(),
+        Step::Pages => format!("the kernel gave no huge pages for it ({error})"),
+        Step::Read => format!("it could not be read from its file ({error})"),
+        Step::Replace | Step::TooSmall | Step::Done => format!("it could not be put in place ({error})"),
+    };
+    Some(format!("{} of {}: {why}", Bytes(missing), Bytes(entry.possible)))
+}

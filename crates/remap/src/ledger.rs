@@ -1,0 +1,273 @@
+//! What a program's own segments were moved onto, in a page of words that the launcher shares with the program.
+//!
+//! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
+
+use megapage_kernel::SharedWords;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Environment variable: the pages that are asked for, `thp` or `2m`.
+pub const PAGES_VARIABLE: &str = "MEGAPAGE_TEXT";
+/// Environment variable: the objects whose segments are moved, separated by colons: `.` is the program, all others are
+/// names of libraries.
+pub const OBJECTS_VARIABLE: &str = "MEGAPAGE_TEXT_OBJECTS";
+/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of the launcher.
+pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
+/// Environment variable: `1` ends the program with status 125 before its `main` where anything is not obtained.
+pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
+
+/// The version of the word layout below; the two sides must agree.
+const FORMAT: u64 = 1;
+
+mod word {
+    pub const FORMAT: usize = 0;
+    pub const PID: usize = 1;
+    pub const DONE: usize = 2;
+    pub const NS: usize = 3;
+    pub const THREADS: usize = 4;
+    /// One bit for each object of the list that was found.
+    pub const FOUND: usize = 5;
+    pub const TOO_MANY: usize = 6;
+    /// Of the time, what it took to get the pages.
+    pub const PAGES_NS: usize = 7;
+    pub const EXITING: usize = 8;
+    pub const ACKNOWLEDGED: usize = 9;
+    pub const COUNT: usize = 15;
+    pub const ENTRIES: usize = 16;
+}
+
+/// Words of one entry.
+const ENTRY: usize = 8;
+/// Entries that the page has room for: parts of segments.
+pub const MOST_ENTRIES: usize = (megapage_kernel::SHARED_WORDS - word::ENTRIES) / ENTRY;
+
+/// What was tried last of a part; what fails says which step it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// It holds no whole block of 2 MiB.
+    TooSmall = 0,
+    /// It was moved, or advised.
+    Done = 1,
+    /// It can be written, and other threads run already.
+    Threads = 2,
+    /// Taking huge pages for the copy.
+    Pages = 3,
+    /// Reading the part from its file.
+    Read = 4,
+    /// Copying, protecting, and putting the copy in its place.
+    Replace = 5,
+}
+
+impl Step {
+    const ALL: [Step; 6] =
+        [Step::TooSmall, Step::Done, Step::Threads, Step::Pages, Step::Read, Step::Replace];
+}
+
+/// What became of one part of a segment: the whole of what one mapping held of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The object: its place in the list, from 0.
+    pub object: usize,
+    /// The first address.
+    pub start: u64,
+    /// The first address after it, what was added behind it included.
+    pub end: u64,
+    /// Bytes that lie in whole blocks of 2 MiB.
+    pub possible: u64,
+    /// Bytes that were moved onto huge pages.
+    pub moved: u64,
+    /// Bytes of .bss that the kernel was asked to map by huge pages when they are touched.
+    pub advised: u64,
+    /// The last step.
+    pub step: Step,
+    /// What the kernel answered to it; 0 where it was done.
+    pub errno: i32,
+}
+
+/// A view of the shared words.
+#[derive(Debug)]
+pub struct TextLedger {
+    words: SharedWords,
+}
+
+impl TextLedger {
+    /// The launcher's side of a fresh page.
+    pub fn launcher(words: SharedWords) -> TextLedger {
+        words[word::FORMAT].store(FORMAT, Relaxed);
+        TextLedger { words }
+    }
+
+    /// The program's side: claims the page for process `pid`. `None` where the layout is another version's, or it was
+    /// claimed before.
+    pub fn claim(words: SharedWords, pid: u32) -> Option<TextLedger> {
+        let fits = words[word::FORMAT].load(Relaxed) == FORMAT;
+        let claimed = fits && words[word::PID].compare_exchange(0, u64::from(pid), Relaxed, Relaxed).is_ok();
+        claimed.then_some(TextLedger { words })
+    }
+
+    /// The process that claimed the ledger; 0 before any has.
+    pub fn pid(&self) -> u32 {
+        self.words[word::PID].load(Relaxed) as u32
+    }
+
+    /// Notes that an object was found.
+    pub fn found(&self, object: usize) {
+        self.words[word::FOUND].fetch_or(1 << object.min(63), Relaxed);
+    }
+
+    /// Whether an object was found.
+    pub fn is_found(&self, object: usize) -> bool {
+        self.words[word::FOUND].load(Relaxed) & (1 << object.min(63)) != 0
+    }
+
+    /// Notes that there were more parts than there is room for.
+    pub fn too_many(&self) {
+        self.words[word::TOO_MANY].store(1, Relaxed);
+    }
+
+    /// Whether there were more parts than there is room for; those were left as they are.
+    pub fn were_too_many(&self) -> bool {
+        self.words[word::TOO_MANY].load(Relaxed) != 0
+    }
+
+    /// Adds an entry; one too many is dropped.
+    pub fn add(&self, entry: Entry) {
+        let number = self.words[word::COUNT].load(Relaxed) as usize;
+        if number >= MOST_ENTRIES {
+            return self.too_many();
+        }
+        let figures = [
+            entry.object as u64,
+            entry.start,
+            entry.end,
+            entry.possible,
+            entry.moved,
+            entry.advised,
+            entry.step as u64,
+            entry.errno as u64,
+        ];
+        for (offset, figure) in figures.into_iter().enumerate() {
+            self.words[word::ENTRIES + number * ENTRY + offset].store(figure, Relaxed);
+        }
+        self.words[word::COUNT].store(number as u64 + 1, Relaxed);
+    }
+
+    /// The entries so far.
+    pub fn entries(&self) -> Vec<Entry> {
+        let count = (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES);
+        (0..count)
+            .map(|number| {
+                let word = |offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
+                Entry {
+                    object: word(0) as usize,
+                    start: word(1),
+                    end: word(2),
+                    possible: word(3),
+                    moved: word(4),
+                    advised: word(5),
+                    step: *Step::ALL.get(word(6) as usize).unwrap_or(&Step::TooSmall),
+                    errno: word(7) as i32,
+                }
+            })
+            .collect()
+    }
+
+    /// Notes that getting pages, and so zeroing them, took `ns` nanoseconds more.
+    pub fn got_pages(&self, ns: u64) {
+        self.words[word::PAGES_NS].fetch_add(ns, Relaxed);
+    }
+
+    /// Nanoseconds that it took to get pages.
+    pub fn pages_ns(&self) -> u64 {
+        self.words[word::PAGES_NS].load(Relaxed)
+    }
+
+    /// Notes that all is done, after `ns` nanoseconds, in a process of `threads` threads.
+    pub fn done(&self, ns: u64, threads: u64) {
+        self.words[word::NS].store(ns, Relaxed);
+        self.words[word::THREADS].store(threads, Relaxed);
+        self.words[word::DONE].store(1, Relaxed);
+    }
+
+    /// Nanoseconds that it took, and the threads that the process had by then; `None` until it is done.
+    pub fn took(&self) -> Option<(u64, u64)> {
+        let is_done = self.words[word::DONE].load(Relaxed) != 0;
+        is_done.then(|| (self.words[word::NS].load(Relaxed), self.words[word::THREADS].load(Relaxed)))
+    }
+
+    /// Whether every object was found, and every whole block moved.
+    pub fn is_complete(&self, objects: usize) -> bool {
+        let count = (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES);
+        let word =
+            |number: usize, offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
+        (0..objects).all(|object| self.is_found(object))
+            && !self.were_too_many()
+            && (0..count).all(|number| word(number, 3) == word(number, 4) + word(number, 5))
+    }
+
+    /// The program says that it is about to exit.
+    pub fn announce_exit(&self) {
+        self.words[word::EXITING].store(1, Relaxed);
+    }
+
+    /// Whether the program has said that it is about to exit.
+    pub fn is_exiting(&self) -> bool {
+        self.words[word::EXITING].load(Relaxed) != 0
+    }
+
+    /// The launcher says that it has taken the final figures.
+    pub fn acknowledge_exit(&self) {
+        self.words[word::ACKNOWLEDGED].store(1, Relaxed);
+    }
+
+    /// Whether the launcher has taken the final figures.
+    pub fn is_exit_acknowledged(&self) -> bool {
+        self.words[word::ACKNOWLEDGED].load(Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_the_same() {
+        let (file, words) = SharedWords::create(c"text").unwrap();
+        let launcher = TextLedger::launcher(words);
+        let program = TextLedger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
+        assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none(), "once only");
+        assert_eq!(launcher.pid(), 7);
+        assert!(!launcher.is_complete(1), "nothing is found");
+        program.found(0);
+        let entry = Entry {
+            object: 0,
+            start: 0x1000,
+            end: 0x60_0000,
+            possible: 4 << 20,
+            moved: 4 << 20,
+            advised: 0,
+            step: Step::Done,
+            errno: 0,
+        };
+        program.add(entry);
+        assert!(launcher.is_complete(1) && !launcher.is_complete(2));
+        let refused = Entry { moved: 2 << 20, step: Step::Replace, errno: -13, ..entry };
+        program.add(refused);
+        assert!(!launcher.is_complete(1));
+        assert_eq!(launcher.entries(), [entry, refused]);
+        assert_eq!(launcher.took(), None);
+        program.done(5, 1);
+        assert_eq!(launcher.took(), Some((5, 1)));
+        for _ in 0..MOST_ENTRIES {
+            program.add(entry);
+        }
+        assert_eq!(launcher.entries().len(), MOST_ENTRIES);
+        assert!(launcher.were_too_many());
+    }
+
+    #[test]
+    fn a_page_of_another_layout_is_refused() {
+        let (file, _) = SharedWords::create(c"text").unwrap();
+        assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none());
+    }
+}

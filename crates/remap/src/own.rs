@@ -1,0 +1,268 @@
+//! The calling process's own LOAD segments onto huge pages: the program's, and those of chosen libraries. For a library
+//! that is loaded before `main`. Nothing here allocates; the only writes are to the ledger and to fixed arrays.
+
+use crate::ledger::{Entry, Step, TextLedger};
+use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments, own_mappings};
+use megapage_kernel::{Errno, OwnedRange, monotonic_time, thread_count};
+use megapage_units::{HUGE_2M, PageSize};
+
+/// The pages that segments are moved onto.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Transparent huge pages.
+    Thp,
+    /// hugetlb pages of 2 MiB for what is never written; transparent huge pages for data, for the first write after a
+    /// fork takes a second page, and where the pool has none it kills the child.
+    Huge2M,
+}
+
+impl Pages {
+    /// As in the environment variable.
+    pub fn parse(text: &[u8]) -> Option<Pages> {
+        match text {
+            b"thp" => Some(Pages::Thp),
+            b"2m" => Some(Pages::Huge2M),
+            _ => None,
+        }
+    }
+}
+
+/// Segments and parts of them that are looked at: more than the ledger has entries for.
+const MOST: usize = 64;
+
+/// The name of shared objects as lists have them: without directories.
+fn base_name(name: &[u8]) -> &[u8] {
+    name.rsplit(|&byte| byte == b'/').next().unwrap_or(name)
+}
+
+/// The items of a list of objects, which colons separate.
+fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|&byte| byte == b':').filter(|item| !item.is_empty())
+}
+
+/// The place in the list of the object that the loader lists in place `place` as `name`.
+fn object_number(place: usize, name: &[u8], list: &[u8]) -> Option<usize> {
+    items(list).position(|item| match place {
+        0 => item == PROGRAM,
+        _ => item != PROGRAM && base_name(item) == base_name(name),
+    })
+}
+
+/// How the program itself is named in a list of objects.
+pub const PROGRAM: &[u8] = b".";
+
+/// How many objects a list holds.
+pub fn objects(list: &[u8]) -> usize {
+    items(list).count()
+}
+
+/// Moves every LOAD segment of the objects of a list (see [`crate::ledger::OBJECTS_VARIABLE`]) onto `pages`: their
+/// whole blocks of 2 MiB, and the last one of a read-only segment also where a half of it at least is its own and
+/// nothing lies behind. Notes in `ledger` what became of each.
+pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
+    let start = monotonic_time();
+    let threads = thread_count().unwrap_or(u64::MAX);
+    let mut segments: [Option<(usize, LoadedSegment)>; MOST] = [None; MOST];
+    let mut count = 0;
+    loaded_segments(|place, name, segment| {
+        let Some(object) = object_number(place, name.to_bytes(), list) else { return };
+        ledger.found(object);
+        match segments.get_mut(count) {
+            Some(slot) => (*slot, count) = (Some((object, segment)), count + 1),
+            None => ledger.too_many(),
+        }
+    });
+    let segments = &segments[..count];
+    let mut parts: [Option<(usize, Part)>; MOST] = [None; MOST];
+    let mut count = 0;
+    let listed = own_mappings(|mapping| {
+        for (object, segment) in segments.iter().flatten() {
+            let Some(part) = Part::of(segment, &mapping) else { continue };
+            match parts.get_mut(count) {
+                Some(slot) => (*slot, count) = (Some((*object, part)), count + 1),
+                None => ledger.too_many(),
+            }
+        }
+    });
+    if listed.is_err() {
+        // Nothing is known of the mappings: nothing is moved, and the ledger holds no entry.
+        return ledger.done(0, threads);
+    }
+    for (object, part) in parts[..count].iter().flatten() {
+        let next = segments.iter().flatten().any(|(other, segment)| {
+            other == object && segment.start() >= part.end().next_multiple_of(HUGE_2M)
+        });
+        let entry = move_whole_blocks(*object, *part, Means { pages, alone: threads == 1, ledger }, next);
+        ledger.add(entry);
+    }
+    ledger.done((monotonic_time() - start).as_nanos() as u64, threads);
+}
+
+/// What a part is moved with.
+struct Means<'a> {
+    pages: Pages,
+    /// The process has one thread.
+    alone: bool,
+    ledger: &'a TextLedger,
+}
+
+/// Moves one part. `followed`: another segment of the object begins behind the block in which the part ends, so that
+/// nobody else expects to use what is free of it.
+fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool) -> Entry {
+    let mut entry = Entry {
+        object,
+        start: part.start() as u64,
+        end: part.end() as u64,
+        possible: 0,
+        moved: 0,
+        advised: 0,
+        step: Step::TooSmall,
+        errno: 0,
+    };
+    let block_end = part.end().next_multiple_of(HUGE_2M);
+    let own_of_last = part.end() - part.start().max(block_end - HUGE_2M);
+    let extend = part.is_file()
+        && !part.is_data()
+        && followed
+        && block_end > part.end()
+        && part.start().next_multiple_of(HUGE_2M) < block_end
+        && own_of_last >= HUGE_2M / 2;
+    let behind = if extend { part.reserve_behind(block_end).ok() } else { None };
+    let whole = behind.map_or(part, |behind| part.with(behind)).whole_blocks();
+    let Some(whole) = whole else { return entry };
+    entry.possible = (whole.end() - whole.start()) as u64;
+    if !part.is_file() {
+        // .bss is anonymous already, and what is never touched should take no memory.
+        (entry.step, entry.errno) = match whole.advise_thp() {
+            Ok(()) => (Step::Done, 0),
+            Err(errno) => (Step::Pages, errno.0),
+        };
+        entry.advised = if entry.errno == 0 { entry.possible } else { 0 };
+        return entry;
+    }
+    if part.is_data() && !means.alone {
+        entry.step = Step::Threads;
+        return entry;
+    }
+    let pages = if part.is_data() { Pages::Thp } else { means.pages };
+    let moved = move_part(whole, pages, means.ledger);
+    (entry.moved, entry.step, entry.errno) = (moved.bytes as u64, moved.step, moved.errno);
+    match behind {
+        Some(behind) if moved.last => entry.end = behind.end() as u64,
+        // The last block stayed as it was: so does what lies behind it.
+        Some(behind) => drop_range(behind),
+        None => {}
+    }
+    entry
+}
+
+fn drop_range(range: OwnedRange) {
+    // An error would mean that nothing is mapped there.
+    let _ = range.release();
+}
+
+/// What came of moving some blocks.
+struct Moved {
+    bytes: usize,
+    /// Whether the last block is among them.
+    last: bool,
+    step: Step,
+    errno: i32,
+}
+
+impl Moved {
+    fn nothing(step: Step, errno: Errno) -> Moved {
+        Moved { bytes: 0, last: false, step, errno: errno.0 }
+    }
+}
+
+/// Takes pages for all blocks, then moves all those that got huge ones.
+fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
+    let length = whole.end() - whole.start();
+    let copy = match OwnedRange::reserve(length, HUGE_2M) {
+        Ok(copy) => copy,
+        Err(errno) => return Moved::nothing(Step::Pages, errno),
+    };
+    let start = monotonic_time();
+    let taken = match pages {
+        Pages::Thp => copy.open().and_then(|()| {
+            // Where it is refused, the collapse below still makes huge pages.
+            let _ = copy.advise_thp();
+            copy.populate()
+        }),
+        Pages::Huge2M => copy.map_hugetlb(PageSize::HUGE_2M).and_then(|()| copy.populate()),
+    };
+    ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
+    if let Err(errno) = taken {
+        drop_range(copy);
+        return Moved::nothing(Step::Pages, errno);
+    }
+    match whole.read_in() {
+        // Linux before 5.14 does not know it, and reads as the bytes are copied.
+        Ok(()) | Err(Errno::EINVAL) => {}
+        Err(errno) => {
+            drop_range(copy);
+            return Moved::nothing(Step::Read, errno);
+        }
+    }
+    // What is huge already is left alone; what is not is made so, or refused.
+    let collapse = |range: OwnedRange| match (pages, range.collapse()) {
+        // Linux before 6.1 does not know it; what it gave is for its figures to tell.
+        (Pages::Huge2M, _) | (_, Ok(()) | Err(Errno::EINVAL)) => Ok(()),
+        (Pages::Thp, Err(errno)) => Err(errno),
+    };
+    let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
+    let all = collapse(copy).is_ok();
+    let mut at = 0;
+    while at < length {
+        let block = |at: usize| if all { Ok(()) } else { collapse(copy.part(at, HUGE_2M)) };
+        let first = block(at);
+        let mut end = if all { length } else { at + HUGE_2M };
+        while end < length && block(end).is_ok() == first.is_ok() {
+            end += HUGE_2M;
+        }
+        let (piece, source) = (whole.piece(at, end - at), copy.part(at, end - at));
+        let done = first.map_err(|errno| (Step::Pages, errno));
+        match done.and_then(|()| piece.replace_by(source).map_err(|errno| (Step::Replace, errno))) {
+            Ok(()) => {
+                moved.bytes += end - at;
+                moved.last = end == length;
+                finish(piece);
+            }
+            Err((step, errno)) => {
+                drop_range(source);
+                (moved.step, moved.errno) = (step, errno.0);
+            }
+        }
+        at = end;
+    }
+    moved
+}
+
+/// What makes a moved piece easier to live with. None of it is needed.
+fn finish(piece: Part) {
+    let _ = piece.name(c"megapage text");
+    if !piece.is_data() {
+        // It is in the file as well, where debuggers look for what a core dump lacks.
+        let _ = piece.leave_out_of_dumps();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_numbered_as_the_list_names_them() {
+        let list = b"libjvm.so:.:/usr/lib/libz.so.1";
+        assert_eq!(object_number(0, b"", list), Some(1));
+        assert_eq!(object_number(3, b"/lib/x86_64-linux-gnu/libz.so.1", list), Some(2));
+        assert_eq!(object_number(3, b"libjvm.so", list), Some(0));
+        assert_eq!(object_number(3, b"libjvm.so.1", list), None);
+        assert_eq!(object_number(0, b"", b"libz.so.1"), None, "the program is not asked for");
+        assert_eq!(object_number(3, b"linux-vdso.so.1", b""), None);
+        assert_eq!((objects(list), objects(b"::")), (3, 0));
+        assert_eq!((Pages::parse(b"thp"), Pages::parse(b"2m")), (Some(Pages::Thp), Some(Pages::Huge2M)));
+        assert_eq!(Pages::parse(b"1g"), None);
+    }
+}

@@ -1,0 +1,11 @@
+//! libmegapage_text.so: moves the segments of the program that it is loaded into onto huge pages, before `main`.
+//!
+//! A library of its own, beside libmegapage.so, so that a program can have its text on huge pages and keep its malloc.
+//!
+//! Architecture invariants: it exports nothing, allocates nothing and prints nothing; what it was told by the
+//! environment is gone from there when `main` starts, so that the program's children know nothing of it; a setuid
+//! program never loads it (ld.so(8), secure-execution mode).
+
+#![deny(unsafe_code)]
+
+mod lifecycle;

@@ -1,0 +1,77 @@
+//! The constructor, and the handshake at exit.
+//!
+//! File-level obligation: what is registered with the loader is a function of this library, which is never unloaded,
+//! and takes and answers nothing.
+
+#![allow(unsafe_code)]
+
+use megapage_kernel::own_segments::exit_at_once;
+use megapage_kernel::{
+    ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable,
+    remove_environment_variable, remove_from_environment_list,
+};
+use megapage_remap::ledger::{
+    LEDGER_VARIABLE, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger,
+};
+use megapage_remap::own::{Pages, move_segments, objects};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Where ld.so(8) finds the library.
+const PRELOAD: &str = "LD_PRELOAD";
+/// The file name under which the library finds itself in LD_PRELOAD.
+const LIBRARY: &[u8] = b"libmegapage_text.so";
+/// How often and how many times the exit handler looks for the launcher's answer: at most 100 ms.
+const EXIT_POLL: Duration = Duration::from_millis(1);
+const EXIT_POLLS: usize = 100;
+/// The exit status where what is required cannot be had; the launcher says why.
+const NOT_OBTAINED: i32 = 125;
+
+static LEDGER: OnceLock<TextLedger> = OnceLock::new();
+
+/// Before the program's own constructors and `main`. Without a launcher's ledger nothing is moved.
+extern "C" fn start() {
+    if !environment_is_ready() {
+        return;
+    }
+    let _errno = ErrnoGuard::save();
+    let mut buffer = [0; MAX_VALUE];
+    let pages = environment_variable(PAGES_VARIABLE, &mut buffer).and_then(|it| Pages::parse(it.to_bytes()));
+    let required = environment_variable(REQUIRE_VARIABLE, &mut buffer) == Some(c"1");
+    let ledger = environment_variable(LEDGER_VARIABLE, &mut buffer)
+        .and_then(|path| SharedWords::open(path).ok())
+        .and_then(|words| TextLedger::claim(words, std::process::id()));
+    let list = environment_variable(OBJECTS_VARIABLE, &mut buffer).unwrap_or(c"").to_bytes();
+    if let (Some(pages), Some(ledger)) = (pages, ledger) {
+        move_segments(pages, list, &ledger);
+        if required && !ledger.is_complete(objects(list)) {
+            exit_at_once(NOT_OBTAINED);
+        }
+        let _ = LEDGER.set(ledger);
+    }
+    for name in [PAGES_VARIABLE, OBJECTS_VARIABLE, LEDGER_VARIABLE, REQUIRE_VARIABLE] {
+        remove_environment_variable(name);
+    }
+    let is_library = |item: &[u8]| item.rsplit(|&byte| byte == b'/').next() == Some(LIBRARY);
+    remove_from_environment_list(PRELOAD, is_library);
+}
+
+/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
+extern "C" fn end() {
+    let Some(ledger) = LEDGER.get().filter(|ledger| ledger.pid() == std::process::id()) else { return };
+    ledger.announce_exit();
+    for _ in 0..EXIT_POLLS {
+        if ledger.is_exit_acknowledged() {
+            return;
+        }
+        std::thread::sleep(EXIT_POLL);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
