@@ -6,7 +6,7 @@ A case is a shell script in cases/ whose first lines are a header:
     # program: what it is, for the table
     # version: a command whose first line of output names the version
     # modes:   the modes (below) that apply to it
-    # seconds: its time limit (default 120)
+    # seconds: how long it may take on a quiet machine (default 120); the limit is five times that
     # needs:   root, pool (hugetlb pages)
 
 It is run by `bash -euo pipefail` in an empty directory, and passes when it exits 0; 77 is a skip, with the
@@ -53,6 +53,8 @@ MODES = {
 POOL_PAGES = 256
 # Memory that stays available to everybody else while the pool is reserved, in KiB.
 LEAST_AVAILABLE_KIB = 2 << 20
+# A busy or slow machine is not to fail a case: the limit is for what never ends.
+SLOWEST = 5
 POOL_FILE = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 # The lock that the Rust tests take before they change the machine (crates/testing).
 LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
@@ -123,8 +125,16 @@ def pool(pages):
         try:
             if memory_available_kib() - pages * 2048 >= LEAST_AVAILABLE_KIB:
                 before = int(POOL_FILE.read_text())
-                POOL_FILE.write_text(str(before + pages))
-                got = int(POOL_FILE.read_text()) - before
+                for attempt in range(5):
+                    if got >= pages:
+                        break
+                    if attempt > 0:
+                        # What builds leave in the page cache may lie scattered over all memory.
+                        for file, word in (("drop_caches", "3"), ("compact_memory", "1")):
+                            with contextlib.suppress(OSError):
+                                pathlib.Path("/proc/sys/vm", file).write_text(word)
+                    POOL_FILE.write_text(str(before + pages))
+                    got = int(POOL_FILE.read_text()) - before
             yield got
         finally:
             # What was added goes; what somebody else has changed meanwhile stays.
@@ -194,7 +204,7 @@ def run(case, mode, scratch):
                 start_new_session=True,
             )
             try:
-                status = process.wait(timeout=case.seconds)
+                status = process.wait(timeout=SLOWEST * case.seconds)
             except subprocess.TimeoutExpired:
                 status = None
             finally:
@@ -207,7 +217,7 @@ def run(case, mode, scratch):
             errors = errors_file.read()
     last = "\n".join(errors.strip().splitlines()[-12:])
     if status is None:
-        result = Result(case, mode, "failed", f"no end after {case.seconds} s", seconds)
+        result = Result(case, mode, "failed", f"no end after {SLOWEST * case.seconds} s", seconds)
     elif status == 77:
         result = Result(case, mode, "skipped", last.splitlines()[-1] if last else "no reason given", seconds)
     elif status != 0:

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_wait_ends_with_the_child() {
         let (mut watch, _) = Watch::start(Command::new("sh").args(["-c", "exit 3"])).unwrap();
-        assert!(!watch.wait(Duration::from_secs(20)), "the child has ended");
+        assert!(!watch.wait(Duration::from_secs(600)), "the child has ended");
         assert_eq!(watch.ended().unwrap().event, ChildEvent::Exited(3));
         assert_eq!(watch.finish().unwrap().unwrap().event, ChildEvent::Exited(3));
         assert!(!watch.interrupted());

@@ -7,16 +7,20 @@ use megapage_kernel::memory_group::MemoryGroup;
 use megapage_kernel::thp::settings;
 use megapage_testing::{MachineLock, require_root, skip};
 use megapage_units::Bytes;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// A daemon by `script`; it is gone with the first value.
 fn place(script: &str) -> (tempfile::TempDir, Place) {
     let directory = tempfile::tempdir().unwrap();
     let megapage = directory.path().join("megapage");
-    fs::write(&megapage, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&megapage, fs::Permissions::from_mode(0o755)).unwrap();
+    // Written by another process: what a test beside this one starts may hold a descriptor of ours open for writing,
+    // and a file that is open for writing cannot be executed (ETXTBSY).
+    let written = std::process::Command::new("sh")
+        .args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\""])
+        .args([megapage.as_os_str(), script.as_ref()])
+        .status()
+        .unwrap();
+    assert!(written.success());
     let workload = PathBuf::from(env!("CARGO_BIN_EXE_megapage-workload"));
     (directory, Place { megapage, library: workload.clone(), workload })
 }

@@ -1,6 +1,5 @@
 //! `megapage bench`: every wrong argument has its message and its exit status.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -19,6 +18,12 @@ fn assert_refused(output: &Output, expected: &str) {
 
 fn megapage() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_megapage"))
+}
+
+/// Copies a program by another process: were the file open here, what a test beside this one starts could hold it open,
+/// too, and a file that is open for writing cannot be executed (ETXTBSY).
+fn copied(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
 #[test]
@@ -60,10 +65,10 @@ fn what_does_not_exist_is_named_in_one_line() {
     // A workload program beside this one, so that the tests do not depend on what else has been built.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("megapage");
-    fs::copy(megapage(), &copy).unwrap();
+    copied(megapage(), &copy);
     let missing = bench(&copy, &["idle"]);
     assert_refused(&missing, "megapage-workload is missing; build it with 'cargo build");
-    fs::copy("/bin/true", directory.path().join("megapage-workload")).unwrap();
+    copied(Path::new("/bin/true"), &directory.path().join("megapage-workload"));
 
     let unwritable = directory.path().join("no/such/result.json");
     let unwritable = unwritable.to_str().unwrap();
@@ -98,8 +103,8 @@ fn a_dry_run_shows_how_the_machine_would_be_set() {
 fn a_failed_run_is_a_finding_for_check_alone() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("megapage");
-    fs::copy(megapage(), &copy).unwrap();
-    fs::copy("/bin/false", directory.path().join("megapage-workload")).unwrap();
+    copied(megapage(), &copy);
+    copied(Path::new("/bin/false"), &directory.path().join("megapage-workload"));
     let arguments = ["idle", "--peers", "glibc", "--runs", "1", "--warm-up", "0"];
     let plain = bench(&copy, &arguments);
     assert_eq!(plain.status.code(), Some(0));

@@ -30,7 +30,8 @@ fn verdict(report: &Value, mechanism: &str) -> (bool, String) {
 
 const JAVA: &str = "public class Heap { public static void main(String[] a) throws Exception { \
     byte[][] b = new byte[128][]; for (int i = 0; i < 128; i++) { b[i] = new byte[900000]; \
-    java.util.Arrays.fill(b[i], (byte) 1); } Thread.sleep(1500); System.out.println(\"sum \" + b[7][3]); } }";
+    java.util.Arrays.fill(b[i], (byte) 1); } System.out.println(\"ready\"); System.in.read(); \
+    System.out.println(\"sum \" + b[7][3]); } }";
 
 fn java_source(directory: &Path) -> String {
     let source = directory.join("Heap.java");
@@ -45,10 +46,12 @@ fn java_gets_its_switch_for_thp() {
         return;
     }
     let source = java_source(directory.path());
-    let (status, report, said) = heap_report(&["--heap", "thp"], &["java", "-Xmx512m", &source]);
+    let program = ["java", "-Xmx512m", &source];
+    let (status, report, said) = held_report(&["--heap", "thp"], &program, "32 MiB on THP", |report| {
+        mib(report, "peak.anonymous.thp_bytes") >= 32
+    });
     assert_eq!((status, said.as_str()), (0, ""), "the JVM says nothing about it: {report:#}");
     assert_eq!(verdict(&report, "runtime").1, "-XX:+UseTransparentHugePages reaches the whole Java heap");
-    assert!(mib(&report, "peak.anonymous.thp_bytes") >= 32, "{report:#}");
 
     let own = ["java", "-XX:-UseTransparentHugePages", "-Xmx512m", &source];
     let planned = text(&output(&[&["--dry-run", "--"][..], &own].concat()).stdout);
@@ -69,10 +72,13 @@ fn java_gets_its_switch_for_hugetlb_where_the_pool_holds_its_heap() {
         if limited && heap == "auto" {
             return skip("needs a control group without a hugetlb limit: with one, the default is THP");
         }
-        let (status, report, said) = heap_report(&["--heap", heap], &["java", "-Xmx256m", &source]);
+        let program = ["java", "-Xmx256m", &source];
+        let (status, report, said) =
+            held_report(&["--heap", heap], &program, "128 MiB on hugetlb", |report| {
+                mib(report, "peak.resident.hugetlb_2m_bytes") >= 128
+            });
         assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
         assert!(verdict(&report, "runtime").1.starts_with("-XX:+UseLargePages"), "{report:#}");
-        assert!(mib(&report, "peak.resident.hugetlb_2m_bytes") >= 128, "{report:#}");
     }
 }
 
@@ -101,16 +107,18 @@ fn node_gets_malloc_and_promotion() {
     }
     let code = "const b = []; for (let i = 0; i < 64; i++) b.push(Buffer.alloc(1 << 20, 1)); \
                 const a = []; for (let i = 0; i < 1e6; i++) a.push({ x: i }); \
-                setTimeout(() => console.log(b.length, a.length), 1500);";
-    let (status, report, said) = heap_report(&["--heap", "thp"], &["node", "-e", code]);
+                process.stdin.on('end', () => console.log(b.length, a.length)).resume(); \
+                console.log('ready');";
+    // V8's pages of 256 KiB fill few whole regions.
+    let promoted = |report: &Value| !is_root() || mib(report, "promotion.obtained_bytes") >= 2;
+    let (status, report, said) =
+        held_report(&["--heap", "thp"], &["node", "-e", code], "malloc's heap and V8's on THP", |report| {
+            mib(report, "end.heap.thp_bytes") >= 32 && promoted(report)
+        });
     assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
     let (switched, why) = verdict(&report, "runtime");
     assert!(!switched && why.contains("--use-largepages"), "{why}");
-    assert!(mib(&report, "end.heap.thp_bytes") >= 32, "{report:#}");
-    if is_root() {
-        // V8's pages of 256 KiB fill few whole regions.
-        assert!(mib(&report, "promotion.obtained_bytes") >= 2, "V8's heap: {report:#}");
-    } else {
+    if !is_root() {
         skip("needs CAP_SYS_NICE to promote V8's heap");
     }
 }
@@ -122,9 +130,12 @@ fn php_gets_its_switch() {
     }
     // Nobody fills the pool meanwhile.
     let _lock = MachineLock::take();
-    let code = "$a = []; for ($i = 0; $i < 1500000; $i++) $a[] = [$i]; usleep(1500000); echo count($a);";
-    let (status, report, said) =
-        heap_report(&["--heap", "thp"], &["php", "-d", "memory_limit=-1", "-r", code]);
+    let code = "$a = []; for ($i = 0; $i < 1500000; $i++) $a[] = [$i]; echo \"ready\\n\"; \
+                fgets(STDIN); echo count($a);";
+    let program = ["php", "-d", "memory_limit=-1", "-r", code];
+    let (status, report, said) = held_report(&["--heap", "thp"], &program, "32 MiB on THP", |report| {
+        !verdict(report, "runtime").0 || mib(report, "peak.anonymous.thp_bytes") >= 32
+    });
     assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
     let (switched, why) = verdict(&report, "runtime");
     if !switched {
@@ -132,7 +143,6 @@ fn php_gets_its_switch() {
         return skip("needs an empty pool of 2m pages: PHP's switch is not for THP otherwise");
     }
     assert!(why.contains("USE_ZEND_ALLOC_HUGE_PAGES=1"), "{report:#}");
-    assert!(mib(&report, "peak.anonymous.thp_bytes") >= 32, "{report:#}");
 }
 
 #[test]
@@ -150,9 +160,9 @@ fn php_runs_unharmed_under_the_preload() {
     );
 }
 
-const GO: &str = "package main\nimport (\"fmt\"; \"time\")\nfunc main() { b := make([][]byte, 128)\n\
+const GO: &str = "package main\nimport (\"fmt\"; \"os\")\nfunc main() { b := make([][]byte, 128)\n\
     for i := range b { b[i] = make([]byte, 1<<20); for j := range b[i] { b[i][j] = 1 } }\n\
-    time.Sleep(2500 * time.Millisecond); fmt.Println(len(b)) }\n";
+    fmt.Println(\"ready\"); os.Stdin.Read(make([]byte, 1)); fmt.Println(len(b)) }\n";
 
 #[test]
 fn go_is_promoted_from_outside() {
@@ -165,12 +175,13 @@ fn go_is_promoted_from_outside() {
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).arg(&source).current_dir(&directory);
     assert!(build.status().unwrap().success());
-    let (status, report, said) = heap_report(&["--heap", "thp"], &[program.to_str().unwrap()]);
+    let program = program.to_str().unwrap();
+    let (status, report, said) = held_report(&["--heap", "thp"], &[program], "32 MiB promoted", |report| {
+        !is_root() || mib(report, "end.anonymous.thp_bytes") >= 32
+    });
     assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
     assert!(verdict(&report, "runtime").1.contains("1.21.1"), "{report:#}");
-    if is_root() {
-        assert!(mib(&report, "end.anonymous.thp_bytes") >= 32, "{report:#}");
-    } else {
+    if !is_root() {
         skip("needs CAP_SYS_NICE to promote Go's heap");
     }
 }

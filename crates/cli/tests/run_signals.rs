@@ -6,6 +6,7 @@ use run_support::*;
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// A shell that says "ready", then waits for a signal; each one it gets is named, and ends it with 20.
 const TRAPS: &str = "for s in TERM INT HUP QUIT USR2 WINCH; do trap \"echo got $s; exit 20\" $s; done; \
@@ -14,7 +15,12 @@ const TRAPS: &str = "for s in TERM INT HUP QUIT USR2 WINCH; do trap \"echo got $
 #[test]
 fn signals_are_passed_on() {
     for name in ["TERM", "INT", "HUP", "QUIT", "USR2", "WINCH"] {
-        let child = start(run(&["--", "bash", "-c", TRAPS]));
+        // What is ignored when a shell starts stays so: in the background of a script that is INT and QUIT, under
+        // nohup HUP.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", env!("CARGO_BIN_EXE_megapage"), "run", "--", "bash", "-c", TRAPS]);
+        command.env("MEGAPAGE_LIBRARY", library());
+        let child = start(command);
         signal(child.id(), name);
         let output = finish(child);
         assert_eq!((status(&output), text(&output.stdout)), (20, format!("got {name}\n")));
@@ -103,7 +109,7 @@ fn ignored_signals_stay_ignored_and_the_status_is_not_lost() {
     // As under nohup, and under a parent that ignores SIGCHLD.
     let launcher = env!("CARGO_BIN_EXE_megapage");
     let inner = "trap '' HUP CHLD; exec \"$0\" run -- sh -c 'echo ready; read line; exit 6'";
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     command.args(["-c", inner, launcher]).env("MEGAPAGE_LIBRARY", library());
     let child = start(command);
     signal(child.id(), "HUP");

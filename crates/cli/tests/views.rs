@@ -26,7 +26,7 @@ impl Holder {
             my $text = 'x' x (24 << 20);
             $| = 1;
             print qq(ready\\n);
-            sleep 60;
+            sleep 600;
         ";
         let mut child = Command::new("perl").args(["-e", script]).stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = [0; 6];
@@ -249,7 +249,7 @@ impl OnTerminal {
         let command = format!("exec {MEGAPAGE} top --no-sample {arguments}");
         // A failing test must end, too.
         let script = Command::new("timeout")
-            .args(["--foreground", "60", "script", "-qfec", &command, "/dev/null"])
+            .args(["--foreground", "600", "script", "-qfec", &command, "/dev/null"])
             .env("TERM", term)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -353,7 +353,7 @@ fn a_terminal_that_goes_away_ends_it() {
     let ended = open_pidfd(child).unwrap();
     send_signal(script, signal::SIGKILL).unwrap();
     assert!(
-        wait_readable(ended.as_fd(), Duration::from_secs(30)).unwrap(),
+        wait_readable(ended.as_fd(), Duration::from_secs(180)).unwrap(),
         "still there without its terminal"
     );
 }

@@ -202,10 +202,15 @@ mod tests {
     fn pages_are_seen_to_come_and_views_beyond_the_end_are_an_error() {
         let file = file_of(64 << 10);
         let view = FileView::map(file.as_file(), 0, 128 << 10).unwrap();
-        view.populate(0, 64 << 10).unwrap();
-        let resident = view.resident().unwrap();
-        assert_eq!(resident.len(), 32);
-        assert!(resident[..16].iter().all(|&page| page) && !resident[16..].iter().any(|&page| page));
+        // The kernel may give a page back at any time, though hardly each time.
+        let there = (0..20).any(|_| {
+            view.populate(0, 64 << 10).unwrap();
+            let resident = view.resident().unwrap();
+            assert_eq!(resident.len(), 32);
+            assert!(!resident[16..].iter().any(|&page| page), "beyond the end: {resident:?}");
+            resident[..16].iter().all(|&page| page)
+        });
+        assert!(there);
         assert_eq!(view.populate(64 << 10, 0x1000).unwrap_err().raw_os_error(), Some(libc::EFAULT));
     }
 

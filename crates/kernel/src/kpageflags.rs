@@ -140,13 +140,20 @@ mod tests {
         let root = KernelRoot::live();
         let pagemap = Pagemap::open(&root, Pid(std::process::id() as i32)).unwrap();
         let range = VirtRange::new(start, start + BASE_PAGE as u64).unwrap();
-        let Some(frame) = pagemap.entries(range).unwrap()[0].frame() else {
-            return megapage_testing::skip("needs CAP_SYS_ADMIN for page frames");
-        };
         let flags = FrameFlags::open(&root).unwrap();
-        let own = flags.read(frame, 1).unwrap()[0];
+        // The kernel may move the page while it is looked at: what holds is where it still is afterwards.
+        let (own, folio) = loop {
+            let frame = || pagemap.entries(range).unwrap()[0].frame();
+            let Some(before) = frame() else {
+                return megapage_testing::skip("needs CAP_SYS_ADMIN for page frames");
+            };
+            let found = (flags.read(before, 1).unwrap()[0], flags.folio(before).unwrap());
+            if frame() == Some(before) {
+                break found;
+            }
+        };
         assert!(!own.is_zero_page() && !own.is_hugetlb() && own != PageFlags::default(), "{own:?}");
-        assert!(flags.folio(frame).unwrap().1 <= 9);
+        assert!(folio.1 <= 9);
         assert_eq!(flags.read(u64::MAX >> 20, 2).unwrap(), [PageFlags::default(); 2]);
     }
 }

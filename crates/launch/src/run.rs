@@ -337,6 +337,7 @@ impl Running<'_> {
                     signal::SIGUSR1 => {
                         let size = self.size();
                         self.samples.take(self.root, self.pid, &self.places(), size);
+                        self.note_replaced();
                         live(&self.report(None));
                     }
                     _ => self.forward(signal),

@@ -168,6 +168,12 @@ fn hugetlb_keeps_every_promise_with_a_pool_that_is_too_small() {
 
 #[test]
 fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
+    // The kernel may refuse to collapse: a page that something else holds for a moment, no free huge page. Not always.
+    assert!((0..20).any(|_| first_chunks_follow()));
+}
+
+/// Lets a heap grow, and tells whether its first chunk has become huge in the end.
+fn first_chunks_follow() -> bool {
     let heap = heap(Heap::Thp);
     let arena = Range::reserve(&heap, ARENA, false);
     heap.commit(arena.address, SLICE).unwrap();
@@ -181,8 +187,8 @@ fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
     assert_eq!(mapping(&heap, arena.address + ARENA / 2), Mapping::None);
     // Once it is large, its first chunks follow.
     heap.commit(arena.address, ARENA).unwrap();
-    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Thp));
     assert_eq!(byte_at(&own_memory().unwrap(), arena.address), 1);
+    mapping(&heap, arena.address) == Mapping::Mapped(Backing::Thp)
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 use crate::{MachineLock, skip};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
-use megapage_kernel::{KernelRoot, meminfo};
+use megapage_kernel::{KernelRoot, meminfo, reclaim};
 use megapage_units::{Bytes, PageSize};
 
 /// Memory that stays available however many pages a test asks for.
 pub const LEAST_AVAILABLE: Bytes = Bytes::gib(2);
+
+/// How often the kernel is asked for the pages, which may be scattered.
+const ATTEMPTS: u32 = 5;
 
 /// Pages added to a pool, and the machine lock. Dropping it, also by a panic, puts the pool's size and its
 /// overcommit back to what they were, whatever the test has made of them. Nested guards of one size are
@@ -43,11 +46,21 @@ impl PoolGuard {
         // From here on the guard puts back what has been changed, on every way out.
         let guard = PoolGuard { size, former, _lock: lock };
         let wanted = former.persistent() + pages;
-        if pages > 0 {
+        let mut obtained = former.persistent();
+        // The caches of a build may lie scattered over all memory: what can be had is had on another attempt.
+        for attempt in 0..ATTEMPTS {
+            if obtained >= wanted {
+                break;
+            }
+            if attempt > 0 {
+                // Either may be refused, or be of no use; the figures tell.
+                let _ = reclaim::drop_caches(&root);
+                let _ = reclaim::compact(&root, PoolScope::Machine);
+            }
             hugetlb::write(&root, size, PoolScope::Machine, PoolFile::Pages, wanted)
                 .map_err(|error| error.to_string())?;
+            obtained = guard.figures().persistent();
         }
-        let obtained = guard.figures().persistent();
         if obtained < wanted {
             return Err(format!("the kernel found {} of them", obtained.saturating_sub(former.persistent())));
         }

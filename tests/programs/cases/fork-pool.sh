@@ -12,14 +12,14 @@ empty_pool() { # PROGRAM WHEN: the program fills and forks; at step WHEN the res
     fill=$!
     exec 3>to 4<from
     for n in 1 2 3 4 5 6 7 8 fork forked; do
-        read -r -t 60 line <&4 && [ "$line" = "at $n" ] || {
+        read -r -t 600 line <&4 && [ "$line" = "at $n" ] || {
             echo "$1, pool emptied at $2: expected 'at $n', got '${line:-nothing}'" >&2
             exit 1
         }
         if [ "$n" = "$2" ]; then
             ./hog all >hog.txt 3>&- 4<&- &
             hog=$!
-            for _ in $(seq 100); do [ -s hog.txt ] && break || sleep 0.05; done
+            for _ in $(seq 1200); do [ -s hog.txt ] && break || sleep 0.05; done
         fi
         echo >&3
     done

@@ -12,14 +12,14 @@ mkfifo to from
 fill=$!
 exec 3>to 4<from
 step() {
-    read -r -t 60 line <&4 && [ "$line" = "at $1" ] || {
+    read -r -t 600 line <&4 && [ "$line" = "at $1" ] || {
         echo "expected 'at $1', got '${line:-nothing}'" >&2
         exit 1
     }
     [ "$1" != 4 ] || {
         ./hog all >hog.txt 3>&- 4<&- &
         hog=$!
-        for _ in $(seq 100); do [ -s hog.txt ] && break || sleep 0.05; done
+        for _ in $(seq 1200); do [ -s hog.txt ] && break || sleep 0.05; done
     }
     echo >&3
 }

@@ -16,7 +16,7 @@ start() {
     $as "$RUN" "$bin/postgres" -D "$WORK/data" -k "$WORK" -c listen_addresses= -c shared_buffers=128MB \
         -c max_wal_size=256MB >>postgres.log 2>&1 &
     server=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 1800); do
         "$bin/pg_isready" -q && return 0
         kill -0 $server 2>/dev/null || break
         sleep 0.1

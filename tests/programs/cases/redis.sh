@@ -7,7 +7,7 @@ start() {
     "$RUN" redis-server --port 0 --unixsocket "$WORK/redis.sock" --dir "$WORK" --daemonize no --save '' \
         --enable-debug-command yes --appendfsync everysec --loglevel warning --activedefrag no "$@" >>redis.log 2>&1 &
     server=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1800); do
         [ "$(cli ping 2>/dev/null)" = PONG ] && return 0
         kill -0 $server 2>/dev/null || break
         sleep 0.1
@@ -17,7 +17,7 @@ start() {
     return 1
 }
 until_done() { # FIELD: waits until redis says that the background job has ended, and ended well
-    for _ in $(seq 300); do
+    for _ in $(seq 1800); do
         info=$(cli info persistence)
         if ! grep -q "^$1_in_progress:1" <<<"$info" && ! grep -q "^aof_rewrite_scheduled:1" <<<"$info"; then
             grep -q "^$2:ok" <<<"$info"
@@ -28,7 +28,17 @@ until_done() { # FIELD: waits until redis says that the background job has ended
     echo "$1 does not end" >&2
     return 1
 }
-trap '[ -z "${server:-}" ] || kill -9 $server $(pidof redis-server) 2>/dev/null || true' EXIT
+until_written() { # waits until the kernel has all of the log: what redis still holds, kill -9 takes along
+    for _ in $(seq 1800); do
+        info=$(cli info persistence | tr -d '\r')
+        grep -qx aof_buffer_length:0 <<<"$info" && grep -qx aof_pending_bio_fsync:0 <<<"$info" && return 0
+        sleep 0.1
+    done
+    echo "the log is not written" >&2
+    return 1
+}
+# What is left running the driver ends; other servers of this machine are not ours.
+trap '[ -z "${server:-}" ] || kill -9 $server 2>/dev/null || true' EXIT
 
 start --appendonly yes
 cli debug populate 200000 key 200 >/dev/null
@@ -43,7 +53,7 @@ cli bgsave >/dev/null
 until_done rdb_bgsave rdb_last_bgsave_status
 wait $writer
 # The append-only file holds everything that was answered.
-sleep 1.5
+until_written
 before=$(cli debug digest)
 size=$(cli dbsize)
 kill -9 "$(cli info server | tr -d '\r' | sed -n 's/^process_id://p')"

@@ -137,13 +137,56 @@ pub fn ps(pid: u32, column: &str) -> String {
     text(&listed.stdout).trim().to_string()
 }
 
-/// Waits until `condition` holds, for at most 10 s.
+/// Waits until `condition` holds, however long it takes on a busy machine.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited in vain for: {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until the launcher that writes its reports as JSON to `file` tells what `accept` looks for. SIGUSR1 has it
+/// look, and report, while the program runs: no time is long enough for that on every machine.
+pub fn until_reported(launcher: &Child, file: &Path, what: &str, accept: impl Fn(&Value) -> bool) {
+    let mut last = String::new();
+    let start = Instant::now();
+    loop {
+        signal(launcher.id(), "USR1");
+        std::thread::sleep(Duration::from_millis(100));
+        // What is just being written is no JSON.
+        if let Ok(report) = serde_json::from_slice::<Value>(&fs::read(file).unwrap_or_default()) {
+            if accept(&report) {
+                return;
+            }
+            last = format!("{report:#}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for {what}: {last}");
+    }
+}
+
+/// The report of a program that says "ready" and then waits for the end of its input, which comes once a report has
+/// told what `accept` looks for.
+pub fn held_report(
+    arguments: &[&str],
+    program: &[&str],
+    what: &str,
+    accept: impl Fn(&Value) -> bool,
+) -> (i32, Value, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let all = [&["--json", "--report", file.to_str().unwrap()], arguments, &["--"], program].concat();
+    let child = start(run(&all));
+    until_reported(&child, &file, what, accept);
+    let output = finish(child);
+    let report = serde_json::from_slice(&fs::read(&file).unwrap());
+    (status(&output), report.unwrap_or_else(|error| panic!("{error}: {output:?}")), text(&output.stderr))
+}
+
+/// Whether `pid` handles or awaits the signal with this number already, rather than ending by it.
+pub fn takes_signal(pid: u32, number: u32) -> bool {
+    let column = |name: &str| u64::from_str_radix(&ps(pid, name), 16).unwrap_or(0);
+    (column("blocked") | column("caught")) >> (number - 1) & 1 == 1
 }
 
 /// Ends the program's input and waits for the end.
@@ -174,10 +217,12 @@ pub fn mib(report: &Value, path: &str) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{path} in {report:#}")) >> 20
 }
 
-/// Writes an executable script.
+/// Writes an executable script, by another process: a child that a test beside this one starts may hold a descriptor of
+/// ours open for writing, and a file that is open for writing cannot be executed (ETXTBSY).
 pub fn script(path: &Path, content: &str) {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path).unwrap();
-    file.write_all(content.as_bytes()).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "rm -f \"$0\" && cat > \"$0\" && chmod 755 \"$0\""]).arg(path);
+    let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
+    writer.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
 }

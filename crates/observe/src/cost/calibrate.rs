@@ -411,8 +411,10 @@ mod tests {
 
     #[test]
     fn this_machine_is_timed_or_says_why_not() {
-        let geometry = Geometry::FALLBACK;
-        match AccessTimes::measure(&KernelRoot::live(), &geometry) {
+        let measure = || AccessTimes::measure(&KernelRoot::live(), &Geometry::FALLBACK);
+        // Fragmented memory, or a machine that is taken away in most of the timings, is a matter of the moment.
+        let found = (0..5).map(|_| measure()).find(Result::is_ok).unwrap_or_else(measure);
+        match found {
             Ok(times) => assert!(times.is_sound() && !times.is_guess() && times.times() == 1),
             Err(why @ (NoTimes::Memory(_) | NoTimes::NoHugePages(_))) => {
                 megapage_testing::skip(&format!("timing accesses: {why}"));
