@@ -147,6 +147,7 @@ fn program() -> Program {
         allocator: None,
         private_allocation: None,
         forks: Vec::new(),
+        sanitizer: None,
         libraries: Vec::new(),
         missing: Vec::new(),
     }
