@@ -22,6 +22,8 @@ check:
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo xtask tidy
+	cargo test --locked --quiet --lib --bins --no-run
+	scripts/make-room
 	cargo test --locked --quiet --lib --bins
 
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
