@@ -11,6 +11,7 @@
 
 mod child;
 mod install;
+pub mod kept;
 pub mod live;
 pub mod observe;
 pub mod peers;

@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{live, observe};
+use megapage_bench::{kept, live, observe};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -124,6 +124,27 @@ enum BenchArgs {
         #[command(flatten)]
         live: Live<5>,
     },
+    /// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
+    Restart {
+        /// starts, index [default: all]
+        cases: Vec<String>,
+        /// Memory of a program that starts, 64m to 64g
+        #[arg(long, default_value = "4g", value_parser = pool_size)]
+        size: Bytes,
+        /// Bytes of the index's postings, 1m to 16g
+        #[arg(long, default_value = "4g", value_parser = size)]
+        index: Bytes,
+        #[command(flatten)]
+        kept: Kept,
+    },
+    /// What does allocating and freeing in a segment cost, by size, compared with DPDK?
+    Malloc {
+        /// Memory to allocate from, 64m to 64g; DPDK's bench needs 2600m
+        #[arg(long, default_value = "2700m", value_parser = pool_size)]
+        size: Bytes,
+        #[command(flatten)]
+        kept: Kept,
+    },
     /// A program that does nothing: what does starting it cost?
     Startup {
         /// Multiply the number of starts by this
@@ -167,6 +188,25 @@ struct Live<const RUNS: u32> {
     /// Multiply sizes and waits by this, up to 1
     #[arg(long, default_value_t = 1.0, value_parser = share_of_size)]
     scale: f64,
+    /// Print how the machine would be set, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What the benches of kept memory have in common.
+#[derive(Debug, clap::Args)]
+struct Kept {
+    /// Rounds that medians are taken of
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Install dpdk-test first where it is absent (apt-get)
+    #[arg(long, conflicts_with = "alone")]
+    install: bool,
+    /// Leave DPDK out
+    #[arg(long)]
+    alone: bool,
     /// Print how the machine would be set, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -231,6 +271,14 @@ fn size(text: &str) -> Result<Bytes, String> {
     Ok(size)
 }
 
+fn pool_size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    if size < Bytes::mib(64) || size > Bytes::gib(64) {
+        return Err("memory is 64m to 64g".into());
+    }
+    Ok(size)
+}
+
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
@@ -246,6 +294,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         BenchArgs::Bloat { install, live } => return on_live_machine(live::Bench::Bloat, live, install),
         BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, false),
         BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, false),
+        BenchArgs::Restart { cases, size, index, kept } => {
+            return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
+        }
+        BenchArgs::Malloc { size, kept } => return of_kept_memory(kept::Bench::Malloc { size }, kept),
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
             (Bench::Release(ReleaseOptions { wait_ms: wait, quiet }), cases, scale, common)
@@ -299,6 +351,20 @@ fn on_live_machine<const RUNS: u32>(bench: live::Bench, args: Live<RUNS>, instal
         }
         let json = megapage_report::json("megapage.bench/1", &report);
         Ok((json, live::human(&report), report.is_clean()))
+    })
+}
+
+fn of_kept_memory(bench: kept::Bench, args: Kept) -> Result<ExitCode> {
+    let Kept { runs, install, alone, dry_run, output } = args;
+    let options = kept::Options { bench, runs, install, alone };
+    if dry_run {
+        print(&(kept::dry_run(&options).join("\n") + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    measure(&output, |place, progress| {
+        let report = kept::run(&options, place, progress)?;
+        let json = megapage_report::json("megapage.bench/1", &report);
+        Ok((json, kept::human(&report), report.is_clean()))
     })
 }
 

@@ -26,7 +26,10 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 20] = [
     ("launch", &["units", "snapshot", "kernel", "observe", "act", "memory", "remap"]),
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
-    ("bench", &["units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "advise", "report"]),
+    (
+        "bench",
+        &["units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "advise", "report", "segment"],
+    ),
     (
         "cli",
         &[

@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
-use megapage_bench::workload::{Measurement, access, idle, pattern, probe, release, retrieval, steady};
+use clap::{Parser, Subcommand, ValueEnum};
+use megapage_bench::workload::{Measurement, access, idle, keep, pattern, probe, release, retrieval, steady};
+use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -117,8 +119,88 @@ enum Workload {
         #[arg(long, default_value_t = 1.0)]
         filled: f64,
     },
+    /// Start with memory that outlives the program.
+    Keep {
+        #[command(subcommand)]
+        what: Keep,
+    },
     /// Do nothing: what it takes to start.
     Startup,
+}
+
+#[derive(Debug, Subcommand)]
+enum Keep {
+    /// Open a segment, and end.
+    Start(KeepArgs),
+    /// Allocate and free in it, in blocks of 64 bytes to 1 GiB.
+    Malloc(KeepArgs),
+    /// Find songs with the index that an earlier start has left, or build it.
+    Index {
+        /// The directory for the segment, on a hugetlbfs.
+        #[arg(long)]
+        directory: PathBuf,
+        /// Bytes of postings, up to 16g.
+        #[arg(long, default_value = "4g", value_parser = size)]
+        size: Bytes,
+        /// Threads that build and search.
+        #[arg(long, default_value = "2")]
+        threads: NonZeroUsize,
+        /// Queries in all.
+        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+        queries: u32,
+        /// Build it anew.
+        #[arg(long)]
+        rebuild: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct KeepArgs {
+    /// The directory for the segment, on a hugetlbfs.
+    #[arg(long)]
+    directory: PathBuf,
+    /// Its memory, up to 16g.
+    #[arg(long, default_value = "4g", value_parser = size)]
+    size: Bytes,
+    /// What becomes of what is there: removed, or reused.
+    #[arg(long, value_enum, default_value_t = UnlinkArg::Existing)]
+    unlink: UnlinkArg,
+    /// A file for each page, not one for all.
+    #[arg(long)]
+    file_per_page: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum UnlinkArg {
+    Existing,
+    Never,
+}
+
+impl KeepArgs {
+    fn options(self) -> keep::Options {
+        keep::Options {
+            directory: self.directory,
+            size: self.size,
+            unlink: match self.unlink {
+                UnlinkArg::Existing => Unlink::Existing,
+                UnlinkArg::Never => Unlink::Never,
+            },
+            layout: if self.file_per_page { Layout::FilePerPage } else { Layout::SingleFile },
+        }
+    }
+}
+
+fn keep(what: Keep) -> Result<Measurement> {
+    match what {
+        Keep::Start(args) => keep::start(&args.options()),
+        Keep::Malloc(args) => keep::malloc(&args.options()),
+        Keep::Index { directory, size, threads, queries, rebuild } => {
+            // The seed and the noise of `retrieval`, whose answers these are compared with.
+            let queries = queries as usize;
+            let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.75 };
+            retrieval::run_kept(&retrieval::KeptOptions { search, directory, rebuild })
+        }
+    }
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -161,6 +243,7 @@ fn main() -> ExitCode {
             noise,
         }),
         Workload::Idle { scale } => idle::run(scale),
+        Workload::Keep { what } => keep(what),
         Workload::Pattern { case, scale, work, seconds, serve } => {
             let mut pattern = pattern::Pattern::prepare(case, scale);
             if serve {

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod idle;
+pub mod keep;
 pub mod pattern;
 pub mod probe;
 mod random;

@@ -7,6 +7,7 @@
 use super::permutation::Permutation;
 use megapage_units::Bytes;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Mutex;
 
 /// The longest posting list.
@@ -129,18 +130,25 @@ impl Shape {
         self.fingerprints / self.lengths.len() as u64
     }
 
-    /// The posting list of `fingerprint`, in an allocation of exactly its size.
-    fn posting_list(&self, fingerprint: u32) -> Vec<u32> {
+    /// Where the posting list of `fingerprint` stands in the row.
+    pub(super) fn list(&self, fingerprint: u32) -> Range<u64> {
         let rank = self.ranks.forward(u64::from(fingerprint));
         let class = (rank / self.lists_per_class()) as usize;
         let length = u64::from(self.lengths[class]);
         let first = self.starts[class] + rank % self.lists_per_class() * length;
-        let mut list = Vec::with_capacity(length as usize);
-        list.extend((first..first + length).map(|slot| self.posting(slot)));
+        first..first + length
+    }
+
+    /// The posting list of `fingerprint`, in an allocation of exactly its size.
+    fn posting_list(&self, fingerprint: u32) -> Vec<u32> {
+        let slots = self.list(fingerprint);
+        let mut list = Vec::with_capacity((slots.end - slots.start) as usize);
+        list.extend(slots.map(|slot| self.posting(slot)));
         list
     }
 
-    fn posting(&self, slot: u64) -> u32 {
+    /// What stands at `slot` of the row.
+    pub(super) fn posting(&self, slot: u64) -> u32 {
         // At most 16 GiB of postings: a place fits 32 bits, whose division is the faster one.
         let place = self.row.backward(slot) as u32;
         let regular = self.song_fingerprints;
@@ -172,6 +180,15 @@ fn list_lengths(classes: usize, total: f64) -> Vec<u32> {
         if (sum as f64) < total { low = middle } else { high = middle }
     }
     at_median(low)
+}
+
+/// Posting lists, wherever they are.
+pub trait Lists: Sync {
+    /// The shape that they were built to.
+    fn shape(&self) -> &Shape;
+
+    /// The postings of `fingerprint`.
+    fn postings(&self, fingerprint: u32) -> impl Iterator<Item = u32>;
 }
 
 /// The posting lists, each in an allocation of its own.
@@ -212,6 +229,16 @@ impl Index {
     /// The postings of `fingerprint`.
     pub fn postings(&self, fingerprint: u32) -> &[u32] {
         &self.lists[fingerprint as usize]
+    }
+}
+
+impl Lists for Index {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn postings(&self, fingerprint: u32) -> impl Iterator<Item = u32> {
+        Index::postings(self, fingerprint).iter().copied()
     }
 }
 

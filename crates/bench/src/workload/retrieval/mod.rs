@@ -6,6 +6,7 @@
 //! offsets for each thread, so that every hit is a memory access with no locality at all.
 
 mod index;
+mod kept;
 mod permutation;
 mod search;
 
@@ -17,7 +18,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-pub use index::{Index, LONGEST_LIST, OFFSETS, Shape};
+pub use index::{Index, LONGEST_LIST, Lists, OFFSETS, Shape};
+pub use kept::{KeptIndex, KeptOptions, run as run_kept};
 pub use search::{QUERY_FINGERPRINTS, Query, Searcher};
 
 /// What to run.
@@ -60,17 +62,8 @@ pub fn run(options: Options) -> Result<Measurement> {
     });
     let backing = HeapBacking::of_this_process()?;
 
-    let tallies = phases.time("access", || {
-        std::thread::scope(|scope| {
-            let index = &index;
-            let handles: Vec<_> = (searchers.iter_mut().enumerate())
-                .map(|(thread, searcher)| scope.spawn(move || search_share(index, searcher, options, thread)))
-                .collect();
-            handles.into_iter().map(join).collect::<Vec<_>>()
-        })
-    });
+    let total = phases.time("access", || search_all(&index, &mut searchers, options));
     let wall = phases.0["access"].wall_ns as f64 / 1e9;
-    let total = tallies.into_iter().fold(Tally::default(), Tally::plus);
     let queries = options.queries as f64;
     let working = (total.fingerprint + total.lookup + total.sort).as_secs_f64().max(f64::MIN_POSITIVE);
     let figures = BTreeMap::from([
@@ -127,11 +120,26 @@ impl Tally {
     }
 }
 
+/// Every query, shared among a thread for each searcher.
+fn search_all(index: &impl Lists, searchers: &mut [Searcher], options: Options) -> Tally {
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (searchers.iter_mut().enumerate())
+            .map(|(thread, searcher)| scope.spawn(move || search_share(index, searcher, options, thread)))
+            .collect();
+        handles.into_iter().map(join).fold(Tally::default(), Tally::plus)
+    })
+}
+
+/// What selects the excerpt of query `number`.
+fn excerpt_seed(seed: u64, number: usize) -> u64 {
+    mix(seed ^ mix(number as u64))
+}
+
 /// Every query whose number is `thread` modulo the number of threads.
-fn search_share(index: &Index, searcher: &mut Searcher, options: Options, thread: usize) -> Tally {
+fn search_share(index: &impl Lists, searcher: &mut Searcher, options: Options, thread: usize) -> Tally {
     let mut tally = Tally::default();
     for number in (thread..options.queries).step_by(options.threads.get()) {
-        let seed = mix(options.seed ^ mix(number as u64));
+        let seed = excerpt_seed(options.seed, number);
         let (fingerprint, query) = timed(|| Query::excerpt(index.shape(), seed, options.noise));
         let (lookup, hits) = timed(|| searcher.count_hits(index, &query));
         let (sort, best) = timed(|| searcher.best_song());

@@ -1,6 +1,6 @@
 //! A query, and how its song is found.
 
-use super::index::{Index, OFFSET_BITS, OFFSETS, Shape};
+use super::index::{Lists, OFFSET_BITS, OFFSETS, Shape};
 use crate::workload::Random;
 
 /// Fingerprints of a query; fewer only where the songs of a small index have fewer.
@@ -60,21 +60,26 @@ pub struct Searcher {
 
 impl Searcher {
     /// Counts for all songs of `index`, their memory touched.
-    pub fn new(index: &Index) -> Searcher {
-        let mut counts = vec![0u8; index.shape().songs() as usize * OFFSETS as usize];
-        for page in counts.chunks_mut(4096) {
+    pub fn new(index: &impl Lists) -> Searcher {
+        let mut searcher = Searcher::untouched(index.shape());
+        for page in searcher.counts.chunks_mut(4096) {
             // Fresh memory is touched when written, and the compiler must not know that nothing changes.
             page[0] = std::hint::black_box(0);
         }
-        Searcher { counts, hits: Vec::new() }
+        searcher
+    }
+
+    /// Counts whose memory is touched when it is needed.
+    pub fn untouched(shape: &Shape) -> Searcher {
+        Searcher { counts: vec![0u8; shape.songs() as usize * OFFSETS as usize], hits: Vec::new() }
     }
 
     /// Counts every posting of every fingerprint of `query` for its song and offset; how many there were.
-    pub fn count_hits(&mut self, index: &Index, query: &Query) -> u64 {
+    pub fn count_hits(&mut self, index: &impl Lists, query: &Query) -> u64 {
         self.hits.clear();
         for &(fingerprint, query_time) in &query.fingerprints {
             let first = self.hits.len();
-            self.hits.extend(index.postings(fingerprint).iter().map(|&posting| {
+            self.hits.extend(index.postings(fingerprint).map(|posting| {
                 // A song that begins after the query does has its offset modulo the number of offsets.
                 let offset = posting.wrapping_sub(query_time) % OFFSETS;
                 posting >> OFFSET_BITS << OFFSET_BITS | offset
@@ -104,6 +109,7 @@ impl Searcher {
 
 #[cfg(test)]
 mod tests {
+    use super::super::index::Index;
     use super::*;
     use megapage_units::Bytes;
     use std::num::NonZeroUsize;

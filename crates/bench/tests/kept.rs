@@ -1,0 +1,56 @@
+//! The benches of kept memory end to end, in a few MiB.
+
+use megapage_bench::kept::{self, Bench, Found, Options};
+use megapage_bench::run::Place;
+use megapage_testing::PoolGuard;
+use megapage_units::{Bytes, PageSize};
+use std::path::PathBuf;
+
+fn place() -> Place {
+    let workload = PathBuf::from(env!("CARGO_BIN_EXE_megapage-workload"));
+    Place { megapage: PathBuf::from("/nonexistent/megapage"), library: workload.clone(), workload }
+}
+
+fn restart(cases: &[&str]) -> Options {
+    let cases = cases.iter().map(|name| name.to_string()).collect();
+    let bench = Bench::Restart { cases, size: Bytes::mib(64), index: Bytes::mib(1) };
+    Options { bench, runs: 1, install: false, alone: true }
+}
+
+#[test]
+fn memory_and_an_index_in_it_are_found_again() {
+    let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
+    let before = guard.figures().persistent();
+    let report = kept::run(&restart(&[]), &place(), &mut |_| {}).unwrap();
+    assert_eq!(guard.figures().persistent(), before, "what was added is taken out");
+    let Found::Restart(found) = &report.found else { panic!("{:?}", report.found) };
+    for layout in ["single file", "file per page"] {
+        let ours: Vec<&str> = found
+            .starts
+            .iter()
+            .filter(|row| row.side == "megapage" && row.layout == layout)
+            .map(|row| row.start)
+            .collect();
+        assert!(ours.starts_with(&["cold", "first", "second"]), "{ours:?}");
+    }
+    assert!(found.starts.iter().all(|row| row.wall_ms.median > 0.0));
+    let index = found.index.as_ref().unwrap();
+    assert!(index.same_answers && index.recall >= 0.99, "{index:?}");
+    assert!(report.gates.iter().any(|gate| gate.demand == "the same answers" && gate.holds));
+    assert!(kept::human(&report).lines().all(|line| line.chars().count() <= 100));
+    let json = megapage_report::json("megapage.bench/1", &report);
+    assert!(json.contains("\"bench\": \"restart\"") && json.contains("\"restart\": {"), "{json}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let error = kept::run(&restart(&["stops"]), &place(), &mut |_| {}).unwrap_err().to_string();
+    assert_eq!(error, "bench restart has no case 'stops'; the cases are starts, index");
+    let lines = kept::dry_run(&Options {
+        bench: Bench::Malloc { size: Bytes::gib(1) },
+        runs: 1,
+        install: false,
+        alone: true,
+    });
+    assert!(lines[0].starts_with("megapage pool set 2m=+"), "{lines:?}");
+}
