@@ -46,6 +46,10 @@ fn wrong_arguments_are_refused() {
         (&["promote", "--runs", "0"], "0 is not in 1..=100"),
         (&["bloat", "--scale", "1.5"], "a scale is a number above 0, at most 1"),
         (&["fair", "--install"], "--install"),
+        (&["restart", "stops", "--alone"], "bench restart has no case 'stops'; the cases are starts, index"),
+        (&["restart", "--size", "1m"], "memory is 64m to 64g"),
+        (&["malloc", "--install", "--alone"], "--alone"),
+        (&["malloc", "--runs", "101"], "101 is not in 1..=100"),
         (&["promote", "--configurations", "windows", "--dry-run"], "'windows' is no configuration"),
         (&["cost", "--configurations", "thp-hard", "--dry-run"], "'thp-hard' is none of its policies"),
         (&["retrieval", "--size", "17g"], "the index is 1m to 16g"),
@@ -97,6 +101,9 @@ fn a_dry_run_shows_how_the_machine_would_be_set() {
     assert_eq!((lines[0], lines[2]), ("# thp-always", "# ingens"), "{shown}");
     assert!(lines[1].starts_with("echo always > ") && lines[1].ends_with("/enabled"), "{shown}");
     assert!(lines.contains(&"megapage daemon --policy ingens &"), "{shown}");
+    let output = bench(megapage(), &["restart", "--size", "1g", "--index", "256m", "--dry-run"]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.starts_with("megapage pool set 2m=+576\n") && shown.contains("\nmount -t hugetlbfs "), "{shown}");
 }
 
 #[test]
