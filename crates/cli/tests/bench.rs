@@ -103,7 +103,10 @@ fn a_dry_run_shows_how_the_machine_would_be_set() {
     assert!(lines.contains(&"megapage daemon --policy ingens &"), "{shown}");
     let output = bench(megapage(), &["restart", "--size", "1g", "--index", "256m", "--dry-run"]);
     let shown = String::from_utf8(output.stdout).unwrap();
-    assert!(shown.starts_with("megapage pool set 2m=+576\n") && shown.contains("\nmount -t hugetlbfs "), "{shown}");
+    assert!(
+        shown.starts_with("megapage pool set 2m=+576\n") && shown.contains("\nmount -t hugetlbfs "),
+        "{shown}"
+    );
 }
 
 #[test]
