@@ -3,6 +3,7 @@
 //!
 //! [`plan`] decides and refuses; [`Plan::apply`] writes; [`Plan::dry_run`] only says what would be written.
 
+mod addition;
 mod apply;
 mod error;
 pub mod persist;
@@ -10,6 +11,7 @@ mod plan;
 mod shortfall;
 mod spec;
 
+pub use addition::{Addition, AdditionError};
 pub use apply::{Outcome, StepOutcome, title};
 pub use error::PoolError;
 pub use plan::{MemoryImpact, Plan, Request, Step, floor, plan};

@@ -2,6 +2,7 @@
 
 mod list;
 mod persist;
+mod serve;
 mod set;
 
 use anyhow::Result;
@@ -19,6 +20,8 @@ enum Command {
     List(list::Args),
     Set(set::Args),
     Persist(persist::Args),
+    Serve(serve::Args),
+    Stock(serve::StockArgs),
 }
 
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -26,5 +29,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         Command::List(args) => list::main(args),
         Command::Set(args) => set::main(args),
         Command::Persist(args) => persist::main(args),
+        Command::Serve(args) => serve::main(args),
+        Command::Stock(args) => serve::stock(args),
     }
 }

@@ -13,7 +13,6 @@ mod instance;
 mod left;
 pub mod log;
 mod newcomers;
-mod notify;
 mod observability;
 mod pass;
 mod remember;

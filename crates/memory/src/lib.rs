@@ -10,6 +10,7 @@ mod config;
 mod heap;
 mod ledger;
 mod span;
+pub mod stock;
 
 pub use chunk::{Chunk, Mapping, SLICE};
 pub use config::{Config, Heap};

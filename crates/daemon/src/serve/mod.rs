@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use answer::Answers;
 use connection::{Connection, Deadlines, Next, Origin, Stream};
 use megapage_kernel::socket::{Interest, wait_ready};
+use megapage_service::Pace;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -90,31 +91,6 @@ impl Drop for Server {
     }
 }
 
-/// How many may still be accepted.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    most: u32,
-    left: u32,
-    since: Instant,
-    /// Nobody before this.
-    not_before: Instant,
-}
-
-impl Pace {
-    fn new(most: u32, now: Instant) -> Pace {
-        Pace { most, left: most, since: now, not_before: now }
-    }
-
-    /// When the next may be accepted, at the earliest.
-    fn next(&mut self, now: Instant) -> Instant {
-        if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
-            (self.left, self.since) = (self.most, now);
-        }
-        let refilled = self.since + Duration::from_secs(1);
-        if self.left == 0 { refilled.max(self.not_before) } else { self.not_before }
-    }
-}
-
 struct Serving {
     shared: Arc<Shared>,
     answers: Answers,
@@ -169,7 +145,7 @@ impl Serving {
         let mut fds = vec![(self.told.as_fd(), Interest::Read)];
         for way in &ways {
             match (way, &self.listeners.unix, &self.listeners.loopback) {
-                (Origin::Unix, Some(socket), _) => fds.push((socket.listener.as_fd(), Interest::Read)),
+                (Origin::Unix, Some(socket), _) => fds.push((socket.listener().as_fd(), Interest::Read)),
                 (Origin::Loopback, _, Some((_, listener))) => fds.push((listener.as_fd(), Interest::Read)),
                 _ => {}
             }
@@ -235,7 +211,7 @@ impl Serving {
         while self.accepts(origin, now).is_some_and(|from| from <= now) {
             let accepted = match (origin, &self.listeners.unix, &self.listeners.loopback) {
                 (Origin::Unix, Some(socket), _) => {
-                    socket.listener.accept().and_then(|(stream, _)| unix(stream))
+                    socket.listener().accept().and_then(|(stream, _)| unix(stream))
                 }
                 (Origin::Loopback, _, Some((_, listener))) => {
                     listener.accept().and_then(|(stream, _)| loopback(stream))
@@ -245,7 +221,7 @@ impl Serving {
             let pace = &mut self.paces[origin as usize];
             match accepted {
                 Ok(stream) => {
-                    pace.left = pace.left.saturating_sub(1);
+                    pace.note();
                     self.make_room(origin, now);
                     let mut connection = Connection::new(stream, self.deadlines, now);
                     // Most requests are there already.
@@ -258,11 +234,11 @@ impl Serving {
                 Err(error)
                     if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
                 {
-                    pace.left = pace.left.saturating_sub(1);
+                    pace.note();
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a client cannot be accepted");
-                    pace.not_before = now + AFTER_FAILURE;
+                    pace.pause_until(now + AFTER_FAILURE);
                     return;
                 }
             }

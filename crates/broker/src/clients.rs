@@ -1,0 +1,207 @@
+//! Those who ask: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
+
+use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process};
+use megapage_kernel::effective_uid;
+use megapage_kernel::spawn::wait_readable;
+use megapage_memory::stock::wire::REQUEST;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Connections at one time, of all and of one user.
+const MOST: usize = 64;
+const MOST_OF_ONE: usize = 16;
+/// How long a client may take to send its request.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection whose request is not there yet.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: UnixStream,
+    pub(crate) peer: Peer,
+    bytes: [u8; REQUEST],
+    length: usize,
+    until: Instant,
+}
+
+/// What a client has sent.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// Not all of it yet.
+    Wait,
+    /// A request.
+    Request([u8; REQUEST]),
+    /// Nothing more will come.
+    Gone,
+}
+
+impl Client {
+    /// Neither reading nor writing waits.
+    pub(crate) fn new(stream: UnixStream, now: Instant) -> io::Result<Client> {
+        stream.set_nonblocking(true)?;
+        let peer = peer(&stream)?;
+        Ok(Client { stream, peer, bytes: [0; REQUEST], length: 0, until: now + PATIENCE })
+    }
+
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Reads what there is. Descriptors that come along are closed by the kernel: nobody takes them.
+    pub(crate) fn hear(&mut self) -> Heard {
+        loop {
+            match (&self.stream).read(&mut self.bytes[self.length..]) {
+                Ok(0) => return Heard::Gone,
+                Ok(got) => {
+                    self.length += got;
+                    if self.length == REQUEST {
+                        return Heard::Request(self.bytes);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Wait,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Heard::Gone,
+            }
+        }
+    }
+
+    /// Whether it may know of other users.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.peer.uid == 0 || self.peer.uid == effective_uid()
+    }
+
+    /// Whether it is served: root and the broker's own user always, and where nobody is named, whoever could connect.
+    pub(crate) fn is_allowed(&self, uids: &[u32], gids: &[u32]) -> bool {
+        let in_group = || {
+            let groups = peer_groups(&self.stream).unwrap_or_default();
+            gids.iter().any(|gid| *gid == self.peer.gid || groups.contains(gid))
+        };
+        self.is_trusted()
+            || (uids.is_empty() && gids.is_empty())
+            || uids.contains(&self.peer.uid)
+            || (!gids.is_empty() && in_group())
+    }
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    all: Vec<Client>,
+    /// Dropped unanswered.
+    pub(crate) dropped: u64,
+}
+
+impl Clients {
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.iter().map(|client| client.stream.as_fd())
+    }
+
+    /// When the next has taken too long.
+    pub(crate) fn next_end(&self) -> Option<Instant> {
+        self.all.iter().map(|client| client.until).min()
+    }
+
+    /// Drops those that have taken too long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        let before = self.all.len();
+        self.all.retain(|client| client.until > now);
+        self.dropped += (before - self.all.len()) as u64;
+    }
+
+    /// Takes a client in; where its user has all places of one, or all are taken, the oldest of the user with the most
+    /// goes.
+    pub(crate) fn add(&mut self, client: Client) {
+        let of = |uid: u32| self.all.iter().filter(|one| one.peer.uid == uid).count();
+        let uid = match of(client.peer.uid) {
+            own if own >= MOST_OF_ONE => Some(client.peer.uid),
+            _ if self.all.len() >= MOST => self.all.iter().map(|one| one.peer.uid).max_by_key(|uid| of(*uid)),
+            _ => None,
+        };
+        if let Some(at) = uid.and_then(|uid| self.all.iter().position(|one| one.peer.uid == uid)) {
+            self.all.remove(at);
+            self.dropped += 1;
+        }
+        self.all.push(client);
+    }
+
+    /// Takes out those that have a request, or are gone; `ready` is by place. Those that are gone are not in the answer.
+    pub(crate) fn heard(&mut self, ready: &[bool]) -> Vec<(Client, [u8; REQUEST])> {
+        let mut heard = Vec::new();
+        let mut kept = Vec::new();
+        for (place, mut client) in std::mem::take(&mut self.all).into_iter().enumerate() {
+            // One that came in just now most likely has its request there.
+            if !ready.get(place).copied().unwrap_or(true) {
+                kept.push(client);
+                continue;
+            }
+            match client.hear() {
+                Heard::Wait => kept.push(client),
+                Heard::Request(bytes) => heard.push((client, bytes)),
+                Heard::Gone => self.dropped += 1,
+            }
+        }
+        self.all = kept;
+        heard
+    }
+}
+
+/// A process that has parcels.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) id: u64,
+    pid: i32,
+    uid: u32,
+    fd: OwnedFd,
+}
+
+/// The processes that have parcels.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    all: Vec<Process>,
+    next: u64,
+}
+
+impl Processes {
+    /// The number under which the process at the other end is known, which lives; it is `None` where it does not, or
+    /// cannot be seen from here.
+    pub(crate) fn of(&mut self, client: &Client) -> Option<u64> {
+        let Peer { pid, uid, .. } = client.peer;
+        let fd = peer_process(client.stream()).ok().filter(is_alive)?;
+        // While the one we know lives, its number is no other's.
+        let known = self.all.iter().find(|known| (known.pid, known.uid) == (pid, uid) && is_alive(&known.fd));
+        if let Some(known) = known {
+            return Some(known.id);
+        }
+        self.next += 1;
+        self.all.push(Process { id: self.next, pid, uid, fd });
+        Some(self.next)
+    }
+
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.iter().map(|process| process.fd.as_fd())
+    }
+
+    /// Takes out those of which `ready` says, by place, that they have ended.
+    pub(crate) fn ended(&mut self, ready: &[bool]) -> Vec<u64> {
+        let mut ready = ready.iter();
+        let mut ended = Vec::new();
+        self.all.retain(|process| {
+            let has_ended = ready.next().copied().unwrap_or(false);
+            if has_ended {
+                ended.push(process.id);
+            }
+            !has_ended
+        });
+        ended
+    }
+
+    /// Takes out those that `keep` does not hold of.
+    pub(crate) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        self.all.retain(|process| keep(process.id));
+    }
+}
+
+fn is_alive(process: &OwnedFd) -> bool {
+    wait_readable(process.as_fd(), Duration::ZERO).is_ok_and(|ended| !ended)
+}

@@ -1,0 +1,85 @@
+//! What the broker has added to the pool, noted beside its socket, so that one that is killed does not leave it for ever:
+//! the next one takes it over.
+
+use megapage_act::pool::{Addition, AdditionError};
+use megapage_kernel::{KernelRoot, boot_id, effective_uid};
+use megapage_units::PageSize;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Pages that were added, and their note.
+#[derive(Debug)]
+pub(crate) struct Debt {
+    addition: Addition,
+    size: PageSize,
+    note: PathBuf,
+    boot: String,
+}
+
+impl Debt {
+    /// Takes over what a former broker on this socket has noted, of the same page size and since the machine was booted.
+    pub(crate) fn take_over(root: &KernelRoot, socket: &Path, size: PageSize) -> Debt {
+        let mut note = socket.as_os_str().to_os_string();
+        note.push(".added");
+        let note = PathBuf::from(note);
+        let boot = boot_id(root).unwrap_or_default();
+        let own = |found: fs::Metadata| found.is_file() && found.uid() == effective_uid();
+        let text = match fs::symlink_metadata(&note).is_ok_and(own) {
+            true => fs::read_to_string(&note).unwrap_or_default(),
+            false => String::new(),
+        };
+        let added = read(&text, &boot, size).unwrap_or(0);
+        Debt { addition: Addition::of(root, size, added), size, note, boot }
+    }
+
+    /// Pages added.
+    pub(crate) fn pages(&self) -> u64 {
+        self.addition.added()
+    }
+
+    /// Makes them `pages`, and notes it.
+    pub(crate) fn set(&mut self, pages: u64, force: bool) -> Result<(), AdditionError> {
+        let done = self.addition.set(pages, force);
+        // Afterwards: to note pages that were never added would take them from others. Without a note, a broker that is
+        // killed leaves them in the pool, and no more.
+        let _ = self.write();
+        done
+    }
+
+    /// The shell lines for `pages`.
+    pub(crate) fn commands(&self, pages: u64) -> Result<Vec<String>, AdditionError> {
+        self.addition.commands(pages)
+    }
+
+    fn write(&self) -> io::Result<()> {
+        if self.pages() == 0 {
+            return fs::remove_file(&self.note);
+        }
+        let next = self.note.with_extension("added.next");
+        fs::write(&next, format!("{} {} {}\n", self.boot, self.size.bytes().0, self.pages()))?;
+        fs::rename(&next, &self.note)
+    }
+}
+
+fn read(text: &str, boot: &str, size: PageSize) -> Option<u64> {
+    let mut fields = text.split_whitespace();
+    let same = fields.next()? == boot && fields.next()?.parse() == Ok(size.bytes().0);
+    fields.next()?.parse().ok().filter(|_| same && !boot.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_counts_for_its_boot_and_size() {
+        let read = |text: &str| read(text, "b", PageSize::HUGE_2M);
+        assert_eq!(read("b 2097152 12\n"), Some(12));
+        for other in ["", "b", "a 2097152 12", "b 1073741824 12", "b 2097152 x", "b 2097152"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        assert_eq!(super::read(" 2097152 12", "", PageSize::HUGE_2M), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! The thread that fills the stock: it has the kernel clear pages, no faster than it may, and not while memory is short.
+
+use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::pressure::Trigger;
+use megapage_kernel::spawn::set_nice;
+use megapage_kernel::{KernelRoot, parcel};
+use megapage_units::PageSize;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Nothing is taken for so long after tasks have waited for memory,
+const AFTER_PRESSURE: Duration = Duration::from_secs(5);
+/// and after the pool was found short.
+const AFTER_SHORTAGE: Duration = Duration::from_millis(500);
+/// Tasks that have waited for memory for `STALL` within `WINDOW`: the windows are those with, and without,
+/// CAP_SYS_RESOURCE.
+const STALL: Duration = Duration::from_millis(100);
+const WINDOWS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// Clearing gives way to programs.
+const NICE: i32 = 10;
+
+/// What the filler is to make.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub root: KernelRoot,
+    pub size: PageSize,
+    /// Pages of a parcel.
+    pub pages: u64,
+    /// Bytes in a second.
+    pub rate: u64,
+    /// Pages of the pool that are left to others.
+    pub leave: u64,
+}
+
+/// Why it waits although parcels are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    Pressure,
+    PoolShort,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    missing: usize,
+    stop: bool,
+    waits: Option<Waits>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits until `end`; whether to stop.
+    fn pause_until(&self, end: Instant, waits: Option<Waits>) -> bool {
+        let mut state = self.lock();
+        state.waits = waits;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if state.stop || left.is_zero() {
+                return state.stop;
+            }
+            state = match self.changed.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+/// The thread. Dropping it stops it.
+#[derive(Debug)]
+pub(crate) struct Filler {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    watches_pressure: bool,
+}
+
+impl Filler {
+    /// Starts it: parcels go to `made`, and a byte to `wake` for each.
+    pub(crate) fn start(order: Order, made: Sender<File>, wake: UnixStream) -> io::Result<Filler> {
+        wake.set_nonblocking(true)?;
+        let trigger = WINDOWS.iter().find_map(|window| Trigger::on_memory(&order.root, STALL, *window).ok());
+        let watches_pressure = trigger.is_some();
+        let shared = Arc::new(Shared::default());
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("megapage-clear".into()).spawn(move || {
+            // Where that is refused it only goes before others.
+            let _ = set_nice(NICE);
+            let next = Instant::now();
+            let mut work = Work { order, trigger, shared: for_thread, made, wake, next };
+            while work.make_one() {}
+        })?;
+        Ok(Filler { shared, thread: Some(thread), watches_pressure })
+    }
+
+    /// Whether the kernel tells of memory pressure.
+    pub(crate) fn watches_pressure(&self) -> bool {
+        self.watches_pressure
+    }
+
+    /// Tells it how many parcels are missing.
+    pub(crate) fn want(&self, missing: usize) {
+        self.shared.lock().missing = missing;
+        self.shared.changed.notify_all();
+    }
+
+    /// Why it waits.
+    pub(crate) fn waits(&self) -> Option<Waits> {
+        self.shared.lock().waits
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It panics where the machine is out of threads or memory; the stock just stays as it is.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    order: Order,
+    trigger: Option<Trigger>,
+    shared: Arc<Shared>,
+    made: Sender<File>,
+    wake: UnixStream,
+    /// When the next page may be cleared.
+    next: Instant,
+}
+
+impl Work {
+    /// Waits until a parcel is missing, and makes it; whether to go on.
+    fn make_one(&mut self) -> bool {
+        {
+            let mut state = self.shared.lock();
+            while !state.stop && state.missing == 0 {
+                state.waits = None;
+                state = match self.shared.changed.wait(state) {
+                    Ok(state) => state,
+                    Err(poisoned) => poisoned.into_inner(),
+                };
+            }
+            if state.stop {
+                return false;
+            }
+        }
+        if !self.has_room() {
+            return !self.shared.pause_until(Instant::now() + AFTER_SHORTAGE, Some(Waits::PoolShort));
+        }
+        match self.fill() {
+            Ok(Some(parcel)) => {
+                {
+                    let mut state = self.shared.lock();
+                    state.missing = state.missing.saturating_sub(1);
+                    state.waits = None;
+                }
+                // Where as many bytes as fit are waiting already, the reader will come without this one.
+                let told = self.made.send(parcel).is_ok();
+                let _ = self.wake.write(b"m");
+                told
+            }
+            Ok(None) => false,
+            Err(_) => !self.shared.pause_until(Instant::now() + AFTER_SHORTAGE, Some(Waits::PoolShort)),
+        }
+    }
+
+    /// Whether a parcel can be taken so that enough is left to others.
+    fn has_room(&self) -> bool {
+        let available = figures(&self.order.root, self.order.size, PoolScope::Machine)
+            .ok()
+            .and_then(|figures| figures.available());
+        available.is_some_and(|available| available >= self.order.pages.saturating_add(self.order.leave))
+    }
+
+    /// A parcel, page by page; `None`: to stop. On an error what was taken has been given back.
+    fn fill(&mut self) -> io::Result<Option<File>> {
+        let file = parcel::create(self.order.size, self.order.pages)?;
+        for page in 0..self.order.pages {
+            while self.is_pressed() {
+                if self.shared.pause_until(Instant::now() + AFTER_PRESSURE, Some(Waits::Pressure)) {
+                    return Ok(None);
+                }
+            }
+            if self.shared.pause_until(self.next, None) {
+                return Ok(None);
+            }
+            let spent = Duration::from_secs_f64(self.order.size.bytes().0 as f64 / self.order.rate as f64);
+            self.next = self.next.max(Instant::now()) + spent;
+            parcel::fill(&file, self.order.size, page)?;
+        }
+        parcel::seal(&file)?;
+        Ok(Some(file))
+    }
+
+    /// Whether tasks have waited for memory since this was asked last.
+    fn is_pressed(&self) -> bool {
+        self.trigger
+            .as_ref()
+            .is_some_and(|trigger| trigger.wait(&[], Duration::ZERO).is_ok_and(|(pressed, _)| pressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_testing::PoolGuard;
+    use std::io::Read;
+    use std::sync::mpsc::channel;
+
+    const SIZE: PageSize = PageSize::HUGE_2M;
+
+    fn order(leave: u64) -> Order {
+        Order { root: KernelRoot::live(), size: SIZE, pages: 2, rate: 1 << 40, leave }
+    }
+
+    #[test]
+    fn parcels_are_made_as_wanted_and_are_whole() {
+        let Some(pool) = PoolGuard::reserve(SIZE, 4) else { return };
+        let (made, parcels) = channel();
+        let (wake, mut woken) = UnixStream::pair().unwrap();
+        let filler = Filler::start(order(0), made, wake).unwrap();
+        filler.want(2);
+        for _ in 0..2 {
+            let parcel = parcels.recv_timeout(Duration::from_secs(120)).unwrap();
+            assert_eq!(parcel::present(&parcel).unwrap(), 2 * SIZE.bytes().0);
+            assert_eq!(parcel::length(&parcel, SIZE).unwrap(), Some(2 * SIZE.bytes().0));
+            woken.read_exact(&mut [0]).unwrap();
+        }
+        drop(filler);
+        assert!(parcels.try_recv().is_err(), "no more than wanted");
+        drop(pool);
+    }
+
+    #[test]
+    fn a_short_pool_is_waited_for_and_what_is_others_is_left() {
+        let Some(pool) = PoolGuard::reserve(SIZE, 3) else { return };
+        let (made, parcels) = channel();
+        let (wake, _woken) = UnixStream::pair().unwrap();
+        let filler = Filler::start(order(u64::MAX / 2), made, wake).unwrap();
+        filler.want(1);
+        let start = Instant::now();
+        while filler.waits() != Some(Waits::PoolShort) {
+            assert!(start.elapsed() < Duration::from_secs(120));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(filler);
+        assert!(parcels.try_recv().is_err());
+        drop(pool);
+    }
+}

@@ -1,0 +1,89 @@
+//! What a broker is told, and why it does not run.
+
+use megapage_act::pool::AdditionError;
+use megapage_kernel::KernelError;
+use megapage_service::SocketError;
+use megapage_units::{Bytes, PageSize};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// How a broker is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The size of its pages.
+    pub size: PageSize,
+    /// Pages that are kept ready, a multiple of `parcel`.
+    pub stock: u64,
+    /// Pages of a parcel.
+    pub parcel: u64,
+    /// Pages by which the machine's pool is grown while it runs.
+    pub grow: u64,
+    /// Pages of the pool that are left to others.
+    pub leave: u64,
+    /// What one user may have; `None`: as much as there is.
+    pub quota: Option<Bytes>,
+    /// Bytes that are cleared in a second, at most.
+    pub rate: Bytes,
+    /// Users and groups that are served besides root and the broker's own user; both empty: whoever the socket's mode
+    /// lets in.
+    pub uids: Vec<u32>,
+    /// See `uids`.
+    pub gids: Vec<u32>,
+    /// The socket's mode.
+    pub mode: u32,
+}
+
+/// Why the broker does not run, in one line.
+#[derive(Debug, Error)]
+pub enum BrokerError {
+    /// A figure.
+    #[error("{0}")]
+    Options(String),
+    /// The socket.
+    #[error("the socket {path}: {source}")]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: SocketError,
+    },
+    /// The pool cannot be grown.
+    #[error("the pool cannot be grown: {0}")]
+    Grow(#[from] AdditionError),
+    /// A file of the kernel's.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Something else of the system's.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+impl Options {
+    /// Refuses figures that make no sense together.
+    pub(crate) fn check(&self) -> Result<(), BrokerError> {
+        let refuse = |what: String| Err(BrokerError::Options(what));
+        if self.parcel == 0 || self.parcel > 512 {
+            return refuse(format!("--parcel {}: give 1 to 512 pages", self.parcel));
+        }
+        if self.stock == 0 || !self.stock.is_multiple_of(self.parcel) {
+            let (stock, parcel) = (self.stock, self.parcel);
+            return refuse(format!("--stock {stock}: give a multiple of the {parcel} pages of a parcel"));
+        }
+        let parcel = Bytes(self.size.bytes().0 * self.parcel);
+        if let Some(quota) = self.quota.filter(|quota| *quota < parcel) {
+            return refuse(format!("--quota-per-uid {quota}: a parcel is {parcel}; give as much, or none"));
+        }
+        if self.rate < Bytes::mib(1) {
+            return refuse(format!("--rate {}: give at least 1m", self.rate));
+        }
+        Ok(())
+    }
+}

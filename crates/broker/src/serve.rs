@@ -1,0 +1,379 @@
+//! The broker at work: one loop over the signals, the socket, those who ask, and the processes that have memory of it.
+
+use crate::books::{Books, Rules};
+use crate::clients::{Client, Clients, Processes};
+use crate::debt::Debt;
+use crate::filler::{Filler, Order, Waits};
+use crate::options::{BrokerError, Options};
+use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
+use megapage_kernel::descriptors::{MOST_DESCRIPTORS, raise_limit, send};
+use megapage_kernel::socket::{Interest, wait_ready};
+use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::{KernelRoot, parcel};
+use megapage_memory::stock::wire::{Answer, Request, Verdict};
+use megapage_service::{Notify, Pace, SocketFile, trusted_directory};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Connections in a second.
+const MOST_A_SECOND: u32 = 2000;
+/// How long nobody is accepted after accepting has failed, for want of descriptors, say.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The longest wait; nothing depends on it.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Descriptors that are kept for anything but parcels: connections, processes, the filler, the standard streams.
+const OTHER_DESCRIPTORS: u64 = 512;
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> BrokerError {
+    move |source| BrokerError::System { what, source }
+}
+
+/// The shell lines for what starting the broker would change, after the checks that starting makes. Changes nothing.
+pub fn dry_run(root: &KernelRoot, options: &Options) -> Result<Vec<String>, BrokerError> {
+    options.check()?;
+    trust(options)?;
+    let mut lines = vec![format!(
+        "# listens on {}, mode {:04o}; keeps {} pages of {} ready, in parcels of {}",
+        options.socket.display(),
+        options.mode,
+        options.stock,
+        options.size,
+        options.parcel
+    )];
+    let debt = Debt::take_over(root, &options.socket, options.size);
+    if debt.pages() > 0 {
+        lines.push(format!("# {} pages of a former broker are in the pool still", debt.pages()));
+    }
+    lines.extend(debt.commands(options.grow)?);
+    Ok(lines)
+}
+
+fn trust(options: &Options) -> Result<(), BrokerError> {
+    trusted_directory(&options.socket)
+        .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source: source.into() })
+}
+
+/// Runs a broker until SIGTERM or SIGINT comes. The memory that is out then stays with its processes; the stock, and the
+/// pages that the pool was grown by, go back. `notice` is given a line now and then.
+pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -> Result<(), BrokerError> {
+    options.check()?;
+    trust(options)?;
+    // From here on: what starts a thread must find them blocked.
+    let signals = Signals::take(&[signal::SIGTERM, signal::SIGINT]).map_err(system("signals"))?;
+    let limit = raise_limit().map_err(system("the limit on descriptors"))?;
+    let socket = SocketFile::open(&options.socket, options.mode, None, BACKLOG)
+        .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source })?;
+    let mut debt = Debt::take_over(root, &options.socket, options.size);
+    debt.set(options.grow, debt.pages() > options.grow)?;
+    let served =
+        Serving::start(root, options, &signals, &socket, debt.pages(), limit).and_then(|mut serving| {
+            let ready = format!("serves pages of {} on {}", options.size, options.socket.display());
+            notice(&ready);
+            Notify::from_environment().send("READY=1");
+            while serving.round().map_err(system("waiting for clients"))? {}
+            Notify::from_environment().send("STOPPING=1");
+            Ok(())
+        });
+    // The stock has gone with the loop. Forced: what programs hold turns into surplus, and goes when they end.
+    if let Err(error) = debt.set(0, true) {
+        notice(&format!("{} pages were not taken out of the pool: {error}", debt.pages()));
+    }
+    served
+}
+
+struct Serving<'a> {
+    options: &'a Options,
+    signals: &'a Signals,
+    socket: &'a SocketFile,
+    added: u64,
+    books: Books<File>,
+    filler: Filler,
+    made: Receiver<File>,
+    woken: UnixStream,
+    clients: Clients,
+    processes: Processes,
+    pace: Pace,
+    handed_out: u64,
+    ended: u64,
+    refused: BTreeMap<String, u64>,
+}
+
+impl<'a> Serving<'a> {
+    fn start(
+        root: &KernelRoot,
+        options: &'a Options,
+        signals: &'a Signals,
+        socket: &'a SocketFile,
+        added: u64,
+        limit: u64,
+    ) -> Result<Serving<'a>, BrokerError> {
+        let stock = options.stock / options.parcel;
+        let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock);
+        if most_leases == 0 {
+            let what = format!(
+                "this process may have {limit} descriptors, and each parcel takes one: raise the limit (ulimit -n), \
+                 make parcels larger (--parcel), or the stock smaller"
+            );
+            return Err(BrokerError::Options(what));
+        }
+        let books = Books::new(Rules {
+            page_bytes: options.size.bytes().0,
+            parcel_pages: options.parcel,
+            stock: stock as usize,
+            quota: options.quota.map(|quota| quota.0),
+            most_leases: usize::try_from(most_leases).unwrap_or(usize::MAX),
+            most_at_once: MOST_DESCRIPTORS,
+        });
+        let (wake, woken) = UnixStream::pair().map_err(system("a pair of sockets"))?;
+        woken.set_nonblocking(true).map_err(system("a pair of sockets"))?;
+        let (send_made, made) = channel();
+        let order = Order {
+            root: root.clone(),
+            size: options.size,
+            pages: options.parcel,
+            rate: options.rate.0,
+            leave: options.leave,
+        };
+        let filler = Filler::start(order, send_made, wake).map_err(system("a thread"))?;
+        filler.want(books.missing());
+        Ok(Serving {
+            options,
+            signals,
+            socket,
+            added,
+            books,
+            filler,
+            made,
+            woken,
+            clients: Clients::default(),
+            processes: Processes::default(),
+            pace: Pace::new(MOST_A_SECOND, Instant::now()),
+            handed_out: 0,
+            ended: 0,
+            refused: BTreeMap::new(),
+        })
+    }
+
+    /// Waits once, and does what there is to do; whether to go on.
+    fn round(&mut self) -> io::Result<bool> {
+        let now = Instant::now();
+        self.clients.expire(now);
+        let accepts_from = self.pace.next(now);
+        let mut until = self.clients.next_end().unwrap_or(now + LONGEST).min(now + LONGEST);
+        let mut fds = vec![(self.signals.as_fd(), Interest::Read), (self.woken.as_fd(), Interest::Read)];
+        let accepts = accepts_from <= now;
+        match accepts {
+            true => fds.push((self.socket.listener().as_fd(), Interest::Read)),
+            false => until = until.min(accepts_from),
+        }
+        let first = fds.len();
+        fds.extend(self.clients.fds().map(|fd| (fd, Interest::Read)));
+        let clients = fds.len();
+        fds.extend(self.processes.fds().map(|fd| (fd, Interest::Read)));
+        let ready = wait_ready(&fds, until.saturating_duration_since(now))?;
+        if ready[0] && self.signals.next()?.is_some() {
+            return Ok(false);
+        }
+        // First: what has ended makes room in quotas.
+        let ended = self.processes.ended(&ready[clients..]);
+        ended.into_iter().for_each(|process| self.end(process));
+        if ready[1] {
+            self.stock_up();
+        }
+        for (client, bytes) in self.clients.heard(&ready[first..clients]) {
+            self.answer(client, Request::decode(&bytes));
+        }
+        if accepts && ready[2] {
+            self.accept(Instant::now());
+        }
+        self.filler.want(self.books.missing());
+        Ok(true)
+    }
+
+    /// Takes into stock what the filler has made.
+    fn stock_up(&mut self) {
+        // As many bytes as parcels, or fewer.
+        while matches!((&self.woken).read(&mut [0; 64]), Ok(64)) {}
+        while let Ok(parcel) = self.made.try_recv() {
+            self.books.add(parcel);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while self.pace.next(now) <= now {
+            match self.socket.listener().accept().and_then(|(stream, _)| Client::new(stream, now)) {
+                Ok(client) => {
+                    self.pace.note();
+                    self.clients.add(client);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // One that hung up before it was accepted is no failure of ours.
+                Err(error)
+                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
+                {
+                    self.pace.note();
+                }
+                Err(_) => {
+                    self.pace.pause_until(now + AFTER_FAILURE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers; the connection is over then. A client that does not take its answer at once does not get it.
+    fn answer(&mut self, client: Client, request: Option<Request>) {
+        let verdict = match request {
+            _ if !client.is_allowed(&self.options.uids, &self.options.gids) => Verdict::Denied,
+            Some(Request::Status) => {
+                self.tell(&client);
+                return;
+            }
+            Some(Request::Take { size, .. }) if size != self.options.size => Verdict::OtherSize,
+            Some(Request::Take { pages, fresh, .. }) => match self.hand_out(&client, pages, fresh) {
+                Ok(()) => return,
+                Err(verdict) => verdict,
+            },
+            None => Verdict::Malformed,
+        };
+        *self.refused.entry(name(verdict).into()).or_default() += 1;
+        // Gone already: nobody to tell.
+        let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
+    }
+
+    fn head(&self, verdict: Verdict, parcels: u64, text: u64) -> Answer {
+        let (page_bytes, parcel_pages) = (self.options.size.bytes().0, self.options.parcel);
+        Answer { verdict, page_bytes, parcel_pages, parcels, text }
+    }
+
+    fn hand_out(&mut self, client: &Client, pages: u64, fresh: bool) -> Result<(), Verdict> {
+        let process = self.processes.of(client).ok_or(Verdict::Unseen)?;
+        if fresh {
+            // Its mappings went with execve(2).
+            give_back(self.books.end(process), &mut self.ended);
+        }
+        let taken = self.books.take(client.peer.uid, process, pages, weigh);
+        let count = match taken {
+            Ok(parcels) => {
+                let count = parcels.len();
+                let head = Answer {
+                    verdict: Verdict::Done,
+                    page_bytes: self.options.size.bytes().0,
+                    parcel_pages: self.options.parcel,
+                    parcels: count as u64,
+                    text: 0,
+                };
+                let fds: Vec<_> = parcels.iter().map(|parcel| parcel.as_fd()).collect();
+                let bytes = head.encode();
+                let sent = send(client.stream(), &bytes, &fds).is_ok_and(|sent| sent == bytes.len());
+                if sent {
+                    self.handed_out += count as u64;
+                } else {
+                    // Whether or not it has got them: they are not handed out again.
+                    give_back(self.books.take_back(process, count), &mut self.ended);
+                }
+                Ok(())
+            }
+            Err(verdict) => Err(verdict),
+        };
+        // One that has nothing is not watched.
+        let books = &self.books;
+        self.processes.retain(|process| books.has(process));
+        count
+    }
+
+    fn end(&mut self, process: u64) {
+        give_back(self.books.end(process), &mut self.ended);
+    }
+
+    fn tell(&mut self, client: &Client) {
+        let mut status = self.status();
+        if !client.is_trusted() {
+            status.holders.retain(|holder| holder.uid == client.peer.uid);
+        }
+        let text = serde_json::to_vec(&status).unwrap_or_default();
+        if text.len() > MOST_TEXT {
+            return;
+        }
+        let mut bytes = self.head(Verdict::Done, 0, text.len() as u64).encode().to_vec();
+        bytes.extend(text);
+        // One that does not take it has gone.
+        let _ = send(client.stream(), &bytes, &[]);
+    }
+
+    fn status(&self) -> Status {
+        let mut holders: Vec<Holder> = self
+            .books
+            .held(weigh)
+            .into_iter()
+            .map(|(uid, held)| Holder {
+                uid,
+                processes: held.processes,
+                parcels: held.parcels,
+                bytes: held.bytes,
+            })
+            .collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        holders.truncate(MOST_HOLDERS);
+        let waits = self.filler.waits().map(|waits| match waits {
+            Waits::Pressure => "memory-pressure".to_string(),
+            Waits::PoolShort => "pool-short".to_string(),
+        });
+        Status {
+            pid: std::process::id(),
+            page_bytes: self.options.size.bytes().0,
+            parcel_pages: self.options.parcel,
+            stock_pages: self.options.stock,
+            ready_pages: self.books.ready() as u64 * self.options.parcel,
+            added_pages: self.added,
+            leave_pages: self.options.leave,
+            rate_bytes: self.options.rate.0,
+            quota_bytes: self.options.quota.map(|quota| quota.0),
+            watches_pressure: self.filler.watches_pressure(),
+            waits,
+            holders,
+            handed_out: self.handed_out,
+            ended: self.ended,
+            refused: self.refused.clone(),
+            dropped: self.clients.dropped,
+        }
+    }
+}
+
+/// Bytes of a parcel that are there.
+fn weigh(parcel: &File) -> u64 {
+    parcel::present(parcel).unwrap_or(u64::MAX)
+}
+
+/// Gives the pages of parcels back to the pool, also where somebody has kept a mapping: the process that they were for has
+/// ended. A touch then takes a new page, as of any mapping on hugetlb pages.
+fn give_back(parcels: Vec<File>, ended: &mut u64) {
+    for parcel in parcels {
+        *ended += 1;
+        let length = parcel.metadata().map_or(0, |metadata| metadata.len());
+        if length > 0 {
+            // Nothing is sealed against it; where it fails, the last descriptor and mapping give them back.
+            let _ = parcel::empty(&parcel, 0, length);
+        }
+    }
+}
+
+fn name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Done => "done",
+        Verdict::Malformed => "malformed",
+        Verdict::Denied => "denied",
+        Verdict::OtherSize => "other-size",
+        Verdict::Empty => "empty",
+        Verdict::Quota => "quota",
+        Verdict::Full => "full",
+        Verdict::Unseen => "unseen",
+    }
+}

@@ -1,0 +1,99 @@
+//! How a broker is, as told to who asks.
+
+use megapage_kernel::descriptors::MOST_DESCRIPTORS;
+use megapage_memory::stock::wire::{Request, Verdict};
+use megapage_memory::stock::{TakeError, ask as ask_for, connect};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::Path;
+use thiserror::Error;
+
+/// The schema of [`Status`] as JSON.
+pub const SCHEMA: &str = "megapage.pool-stock/1";
+/// Bytes of text that a broker sends at most, and a client reads.
+pub(crate) const MOST_TEXT: usize = 64 << 10;
+/// Users that are told of, those with the most memory.
+pub(crate) const MOST_HOLDERS: usize = 100;
+
+/// What one user has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The user.
+    pub uid: u32,
+    /// Processes that took parcels and have not ended.
+    pub processes: usize,
+    /// Parcels that they took.
+    pub parcels: usize,
+    /// Bytes of them that are there: what was given back is not.
+    pub bytes: u64,
+}
+
+/// How a broker is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process.
+    pub pid: u32,
+    /// The size of its pages.
+    pub page_bytes: u64,
+    /// Pages of a parcel: what is handed out at least.
+    pub parcel_pages: u64,
+    /// Pages that are to be ready.
+    pub stock_pages: u64,
+    /// Pages that are.
+    pub ready_pages: u64,
+    /// Pages that it has added to the machine's pool.
+    pub added_pages: u64,
+    /// Pages that it leaves to others.
+    pub leave_pages: u64,
+    /// Bytes that it has cleared in a second, at most.
+    pub rate_bytes: u64,
+    /// Bytes that one user may have; `None`: as much as there is.
+    pub quota_bytes: Option<u64>,
+    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not tell.
+    pub watches_pressure: bool,
+    /// Why it does not fill the stock at the moment: `memory-pressure`, `pool-short`.
+    pub waits: Option<String>,
+    /// Users who have memory of it: to root and the broker's own user all, to others themselves.
+    pub holders: Vec<Holder>,
+    /// Parcels handed out so far.
+    pub handed_out: u64,
+    /// Parcels whose pages went back, because their process has ended.
+    pub ended: u64,
+    /// Requests that were refused, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Connections that were dropped: they said nothing in time, or others needed their place.
+    pub dropped: u64,
+}
+
+/// Why a broker's status cannot be had.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// Connecting.
+    #[error(transparent)]
+    Take(#[from] TakeError),
+    /// Asking.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It refuses.
+    #[error("{}", .0.explain())]
+    Refused(Verdict),
+    /// It speaks otherwise.
+    #[error("it answers what no broker of this version does: {0}")]
+    Text(String),
+}
+
+/// Asks the broker at `path`.
+pub fn ask(path: &Path) -> Result<Status, AskError> {
+    let stream = connect(path)?;
+    let answer = ask_for(&stream, Request::Status, &mut [const { None }; MOST_DESCRIPTORS])?;
+    if answer.verdict != Verdict::Done {
+        return Err(AskError::Refused(answer.verdict));
+    }
+    if answer.text > MOST_TEXT as u64 {
+        return Err(AskError::Text(format!("{} bytes", answer.text)));
+    }
+    let mut text = vec![0; answer.text as usize];
+    (&stream).read_exact(&mut text)?;
+    serde_json::from_slice(&text).map_err(|error| AskError::Text(error.to_string()))
+}

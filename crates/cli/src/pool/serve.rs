@@ -1,0 +1,180 @@
+//! `megapage pool serve` and `megapage pool stock`: the broker of pre-zeroed pages.
+
+use crate::output::print;
+use anyhow::{Context, Result, anyhow, bail};
+use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, run};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::identity::account;
+use megapage_memory::stock::socket_path;
+use megapage_report::{json, table};
+use megapage_service::group_number;
+use megapage_units::{Bytes, PageSize};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Keep a stock of pre-zeroed huge pages, and hand them to programs over a socket.
+///
+/// Runs until SIGTERM or SIGINT comes: what is out stays with its programs, the stock and the pages of --grow go back.
+/// See docs/broker.md.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where to listen: a NAME for /run/megapage/pool-NAME.sock, or a path.
+    #[arg(long, value_name = "NAME|PATH", default_value = "default")]
+    socket: String,
+    /// The size of the pages: 2m or 1g.
+    #[arg(long, value_name = "SIZE", default_value = "2m")]
+    size: PageSize,
+    /// Pages that are kept ready.
+    #[arg(long, value_name = "PAGES", default_value_t = 64)]
+    stock: u64,
+    /// Pages that are handed out at a time, as one memory file: the stock is a multiple of it. Default: 16 of 2m, 1 of 1g.
+    #[arg(long, value_name = "PAGES")]
+    parcel: Option<u64>,
+    /// Grow the machine's pool by so many pages meanwhile, within the safe floor of available memory.
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    grow: u64,
+    /// Leave so many available pages of the pool to others.
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    leave: u64,
+    /// What all programs of one user may have of it together; none: as much as there is.
+    #[arg(long, value_name = "SIZE", default_value = "4g", value_parser = quota)]
+    quota_per_uid: Quota,
+    /// How much is cleared in a second, at most.
+    #[arg(long, value_name = "SIZE", default_value = "1g")]
+    rate: Bytes,
+    /// Serve this user besides root and the broker's own; may be given several times.
+    #[arg(long, value_name = "USER")]
+    allow_user: Vec<String>,
+    /// Serve the members of this group; may be given several times.
+    #[arg(long, value_name = "GROUP")]
+    allow_group: Vec<String>,
+    /// The socket's mode. Default: 0600, or 0666 with --allow-user or --allow-group. Where neither is given, whoever the
+    /// mode lets in is served.
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<u32>,
+    /// Change nothing; print what would be done, as shell lines.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// `--quota-per-uid`, with `none` for `None`.
+#[derive(Clone, Copy, Debug)]
+struct Quota(Option<Bytes>);
+
+fn quota(text: &str) -> Result<Quota, String> {
+    if text == "none" {
+        return Ok(Quota(None));
+    }
+    text.parse().map(|bytes| Quota(Some(bytes))).map_err(|error| format!("{error}, or none"))
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o777);
+    mode.ok_or_else(|| "a mode is octal, such as 0660".into())
+}
+
+fn options(args: &Args) -> Result<Options> {
+    if ![PageSize::HUGE_2M, PageSize::HUGE_1G].contains(&args.size) {
+        bail!("--size {}: give 2m or 1g", args.size);
+    }
+    let user = |name: &String| -> Result<u32> {
+        if let Ok(uid) = name.parse() {
+            return Ok(uid);
+        }
+        let found = account(name).with_context(|| format!("--allow-user {name}"))?;
+        found.map(|found| found.uid).ok_or_else(|| anyhow!("--allow-user {name}: there is no such user"))
+    };
+    let group = |name: &String| -> Result<u32> {
+        let found = group_number(name).with_context(|| format!("--allow-group {name}"))?;
+        found.ok_or_else(|| anyhow!("--allow-group {name}: there is no such group"))
+    };
+    let named = !args.allow_user.is_empty() || !args.allow_group.is_empty();
+    Ok(Options {
+        socket: socket_path(&args.socket),
+        size: args.size,
+        stock: args.stock,
+        parcel: args.parcel.unwrap_or(if args.size == PageSize::HUGE_2M { 16 } else { 1 }),
+        grow: args.grow,
+        leave: args.leave,
+        quota: args.quota_per_uid.0,
+        rate: args.rate,
+        uids: args.allow_user.iter().map(user).collect::<Result<_>>()?,
+        gids: args.allow_group.iter().map(group).collect::<Result<_>>()?,
+        mode: args.mode.unwrap_or(if named { 0o666 } else { 0o600 }),
+    })
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    let options = options(&args)?;
+    if args.dry_run {
+        print(&(dry_run(&root, &options)?.join("\n") + "\n"))?;
+    } else {
+        run(&root, &options, &mut |line| eprintln!("megapage: {line}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Show what a broker of pre-zeroed pages has, and who has memory of it.
+///
+/// Root and the broker's own user see all users, others themselves. Exit status: 0; 2 where no broker answers.
+#[derive(Debug, clap::Args)]
+pub struct StockArgs {
+    /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.
+    #[arg(value_name = "NAME|PATH", default_value = "default")]
+    socket: String,
+    /// Print JSON (schema megapage.pool-stock/1).
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn stock(args: StockArgs) -> Result<ExitCode> {
+    let path: PathBuf = socket_path(&args.socket);
+    let status = ask(&path).map_err(|error| {
+        anyhow!("the broker at {}: {error}; 'megapage pool serve' starts one", path.display())
+    })?;
+    print(&if args.json { json(SCHEMA, &status) + "\n" } else { human(&status) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn human(status: &Status) -> String {
+    let size = Bytes(status.page_bytes);
+    let mut text = format!(
+        "{} of {} pages of {size} are ready, in parcels of {}; {} were added to the pool.\n",
+        status.ready_pages, status.stock_pages, status.parcel_pages, status.added_pages
+    );
+    let quota =
+        status.quota_bytes.map_or("no quota".to_string(), |quota| format!("{} for each user", Bytes(quota)));
+    text += &format!("At most {} cleared in a second; {quota}.\n", Bytes(status.rate_bytes));
+    text += match status.waits.as_deref() {
+        Some("memory-pressure") => "Waits, because tasks wait for memory.\n",
+        Some(_) => {
+            "Waits, because the pool has no pages to spare: 'megapage pool set' adds some, or --grow.\n"
+        }
+        None if !status.watches_pressure => "Does not heed memory pressure: the kernel does not tell.\n",
+        None => "",
+    };
+    let refused: u64 = status.refused.values().sum();
+    text += &format!(
+        "{} parcels handed out, {} of them ended; {refused} requests refused, {} connections dropped.\n",
+        status.handed_out, status.ended, status.dropped
+    );
+    if !status.holders.is_empty() {
+        text += &table(
+            &["USER", "PROCESSES", "PARCELS", "MEMORY"],
+            status.holders.iter().map(|holder| {
+                [
+                    holder.uid.to_string(),
+                    holder.processes.to_string(),
+                    holder.parcels.to_string(),
+                    Bytes(holder.bytes).to_string(),
+                ]
+            }),
+        );
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    text
+}

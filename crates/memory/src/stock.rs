@@ -1,0 +1,12 @@
+//! The way to a broker of pre-zeroed huge pages (`megapage pool serve`): what is said, and how it is asked.
+//!
+//! A request is one message of [`wire::REQUEST`] bytes, an answer one of [`wire::ANSWER`] bytes with descriptors, then
+//! the connection is over. Nothing here allocates: the preloaded heap asks from within malloc.
+
+mod client;
+pub mod wire;
+
+pub use client::{Granted, TakeError, ask, connect, socket_path, take};
+
+/// Environment variable: the socket of a broker, from which the preloaded heap takes its pages.
+pub const POOL_VARIABLE: &str = "MEGAPAGE_POOL";

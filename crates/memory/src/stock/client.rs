@@ -1,0 +1,126 @@
+//! Asking a broker. Bounded in time: a broker that hangs is as one that is not there.
+
+use super::wire::{ANSWER, Answer, Request, Verdict};
+use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer, receive, send};
+use megapage_kernel::{effective_uid, parcel, socket::connect_to};
+use megapage_units::PageSize;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a broker may take for each step.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why there is nothing.
+#[derive(Debug)]
+pub enum TakeError {
+    /// Nobody answers there, not in time, or not as a broker does.
+    Io(io::Error),
+    /// The socket belongs to another user than root or the caller, who could read what is put into the memory.
+    Stranger(u32),
+    /// The broker refuses.
+    Refused(Answer),
+}
+
+impl From<io::Error> for TakeError {
+    fn from(error: io::Error) -> TakeError {
+        TakeError::Io(error)
+    }
+}
+
+impl std::error::Error for TakeError {}
+
+impl std::fmt::Display for TakeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TakeError::Io(error) => write!(f, "{error}"),
+            TakeError::Stranger(uid) => {
+                write!(
+                    f,
+                    "user {uid} answers there, whom megapage does not trust: only root, or the user itself"
+                )
+            }
+            TakeError::Refused(answer) if answer.verdict == Verdict::OtherSize => {
+                write!(f, "the broker has pages of {} KiB", answer.page_bytes >> 10)
+            }
+            TakeError::Refused(answer) => f.write_str(answer.verdict.explain()),
+        }
+    }
+}
+
+/// Parcels, whose pages are there and zero. A parcel's memory is its process's until that ends, or until its pages are
+/// given back ([`megapage_kernel::parcel::empty`]); closing the descriptor does not give it back.
+#[derive(Debug)]
+pub struct Granted {
+    /// From the first place on, as many as there are.
+    pub parcels: [Option<OwnedFd>; MOST_DESCRIPTORS],
+    /// How many.
+    pub count: usize,
+    /// The length of each in bytes.
+    pub bytes: u64,
+}
+
+/// Where the broker of this name listens: a NAME stands for `/run/megapage/pool-NAME.sock`, a path for itself.
+pub fn socket_path(name: &str) -> PathBuf {
+    if name.contains('/') { name.into() } else { format!("/run/megapage/pool-{name}.sock").into() }
+}
+
+/// Connects to the broker at `path`, which must be root's or the caller's own.
+pub fn connect(path: &Path) -> Result<UnixStream, TakeError> {
+    let stream = connect_to(path)?;
+    let uid = peer(&stream)?.uid;
+    if uid != 0 && uid != effective_uid() {
+        return Err(TakeError::Stranger(uid));
+    }
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Asks for `pages` pages of `size`: see [`Request::Take`]. What comes is looked at: that it is memory on such pages, which
+/// cannot shrink.
+pub fn take(path: &Path, size: PageSize, pages: u64, fresh: bool) -> Result<Granted, TakeError> {
+    let stream = connect(path)?;
+    let mut parcels = [const { None }; MOST_DESCRIPTORS];
+    let answer = ask(&stream, Request::Take { size, pages, fresh }, &mut parcels)?;
+    if answer.verdict != Verdict::Done {
+        return Err(TakeError::Refused(answer));
+    }
+    let count = parcels.iter().flatten().count();
+    let bytes = answer.parcel_pages.checked_mul(size.bytes().0).filter(|bytes| *bytes > 0);
+    let all =
+        parcels.iter().flatten().all(|file| parcel::length(file, size).is_ok_and(|length| length == bytes));
+    match bytes {
+        Some(bytes) if all && count > 0 && count as u64 == answer.parcels => {
+            Ok(Granted { parcels, count, bytes })
+        }
+        _ => Err(TakeError::Io(io::ErrorKind::InvalidData.into())),
+    }
+}
+
+/// Sends a request and receives the answer, with the descriptors that come along. Text that follows is left to be read.
+pub fn ask(
+    stream: &UnixStream,
+    request: Request,
+    parcels: &mut [Option<OwnedFd>; MOST_DESCRIPTORS],
+) -> io::Result<Answer> {
+    let message = request.encode();
+    if send(stream, &message, &[])? != message.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    let mut bytes = [0; ANSWER];
+    let mut length = 0;
+    // Each round brings at least a byte.
+    while length < ANSWER {
+        match receive(stream, &mut bytes[length..], parcels) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => length += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Answer::decode(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
