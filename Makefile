@@ -6,6 +6,7 @@ DESTDIR ?=
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 CARGO_TARGET_DIR ?= target
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
 .PHONY: all build check test soak demo bench install uninstall clean
@@ -47,18 +48,25 @@ bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
 
-# The program, its libraries, the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
+# The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0
+	ln -sf libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so
+	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' dist/megapage/megapage.pc.in | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python/megapage python/megapage/*.py
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python python/pyproject.toml
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json
 
 # The configuration in SYSCONFDIR stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
+	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
 
 clean:

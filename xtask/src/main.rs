@@ -2,18 +2,22 @@
 
 #![forbid(unsafe_code)]
 
+mod header;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md";
+const USAGE: &str = "\
+usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
+       cargo xtask header  make include/megapage.h anew from crates/capi";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
+        ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -30,7 +30,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(path: &str, line: usize, what: impl Into<String>) -> Finding {
+    pub(crate) fn new(path: &str, line: usize, what: impl Into<String>) -> Finding {
         Finding { path: path.to_string(), line, what: what.into() }
     }
 }
@@ -64,6 +64,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     }
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
+    findings.extend(crate::header::check(root)?);
 
     findings.sort();
     for finding in &findings {

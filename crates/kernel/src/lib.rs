@@ -37,6 +37,7 @@ pub mod maps;
 mod meminfo;
 pub mod memory_group;
 pub mod mounts;
+pub mod own_advice;
 mod own_memory;
 pub mod own_segments;
 pub mod page_idle;

@@ -109,7 +109,7 @@ impl Commands {
             {
                 Some(format!("the Makefile has no target '{argument}'"))
             }
-            "cargo" if argument == "xtask" && words.get(2) != Some(&"tidy") => {
+            "cargo" if argument == "xtask" && !matches!(words.get(2), Some(&"tidy" | &"header")) => {
                 Some(format!("xtask has no command '{}'", words.get(2).unwrap_or(&"")))
             }
             _ => None,

@@ -6,7 +6,7 @@ use super::{Finding, scan::Source};
 const MOST_LINES: usize = 700;
 
 /// Crates that may hold unsafe code and call the C library: the kernel crate, and the C entry points.
-const UNSAFE_CRATES: [&str; 3] = ["kernel", "preload", "text"];
+const UNSAFE_CRATES: [&str; 4] = ["kernel", "preload", "text", "capi"];
 
 /// Crates whose functions depend on their arguments alone.
 const PURE_CRATES: [&str; 4] = ["units", "tlb", "snapshot", "decide"];

@@ -1,0 +1,428 @@
+//! The entry points.
+//!
+//! File-level obligation: an entry point follows no pointer itself: `pointers` does. What it gives out leads into a
+//! segment that stays mapped until its handle is closed.
+
+#![allow(unsafe_code)]
+
+use crate::advice;
+use crate::failure::{Failure, answer, message};
+use crate::memory::{
+    allocate, block, contents, default_options, find, info, name, options, ours, page_size, theirs,
+};
+use crate::pointers::{Out, optional, read, text};
+use crate::tables::{HEAPS, POOLS, SEGMENTS};
+use crate::types::{
+    megapage_backing, megapage_handle, megapage_heap, megapage_options, megapage_pool, megapage_segment,
+    megapage_segment_info,
+};
+use ::megapage_segment::heap::Tag;
+use ::megapage_segment::{Heap, Pool, Segment};
+use megapage_units::Bytes;
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+
+/// What went wrong in the last call of this thread that failed, in one line. Empty where none has failed. The string
+/// is the library's, and valid until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_message() -> *const c_char {
+    message()
+}
+
+/// The version of the library, such as "0.1.0". The string is the library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// The type number for a name such as "index/2" (FNV-1a, 64 bits); 0 for a null pointer.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_tag(name: *const c_char) -> u64 {
+    text(name, "the name").map_or(0, |name| Tag::named(&name).0)
+}
+
+/// Opens the pool of this user and application on a hugetlbfs with pages of page_size, and makes it where there is none.
+/// A mount that has it already is taken first. Where none is mounted, root mounts one below /run/megapage.
+///
+/// application: 1 to 64 letters, digits, '-', '_' and '.', the first a letter or digit.
+/// Errors: -ENODEV no hugetlbfs, -EPERM it is not this user's own, -EINVAL.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_pool_open(
+    application: *const c_char,
+    page_size: u64,
+    pool: *mut megapage_pool,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(pool, "the pool")?;
+        let application = name(&text(application, "the application")?)?;
+        out.write(POOLS.add(Pool::open(&application, self::page_size(page_size)?)?));
+        Ok(0)
+    })
+}
+
+/// The same in a directory of the caller's choice, an absolute path without symbolic links. Where it is not on
+/// hugetlbfs, segments are on base pages, in units of page_size: so programs run, slower, where no huge page is.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_pool_open_in(
+    directory: *const c_char,
+    application: *const c_char,
+    page_size: u64,
+    pool: *mut megapage_pool,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(pool, "the pool")?;
+        let directory = text(directory, "the directory")?;
+        let application = name(&text(application, "the application")?)?;
+        let size = self::page_size(page_size)?;
+        out.write(POOLS.add(Pool::open_in(Path::new(&directory), &application, size)?));
+        Ok(0)
+    })
+}
+
+/// Closes a pool. Segments of it that are open stay so.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_pool_close(pool: megapage_pool) -> c_int {
+    answer(|| POOLS.close(pool).map(|()| 0))
+}
+
+/// Removes a segment, whatever state it is in. memory: the bytes that its files held; may be null.
+///
+/// Errors: -ENOENT there is none, -EBUSY it is open somewhere, -EPERM it holds what is not ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_pool_remove(
+    pool: megapage_pool,
+    segment: *const c_char,
+    memory: *mut u64,
+) -> c_int {
+    answer(|| {
+        let out = optional(memory, "the memory")?;
+        let removed = POOLS.get(pool)?.remove_segment(&name(&text(segment, "the name")?)?)?;
+        if let Some(out) = out {
+            out.write(removed.memory.0);
+        }
+        Ok(0)
+    })
+}
+
+/// Fills in what is wanted mostly: fresh memory of size bytes, in one file, of any node, for its user alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_options_init(options: *mut megapage_options, size: u64) -> c_int {
+    answer(|| {
+        Out::new(options, "the options")?.write(default_options(size));
+        Ok(0)
+    })
+}
+
+/// Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
+/// raises SIGBUS for want of them.
+///
+/// Errors: -ENOMEM the pool is too small, -EBUSY another process has it, -EEXIST one of another shape is to be reused,
+/// -EBADMSG what is to be reused is damaged, -EINVAL.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_open(
+    pool: megapage_pool,
+    name: *const c_char,
+    options: *const megapage_options,
+    segment: *mut megapage_segment,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(segment, "the segment")?;
+        out.write(SEGMENTS.add(open_segment(pool, name, options)?));
+        Ok(0)
+    })
+}
+
+/// Maps a segment where its owner has it, to read and write what is in it. While it is open it is not removed.
+///
+/// Errors: -ENOENT, -EADDRINUSE something of this process is at that address.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_share(
+    pool: megapage_pool,
+    name: *const c_char,
+    segment: *mut megapage_segment,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(segment, "the segment")?;
+        let name = self::name(&text(name, "the name")?)?;
+        out.write(SEGMENTS.add(POOLS.get(pool)?.share_segment(&name)?));
+        Ok(0)
+    })
+}
+
+/// Makes a segment that ends with this process: on hugetlb pages of page_size, or with hugetlb 0 on base pages. It may
+/// grow to most bytes; 0: its size.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_in_memory(
+    name: *const c_char,
+    page_size: u64,
+    hugetlb: c_int,
+    size: u64,
+    most: u64,
+    segment: *mut megapage_segment,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(segment, "the segment")?;
+        let name = self::name(&text(name, "the name")?)?;
+        let (pages, most) = (self::page_size(page_size)?, Bytes(most.max(size)));
+        out.write(SEGMENTS.add(Segment::in_memory(name, pages, hugetlb != 0, Bytes(size), most)?));
+        Ok(0)
+    })
+}
+
+/// What is known of a segment.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_about(
+    segment: megapage_segment,
+    about: *mut megapage_segment_info,
+) -> c_int {
+    answer(|| {
+        Out::new(about, "what is known")?.write(info(&*SEGMENTS.get(segment)?));
+        Ok(0)
+    })
+}
+
+/// All memory of a segment that is not its own, as one piece: for programs that keep no heap in it. From then on all of
+/// its pages count as dirty. The memory is valid until the segment is closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_memory(
+    segment: megapage_segment,
+    address: *mut *mut c_void,
+    length: *mut u64,
+) -> c_int {
+    answer(|| {
+        let (address, length) = (Out::new(address, "the address")?, Out::new(length, "the length")?);
+        let (start, bytes) = contents(&*SEGMENTS.get(segment)?)?;
+        address.write(start);
+        length.write(bytes);
+        Ok(0)
+    })
+}
+
+/// Has a segment grow to at least size bytes, with fresh pages. On an error it is as large as before.
+///
+/// Errors: -ENOSPC beyond what it may grow to, -ENOMEM the pool is too small.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_grow(segment: megapage_segment, size: u64) -> c_int {
+    answer(|| {
+        SEGMENTS.get(segment)?.grow(Bytes(size))?;
+        Ok(0)
+    })
+}
+
+/// Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid from then on.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_segment_close(segment: megapage_segment) -> c_int {
+    answer(|| SEGMENTS.close(segment).map(|()| 0))
+}
+
+/// Opens a segment, as megapage_segment_open does, and the heap in it, or makes one where there is none. found, which may
+/// be null, is 1 for a heap that was there. What a process that was killed has left half done is completed.
+///
+/// Errors: as megapage_segment_open.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_open(
+    pool: megapage_pool,
+    name: *const c_char,
+    options: *const megapage_options,
+    heap: *mut megapage_heap,
+    found: *mut u32,
+) -> c_int {
+    answer(|| {
+        let (out, found_out) = (Out::new(heap, "the heap")?, optional(found, "found")?);
+        let (heap, found) = Heap::open_or_format(open_segment(pool, name, options)?)?;
+        out.write(HEAPS.add(heap));
+        if let Some(out) = found_out {
+            out.write(u32::from(found));
+        }
+        Ok(0)
+    })
+}
+
+/// Maps the heap of another process where that has it, to read and write what is in it: megapage_heap_block and
+/// megapage_heap_root work, nothing is allocated or freed (-EPERM).
+///
+/// Errors: -ENOENT, -ENODATA there is no heap in it, -EADDRINUSE.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_share(
+    pool: megapage_pool,
+    name: *const c_char,
+    heap: *mut megapage_heap,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(heap, "the heap")?;
+        let name = self::name(&text(name, "the name")?)?;
+        out.write(HEAPS.add(Heap::open(POOLS.get(pool)?.share_segment(&name)?)?));
+        Ok(0)
+    })
+}
+
+/// What is known of the segment that a heap is in.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_about(heap: megapage_heap, about: *mut megapage_segment_info) -> c_int {
+    answer(|| {
+        Out::new(about, "what is known")?.write(info(HEAPS.get(heap)?.segment()));
+        Ok(0)
+    })
+}
+
+/// Allocates length bytes at a multiple of alignment (a power of two up to 1 GiB, in the segment and in memory; 0: 64).
+/// flags: 0 or MEGAPAGE_ZEROED; without it the bytes may be anything that was there before. tag: the type of what
+/// will be in it, a number of the program's own (megapage_tag). The heap grows where it may and has to.
+///
+/// Errors: -ENOSPC, -ENOMEM the pool is too small to grow, -EINVAL, -EPERM the heap is another process's.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_allocate(
+    heap: megapage_heap,
+    length: u64,
+    alignment: u64,
+    flags: u32,
+    tag: u64,
+    handle: *mut megapage_handle,
+) -> c_int {
+    answer(|| {
+        let out = Out::new(handle, "the handle")?;
+        out.write(theirs(allocate(&*HEAPS.get(heap)?, length, alignment, flags, tag)?));
+        Ok(0)
+    })
+}
+
+/// Gives back what a handle leads to. It, and every copy of it, leads to nothing from then on, and pointers to it to
+/// whatever comes there.
+///
+/// Errors: -ESTALE it leads to nothing, -EBUSY it is the root.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_free(heap: megapage_heap, handle: megapage_handle) -> c_int {
+    answer(|| {
+        HEAPS.get(heap)?.free(ours(handle))?;
+        Ok(0)
+    })
+}
+
+/// Makes what a handle leads to length bytes long. Where it cannot grow in its place it is copied, to a multiple of 64,
+/// and the handle is changed; a root moves along. Bytes beyond the old length may be anything. On an error all is as
+/// before.
+///
+/// Errors: -ESTALE, -ENOSPC, -EINVAL.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_resize(
+    heap: megapage_heap,
+    handle: *mut megapage_handle,
+    length: u64,
+) -> c_int {
+    answer(|| {
+        let former = read(handle, "the handle")?;
+        let out = Out::new(handle, "the handle")?;
+        out.write(theirs(HEAPS.get(heap)?.resize(ours(former), length)?));
+        Ok(0)
+    })
+}
+
+/// Where a block is: its address, and its length in bytes (which may be null). Valid until it is freed or resized, or the
+/// heap is closed. After a restart the address may be another: keep handles, not pointers.
+///
+/// Errors: -ESTALE it was freed, or is of another heap, -EPROTOTYPE it is of another type than tag.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_block(
+    heap: megapage_heap,
+    handle: megapage_handle,
+    tag: u64,
+    address: *mut *mut c_void,
+    length: *mut u64,
+) -> c_int {
+    answer(|| {
+        let (out, length) = (Out::new(address, "the address")?, optional(length, "the length")?);
+        let (address, bytes) = block(&*HEAPS.get(heap)?, ours(handle), tag)?;
+        out.write(address);
+        if let Some(length) = length {
+            length.write(bytes);
+        }
+        Ok(0)
+    })
+}
+
+/// The first block of a type, in the order in which they lie: how a program finds what it had not stored a handle to.
+/// Looks at every block. {0, 0} where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_find(heap: megapage_heap, tag: u64, handle: *mut megapage_handle) -> c_int {
+    answer(|| {
+        let out = Out::new(handle, "the handle")?;
+        out.write(find(&*HEAPS.get(heap)?, tag)?.map(theirs).unwrap_or_default());
+        Ok(0)
+    })
+}
+
+/// What megapage_heap_set_root was given last, in this run or before: the one handle that is found without another.
+/// {0, 0} where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_root(heap: megapage_heap, handle: *mut megapage_handle) -> c_int {
+    answer(|| {
+        let out = Out::new(handle, "the handle")?;
+        out.write(HEAPS.get(heap)?.root()?.map(theirs).unwrap_or_default());
+        Ok(0)
+    })
+}
+
+/// Lets a later process find a block. One step: a kill leaves the old root or the new one. {0, 0}: no root.
+///
+/// Errors: -ESTALE, -EPERM the heap is another process's.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_set_root(heap: megapage_heap, handle: megapage_handle) -> c_int {
+    answer(|| {
+        let root = (handle != megapage_handle::default()).then(|| ours(handle));
+        HEAPS.get(heap)?.set_root(root)?;
+        Ok(0)
+    })
+}
+
+/// Unmaps a heap and its segment. All pointers into it are invalid from then on.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_close(heap: megapage_heap) -> c_int {
+    answer(|| HEAPS.close(heap).map(|()| 0))
+}
+
+/// Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.
+/// Their contents stay. flags: 0, or MEGAPAGE_ADVISE_NOW and MEGAPAGE_ADVISE_POPULATE or both. backing may be null.
+/// Success means that the advice was given; what came of it is in backing.
+///
+/// Errors: -EINVAL no range, or the kernel has no transparent huge pages; -ENOMEM some of it is not mapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_advise(
+    address: *const c_void,
+    length: usize,
+    flags: u32,
+    backing: *mut megapage_backing,
+) -> c_int {
+    answer(|| {
+        let out = optional(backing, "the backing")?;
+        advice::advise(address.addr(), length, flags)?;
+        if let Some(out) = out {
+            out.write(advice::backing(address.addr(), length)?);
+        }
+        Ok(0)
+    })
+}
+
+/// What the base pages in which length bytes from address on lie are mapped with, as the kernel says. Reads the list of
+/// all mappings of the process: some microseconds for each.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_backing_of(
+    address: *const c_void,
+    length: usize,
+    backing: *mut megapage_backing,
+) -> c_int {
+    answer(|| {
+        Out::new(backing, "the backing")?.write(advice::backing(address.addr(), length)?);
+        Ok(0)
+    })
+}
+
+fn open_segment(
+    pool: megapage_pool,
+    name: *const c_char,
+    options: *const megapage_options,
+) -> Result<Segment, Failure> {
+    let name = self::name(&text(name, "the name")?)?;
+    let asked = self::options(name, &read(options, "the options")?)?;
+    Ok(POOLS.get(pool)?.open_segment(&asked)?)
+}

@@ -1,0 +1,20 @@
+//! libmegapage_c.so: pools, segments, heaps and advice for C, as `include/megapage.h` declares them.
+//!
+//! A library of its own, not libmegapage.so: that one replaces malloc in whatever links to it. The header is made from
+//! the files [`types`] and `entry`, whose documentation speaks to C (`cargo xtask header`).
+//!
+//! Architecture invariant: a handle is a number that is looked up, never a pointer that is followed, so that one that
+//! is closed, made up or of another kind is an error. No panic unwinds into C, and no entry point touches the
+//! program's signals, its standard streams or its allocator.
+
+#![deny(unsafe_code)]
+
+mod advice;
+mod entry;
+mod failure;
+mod memory;
+mod pointers;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod types;

@@ -1,0 +1,52 @@
+//! Pointers from C: looked at before they are followed.
+//!
+//! File-level obligation: a pointer that is neither null nor misaligned is what the header demands of the caller: it
+//! leads to so much memory, which stays readable (or writable) during the call. Nothing that is borrowed from it
+//! outlives the call.
+
+#![allow(unsafe_code)]
+
+use crate::failure::Failure;
+use std::ffi::{CStr, c_char};
+
+/// A result that is written when the call has succeeded.
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Fails for a pointer that is null or misaligned.
+    pub fn new(pointer: *mut T, what: &str) -> Result<Out<T>, Failure> {
+        if pointer.is_null() || !pointer.is_aligned() {
+            return Err(Failure::invalid(format!("the pointer for {what} is null or misaligned")));
+        }
+        Ok(Out(pointer))
+    }
+
+    pub fn write(self, value: T) {
+        // SAFETY: neither null nor misaligned; the caller of the entry point gave it for a result (see the header).
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A result that the caller may do without.
+pub fn optional<T>(pointer: *mut T, what: &str) -> Result<Option<Out<T>>, Failure> {
+    if pointer.is_null() { Ok(None) } else { Out::new(pointer, what).map(Some) }
+}
+
+/// A copy of what is behind a pointer.
+pub fn read<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(Failure::invalid(format!("the pointer to {what} is null or misaligned")));
+    }
+    // SAFETY: neither null nor misaligned; the caller of the entry point gave it to be read (see the header).
+    Ok(unsafe { pointer.read() })
+}
+
+/// A copy of a string.
+pub fn text(pointer: *const c_char, what: &str) -> Result<String, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("{what} is a null pointer")));
+    }
+    // SAFETY: not null; the caller of the entry point gave a string that ends in a zero byte (see the header).
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map(str::to_string).map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
+}

@@ -1,0 +1,48 @@
+//! Handles: numbers under which the library keeps what a program has open.
+
+use crate::failure::{Failure, errno};
+use megapage_segment::{Heap, Pool, Segment};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One sequence for all kinds: a handle of another kind is never mistaken for one of this.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// What is open of one kind.
+pub struct Table<T> {
+    what: &'static str,
+    entries: RwLock<BTreeMap<u64, Arc<T>>>,
+}
+
+pub static POOLS: Table<Pool> = Table::new("pool");
+pub static SEGMENTS: Table<Segment> = Table::new("segment");
+pub static HEAPS: Table<Heap> = Table::new("heap");
+
+impl<T> Table<T> {
+    const fn new(what: &'static str) -> Table<T> {
+        Table { what, entries: RwLock::new(BTreeMap::new()) }
+    }
+
+    pub fn add(&self, value: T) -> u64 {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(value));
+        id
+    }
+
+    /// What is open under this number. It stays so until the last user is done, also when it is closed meanwhile.
+    pub fn get(&self, id: u64) -> Result<Arc<T>, Failure> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&id).cloned().ok_or_else(|| self.unknown(id))
+    }
+
+    pub fn close(&self, id: u64) -> Result<(), Failure> {
+        let removed = self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        // Dropped outside the lock: unmapping takes a while.
+        removed.map(drop).ok_or_else(|| self.unknown(id))
+    }
+
+    fn unknown(&self, id: u64) -> Failure {
+        Failure::new(errno::EBADF, format!("{id} is no open {}", self.what))
+    }
+}

@@ -1,0 +1,68 @@
+//! Advice for memory of this process that changes no contents (madvise(2)).
+//!
+//! File-level obligation: every advice given here leaves the contents of the range, and what may be done with it, as
+//! they were, so that it may be given for any memory of the process, whoever has it.
+
+#![allow(unsafe_code)]
+
+use megapage_units::VirtRange;
+use std::io;
+use std::ptr;
+
+/// What the kernel is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Transparent huge pages are wanted (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none.
+    Huge,
+    /// What is there is to be put on a transparent huge page now (MADV_COLLAPSE, Linux 6.1). EAGAIN, EBUSY, ENOMEM where
+    /// none was found; EINVAL where the mapping can have none.
+    Collapse,
+    /// Every page is to be there, writable (MADV_POPULATE_WRITE, Linux 5.14). EFAULT where an access would raise SIGBUS.
+    Populate,
+}
+
+/// Gives advice for a range of base pages. ENOMEM where some of it is not mapped.
+pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
+    let advice = match advice {
+        Advice::Huge => libc::MADV_HUGEPAGE,
+        Advice::Collapse => libc::MADV_COLLAPSE,
+        Advice::Populate => libc::MADV_POPULATE_WRITE,
+    };
+    let (start, len) = (range.start() as usize, range.len().0 as usize);
+    loop {
+        // SAFETY: each of these advices leaves contents and protection as they are; the kernel checks the range.
+        let answer = unsafe { libc::madvise(ptr::without_provenance_mut(start), len, advice) };
+        if answer == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // Each call goes on where a signal has stopped the one before, so that the loop ends.
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::BASE_PAGE;
+
+    #[test]
+    fn advice_changes_no_byte() {
+        let memory = vec![7u8; 4 << 20];
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(BASE_PAGE as u64);
+        let range = VirtRange::new(start, start + (3 << 20)).unwrap();
+        for advice in [Advice::Huge, Advice::Populate, Advice::Collapse] {
+            // A kernel may lack any of them.
+            let _ = give(range, advice);
+            assert!(memory.iter().all(|byte| *byte == 7), "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_refused() {
+        let unmapped = VirtRange::new(BASE_PAGE as u64, 2 * BASE_PAGE as u64).unwrap();
+        assert!(give(unmapped, Advice::Populate).is_err());
+    }
+}

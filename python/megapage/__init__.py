@@ -1,0 +1,22 @@
+"""Huge pages for numpy: arrays on huge pages, and arrays that survive a restart.
+
+    import megapage
+
+    table = megapage.array((10_000, 10_000), "f8")          # zeros, on transparent huge pages
+    print(megapage.backing(table))
+
+    with megapage.Segment("search", "index", "4g") as segment:
+        index, found = segment.array("vectors", (1_000_000, 128), "f4")
+        if not found:
+            index[:] = build()
+            segment.publish("vectors")                       # from now on the next start finds it
+
+A wrapper around libmegapage_c.so (include/megapage.h). The library is looked for at MEGAPAGE_C_LIBRARY, beside an
+installed megapage, then where the dynamic loader looks.
+"""
+
+from ._arrays import array, backing
+from ._library import Backing, MegapageError, version
+from ._segment import Segment
+
+__all__ = ["Backing", "MegapageError", "Segment", "array", "backing", "version"]

@@ -1,0 +1,89 @@
+"""Arrays on huge pages, for as long as the process lives."""
+
+import ctypes
+import math
+import mmap
+from ctypes import byref, c_uint64, c_void_p
+
+import numpy
+
+from . import _library
+
+HUGE = 2 << 20
+
+
+class _Piece:
+    """A segment in a memory file, which ends with the last array that is in it."""
+
+    def __init__(self, length, pages):
+        size = _library.page_bytes(pages)
+        # The library keeps the first bytes for itself.
+        whole = -(-(length + HUGE) // size) * size
+        segment = c_uint64()
+        _library.call("megapage_segment_in_memory", b"array", size, 1, whole, whole, byref(segment))
+        self._segment = segment.value
+        address, room = c_void_p(), c_uint64()
+        _library.call("megapage_segment_memory", self._segment, byref(address), byref(room))
+        self.address, self.length = address.value, room.value
+
+    def __del__(self):
+        if getattr(self, "_segment", 0):
+            _library.LIBRARY.megapage_segment_close(self._segment)
+
+
+class Use:
+    """Stands for the memory of an array for as long as anything refers to it."""
+
+
+def view(address, shape, dtype, owner, uses=None):
+    """A numpy array of what lies at an address, that keeps its owner alive. A Use of it is added to uses."""
+    count = math.prod(shape)
+    buffer = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    # Whatever is a view of the array keeps the buffer, and the buffer keeps these.
+    buffer._owner, buffer._use = owner, Use()
+    if uses is not None:
+        uses.add(buffer._use)
+    return numpy.frombuffer(buffer, dtype=dtype, count=count).reshape(shape)
+
+
+def described(shape, dtype):
+    """Shape and type as numpy has them, and the bytes of such an array."""
+    dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"{dtype} holds Python objects, which cannot lie in memory of this kind")
+    shape = (int(shape),) if isinstance(shape, (int, numpy.integer)) else tuple(int(length) for length in shape)
+    if any(length < 1 for length in shape):
+        raise ValueError(f"{shape} is an empty shape")
+    return shape, dtype, math.prod(shape) * dtype.itemsize
+
+
+def array(shape, dtype="f8", *, pages="thp"):
+    """A numpy array of zeros on huge pages.
+
+    pages: "thp", transparent huge pages, which the kernel gives when it can (see backing()); "2m" or "1g", pages from the
+    pool: MemoryError or MegapageError where it has too few (megapage pool set). Memory from the pool is shared with
+    children of fork(2), as multiprocessing makes them: what one writes the others see.
+    """
+    shape, dtype, length = described(shape, dtype)
+    if pages != "thp":
+        piece = _Piece(length, pages)
+        # Aligned for whatever numpy computes with; what lies before belongs to the library.
+        return view(-(-piece.address // 64) * 64, shape, dtype, piece)
+    memory = mmap.mmap(-1, length + HUGE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    start = -(-first // HUGE) * HUGE
+    # Before the first touch: then pages are huge from the start. A kernel without them gives base pages.
+    try:
+        _library.advise(start, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE, 0)
+    except _library.MegapageError:
+        pass
+    return view(start, shape, dtype, memory)
+
+
+def backing(values):
+    """What the memory of an array is mapped with, as the kernel says: a Backing."""
+    if not values.flags.c_contiguous and not values.flags.f_contiguous:
+        raise ValueError("the array is not in one piece")
+    if values.nbytes == 0:
+        raise ValueError("the array is empty")
+    return _library.backing_of(values.ctypes.data, values.nbytes)

@@ -1,0 +1,197 @@
+"""Arrays that survive a restart, by name, in a segment."""
+
+import ctypes
+import struct
+import sys
+import weakref
+from ctypes import byref, c_uint32, c_uint64, c_void_p
+
+from . import _library
+from ._arrays import described, view
+
+# Before each array: magic, format, published, name, dtype, dimensions, shape.
+HEADER = struct.Struct("<8sII64s32sQ8Q")
+ROOM = 256
+MAGIC, FORMAT = b"mpgarray", 1
+PUBLISHED_AT = 12
+
+
+def _tag(name):
+    return _library.tag("python/array/1/" + name)
+
+
+class Segment:
+    """A segment of this user and application, with numpy arrays in it by name.
+
+    application, name: 1 to 64 letters, digits, '-', '_' and '.'.
+    size: bytes, or text such as "4g". most: what it may grow to; without it, its size.
+    directory: where the pool is; without it, on a mounted hugetlbfs. A directory that is not on hugetlbfs works, too, on
+    base pages.
+    unlink: "never" reuses what is there, "existing" begins anew, "always" leaves nothing behind.
+
+    An array is found again only after publish(): one that a kill left half built is built anew. One process at a time has
+    a segment. Arrays are memory of the segment: close() is refused while there are any.
+    """
+
+    def __init__(self, application, name, size, *, most=0, directory=None, pages="2m", unlink="never",
+                 layout="single-file"):
+        self._heap, self._pool, self._arrays = 0, 0, weakref.WeakSet()
+        for value, known in ((unlink, _library.UNLINK), (layout, _library.LAYOUT)):
+            if value not in known:
+                raise ValueError(f"'{value}' is none of {', '.join(known)}")
+        pool, heap, found = c_uint64(), c_uint64(), c_uint32()
+        page = _library.page_bytes(pages)
+        if directory is None:
+            _library.call("megapage_pool_open", application.encode(), page, byref(pool))
+        else:
+            _library.call("megapage_pool_open_in", str(directory).encode(), application.encode(), page, byref(pool))
+        self._pool = pool.value
+        options = _library.Options()
+        _library.call("megapage_options_init", byref(options), _library.bytes_of(size))
+        options.most = _library.bytes_of(most)
+        options.unlink, options.layout = _library.UNLINK[unlink], _library.LAYOUT[layout]
+        try:
+            _library.call("megapage_heap_open", self._pool, name.encode(), byref(options), byref(heap), byref(found))
+        except BaseException:
+            self._close_pool()
+            raise
+        self._heap = heap.value
+        #: Whether there was something to be found.
+        self.found = bool(found.value)
+
+    def array(self, name, shape, dtype="f8"):
+        """The array of that name and whether it was found: then with its contents, else zeros.
+
+        ValueError where one of another shape or type was published: remove() it first.
+        """
+        shape, dtype, length = described(shape, dtype)
+        self._check_name(name)
+        if len(shape) > 8:
+            raise ValueError(f"{len(shape)} dimensions are more than 8")
+        type_name = dtype.str.encode()
+        if dtype.names is not None or len(type_name) > 32:
+            raise TypeError(f"{dtype} is no plain type")
+        handle = self._find(name)
+        if handle is not None:
+            address, there = self._block(name, handle)
+            found = self._header(name, address, there)
+            if found is None:
+                # It was never finished.
+                self._free(name, handle)
+            elif found != (shape, dtype):
+                raise ValueError(f"'{name}' is there with shape {found[0]} and type {found[1]}; ask for that, or remove it")
+            else:
+                return self._view(address, shape, dtype), True
+        handle = _library.Handle()
+        _library.call("megapage_heap_allocate", self._open(), ROOM + length, 0, _library.ZEROED, _tag(name), byref(handle))
+        address, _ = self._block(name, handle)
+        lengths = list(shape) + [0] * (8 - len(shape))
+        header = HEADER.pack(MAGIC, FORMAT, 0, name.encode(), type_name, len(shape), *lengths)
+        ctypes.memmove(address, header, len(header))
+        return self._view(address, shape, dtype), False
+
+    def publish(self, name):
+        """Lets the next start find the array of that name: to be called when it is whole."""
+        handle = self._find(name)
+        if handle is None:
+            raise KeyError(name)
+        address, _ = self._block(name, handle)
+        # One aligned word: a kill leaves it as it was, or published.
+        ctypes.c_uint32.from_address(address + PUBLISHED_AT).value = 1
+
+    def remove(self, name):
+        """Gives back the memory of an array. Refused while arrays of this segment are in use."""
+        handle = self._find(name)
+        if handle is None:
+            raise KeyError(name)
+        self._refuse_while_used("removing an array")
+        self._free(name, handle)
+
+    def about(self):
+        """What is known of the segment: address, size, pages by state."""
+        about = _library.About()
+        _library.call("megapage_heap_about", self._open(), byref(about))
+        return {name: getattr(about, name) for name, _ in _library.About._fields_ if name != "reserved"}
+
+    def close(self):
+        """Unmaps the segment; its files stay (unless unlink is "always"). BufferError while arrays of it are in use."""
+        if self._heap:
+            self._refuse_while_used("closing the segment")
+            _library.call("megapage_heap_close", self._heap)
+            self._heap = 0
+        self._close_pool()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except BufferError:
+            # The error that is under way says more; the segment closes with its last array.
+            pass
+
+    def __del__(self):
+        # Its arrays keep it alive: there are none any more.
+        if getattr(self, "_heap", 0):
+            _library.LIBRARY.megapage_heap_close(self._heap)
+            self._heap = 0
+        if getattr(self, "_pool", 0):
+            self._close_pool()
+
+    def _open(self):
+        if not self._heap:
+            raise ValueError("the segment is closed")
+        return self._heap
+
+    def _close_pool(self):
+        if self._pool:
+            _library.LIBRARY.megapage_pool_close(self._pool)
+            self._pool = 0
+
+    def _refuse_while_used(self, what):
+        if len(self._arrays):
+            raise BufferError(f"{what} is not possible while {len(self._arrays)} arrays of it are in use")
+
+    @staticmethod
+    def _check_name(name):
+        if not name or len(name.encode()) > 64 or "\0" in name:
+            raise ValueError(f"{name!r} is no name for an array: 1 to 64 bytes")
+
+    def _find(self, name):
+        self._check_name(name)
+        handle = _library.Handle()
+        _library.call("megapage_heap_find", self._open(), _tag(name), byref(handle))
+        return handle if handle.serial else None
+
+    def _block(self, name, handle):
+        address, length = c_void_p(), c_uint64()
+        _library.call("megapage_heap_block", self._open(), handle, _tag(name), byref(address), byref(length))
+        return address.value, length.value
+
+    def _free(self, name, handle):
+        _library.call("megapage_heap_free", self._open(), handle)
+
+    def _header(self, name, address, length):
+        """Shape and type of a published array; None for one that was not finished. Raises where it is neither."""
+        if length < ROOM:
+            raise ValueError(f"what is there as '{name}' is no array")
+        magic, number, published, its_name, type_name, dimensions, *lengths = HEADER.unpack(
+            ctypes.string_at(address, HEADER.size))
+        if not published:
+            return None
+        if magic != MAGIC or number != FORMAT or its_name.rstrip(b"\0") != name.encode() or dimensions > 8:
+            raise ValueError(f"what is there as '{name}' is no array")
+        shape, dtype, wanted = described(lengths[:dimensions], type_name.rstrip(b"\0").decode())
+        if wanted + ROOM != length:
+            raise ValueError(f"what is there as '{name}' is no array of shape {shape}")
+        return shape, dtype
+
+    def _view(self, address, shape, dtype):
+        return view(address + ROOM, shape, dtype, self, self._arrays)
+
+
+assert sys.byteorder == "little", "segments are laid out for little-endian machines"
