@@ -56,7 +56,7 @@ fn random_reader() -> Killed {
     let start = Instant::now();
     // The string is built once, and then held a second time while it is assigned.
     while resident(child.pid()) < Bytes::mib(64) {
-        assert!(start.elapsed() < Duration::from_secs(60), "perl takes too long to start");
+        assert!(start.elapsed() < Duration::from_secs(180), "perl takes too long to start");
         std::thread::sleep(Duration::from_millis(20));
     }
     child
@@ -94,7 +94,7 @@ fn bad_input_is_one_line_and_status_2() {
 
 #[test]
 fn a_small_program_is_told_not_to() {
-    let small = Killed(Command::new("sleep").arg("60").spawn().unwrap());
+    let small = Killed(Command::new("sleep").arg("86400").spawn().unwrap());
     let pid = small.pid().to_string();
     let output = advise(&["--seconds", "1", "--json", &pid]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -154,7 +154,7 @@ fn a_program_that_ends_meanwhile_is_said_to_have_ended() {
         return;
     }
     // Where megapage had hardly begun to look when the program ended there is nothing to judge: longer, then.
-    let observed = [2, 8, 32].into_iter().find_map(|seconds| {
+    let observed = [2, 8, 32, 128].into_iter().find_map(|seconds| {
         let reader = random_reader();
         let mut advisor = megapage();
         advisor.args(["--seconds", "600", "--json", &reader.pid().to_string()]);
@@ -164,7 +164,7 @@ fn a_program_that_ends_meanwhile_is_said_to_have_ended() {
         let output = advisor.wait_with_output().unwrap();
         output.status.success().then_some(output)
     });
-    let output = observed.expect("it looks within half a minute");
+    let output = observed.expect("it looks within two minutes");
     let value = json(&output);
     let process = &value["processes"][0];
     assert_eq!(process["ended"], true);
@@ -194,12 +194,23 @@ fn a_trial_leaves_nothing_huge_behind() {
         return;
     }
     let _lock = MachineLock::take();
-    let reader = random_reader();
-    let before = huge(reader.pid());
-    let pid = reader.pid().to_string();
-    let output = advise(&["--seconds", "1", "--trial", "--trial-share", "25", "--json", &pid]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let value = json(&output);
+    // On a machine where the program hardly gets a processor there may be nothing to judge: longer, then. A page that
+    // something else holds for longer than undoing takes is the guard's.
+    let (value, reader, before) = [1, 4, 16, 64]
+        .into_iter()
+        .find_map(|seconds: u32| {
+            let reader = random_reader();
+            let before = huge(reader.pid());
+            let (seconds, pid) = (seconds.to_string(), reader.pid().to_string());
+            let output = advise(&["--seconds", &seconds, "--trial", "--trial-share", "25", "--json", &pid]);
+            let start = Instant::now();
+            while huge(reader.pid()) > before && start.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert_eq!(huge(reader.pid()), before);
+            (output.status.code() == Some(0)).then(|| (json(&output), reader, before))
+        })
+        .expect("it can be judged within two minutes");
     let trial = &value["processes"][0]["trial"];
     assert_eq!((&trial["undone"], &trial["left_huge"]), (&true.into(), &0.into()), "{value:#}");
     assert!(trial["promoted"].as_u64().unwrap() > 0, "{value:#}");
@@ -226,7 +237,7 @@ fn ended_by(number: i32) {
     advisor.0.wait().unwrap();
     // Of one that was killed the guard takes its time.
     let start = Instant::now();
-    while huge(reader.pid()) > before && start.elapsed() < Duration::from_secs(20) {
+    while huge(reader.pid()) > before && start.elapsed() < Duration::from_secs(180) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(huge(reader.pid()), before);

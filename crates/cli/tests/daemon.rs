@@ -265,6 +265,9 @@ impl Limited {
         let group = Limited { directory, usage };
         std::fs::create_dir(&group.directory).ok()?;
         std::fs::write(group.directory.join(file), limit.0.to_string()).ok()?;
+        // Whether the machine has swap is not to matter. A kernel without support for it has no such file.
+        let no_swap = if name.is_empty() { "memory.swap.max" } else { "memory.swappiness" };
+        let _ = std::fs::write(group.directory.join(no_swap), "0");
         Some(group)
     }
 

@@ -173,17 +173,24 @@ fn what_was_touched_before_it_asked_waits_for_khugepaged_and_locked_memory_does_
     if setting("enabled") != "madvise" {
         return skip("needs 'madvise' in enabled");
     }
-    let Some(program) = Program::start(
-        "a = fresh(4*M); touch(a, M); ok(libc.mlock(a, M)); touch(a + 2*M, 2*M); ok(libc.mlock(a, 4*M))\n\
-         libc.madvise(a, 4*M, HUGE); say(a)",
-    ) else {
-        return;
-    };
-    let value = program.why();
-    if value["at"]["on"] != "base pages" {
-        return skip("khugepaged was faster");
+    // Where khugepaged comes by just then, it is faster: not each time.
+    for _ in 0..20 {
+        let Some(program) = Program::start(
+            "a = fresh(4*M); touch(a, M); ok(libc.mlock(a, M)); touch(a + 2*M, 2*M); ok(libc.mlock(a, 4*M))\n\
+             libc.madvise(a, 4*M, HUGE); say(a)",
+        ) else {
+            return;
+        };
+        let value = program.why();
+        if value["at"]["on"] == "base pages" {
+            return why_it_waits(&value);
+        }
     }
-    let found = reasons(&value);
+    skip("khugepaged was faster, 20 times");
+}
+
+fn why_it_waits(value: &Value) {
+    let found = reasons(value);
     let expected = ["not-collapsed-yet", "none-free", "cgroup-memory-tight", "khugepaged-off", "sparse"];
     assert!(expected.contains(&found[0]), "{value:#}");
 }
@@ -319,8 +326,12 @@ fn a_process_is_found_by_its_name() {
     let name = format!("why-{}", std::process::id());
     let path = directory.path().join(&name);
     std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
-    let mut child = Command::new(&path).arg("60").spawn().unwrap();
-    let value = json(&format!("^{name}$"));
+    let mut child = Command::new(&path).arg("600").spawn().unwrap();
+    let target = format!("^{name}$");
+    // It has its name a moment after it was started.
+    let start = std::time::Instant::now();
+    while !doctor(&["--why", &target]).stderr.is_empty() && start.elapsed().as_secs() < 180 {}
+    let value = json(&target);
     assert_eq!((&value["pid"], &value["name"]), (&child.id().into(), &name.as_str().into()));
     child.kill().unwrap();
     child.wait().unwrap();
