@@ -8,6 +8,7 @@ mod executor;
 mod options;
 mod pace;
 mod promoted;
+mod ready;
 mod verdict;
 mod work;
 

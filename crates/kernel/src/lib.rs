@@ -48,6 +48,7 @@ pub mod pagemap;
 pub mod parcel;
 pub mod perf;
 pub mod pressure;
+pub mod primer;
 pub mod probe;
 pub mod process;
 mod process_clock;

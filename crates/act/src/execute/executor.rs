@@ -4,6 +4,7 @@ use super::abilities::{self, Abilities, Split};
 use super::budget::Bucket;
 use super::pace::{Batch, Pause, Speed};
 use super::promoted::Promoted;
+use super::ready::Ready;
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
@@ -49,6 +50,7 @@ pub struct Executor {
     processes: BTreeMap<ProcessId, Pace>,
     no_memory: Pause,
     promoted: Promoted,
+    ready: Ready,
     /// Of the counters' back-offs, those that were told.
     backed_off: u64,
 }
@@ -117,6 +119,7 @@ impl Executor {
             processes: BTreeMap::new(),
             no_memory: Pause::default(),
             promoted: Promoted::default(),
+            ready: Ready::default(),
             backed_off: 0,
         }
     }
@@ -261,15 +264,24 @@ impl Executor {
         clock: &Clock,
     ) -> BTreeMap<u64, crate::engine::Tried> {
         let (root, options, counters) = (&self.root, &self.options, &mut self.counters);
+        let ready = &mut self.ready;
         let pace = self.processes.entry(id).or_insert_with(|| Pace::new(options, clock.now));
         let batch = if advice == Advice::Collapse { pace.collapse } else { pace.split };
         // A call that is out of time has not begun.
         let wanted = if clock.is_up() { &[] } else { wanted };
         let mut batch = batch;
+        let mut left = wanted.len();
+        if advice == Advice::Collapse {
+            ready.before(batch.size().min(left));
+        }
         let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
         let tried = advise(target, advice, wanted, batch.size(), |call| {
             counters.call(call);
             batch.learn(call, most);
+            left = left.saturating_sub(call.regions);
+            if advice == Advice::Collapse {
+                ready.after(&call);
+            }
             match Speed::of(call, options) {
                 Speed::Fine => pace.pause.ease(),
                 Speed::Slow => {
@@ -307,6 +319,9 @@ impl Executor {
                 return None;
             }
             sleep((call.took * options.rest_percent / 100).min(MOST_REST));
+            if advice == Advice::Collapse {
+                ready.before(batch.size().min(left));
+            }
             Some(batch.size())
         });
         match advice {

@@ -68,6 +68,8 @@ impl Batch {
     pub fn learn(&mut self, call: Call, most: Duration) {
         if call.busy > most {
             self.0 = (self.0 / 2).max(1);
+        } else if call.regions == self.0 && call.busy * 4 <= most {
+            self.0 = (self.0 * 2).min(MOST_REGIONS);
         } else if call.regions == self.0 && call.busy * 2 <= most {
             // Twice as many would still be in time; one more certainly.
             self.0 = (self.0 + 1).min(MOST_REGIONS);

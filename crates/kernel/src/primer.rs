@@ -1,0 +1,92 @@
+//! Huge pages that are taken and given back at once, so that whoever takes the next ones finds them ready.
+
+use crate::{Errno, OwnedRange};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::io;
+
+/// Takes huge pages and gives them back. What is given back last is what the kernel hands out next. In a virtual machine
+/// whose host gives memory only when it is touched, that has been done by then: a collapse, which copies under the mmap
+/// lock of its process, does not wait for the host there. The queues before the LRU lists are emptied as well, for which
+/// a collapse would wait under the same lock.
+#[derive(Debug)]
+pub struct Primer {
+    memory: OwnedRange,
+    most: usize,
+}
+
+impl Primer {
+    /// Reserves address space for `most` huge pages of 2 MiB. It takes no memory.
+    pub fn new(most: usize) -> io::Result<Primer> {
+        let most = most.max(1);
+        let memory = OwnedRange::reserve(most * HUGE_2M, HUGE_2M).map_err(io_error)?;
+        let primer = Primer { memory, most };
+        memory.open().map_err(io_error)?;
+        Ok(primer)
+    }
+
+    /// Takes up to `count` huge pages, as far as there are any, and gives them back. How many they were.
+    ///
+    /// # Errors
+    /// EAGAIN, ENOMEM where the first one is not to be had. EINVAL where prctl(PR_SET_THP_DISABLE) has switched huge pages
+    /// off for this process.
+    pub fn prime(&self, count: usize) -> io::Result<usize> {
+        let count = count.clamp(1, self.most);
+        let taken = self.take(count);
+        // Also what a failure has left.
+        let given_back = self.memory.part(0, count * HUGE_2M).discard();
+        let taken = taken.map_err(io_error)?;
+        given_back.map_err(io_error)?;
+        Ok(taken)
+    }
+
+    fn take(&self, count: usize) -> Result<usize, Errno> {
+        for taken in 0..count {
+            // One by one: where they run out, those before were had.
+            let region = self.memory.part(taken * HUGE_2M, HUGE_2M);
+            // Without any page there is no page table, and nothing is collapsed.
+            let had = region.part(0, BASE_PAGE).populate().and_then(|()| region.collapse());
+            match had {
+                Ok(()) => {}
+                Err(errno) if taken == 0 => return Err(errno),
+                Err(_) => return Ok(taken),
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for Primer {
+    fn drop(&mut self) {
+        // munmap of a mapping of ours fails only where the kernel is out of memory for mappings; then it stays.
+        let _ = self.memory.release();
+    }
+}
+
+fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KernelRoot;
+    use crate::pagemap::Pagemap;
+    use megapage_units::{Pid, VirtRange};
+
+    #[test]
+    fn what_is_taken_is_given_back() {
+        let primer = Primer::new(3).unwrap();
+        let start = primer.memory.start() as u64;
+        let range = VirtRange::new(start, start + 3 * HUGE_2M as u64).unwrap();
+        for count in [1, 3, 9] {
+            match primer.prime(count) {
+                Ok(taken) => assert!((1..=count.min(3)).contains(&taken), "{taken} of {count}"),
+                // Another program may hold all the memory there is.
+                Err(error) => assert!(matches!(error.raw_os_error(), Some(11 | 12)), "{error}"),
+            }
+            let own = Pid(std::process::id().cast_signed());
+            let pages = Pagemap::open(&KernelRoot::live(), own).unwrap().entries(range).unwrap();
+            assert!(pages.iter().all(|page| !page.is_present()), "something is left");
+        }
+    }
+}
