@@ -9,6 +9,7 @@ use crate::remember::Remembered;
 use crate::select::{Select, Selected};
 use megapage_act::execute::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
+use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
@@ -73,6 +74,8 @@ pub struct Daemon {
     /// Whether the last pass found something to do, memory short, or a large new process.
     busy: bool,
     newcomers: Newcomers,
+    /// Whether there is a large new process.
+    new: bool,
     /// Whether the policy looked for memory to take back in the last pass.
     urgent: bool,
     /// Whether the last pass left actions for later.
@@ -80,7 +83,7 @@ pub struct Daemon {
     /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
     /// own.
     cost: Duration,
-    /// Our processor time after the last pass.
+    /// This thread's processor time after the last pass: what others ask for, and timings, have bounds of their own.
     cpu_after: Duration,
 }
 
@@ -131,10 +134,11 @@ impl Daemon {
             probed: false,
             busy: false,
             newcomers: Newcomers::default(),
+            new: false,
             urgent: false,
             left: false,
             cost: Duration::ZERO,
-            cpu_after: process_cpu_time(),
+            cpu_after: own_thread_time(),
         })
     }
 
@@ -196,7 +200,7 @@ impl Daemon {
     }
 
     fn pass_with(&mut self, observe: impl FnOnce(&mut Observer) -> Snapshot) -> Pass {
-        let cpu = process_cpu_time();
+        let (cpu, all_cpu) = (own_thread_time(), process_cpu_time());
         let between = cpu.saturating_sub(self.cpu_after);
         let parts = &mut self.parts;
         let at = parts.clock.now();
@@ -217,22 +221,22 @@ impl Daemon {
         let actions = step(observed, &snapshot, &mut self.state);
         snapshot.machine.pressure = told;
         let decided = parts.clock.now();
-        let looked = process_cpu_time().saturating_sub(cpu);
+        let looked = own_thread_time().saturating_sub(cpu);
         let (done, left) = self.act(decided, &actions);
         let acted = self.parts.clock.now();
-        let cpu = process_cpu_time().saturating_sub(cpu);
+        let cpu = process_cpu_time().saturating_sub(all_cpu);
 
         let snapshot = Arc::new(snapshot);
         self.before = self.now.replace(snapshot.clone());
         self.number += 1;
         self.probed = false;
-        self.cpu_after = process_cpu_time();
+        self.cpu_after = own_thread_time();
         self.cost = looked + between;
         self.left = left > 0;
         self.urgent = actions.iter().any(is_urgent);
-        let new = self.newcomers.wait(&snapshot);
+        self.new = self.newcomers.wait(&snapshot);
         self.busy = self.urgent
-            || new
+            || self.new
             || short
             || left > 0
             || done.iter().any(|done| done.outcome.obtained == Obtained::Done);
@@ -271,15 +275,20 @@ impl Daemon {
             wait(Duration::ZERO);
             return;
         }
-        let time = left.min(due.unwrap_or(left));
+        // For a large new process one pass more without a figure would be worse than one a little later.
+        let hurries = self.urgent || self.left;
+        let extended = if self.new && !hurries { left.max(LEAST_PROBE) } else { left };
+        let time = extended.min(due.unwrap_or(extended));
         if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.probed)
             && time >= LEAST_PROBE
         {
-            self.probed = true;
-            costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
-            return;
+            // While all that are worth it are being sampled, none is probed; later one may be.
+            self.probed = costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
+            if self.probed {
+                return;
+            }
         }
-        wait(time);
+        wait(time.min(left));
     }
 
     /// How much memory is used, to be compared with a moment later.
@@ -404,7 +413,7 @@ fn observer(
 ) -> Result<(Observer, Option<Costs>), ObserveError> {
     let budget = config.observe.budget_percent / 100.0;
     // Samples and probes for the estimate of costs share the budget.
-    let mut costs = Costs::new(root, sample.then_some(budget / 2.0));
+    let mut costs = Costs::for_promotion(root, sample.then_some(budget / 2.0));
     let options = Options {
         tracker: config.tracker(),
         sample,
@@ -413,6 +422,7 @@ fn observer(
         // Where a policy asks for it.
         zero_scan: false,
         folios: false,
+        promotes: true,
     };
     let observer = Observer::start(root, options)?;
     if !observer.sampling().is_some_and(|sampling| sampling.tracker.tells_accesses()) {

@@ -17,6 +17,8 @@ pub mod watch;
 
 pub use machine::machine;
 pub use megapage_snapshot::*;
-pub use observer::{BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options, ZeroScanned};
+pub use observer::{
+    BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options, Thoroughness, ZeroScanned, count_zeros,
+};
 pub use process::process_id;
 pub use select::{SelectError, select_processes};

@@ -9,6 +9,7 @@ mod zero_scan;
 
 pub use history::NEW_WEIGHT;
 pub use requests::ZeroScanned;
+pub use zero_scan::{Thoroughness, count_zeros};
 
 use crate::machine::machine;
 use crate::mappings::MemoryDevices;
@@ -53,6 +54,10 @@ pub struct Options {
     pub zero_scan: bool,
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
     pub folios: bool,
+    /// Whether it is about what is to be promoted. Then the first sample of a process is early: of a quarter of the
+    /// window, and paid for by the processor time that it took before it was observed. And one that is nearly all on
+    /// huge pages, of which a sample tells little, is sampled once a minute at most.
+    pub promotes: bool,
 }
 
 impl Default for Options {
@@ -64,6 +69,7 @@ impl Default for Options {
             window: Duration::from_secs(1),
             zero_scan: false,
             folios: false,
+            promotes: false,
         }
     }
 }
@@ -310,7 +316,7 @@ impl Observer {
                 // Where nothing can be told of accesses nothing is cleared, and there is nothing to account for.
                 let sampling = self.sampling.as_ref().filter(|sampling| sampling.tracker.tells_accesses());
                 let terms = sampling.map(|sampling| self.terms(sampling));
-                Target::new(id, terms, stat.cpu.as_secs_f64() / age)
+                Target::new(id, terms, stat.cpu.as_secs_f64() / age, stat.cpu)
             }
         };
         let clock = self.clock.as_ref();
@@ -336,8 +342,8 @@ impl Observer {
                 &mut round.zero_bytes,
             );
         }
-        for (start, zeros) in zero_scan::scan_these(&root, pid, &target.wanted_zeros(), &mut round.zero_bytes)
-        {
+        let (wanted, rest) = (target.wanted_zeros(), &mut round.zero_bytes);
+        for (start, zeros) in zero_scan::scan_these(&root, pid, &wanted, Thoroughness::All, rest) {
             target.history.note_zeros(start, zeros);
         }
         target.history.fill(&mut process.regions);
@@ -367,6 +373,7 @@ impl Observer {
             first_access: (sampling.first_access_ns * LARGER).max(1e-3) * 1e-9,
             budget: self.options.budget,
             window: self.options.window,
+            promotes: self.options.promotes,
         }
     }
 }

@@ -112,9 +112,11 @@ impl Watch {
         }
         let time = left.min(due);
         if !self.probed && time >= costs::LEAST_PROBE {
-            self.probed = true;
-            self.costs.probe(self.before.as_ref(), &self.now, &mut self.observer, time, wait);
-            return;
+            let before = self.before.as_ref();
+            self.probed = self.costs.probe(before, &self.now, &mut self.observer, time, wait);
+            if self.probed {
+                return;
+            }
         }
         wait(time);
     }

@@ -57,6 +57,53 @@ fn the_first_sample_lies_evenly_over_the_address_space() {
     assert!(starts[0].abs_diff(starts[1]) >= 32 * HUGE_2M as u64, "{starts:x?}");
 }
 
+/// Where it is about promotion.
+fn promotes() -> Options {
+    Options { promotes: true, ..Options::default() }
+}
+
+#[test]
+fn the_first_sample_for_promotion_is_early_and_within_what_was_earned() {
+    let world = World::new();
+    world.map_base(128);
+    world.set_touched_per_second(128 * 512);
+    // It has worked for a minute before anybody looked.
+    world.pass(60 * SECOND);
+    let mut observer = world.observer(promotes());
+    observer.snapshot(&[PID]);
+    // What ten seconds earn, 100 ms at 9.4 us a page: 10 times as much as in advance of a window.
+    assert_eq!(world.cleared_regions().len(), 20);
+    assert_eq!(observer.next_due(), Some(SECOND / 4));
+    let snapshots = watch(&world, &mut observer, 200 * SECOND);
+    assert!(world.lost() <= 0.0101 * world.cpu(), "{} of {}", world.lost(), world.cpu());
+    // The later windows are whole.
+    let last = snapshots.last().unwrap().process(PID).unwrap().sampling.clone().unwrap();
+    assert!(last.window >= SECOND, "{last:?}");
+}
+
+#[test]
+fn what_is_huge_already_is_sampled_once_a_minute_for_promotion() {
+    let samples = |options: Options, base: bool| {
+        let world = World::new();
+        world.map_huge(4);
+        if base {
+            world.map_base(4);
+        }
+        world.set_touched_per_second(100_000);
+        let mut observer = world.observer(options);
+        let mut last = 0;
+        for _ in 0..110 {
+            let snapshot = observer.snapshot(&[PID]);
+            last = snapshot.process(PID).unwrap().sampling.as_ref().map_or(0, |sampling| sampling.samples);
+            world.pass(SECOND);
+        }
+        last
+    };
+    assert_eq!(samples(promotes(), false), 2);
+    assert!(samples(promotes(), true) > 2);
+    assert!(samples(Options::default(), false) > 20);
+}
+
 #[test]
 fn a_target_that_touches_little_is_sampled_whole() {
     let world = World::of_base(128, 500);

@@ -12,8 +12,8 @@ use megapage_act::promote::candidates;
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;
-use megapage_kernel::remote_read::RemoteMemory;
 use megapage_kernel::{KernelRoot, boot_time};
+use megapage_observe::{Thoroughness, count_zeros};
 use megapage_snapshot::ProcessId;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
@@ -38,7 +38,8 @@ pub struct StallReport {
     pub bytes: u64,
     /// The share of them that holds more than zeros.
     pub filled_share: f64,
-    /// GiB for each second that are looked through for zeros by the reader alone.
+    /// GiB for each second of which it is found out how much is zeros, as the daemon does it while memory is short: an
+    /// eighth of the base pages is read. The split looks through all of them.
     pub scan_gib_per_second: Spread,
     /// GiB of huge memory for each second that are split, with their zeros given back.
     pub split_gib_per_second: Spread,
@@ -92,7 +93,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
         let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
         promote(&mut fast, &probe, &mut promoted, stage)?;
         let regions = settled(&probe)?;
-        let zeros = scan(probe.pid(), &regions, &mut scanned)?;
+        let zeros = scan(probe.pid(), &regions, Thoroughness::All, &mut Took::default())?;
+        scan(probe.pid(), &regions, Thoroughness::Part, &mut scanned)?;
         let freed = recover(&mut fast, &probe, &regions, &mut split, stage)?;
         ensure!(zeros > 0, "the probe holds no page of zeros");
         freed_share = freed_share.min(freed as f64 / zeros as f64);
@@ -218,20 +220,14 @@ fn process_id(probe: &Worker) -> Result<ProcessId> {
     Ok(ProcessId { pid: probe.pid(), start_ticks: stat.start_ticks, start_stack: stat.start_stack })
 }
 
-/// Looks through the regions for pages of zeros; the bytes of those.
-fn scan(pid: Pid, regions: &[VirtRange], took: &mut Took) -> Result<u64> {
-    let memory = RemoteMemory::open(&KernelRoot::live(), pid)?;
-    let mut bytes = vec![0; HUGE_2M];
-    let (mut zeros, mut read) = (0, 0);
+/// Looks through the regions for pages of zeros, as the daemon does; the bytes of those.
+fn scan(pid: Pid, regions: &[VirtRange], thoroughness: Thoroughness, took: &mut Took) -> Result<u64> {
+    let starts: Vec<u64> = regions.iter().map(|region| region.start()).collect();
     let start = Instant::now();
-    for region in regions {
-        let count = memory.read(region.start(), &mut bytes).context("the probe's memory")?;
-        let pages = bytes[..count].chunks_exact(BASE_PAGE);
-        zeros += pages.filter(|page| page.iter().all(|byte| *byte == 0)).count() as u64;
-        read += count as u64;
-    }
-    took.note(read, start);
-    Ok(zeros * BASE_PAGE as u64)
+    let found = count_zeros(&KernelRoot::live(), pid, &starts, thoroughness);
+    took.note(found.len() as u64 * HUGE_2M as u64, start);
+    ensure!(found.len() == starts.len(), "the probe's memory could not be read");
+    Ok(found.iter().map(|(_, zeros)| u64::from(*zeros) * BASE_PAGE as u64).sum())
 }
 
 /// Recovers the regions; the bytes that the machine got back.

@@ -47,6 +47,16 @@ impl AccessTimes {
         known_in(&directory, &key, effective_uid() == 0, || AccessTimes::measure(root, geometry))
     }
 
+    /// What is kept, and nothing is timed; `None` where nothing is.
+    pub fn kept(root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
+        AccessTimes::median(&read(&root.path(DIRECTORY), &Key::of(root, geometry)?))
+    }
+
+    /// Whether [`AccessTimes::known`] would time nothing more.
+    pub fn is_enough(&self) -> bool {
+        self.times() >= ENOUGH
+    }
+
     /// The same with one timing more, made now: what else the machine does takes the caches that page tables lie in from
     /// every program.
     pub fn renewed(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {

@@ -42,6 +42,8 @@ pub(crate) struct Terms {
     pub(crate) budget: f64,
     /// From clearing to reading.
     pub(crate) window: Duration,
+    /// See [`super::Options::promotes`].
+    pub(crate) promotes: bool,
 }
 
 /// A region that may be sampled.
@@ -83,13 +85,16 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// `rate`: processor seconds that the target took per second so far.
-    pub(crate) fn new(terms: Terms, rate: f64) -> Account {
+    /// `rate`: processor seconds that the target took per second so far; `lived`: all that it has taken.
+    pub(crate) fn new(terms: Terms, rate: f64, lived: Duration) -> Account {
         let (least, most) = RATE_AT_FIRST;
         // What is no number is no rate.
         let rate = if rate > least { rate.min(most) } else { least };
+        let advance = terms.window.mul_f64(rate);
+        // What nobody has taken from it yet it has earned, up to what a bucket holds.
+        let earned = if terms.promotes { lived.min(CAPACITY).max(advance) } else { advance };
         Account {
-            tokens: terms.window.as_secs_f64() * terms.budget * rate,
+            tokens: earned.as_secs_f64() * terms.budget,
             terms,
             hurried: false,
             seen: None,

@@ -1,7 +1,8 @@
 //! What somebody else asks of the observer between two snapshots: reading samples in time, and looking for zeros where
 //! a policy wants to know.
 
-use super::{Observer, target, zero_scan};
+use super::zero_scan::{self, Thoroughness};
+use super::{Observer, target};
 use crate::process::identify;
 use megapage_snapshot::{AccessProfile, ProcessId};
 use megapage_units::Bytes;
@@ -56,8 +57,8 @@ impl Observer {
 
     /// Counts the zero-filled base pages of these huge pages of a process that was in the last snapshot, within `rest`,
     /// which it lowers. Reading marks pages as accessed: regions of which a sample is under way are read with the
-    /// next snapshot, after the sample; or, where the matter is `urgent`, at once, and left out of the sample. The counts
-    /// are in the next snapshot.
+    /// next snapshot, after the sample; or, where the matter is `urgent`, at once, left out of the sample, and by a part
+    /// of the pages ([`Thoroughness::Part`]). The counts are in the next snapshot.
     pub fn zero_scan(
         &mut self,
         id: ProcessId,
@@ -76,7 +77,9 @@ impl Observer {
         }
         let (later, now): (Vec<u64>, Vec<u64>) =
             regions.iter().partition(|region| !urgent && target.is_being_sampled(**region));
-        let found = zero_scan::scan_these(&root, id.pid, &now, rest);
+        // Whoever is in a hurry has the kernel look through what is split.
+        let thoroughness = if urgent { Thoroughness::Part } else { Thoroughness::All };
+        let found = zero_scan::scan_these(&root, id.pid, &now, thoroughness, rest);
         if urgent {
             target.leave_out(&now);
         }

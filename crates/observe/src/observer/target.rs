@@ -17,6 +17,10 @@ use std::time::Duration;
 
 /// After the kernel has refused a sample, it is not asked for another before this time.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// From one sample of a process that is nearly all on huge pages to the next, where it is about promotion.
+const HUGE_PAUSE: Duration = Duration::from_secs(60);
+/// The part of a process's memory that is on base pages then, at most: 1 in so many.
+const HUGE_REST: u64 = 32;
 /// Base pages in a region from which on its part is likely to hold some.
 const LEAST_FOR_PART: u16 = PAGES / 4 * 3;
 
@@ -116,6 +120,8 @@ pub(super) struct Target {
     pub(super) due: Option<Duration>,
     account: Option<Account>,
     window: Duration,
+    /// See [`super::Options::promotes`].
+    promotes: bool,
     cycle: Option<Cycle>,
     /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address.
     outstanding: BTreeMap<u64, Outstanding>,
@@ -123,8 +129,9 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// `terms`: of sampling, `None` where there is none; `rate`: processor seconds that it took per second so far.
-    pub(super) fn new(id: ProcessId, terms: Option<Terms>, rate: f64) -> Target {
+    /// `terms`: of sampling, `None` where there is none; `rate`: processor seconds that it took per second so far;
+    /// `lived`: all that it has taken.
+    pub(super) fn new(id: ProcessId, terms: Option<Terms>, rate: f64, lived: Duration) -> Target {
         Target {
             id,
             details: Details::default(),
@@ -136,7 +143,8 @@ impl Target {
             refused: None,
             due: None,
             window: terms.map_or(Duration::ZERO, |terms| terms.window),
-            account: terms.map(|terms| Account::new(terms, rate)),
+            promotes: terms.is_some_and(|terms| terms.promotes),
+            account: terms.map(|terms| Account::new(terms, rate, lived)),
             cycle: None,
             outstanding: BTreeMap::new(),
             resident: Bytes::ZERO,
@@ -145,7 +153,20 @@ impl Target {
 
     /// When a sample that was started must be read; `None` where none is under way.
     pub(super) fn read_due(&self) -> Option<Duration> {
-        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + self.window)
+        // What is hot shows soon; how hot, the later samples tell.
+        let window = if self.promotes && self.shown.is_none() { self.window / 4 } else { self.window };
+        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + window)
+    }
+
+    /// Whether a sample of these regions would tell little, and the last one is not old.
+    fn is_settled(&self, now: Duration, regions: &[&Region]) -> bool {
+        let last = self.cycle.as_ref().filter(|_| self.promotes).map(|cycle| cycle.cleared);
+        let pages = |leaf: Leaf| -> u64 {
+            let of_leaf = regions.iter().filter(|region| region.leaf == leaf);
+            of_leaf.map(|region| u64::from(region.present)).sum()
+        };
+        last.is_some_and(|last| now < last + HUGE_PAUSE)
+            && pages(Leaf::Base) * HUGE_REST <= pages(Leaf::Huge2m)
     }
 
     /// Gives up the sample that is under way: its process is gone.
@@ -321,7 +342,7 @@ impl Target {
             in_part = !parts.is_empty();
             list = if in_part { parts } else { list };
         }
-        if round.start && account.may_start(now, &list) {
+        if round.start && !self.is_settled(now, &regions) && account.may_start(now, &list) {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
                 true => regions.iter().filter(shared).map(|region| region.start).collect(),

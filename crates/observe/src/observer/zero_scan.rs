@@ -13,6 +13,10 @@ pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
 
 /// Read at once: small enough for the second-level cache.
 const PIECE: usize = 128 << 10;
+/// Where a part stands for the whole: of each [`PIECE`] so much is read, an eighth. Memory that was freed lies in runs that
+/// are longer as a rule.
+const SAMPLE: usize = 16 << 10;
+const PLACES: usize = PIECE / SAMPLE;
 
 /// Scans huge pages of `process`, from the one after `cursor` on and round again, within `rest`, which it lowers.
 pub(super) fn scan(
@@ -46,9 +50,36 @@ pub(super) fn scan(
     }
 }
 
-/// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Answers those that could be read whole,
-/// each with its number of zero pages.
-pub(super) fn scan_these(root: &KernelRoot, pid: Pid, starts: &[u64], rest: &mut Bytes) -> Vec<(u64, u16)> {
+/// How thoroughly is looked for zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thoroughness {
+    /// Every byte is read.
+    All,
+    /// An eighth of the base pages is read, and stands for the others: eight times as fast. For whoever is in a hurry, and
+    /// has the kernel look through all of it when it splits the page.
+    Part,
+}
+
+/// How many base pages of each of these huge pages of `pid` hold only zeros: of those that could be read, in their order.
+/// Reading marks pages as accessed.
+pub fn count_zeros(
+    root: &KernelRoot,
+    pid: Pid,
+    starts: &[u64],
+    thoroughness: Thoroughness,
+) -> Vec<(u64, u16)> {
+    scan_these(root, pid, starts, thoroughness, &mut Bytes(u64::MAX))
+}
+
+/// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Answers those that could be read, each
+/// with its number of zero pages.
+pub(super) fn scan_these(
+    root: &KernelRoot,
+    pid: Pid,
+    starts: &[u64],
+    thoroughness: Thoroughness,
+    rest: &mut Bytes,
+) -> Vec<(u64, u16)> {
     let mut found = Vec::new();
     if starts.is_empty() {
         return found;
@@ -58,7 +89,11 @@ pub(super) fn scan_these(root: &KernelRoot, pid: Pid, starts: &[u64], rest: &mut
     for start in starts {
         let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return found };
         *rest = Bytes(left);
-        found.extend(zero_pages(&memory, *start, &mut buffer).map(|zeros| (*start, zeros)));
+        let zeros = match thoroughness {
+            Thoroughness::All => zero_pages(&memory, *start, &mut buffer),
+            Thoroughness::Part => zero_pages_by_part(&memory, *start, &mut buffer[..SAMPLE]),
+        };
+        found.extend(zeros.map(|zeros| (*start, zeros)));
     }
     found
 }
@@ -73,6 +108,22 @@ fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u1
         zeros += buffer.chunks_exact(BASE_PAGE).filter(|page| is_zero(page)).count();
     }
     Some(zeros as u16)
+}
+
+/// The same, by an eighth of the pages. Which, differs from piece to piece and from region to region, so that what lies at
+/// equal distances is met as often as it is there.
+fn zero_pages_by_part(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
+    let mut zeros = 0;
+    let from = (start / HUGE_2M as u64) as usize;
+    for (number, piece) in (start..start + HUGE_2M as u64).step_by(PIECE).enumerate() {
+        // 5 has no common divisor with the number of places: all get their turn.
+        let place = (from + 5 * number) % PLACES;
+        if memory.read(piece + (place * SAMPLE) as u64, buffer).ok()? < buffer.len() {
+            return None;
+        }
+        zeros += buffer.chunks_exact(BASE_PAGE).filter(|page| is_zero(page)).count();
+    }
+    Some((zeros * PLACES) as u16)
 }
 
 /// Ends soon after the first byte that is not zero: in a page in use that is the 9th on average (HawkEye, section 3.2).
@@ -102,5 +153,26 @@ mod tests {
         let start = (address + offset) as u64;
         assert_eq!(zero_pages(&reader, start, &mut buffer), Some(512 - 3));
         assert_eq!(zero_pages(&reader, 0, &mut buffer), None, "nothing is mapped there");
+    }
+
+    #[test]
+    fn a_part_stands_for_all() {
+        let mut memory = vec![0u8; 3 * HUGE_2M];
+        let address = memory.as_ptr().addr();
+        let offset = address.next_multiple_of(HUGE_2M) - address;
+        memory.iter_mut().step_by(BASE_PAGE).for_each(|byte| *byte = std::hint::black_box(0));
+        let own = Pid(std::process::id().cast_signed());
+        let start = (address + offset) as u64;
+        let starts = [start, start + HUGE_2M as u64];
+        let count = |thoroughness| count_zeros(&KernelRoot::live(), own, &starts, thoroughness);
+        assert_eq!(count(Thoroughness::Part), starts.map(|start| (start, 512)));
+        // Each sixteenth page is in use, then the upper half of the second region.
+        memory[offset..][..2 * HUGE_2M].iter_mut().step_by(16 * BASE_PAGE).for_each(|byte| *byte = 1);
+        assert_eq!(count(Thoroughness::All), starts.map(|start| (start, 480)));
+        assert_eq!(count(Thoroughness::Part), starts.map(|start| (start, 480)));
+        memory[offset + HUGE_2M + HUGE_2M / 2..][..HUGE_2M / 2].fill(1);
+        assert_eq!(count(Thoroughness::All)[1].1, 240);
+        assert_eq!(count(Thoroughness::Part)[1].1, 240);
+        assert!(count_zeros(&KernelRoot::live(), own, &[0], Thoroughness::Part).is_empty());
     }
 }

@@ -11,6 +11,7 @@ use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
 /// Processes whose page walks are counted at most: each thread takes descriptors.
@@ -27,12 +28,17 @@ pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
 /// Probes that an estimate rests on: older ones are forgotten.
 const MOST_PROBES: usize = 4;
+/// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
+/// to gain, and is probed again only after so long.
+const SETTLED_PAUSE: Duration = Duration::from_secs(300);
 
 /// See the module.
 #[derive(Debug)]
 pub struct Costs {
     root: KernelRoot,
     source: Source,
+    /// Whether it is about gains that are not had yet.
+    gains_only: bool,
 }
 
 #[derive(Debug)]
@@ -47,35 +53,103 @@ enum Source {
 struct Model {
     geometry: Geometry,
     times: AccessTimes,
+    /// Times that are still to come, where they were not waited for.
+    timing: Timing,
     /// The largest slow-down of a process by probes.
     budget: f64,
     probes: BTreeMap<ProcessId, VecDeque<Touches>>,
+    /// When each was probed last, since boot; by the snapshots.
+    probed: BTreeMap<ProcessId, Duration>,
     /// Counts the probes: the one whose turn was longest ago is next.
     turns: BTreeMap<ProcessId, u64>,
     turn: u64,
+}
+
+/// Timing what accesses take, beside everything else.
+#[derive(Debug)]
+enum Timing {
+    /// Nothing is to be timed, or no more.
+    Done,
+    /// It begins after the first probe: whoever does not probe needs none.
+    Due,
+    /// A thread does it.
+    UnderWay(Receiver<AccessTimes>),
+}
+
+impl Timing {
+    /// Starts it, or takes what it has found.
+    fn go_on(&mut self, root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
+        match self {
+            Timing::Done => None,
+            Timing::Due => {
+                let (found, times) = channel();
+                let (root, geometry) = (root.clone(), *geometry);
+                let timer = move || {
+                    // Whoever waited may have gone.
+                    let _ = AccessTimes::known(&root, &geometry).map(|times| found.send(times));
+                };
+                let named = std::thread::Builder::new().name("timing".into());
+                // Without a thread the figures stay wide.
+                *self = named.spawn(timer).map_or(Timing::Done, |_| Timing::UnderWay(times));
+                None
+            }
+            Timing::UnderWay(times) => {
+                let found = times.try_recv();
+                if !matches!(found, Err(TryRecvError::Empty)) {
+                    *self = Timing::Done;
+                }
+                found.ok()
+            }
+        }
+    }
 }
 
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
     /// monitoring unit accesses are timed, unless that was done before: up to two seconds of processor time.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
+        // Where nothing can be timed the figures are wide, not absent.
+        let known = |geometry: &Geometry| AccessTimes::known(root, geometry);
+        Costs::with_times(root, budget, |geometry| {
+            (known(geometry).unwrap_or_else(|_| AccessTimes::guessed()), Timing::Done)
+        })
+    }
+
+    /// The same without waiting: what was not timed yet is a guess, and is timed by a thread after the first probe.
+    /// Processes that have little to gain are probed rarely.
+    pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
+        let costs = Costs::with_times(root, budget, |geometry| {
+            let times = AccessTimes::kept(root, geometry).unwrap_or_else(AccessTimes::guessed);
+            let timing = if times.is_enough() { Timing::Done } else { Timing::Due };
+            (times, timing)
+        });
+        Costs { gains_only: true, ..costs }
+    }
+
+    fn with_times(
+        root: &KernelRoot,
+        budget: Option<f64>,
+        times: impl FnOnce(&Geometry) -> (AccessTimes, Timing),
+    ) -> Costs {
         let source = match (Pmu::open(root), budget) {
             (Ok(pmu), _) => Source::Counted(pmu),
             (Err(_), Some(budget)) => {
                 let geometry = Geometry::decode(&cpuid_of_tlbs());
+                let (times, timing) = times(&geometry);
                 Source::Estimated(Box::new(Model {
-                    // Where nothing can be timed the figures are wide, not absent.
-                    times: AccessTimes::known(root, &geometry).unwrap_or_else(|_| AccessTimes::guessed()),
+                    times,
+                    timing,
                     geometry,
                     budget,
                     probes: BTreeMap::new(),
+                    probed: BTreeMap::new(),
                     turns: BTreeMap::new(),
                     turn: 0,
                 }))
             }
             (Err(_), None) => Source::None,
         };
-        Costs { root: root.clone(), source }
+        Costs { root: root.clone(), source, gains_only: false }
     }
 
     /// From now on nothing is estimated: there is no tracker that could probe.
@@ -113,6 +187,7 @@ impl Costs {
             Source::Estimated(model) => {
                 model.probes.retain(|id, _| ids.contains(id));
                 model.turns.retain(|id, _| ids.contains(id));
+                model.probed.retain(|id, _| ids.contains(id));
             }
             Source::None => {}
         }
@@ -120,7 +195,7 @@ impl Costs {
 
     /// Probes one process, whose turn it is, for at most `limit`, and notes what is estimated of it. `wait` sleeps for
     /// a time, and says whether to go on. A process of which the observer has a sample under way is not probed: each
-    /// would clear what the other is to read.
+    /// would clear what the other is to read. Answers whether there was one to probe; if not, no time has passed.
     pub fn probe(
         &mut self,
         before: Option<&Snapshot>,
@@ -128,14 +203,15 @@ impl Costs {
         observer: &mut Observer,
         limit: Duration,
         wait: &mut dyn FnMut(Duration) -> bool,
-    ) {
-        let Source::Estimated(model) = &mut self.source else { return };
+    ) -> bool {
+        let Source::Estimated(model) = &mut self.source else { return false };
         let Some(first_access_ns) = observer.sampling().map(|sampling| sampling.first_access_ns) else {
-            return;
+            return false;
         };
         let free = busiest(before, now).into_iter().filter(|process| !observer.is_sampling(process.id));
-        let next = free.min_by_key(|process| model.turns.get(&process.id).copied().unwrap_or(0));
-        let Some(process) = next else { return };
+        let worth = free.filter(|process| !self.gains_only || model.is_worth(process, now.taken));
+        let next = worth.min_by_key(|process| model.turns.get(&process.id).copied().unwrap_or(0));
+        let Some(process) = next else { return false };
         model.turn += 1;
         model.turns.insert(process.id, model.turn);
         let options = ProbeOptions {
@@ -144,9 +220,10 @@ impl Costs {
             first_access_ns,
             seed: model.turn,
         };
-        let Some(tracker) = observer.tracker() else { return };
+        let Some(tracker) = observer.tracker() else { return false };
+        model.probed.insert(process.id, now.taken);
         // A process that has ended or is denied is told of by the next snapshot.
-        let Ok(touches) = probe(&self.root, tracker, process, &options, wait) else { return };
+        let Ok(touches) = probe(&self.root, tracker, process, &options, wait) else { return true };
         let probes = model.probes.entry(process.id).or_default();
         probes.push_back(touches);
         if probes.len() > MOST_PROBES {
@@ -158,6 +235,19 @@ impl Costs {
             observer.note_translation(process.id, estimate.cost);
             observer.note_profiles(process.id, &estimate.profiles);
         }
+        if let Some(times) = model.timing.go_on(&self.root, &model.geometry) {
+            model.times = times;
+        }
+        true
+    }
+}
+
+impl Model {
+    /// Whether a probe of the process can tell of a gain that is not had yet, or the last one is old.
+    fn is_worth(&self, process: &Process, now: Duration) -> bool {
+        let last = self.probed.get(&process.id);
+        process.backing.base >= LEAST_RESIDENT
+            || last.is_none_or(|last| now.saturating_sub(*last) >= SETTLED_PAUSE)
     }
 }
 
