@@ -30,7 +30,7 @@ const PATIENT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
 fn options(bench: Bench, configurations: &[&str]) -> Options {
     let configurations = configurations.iter().map(|name| name.to_string()).collect();
-    Options { bench, configurations, runs: 2, scale: 0.01, install: false }
+    Options { bench, configurations, runs: 2, scale: 0.01, install: false, cases: Vec::new() }
 }
 
 /// Runs the bench and holds against the machine that its settings are as they were.

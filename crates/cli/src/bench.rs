@@ -108,6 +108,8 @@ enum BenchArgs {
     },
     /// Does Redis stay within its limit, and what does it notice of the daemon?
     Bloat {
+        /// redis, recovery [default: both]
+        cases: Vec<String>,
         /// Install redis first where it is absent (apt-get)
         #[arg(long)]
         install: bool,
@@ -290,10 +292,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
                 Ok((json, observe::human(&report), report.is_clean()))
             });
         }
-        BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, false),
-        BenchArgs::Bloat { install, live } => return on_live_machine(live::Bench::Bloat, live, install),
-        BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, false),
-        BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, false),
+        BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, &[], false),
+        BenchArgs::Bloat { cases, install, live } => {
+            return on_live_machine(live::Bench::Bloat, live, &cases, install);
+        }
+        BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, &[], false),
+        BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, &[], false),
         BenchArgs::Restart { cases, size, index, kept } => {
             return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
         }
@@ -330,9 +334,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     })
 }
 
-fn on_live_machine<const RUNS: u32>(bench: live::Bench, args: Live<RUNS>, install: bool) -> Result<ExitCode> {
+fn on_live_machine<const RUNS: u32>(
+    bench: live::Bench,
+    args: Live<RUNS>,
+    cases: &[String],
+    install: bool,
+) -> Result<ExitCode> {
     let Live { configurations, runs, scale, dry_run, output } = args;
-    let options = live::Options { bench, configurations, runs, scale, install };
+    let options = live::Options { bench, configurations, runs, scale, install, cases: cases.to_vec() };
     if dry_run {
         let lines = live::dry_run(&options)?;
         print(&(lines.join("\n") + "\n"))?;

@@ -13,6 +13,8 @@ use megapage_act::execute::ExecutorOptions;
 use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
 use megapage_decide::{Policy, by_name};
+use megapage_kernel::thp::ThpEnabled;
+use megapage_kernel::thp_change::ThpControls;
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,43 @@ pub enum OnExit {
     Undo,
 }
 
+/// What the kernel does by itself at page faults, and by khugepaged, while the daemon runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelHuge {
+    /// What it did before.
+    #[default]
+    Keep,
+    /// Huge pages for every program, from its first touch on; the daemon takes back what is bloat.
+    Always,
+    /// Huge pages for programs that ask.
+    Madvise,
+    /// None.
+    Never,
+}
+
+impl KernelHuge {
+    /// What is to be set; `None`: nothing.
+    pub fn controls(self) -> Option<ThpControls> {
+        let enabled = match self {
+            KernelHuge::Keep => return None,
+            KernelHuge::Always => ThpEnabled::Always,
+            KernelHuge::Madvise => ThpEnabled::Madvise,
+            KernelHuge::Never => ThpEnabled::Never,
+        };
+        Some(ThpControls { enabled: Some(enabled), ..ThpControls::default() })
+    }
+}
+
+/// The kernel's settings of transparent huge pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Thp {
+    /// `enabled`, while the daemon runs: "keep", "always", "madvise" or "never". It is put back when the daemon ends,
+    /// however it ends.
+    pub enabled: KernelHuge,
+}
+
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -64,6 +103,8 @@ pub struct Config {
     pub state_file: PathBuf,
     /// Locked by the one daemon of this machine.
     pub lock_file: PathBuf,
+    /// What the kernel does by itself meanwhile.
+    pub thp: Thp,
     /// Which processes.
     pub processes: Processes,
     /// How they are looked at.
@@ -254,6 +295,7 @@ impl Default for Config {
             nice: -10,
             state_file: "/var/lib/megapage/daemon.json".into(),
             lock_file: "/run/megapage/daemon.lock".into(),
+            thp: Thp::default(),
             processes: Processes::default(),
             observe: Observe::default(),
             pressure: PressureWatch::default(),

@@ -21,6 +21,7 @@ mod rights;
 mod select;
 mod serve;
 pub mod service;
+mod settings;
 mod shared;
 mod telemetry;
 

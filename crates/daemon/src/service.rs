@@ -9,6 +9,7 @@ use crate::pass::Pass;
 use crate::remember::Remembered;
 use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
+use crate::settings::Settings;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
 use megapage_decide::Obtained;
 use megapage_kernel::pressure::Trigger;
@@ -96,6 +97,9 @@ pub enum ServiceError {
     /// Starting it.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    /// The kernel's settings of huge pages.
+    #[error("thp.enabled: the kernel's setting cannot be taken over: {0}; \"keep\" leaves it alone")]
+    Settings(#[source] KernelError),
     /// A file of the kernel's.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -141,6 +145,9 @@ pub fn run(
         false => Some(Instance::take(&service.daemon.config().lock_file)?),
     };
     service.recall();
+    if options.dry_run {
+        Settings::shell_lines(service.daemon.config()).iter().for_each(|line| info!("would be set: {line}"));
+    }
     let Some(signals) = signals else {
         let pass = service.daemon.single_pass();
         report(&pass);
@@ -148,6 +155,8 @@ pub fn run(
         return Ok(());
     };
     if !options.dry_run {
+        // Before there are threads: it starts a child that puts it back should this process be killed.
+        service.settings.apply(root, service.daemon.config()).map_err(ServiceError::Settings)?;
         service.reporter = Some(Reporter::start(root, &service.daemon.config().metrics)?);
     }
     let served = service.serve(&signals, report);
@@ -161,6 +170,7 @@ struct Service<'a> {
     options: &'a Options,
     daemon: Daemon,
     reporter: Option<Reporter>,
+    settings: Settings,
     notify: Notify,
     boot: String,
     remembered: Instant,
@@ -188,6 +198,7 @@ impl<'a> Service<'a> {
             options,
             daemon: Daemon::start(root, config, actuator, options.dry_run, alone)?,
             reporter: None,
+            settings: Settings::default(),
             notify: Notify::from_environment(),
             boot: boot_id(root)?,
             remembered: Instant::now(),
@@ -241,6 +252,8 @@ impl<'a> Service<'a> {
 
     fn stop(&mut self) {
         self.notify.send("STOPPING=1");
+        // First: what was undone would else become huge again.
+        self.settings.put_back();
         // Before, too: undoing takes its time, and whoever waits for it may lose patience.
         self.remember();
         let undone = self.daemon.stop();
@@ -293,6 +306,11 @@ impl<'a> Service<'a> {
                 }
                 if let Err(error) = set_nice(self.daemon.config().nice) {
                     warn!("the priority cannot be set: {error}");
+                }
+                let config = self.daemon.config();
+                let set = if self.options.dry_run { Ok(()) } else { self.settings.apply(self.root, config) };
+                if let Err(error) = set {
+                    warn!("the kernel's settings of huge pages stay as they were found: {error}");
                 }
             }
             Err(error) => warn!("the former configuration stays in force: {error}"),

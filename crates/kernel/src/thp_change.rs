@@ -64,11 +64,21 @@ impl ThpChange {
     /// Notes the settings and changes nothing yet. ENOENT on a kernel without transparent huge pages, EAGAIN where
     /// another process holds the right.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
+        ThpChange::of(root, &FILES)
+    }
+
+    /// The same for `enabled` alone: what else is set meanwhile, by whomever, stays. The other fields of what is given to
+    /// [`ThpChange::set`] are of no effect.
+    pub fn begin_enabled(root: &KernelRoot) -> Result<ThpChange, KernelError> {
+        ThpChange::of(root, &FILES[3..])
+    }
+
+    fn of(root: &KernelRoot, files: &[&'static str]) -> Result<ThpChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: path("enabled").into(), source };
         let lock = File::open(root.path(relative("enabled"))).map_err(io_error)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| io_error(errno.into()))?;
         let mut former = Vec::new();
-        for file in FILES {
+        for file in files.iter().copied() {
             let text = root.read(relative(file))?;
             // A choice shows all words, the chosen one in brackets; a figure stands alone.
             let chosen =
@@ -82,8 +92,10 @@ impl ThpChange {
 
     /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
-        for ((file, former), text) in self.former.iter().zip(controls.texts()) {
-            let text = text.as_ref().unwrap_or(former);
+        let texts: Vec<(&str, Option<String>)> = FILES.into_iter().zip(controls.texts()).collect();
+        for (file, former) in &self.former {
+            let text = texts.iter().find(|(name, _)| name == file).and_then(|(_, text)| text.as_ref());
+            let text = text.unwrap_or(former);
             if let Err(error) = self.root.write(relative(file), text) {
                 self.put_back();
                 return Err(error);
@@ -151,6 +163,19 @@ mod tests {
         assert_eq!(found(), ["4096", "10000", "60000", "madvise"]);
         assert_eq!(HARD.shell_lines().len(), 4);
         assert_eq!(never.shell_lines(), [format!("echo never > {}", path("enabled"))]);
+    }
+
+    #[test]
+    fn only_what_was_taken_is_put_back() {
+        let (_keep, root) = tree();
+        let mut change = ThpChange::begin_enabled(&root).unwrap();
+        change.set(&HARD).unwrap();
+        assert_eq!(root.read(relative("enabled")).unwrap(), "always");
+        assert_eq!(root.read(relative("khugepaged/pages_to_scan")).unwrap().trim(), "4096");
+        root.write(relative("khugepaged/pages_to_scan"), "8192").unwrap();
+        drop(change);
+        assert_eq!(root.read(relative("enabled")).unwrap(), "madvise");
+        assert_eq!(root.read(relative("khugepaged/pages_to_scan")).unwrap(), "8192");
     }
 
     #[test]

@@ -18,8 +18,8 @@ use std::time::Duration;
 pub enum Who {
     /// The kernel alone, so set. Processes ask for nothing.
     Kernel(ThpControls),
-    /// The daemon under the policy of this name, with `enabled` at `madvise`.
-    Daemon(&'static str),
+    /// The daemon under the policy of this name, with `enabled` so set.
+    Daemon(&'static str, ThpEnabled),
 }
 
 /// One configuration.
@@ -33,6 +33,8 @@ pub struct Configuration {
 
 /// What is judged.
 pub const OURS: &str = "megapage";
+/// The same beside a kernel that makes every fault huge: the daemon takes back what is bloat.
+pub const OURS_ALWAYS: &str = "megapage-always";
 /// Base pages alone.
 pub const NEVER: &str = "thp-never";
 /// khugepaged at its defaults,
@@ -47,11 +49,11 @@ const fn kernel(name: &'static str, enabled: ThpEnabled) -> Configuration {
 }
 
 const fn daemon(name: &'static str) -> Configuration {
-    Configuration { name, who: Who::Daemon(name) }
+    Configuration { name, who: Who::Daemon(name, ThpEnabled::Madvise) }
 }
 
 /// All, in the order of a round.
-pub const CONFIGURATIONS: [Configuration; 10] = [
+pub const CONFIGURATIONS: [Configuration; 11] = [
     kernel(NEVER, ThpEnabled::Never),
     kernel("thp-madvise", ThpEnabled::Madvise),
     kernel(ALWAYS, ThpEnabled::Always),
@@ -66,6 +68,7 @@ pub const CONFIGURATIONS: [Configuration; 10] = [
         }),
     },
     daemon(OURS),
+    Configuration { name: OURS_ALWAYS, who: Who::Daemon(OURS, ThpEnabled::Always) },
     daemon("hawkeye-pmu"),
     daemon("hawkeye-g"),
     daemon("ingens"),
@@ -98,7 +101,7 @@ impl Configuration {
     pub fn controls(&self) -> ThpControls {
         match self.who {
             Who::Kernel(controls) => controls,
-            Who::Daemon(_) => ThpControls { enabled: Some(ThpEnabled::Madvise), ..ThpControls::default() },
+            Who::Daemon(_, enabled) => ThpControls { enabled: Some(enabled), ..ThpControls::default() },
         }
     }
 
@@ -110,7 +113,7 @@ impl Configuration {
     /// Shell lines that bring it about.
     pub fn shell_lines(&self) -> Vec<String> {
         let mut lines = self.controls().shell_lines();
-        if let Who::Daemon(policy) = self.who {
+        if let Who::Daemon(policy, _) = self.who {
             debug_assert!(by_name(policy).is_some());
             lines.push(format!("megapage daemon --policy {policy} &"));
         }
@@ -129,7 +132,7 @@ impl Configuration {
         change.set(&self.controls()).context("the settings of transparent huge pages")?;
         let daemon = match self.who {
             Who::Kernel(_) => None,
-            Who::Daemon(policy) => Some(Daemon::start(policy, pids, place, signals)?),
+            Who::Daemon(policy, _) => Some(Daemon::start(policy, pids, place, signals)?),
         };
         Ok(Running { before, daemon })
     }
@@ -208,9 +211,10 @@ mod tests {
     #[test]
     fn every_daemon_has_a_policy_and_every_recipe_sets_the_kernel() {
         for configuration in CONFIGURATIONS {
-            if let Who::Daemon(policy) = configuration.who {
+            if let Who::Daemon(policy, enabled) = configuration.who {
                 assert!(by_name(policy).is_some(), "{policy}");
-                assert_eq!(policy, configuration.name);
+                let expected = if enabled == ThpEnabled::Always { OURS_ALWAYS } else { policy };
+                assert_eq!(configuration.name, expected);
             }
             let recipe = configuration.shell_lines();
             assert!(recipe.iter().any(|line| line.ends_with("/enabled")), "{recipe:?}");

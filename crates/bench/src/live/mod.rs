@@ -84,6 +84,8 @@ pub struct Options {
     pub scale: f64,
     /// Install what is absent first (apt-get).
     pub install: bool,
+    /// The parts of the bench by name, where it has some (`bloat`); all where none is named.
+    pub cases: Vec<String>,
 }
 
 /// A whole bench: `megapage.bench/1`.
@@ -204,6 +206,10 @@ pub fn dry_run(options: &Options) -> Result<Vec<String>> {
 
 fn select(options: &Options) -> Result<Vec<Configuration>> {
     let chosen = Configuration::select(&options.configurations)?;
+    let cases: &[&str] = if options.bench == Bench::Bloat { &bloat::CASES } else { &[] };
+    if let Some(unknown) = options.cases.iter().find(|case| !cases.contains(&case.as_str())) {
+        bail!("'{unknown}' is no part of bench {}; its parts are {}", options.bench.name(), cases.join(", "));
+    }
     if options.bench != Bench::Cost {
         return Ok(chosen);
     }
@@ -228,7 +234,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         if options.install {
             redis::install(progress)?;
         }
-        if let Some(how) = redis::lacks() {
+        let with_redis = options.cases.is_empty() || options.cases.iter().any(|case| case == bloat::CASES[0]);
+        if let Some(how) = redis::lacks().filter(|_| with_redis) {
             bail!("bench bloat needs redis: {how} (or --install)");
         }
     }

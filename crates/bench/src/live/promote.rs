@@ -1,7 +1,7 @@
 //! Time to relief: a large heap on base pages, of which only the part with the highest addresses is used. How soon does
 //! the program run as fast as on huge pages, and what did that cost?
 
-use super::configuration::{ALWAYS, HARD, OURS, Running};
+use super::configuration::{ALWAYS, HARD, OURS, Running, Who};
 use super::worker::{Steady, Worker, rate};
 use super::{Configuration, Failure, Stage};
 use crate::child::sleep;
@@ -132,7 +132,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     }
     let mut rows_done = Vec::new();
     for (mut row, configuration) in rows.into_iter().zip(&configurations) {
-        row.summarise(heap, hot, configuration.is_always());
+        row.summarise(heap, hot, matches!(configuration.who, Who::Kernel(_)));
         rows_done.push(row);
     }
     Ok(Promote {
