@@ -37,6 +37,8 @@ soak:
 	scripts/install-deps test
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-600} \
 		cargo test --release --locked -p megapage-act --test soak -- --nocapture
+	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
+		cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
 demo:

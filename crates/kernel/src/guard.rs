@@ -35,6 +35,8 @@ enum Last {
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
     /// A text into each of these files.
     Write(Vec<(CString, Vec<u8>)>),
+    /// swapoff(2) of this device, and the same after it.
+    SwapOff(CString, Vec<(CString, Vec<u8>)>),
 }
 
 /// The guard. Dropping it, like the end of the owner however it comes about (a panic, SIGKILL), has the child put
@@ -67,11 +69,12 @@ impl Guard {
     /// Starts a guard that writes to each of these files its text, in this order. A file that is not there is passed
     /// over. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
     pub fn of_files(files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
-        let with_nul = |(path, text): (PathBuf, String)| {
-            let path = CString::new(path.into_os_string().into_vec());
-            path.map(|path| (path, text.into_bytes())).map_err(|_| io::ErrorKind::InvalidInput.into())
-        };
-        Guard::start(&Last::Write(files.into_iter().map(with_nul).collect::<io::Result<_>>()?))
+        Guard::start(&Last::Write(texts(files)?))
+    }
+
+    /// The same, after the device was taken out of the machine's swap space, which is passed over where it is not in it.
+    pub fn of_swap(device: PathBuf, files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
+        Guard::start(&Last::SwapOff(terminated(device)?, texts(files)?))
     }
 
     fn start(last: &Last) -> io::Result<Guard> {
@@ -179,22 +182,38 @@ unsafe fn child(from: i32, last: &Last) -> ! {
                 cool(*target, vector);
             }
         }
-        Last::Write(files) => {
-            for (path, text) in files {
-                // SAFETY: the path ends in a NUL, and the text is as long as is said. A file that was not opened is
-                // not written to.
-                unsafe {
-                    let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
-                    if file >= 0 {
-                        libc::write(file, text.as_ptr().cast(), text.len());
-                        libc::close(file);
-                    }
-                }
-            }
+        Last::Write(files) => write(files),
+        Last::SwapOff(device, files) => {
+            // SAFETY: the path ends in a NUL. Of the machine's memory nothing is lost: it is read back.
+            unsafe { libc::syscall(libc::SYS_swapoff, device.as_ptr()) };
+            write(files);
         }
     }
     // SAFETY: the process ends.
     unsafe { libc::_exit(0) }
+}
+
+fn write(files: &[(CString, Vec<u8>)]) {
+    for (path, text) in files {
+        // SAFETY: the path ends in a NUL, and the text is as long as is said. A file that was not opened is not written
+        // to.
+        unsafe {
+            let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
+            if file >= 0 {
+                libc::write(file, text.as_ptr().cast(), text.len());
+                libc::close(file);
+            }
+        }
+    }
+}
+
+/// Files and texts as the child needs them.
+fn texts(files: Vec<(PathBuf, String)>) -> io::Result<Vec<(CString, Vec<u8>)>> {
+    files.into_iter().map(|(path, text)| Ok((terminated(path)?, text.into_bytes()))).collect()
+}
+
+fn terminated(path: PathBuf) -> io::Result<CString> {
+    CString::new(path.into_os_string().into_vec()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// Advises on all ranges once.

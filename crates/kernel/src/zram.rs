@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::guard::Guard;
 use crate::{KernelError, KernelRoot};
 use megapage_units::{BASE_PAGE, Bytes};
 use std::ffi::CString;
@@ -12,13 +13,15 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Swap space on a zram device of its own. Dropped, what is in it is read back, and the device removed.
+/// Swap space on a zram device of its own. Dropped, what is in it is read back, and the device removed; so it is when
+/// this process is killed ([`Guard`]).
 #[derive(Debug)]
 pub struct ZramSwap {
     root: KernelRoot,
     number: u64,
     device: PathBuf,
     is_on: bool,
+    guard: Option<Guard>,
 }
 
 const CONTROL: &str = "sys/class/zram-control";
@@ -36,7 +39,9 @@ impl ZramSwap {
             number => number?,
         };
         let device = root.path(format!("dev/zram{number}"));
-        let mut swap = ZramSwap { root: root.clone(), number, device, is_on: false };
+        let mut swap = ZramSwap { root: root.clone(), number, device, is_on: false, guard: None };
+        let guard = Guard::of_swap(swap.device.clone(), swap.last_words());
+        swap.guard = Some(guard.map_err(|source| KernelError::Io { path: swap.device.clone(), source })?);
         swap.root.write(format!("sys/block/zram{number}/disksize"), &size.0.to_string())?;
         let formatted =
             write_header(&swap.device, size).and_then(|()| swap_call(libc::SYS_swapon, &swap.device));
@@ -45,6 +50,14 @@ impl ZramSwap {
             Err(source) => return Err(KernelError::Io { path: swap.device.clone(), source }),
         }
         Ok(Some(swap))
+    }
+
+    /// What is written in the end: to reset the device, and to remove it.
+    fn last_words(&self) -> Vec<(PathBuf, String)> {
+        vec![
+            (self.root.path(format!("sys/block/zram{}/reset", self.number)), "1".into()),
+            (self.root.path(format!("{CONTROL}/hot_remove")), self.number.to_string()),
+        ]
     }
 
     /// Bytes that are swapped out to it now, before compression.
@@ -63,11 +76,13 @@ impl ZramSwap {
 impl Drop for ZramSwap {
     fn drop(&mut self) {
         // Each step needs the one before; where one fails, the device stays and is seen in swapon(8).
-        if self.is_on && swap_call(libc::SYS_swapoff, &self.device).is_err() {
-            return;
+        let is_off = !self.is_on || swap_call(libc::SYS_swapoff, &self.device).is_ok();
+        for (path, text) in self.last_words().iter().filter(|_| is_off) {
+            let _ = std::fs::write(path, text);
         }
-        let _ = self.root.write(format!("sys/block/zram{}/reset", self.number), "1");
-        let _ = self.root.write(format!("{CONTROL}/hot_remove"), &self.number.to_string());
+        if let Some(guard) = self.guard.take() {
+            let _ = guard.release();
+        }
     }
 }
 
@@ -123,5 +138,14 @@ mod tests {
         drop(swap);
         assert!(!root.read("proc/swaps").unwrap().contains(&device));
         assert!(!Path::new(&device).exists());
+        // Of one that is killed the guard takes care: what the end of its pipe sets off.
+        let mut swap = ZramSwap::start(&root, Bytes::mib(16)).unwrap().expect("it was there just now");
+        let device = format!("/dev/zram{}", swap.number);
+        drop(swap.guard.take());
+        assert!(!root.read("proc/swaps").unwrap().contains(&device));
+        assert!(!Path::new(&device).exists());
+        // There is nothing left to do, and nobody else's device is touched.
+        swap.is_on = false;
+        std::mem::forget(swap);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct LimitedGroup {
     /// Where its files are.
     pub directory: String,
-    /// The limit.
+    /// The limit: from there on processes are killed (`memory.max`), or made to wait (`memory.high`), whichever is lower.
     pub limit: Bytes,
     /// What is charged, inactive page cache left out, which gives way.
     pub usage: Bytes,
@@ -44,7 +44,8 @@ impl<'a> MemoryLimits<'a> {
         let view = View { root: self.root, own: &own, mounts: &self.mounts, known: &self.known };
         let lineage = view.lineage("memory", memory_charge);
         let levels = lineage.into_iter().flat_map(|lineage| lineage.levels);
-        let fullest = levels.filter_map(limited).max_by(|one, other| one.share().total_cmp(&other.share()));
+        let limited = levels.filter_map(|level| limited(self.root, level));
+        let fullest = limited.max_by(|one, other| one.share().total_cmp(&other.share()));
         self.groups.insert(own, fullest.clone());
         Ok(fullest)
     }
@@ -56,9 +57,14 @@ impl LimitedGroup {
     }
 }
 
-fn limited(level: Level<Charge>) -> Option<LimitedGroup> {
+fn limited(root: &KernelRoot, level: Level<Charge>) -> Option<LimitedGroup> {
     let Charge { limit, usage } = level.figures;
-    Some(LimitedGroup { directory: level.directory.display().to_string(), limit: limit?, usage })
+    let directory = level.directory.display().to_string();
+    // Version 2 alone has it; "max" is no figure, and no bound.
+    let high = root.read(format!("{}/memory.high", directory.trim_start_matches('/'))).ok();
+    let high = high.and_then(|text| text.trim().parse().ok()).map(Bytes);
+    let limit = limit.into_iter().chain(high).min()?;
+    Some(LimitedGroup { directory, limit, usage })
 }
 
 /// What a group, given by its directory, is charged with, page cache included: one small file.
@@ -97,5 +103,28 @@ mod tests {
         assert_eq!(limits.of(Pid(8)).unwrap(), None);
         assert!(limits.of(Pid(9)).unwrap_err().is_gone());
         assert_eq!(memory_usage(&root, "/sys/fs/cgroup/none"), None);
+    }
+
+    #[test]
+    fn a_group_is_as_limited_as_its_lower_mark() {
+        for (high, most, expected) in [
+            ("700", "1000", Some(700)),
+            ("max", "1000", Some(1000)),
+            ("700", "max", Some(700)),
+            ("max", "max", None),
+        ] {
+            let (_keep, root) = captured_tree(&[
+                ("proc/7/cgroup", "0::/a\n"),
+                ("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+                ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+                ("sys/fs/cgroup/a/cgroup.controllers", "memory\n"),
+                ("sys/fs/cgroup/a/memory.high", high),
+                ("sys/fs/cgroup/a/memory.max", most),
+                ("sys/fs/cgroup/a/memory.current", "600\n"),
+                ("sys/fs/cgroup/a/memory.stat", "inactive_file 0\n"),
+            ]);
+            let found = MemoryLimits::new(&root).unwrap().of(Pid(7)).unwrap();
+            assert_eq!(found.map(|group| group.limit.0), expected, "{high} {most}");
+        }
     }
 }
