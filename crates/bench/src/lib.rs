@@ -16,4 +16,5 @@ pub mod live;
 pub mod observe;
 pub mod peers;
 pub mod run;
+pub mod text;
 pub mod workload;

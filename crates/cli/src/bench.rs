@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{kept, live, observe};
+use megapage_bench::{kept, live, observe, text};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -146,6 +146,22 @@ enum BenchArgs {
         size: Bytes,
         #[command(flatten)]
         kept: Kept,
+    },
+    /// Code on huge pages: 64 MiB of functions called at random, and a C++ compiler, by each way to get there
+    Text {
+        /// generated, cc1plus [default: all]
+        cases: Vec<String>,
+        /// Rounds that medians are taken of
+        #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
+        runs: u32,
+        /// Multiply the number of calls by this
+        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        scale: f64,
+        /// Install libhugetlbfs first where it is absent (apt-get)
+        #[arg(long)]
+        install: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// A program that does nothing: what does starting it cost?
     Startup {
@@ -290,6 +306,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
                 let report = observe::run(&options, place, progress)?;
                 let json = megapage_report::json("megapage.bench/1", &report);
                 Ok((json, observe::human(&report), report.is_clean()))
+            });
+        }
+        BenchArgs::Text { cases, runs, scale, install, output } => {
+            let options = text::Options { cases, runs, scale, install };
+            return measure(&output, |place, progress| {
+                let report = text::run(&options, place, progress)?;
+                let json = megapage_report::json("megapage.bench/1", &report);
+                Ok((json, text::human(&report), report.is_clean()))
             });
         }
         BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, &[], false),

@@ -52,6 +52,8 @@ fn wrong_arguments_are_refused() {
         (&["malloc", "--runs", "101"], "101 is not in 1..=100"),
         (&["promote", "--configurations", "windows", "--dry-run"], "'windows' is no configuration"),
         (&["cost", "--configurations", "thp-hard", "--dry-run"], "'thp-hard' is none of its policies"),
+        (&["text", "--runs", "0"], "0 is not in 1..=100"),
+        (&["text", "--scale", "0"], "a scale is a number above 0"),
         (&["retrieval", "--size", "17g"], "the index is 1m to 16g"),
         (&["retrieval", "--size", "8x"], "unknown unit"),
         (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
@@ -81,6 +83,7 @@ fn what_does_not_exist_is_named_in_one_line() {
             &["access", "huge"][..],
             "megapage: 'huge' is no case of bench access; its cases are small, array, map",
         ),
+        (&["text", "huge"], "'huge' is no case of bench text; its cases are generated, cc1plus"),
         (&["release", "small"], "'small' is no case of bench release; its cases are random, runs, big"),
         (&["access", "--peers", "glibc,dlmalloc"], "megapage: 'dlmalloc' is no peer; the peers are glibc, "),
         (&["idle", "--peers", "glibc", "--save", unwritable], "result.json: No such file or directory"),
@@ -122,4 +125,32 @@ fn a_failed_run_is_a_finding_for_check_alone() {
     let checked = bench(&copy, &[&arguments[..], &["--check", "--json"]].concat());
     assert_eq!(checked.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&checked.stdout).starts_with("{\n  \"schema\": \"megapage.bench/1\""));
+}
+
+#[test]
+fn code_is_measured_on_pages_of_each_kind() {
+    // It changes the pool of 2 MiB pages, and puts it back.
+    let _lock = megapage_testing::MachineLock::take();
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("megapage");
+    copied(megapage(), &copy);
+    copied(Path::new("/bin/true"), &directory.path().join("megapage-workload"));
+    let arguments = ["text", "generated", "--runs", "1", "--scale", "0.001", "--json"];
+    let output = bench(&copy, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["schema"], "megapage.bench/1");
+    for way in ["none", "file", "thp"] {
+        let row = report["rows"].as_array().unwrap().iter().find(|row| row["way"] == way).unwrap();
+        for hot in ["1024", "2048", "4096", "8192"] {
+            assert!(row["ns"][hot][0].as_f64().unwrap() > 0.0, "{row:#}");
+            assert!(row["gains"][hot]["median"].as_f64().unwrap() > 0.0, "{row:#}");
+        }
+        // The copy has no library beside it: that is told.
+        let failure = row["failures"][0].as_str().unwrap_or_default();
+        assert_eq!(way == "thp", failure.contains("libmegapage_text.so is not installed"), "{row:#}");
+    }
+    let absent = report["absent"].as_array().unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(absent.len() + rows.len(), 5, "each way has run or says why not: {report:#}");
 }

@@ -1,0 +1,502 @@
+//! `megapage bench text`: what a program gains from code on huge pages, by each way to get it there.
+//!
+//! Architecture invariant: a run's figures are of processor time, ratios are taken within a round, and each row says
+//! what the kernel said was mapped.
+
+mod program;
+mod table;
+
+use crate::child::{Child, check};
+use crate::install;
+use crate::peers::{FOREIGN_VARIABLES, Library, Package};
+use crate::run::{Gate, MachineReport, Place, Pool, Spread};
+use anyhow::{Context, Result, bail, ensure};
+use megapage_kernel::spawn::{Signals, signal};
+use megapage_units::Bytes;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use table::human;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cases by name; all where none is named.
+    pub cases: Vec<String>,
+    /// Rounds, 1 to 100. With fewer than 6, no interval of 95 % can be given.
+    pub runs: u32,
+    /// Multiplies the calls of a run, above 0.
+    pub scale: f64,
+    /// Install what is absent first (apt-get).
+    pub install: bool,
+}
+
+/// The cases.
+pub const CASES: [&str; 2] = ["generated", "cc1plus"];
+
+/// Calls of one measurement at scale 1.
+const CALLS: f64 = 4e6;
+/// What the pool is given for hugetlb text: 64 MiB, and what lies around it.
+const POOL: Bytes = Bytes::mib(80);
+/// No run takes longer.
+const LONGEST_RUN: Duration = Duration::from_secs(120);
+/// At 4096 and 8192 hot pages of code, huge pages are at least so much faster.
+const GAIN: f64 = 1.25;
+/// The compiler's user time, primed, is so much less.
+const COMPILER_GAIN: f64 = 1.05;
+/// Moving 64 MiB takes at most so many milliseconds, the time for getting the pages apart.
+const MOVING_MS: f64 = 50.0;
+
+const LIBHUGETLBFS: Library =
+    Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };
+
+/// A way to get code onto huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// `megapage run --text` with this value; `none` is the baseline.
+    Run(&'static str),
+    /// libhugetlbfs' own remapping.
+    Libhugetlbfs,
+}
+
+impl Way {
+    const ALL: [Way; 5] =
+        [Way::Run("none"), Way::Run("file"), Way::Run("thp"), Way::Run("2m"), Way::Libhugetlbfs];
+    const BASELINE: Way = Way::Run("none");
+
+    const fn name(self) -> &'static str {
+        match self {
+            Way::Run(text) => text,
+            Way::Libhugetlbfs => "libhugetlbfs",
+        }
+    }
+}
+
+/// A whole bench: `megapage.bench/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `text`.
+    pub bench: &'static str,
+    /// When it began, in seconds since 1970.
+    pub began_unix_seconds: u64,
+    /// Where.
+    pub machine: MachineReport,
+    /// Rounds.
+    pub runs: u32,
+    /// What the calls were multiplied by.
+    pub scale: f64,
+    /// Each case under each way.
+    pub rows: Vec<Row>,
+    /// Ways that did not run, and why.
+    pub absent: Vec<Absent>,
+    /// What is demanded, and whether it holds.
+    pub gates: Vec<Gate>,
+}
+
+/// A way that did not run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Absent {
+    /// The way.
+    pub way: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// One way of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The case.
+    pub case: &'static str,
+    /// The way.
+    pub way: &'static str,
+    /// What was measured: nanoseconds of a call by the number of hot pages, or of user time (`user`).
+    pub ns: BTreeMap<String, Vec<f64>>,
+    /// How many times faster than the baseline in the same round.
+    pub gains: BTreeMap<String, Gain>,
+    /// Bytes of the process on pages of 2 MiB, as the kernel said of each run.
+    pub huge_bytes: Vec<u64>,
+    /// Milliseconds before `main` in which segments were moved.
+    pub moving_ms: Vec<f64>,
+    /// The part of them that it took to get the pages.
+    pub pages_ms: Vec<f64>,
+    /// What went wrong.
+    pub failures: Vec<String>,
+}
+
+/// How many times faster.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// The median over the rounds.
+    pub median: f64,
+    /// The 95 % interval of the sign test; the extremes, where there are fewer than 6 rounds.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+impl Gain {
+    /// Of what one way and another took in each round; `None` where there is no round, or one lacks some.
+    pub fn of(baseline: &[f64], other: &[f64]) -> Option<Gain> {
+        if baseline.len() != other.len() {
+            return None;
+        }
+        let mut ratios: Vec<f64> =
+            baseline.iter().zip(other).map(|(baseline, other)| baseline / other).collect();
+        ratios.sort_by(f64::total_cmp);
+        let out = left_out(ratios.len());
+        let median = Spread::of(ratios.iter().copied())?.median;
+        Some(Gain { median, low: ratios[out], high: ratios[ratios.len() - 1 - out] })
+    }
+}
+
+/// How many of `count` ordered values may be left out at each end, so that the rest holds the median with at least
+/// 95 % (the sign test).
+fn left_out(count: usize) -> usize {
+    let (mut choose, mut below) = (1.0, 0.0);
+    for out in 0..count {
+        below += choose * 0.5f64.powi(count as i32);
+        if 2.0 * below > 0.05 {
+            return out.saturating_sub(1);
+        }
+        choose *= (count - out) as f64 / (out + 1) as f64;
+    }
+    0
+}
+
+impl Report {
+    /// Whether every gate holds and every run ended as it should.
+    pub fn is_clean(&self) -> bool {
+        self.gates.iter().all(|gate| gate.holds) && self.rows.iter().all(|row| row.failures.is_empty())
+    }
+}
+
+/// Runs the bench. `progress` is given a line for each run. The pool is put back at the end.
+pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    ensure!((1..=100).contains(&options.runs), "{} runs: from 1 to 100 are possible", options.runs);
+    if let Some(unknown) = options.cases.iter().find(|case| !CASES.contains(&case.as_str())) {
+        bail!("'{unknown}' is no case of bench text; its cases are {}", CASES.join(", "));
+    }
+    if options.install && LIBHUGETLBFS.find().is_none() {
+        install::debian(&["libhugetlbfs0"], progress)?;
+    }
+    let mut report = Report {
+        bench: "text",
+        began_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        machine: MachineReport::read()?,
+        runs: options.runs,
+        scale: options.scale,
+        rows: Vec::new(),
+        absent: Vec::new(),
+        gates: Vec::new(),
+    };
+    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
+        .context("signals cannot be taken")?;
+    let asked = |case: &str| options.cases.is_empty() || options.cases.iter().any(|it| it == case);
+    let mut bench = Bench { place, signals, directory: scratch(place)?, progress };
+    if asked(CASES[0]) {
+        bench.generated(options, &mut report)?;
+    }
+    if asked(CASES[1]) {
+        bench.compiler(options, &mut report)?;
+    }
+    let baselines: Vec<Row> =
+        report.rows.iter().filter(|row| row.way == Way::BASELINE.name()).cloned().collect();
+    for row in &mut report.rows {
+        let Some(baseline) = baselines.iter().find(|baseline| baseline.case == row.case) else { continue };
+        row.gains = row
+            .ns
+            .iter()
+            .filter_map(|(figure, ns)| Some((figure.clone(), Gain::of(baseline.ns.get(figure)?, ns)?)))
+            .collect();
+    }
+    report.gates = gates(&report);
+    Ok(report)
+}
+
+/// A directory on the disk that megapage lies on: the usual place of temporary files may be in memory, where a file
+/// cannot be primed.
+fn scratch(place: &Place) -> Result<tempfile::TempDir> {
+    let beside = place.megapage.parent().unwrap_or(Path::new("/"));
+    let made = tempfile::Builder::new().prefix("megapage-bench-text").tempdir_in("/var/tmp");
+    made.or_else(|_| tempfile::tempdir_in(beside)).context("a directory for the generated program")
+}
+
+struct Bench<'a> {
+    place: &'a Place,
+    signals: Signals,
+    directory: tempfile::TempDir,
+    progress: &'a mut dyn FnMut(&str),
+}
+
+/// What one run gave.
+struct Ran {
+    printed: String,
+    report: Value,
+}
+
+impl Bench<'_> {
+    /// The generated program, in two copies: one that is never primed, and one that is.
+    fn generated(&mut self, options: &Options, report: &mut Report) -> Result<()> {
+        (self.progress)("generating 64 MiB of code");
+        let plain = program::build(self.directory.path(), "plain")?;
+        let primed = program::build(self.directory.path(), "primed")?;
+        // What the linker has written may lie in large folios.
+        self.undo(&plain)?;
+        let mut pool = Pool::take().and_then(|mut pool| pool.set(POOL).map(|()| pool));
+        let mut ways = Vec::new();
+        for way in Way::ALL {
+            match self.absence(way, pool.as_ref().err()) {
+                Some(why) => report.absent.push(Absent { way: way.name(), why }),
+                None => ways.push(way),
+            }
+        }
+        let first = report.rows.len();
+        report.rows.extend(ways.iter().map(|way| row(CASES[0], way.name())));
+        let calls = ((CALLS * options.scale) as u64).max(1).to_string();
+        let hot = program::HOT.map(|hot| hot.to_string());
+        for round in 0..options.runs {
+            for (number, way) in ways.iter().enumerate() {
+                check(&self.signals)?;
+                let program = if *way == Way::Run("file") { &primed } else { &plain };
+                let mut arguments = vec![program.to_string_lossy().into_owned(), calls.clone()];
+                arguments.extend(hot.iter().cloned());
+                let ran = self.start(*way, &arguments)?;
+                let row = &mut report.rows[first + number];
+                note(row, &ran);
+                let mut brief = Vec::new();
+                for line in ran.printed.lines() {
+                    let Some((hot, ns)) = line.split_once(' ') else { continue };
+                    let ns: f64 = ns.parse().with_context(|| format!("the program printed '{line}'"))?;
+                    brief.push(format!("{hot}: {ns:.1} ns"));
+                    row.ns.entry(hot.into()).or_default().push(ns);
+                }
+                (self.progress)(&format!("round {}: {}: {}", round + 1, way.name(), brief.join(", ")));
+            }
+        }
+        if let Ok(pool) = &mut pool {
+            pool.set(Bytes::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// The compiler, as it is installed: its file in small folios, and primed.
+    fn compiler(&mut self, options: &Options, report: &mut Report) -> Result<()> {
+        let named = Command::new("g++").arg("-print-prog-name=cc1plus").output();
+        let compiler = named.ok().map(|it| PathBuf::from(String::from_utf8_lossy(&it.stdout).trim()));
+        let Some(compiler) = compiler.filter(|path| path.is_absolute() && path.exists()) else {
+            report.absent.push(Absent { way: CASES[1], why: "there is no g++: apt-get install g++".into() });
+            return Ok(());
+        };
+        let file = |name: &str| self.directory.path().join(name);
+        let (source, whole, output) = (file("source.cpp"), file("source.ii"), file("source.s"));
+        fs::write(&source, program::SOURCE)?;
+        // Without its driver the compiler does not know where the headers lie.
+        let made = Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&whole).output()?;
+        ensure!(made.status.success(), "g++: {}", String::from_utf8_lossy(&made.stderr).trim());
+        let words = [
+            &compiler,
+            Path::new("-fpreprocessed"),
+            Path::new("-quiet"),
+            Path::new("-O1"),
+            &whole,
+            Path::new("-o"),
+            &output,
+        ];
+        let arguments = words.map(|word| word.to_string_lossy().into_owned());
+        let ways = [Way::BASELINE, Way::Run("file")];
+        let first = report.rows.len();
+        report.rows.extend(ways.iter().map(|way| row(CASES[1], way.name())));
+        for round in 0..options.runs {
+            for (number, way) in ways.into_iter().enumerate() {
+                if way == Way::BASELINE {
+                    self.undo(&compiler)?;
+                }
+                // The first brings the file into memory.
+                self.start(way, &arguments)?;
+                let ran = self.start(way, &arguments)?;
+                let row = &mut report.rows[first + number];
+                note(row, &ran);
+                let user = ran.report["totals"]["user_ms"].as_u64().unwrap_or(0);
+                // One that failed took next to nothing.
+                if row.failures.is_empty() {
+                    row.ns.entry("user".into()).or_default().push(user.max(1) as f64 * 1e6);
+                }
+                (self.progress)(&format!("round {}: cc1plus {}: {user} ms", round + 1, way.name()));
+            }
+        }
+        self.undo(&compiler)
+    }
+
+    fn absence(&self, way: Way, pool: Option<&anyhow::Error>) -> Option<String> {
+        match (way, pool) {
+            (Way::Run("2m") | Way::Libhugetlbfs, Some(why)) => Some(format!("{why:#}")),
+            (Way::Libhugetlbfs, None) if LIBHUGETLBFS.find().is_none() => {
+                Some(format!("it is not installed: {}", LIBHUGETLBFS.how_to_install()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Lets go of a file's pages, so that they come back in small folios.
+    fn undo(&self, file: &Path) -> Result<()> {
+        let mut command = Command::new(&self.place.megapage);
+        command.args(["remap", "prime", "--undo", "--json"]).arg(file);
+        Child::output(&self.signals, &mut command, LONGEST_RUN).map(|_| ())
+    }
+
+    fn start(&self, way: Way, program: &[String]) -> Result<Ran> {
+        let file = self.directory.path().join("report.json");
+        let mut command = Command::new(&self.place.megapage);
+        for variable in FOREIGN_VARIABLES {
+            command.env_remove(variable);
+        }
+        let text = match way {
+            Way::Run(text) => text,
+            Way::Libhugetlbfs => "none",
+        };
+        command.args(["run", "--heap", "none", "--text", text, "--json", "--report"]).arg(&file);
+        command.arg("--");
+        if let (Way::Libhugetlbfs, Some(library)) = (way, LIBHUGETLBFS.find()) {
+            // Through env(1): the launcher itself has nothing to remap.
+            command.arg("env").arg("HUGETLB_ELFMAP=R");
+            command.arg(format!("LD_PRELOAD={}", library.display()));
+        }
+        command.args(program);
+        let (printed, complaint) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        let report = fs::read_to_string(&file).unwrap_or_default();
+        let report = serde_json::from_str(&report).with_context(|| {
+            format!("{}: {}", way.name(), complaint.lines().next().unwrap_or("no report"))
+        })?;
+        Ok(Ran { printed: String::from_utf8_lossy(&printed).into_owned(), report })
+    }
+}
+
+fn row(case: &'static str, way: &'static str) -> Row {
+    Row {
+        case,
+        way,
+        ns: BTreeMap::new(),
+        gains: BTreeMap::new(),
+        huge_bytes: Vec::new(),
+        moving_ms: Vec::new(),
+        pages_ms: Vec::new(),
+        failures: Vec::new(),
+    }
+}
+
+/// Enters what the launcher's report says of a run.
+fn note(row: &mut Row, ran: &Ran) {
+    let huge = |moment: &str| {
+        let resident = &ran.report[moment]["resident"];
+        let figures = ["hugetlb_2m_bytes", "thp_bytes", "shmem_pmd_bytes", "file_pmd_bytes"];
+        figures.iter().filter_map(|figure| resident[figure].as_u64()).sum::<u64>()
+    };
+    row.huge_bytes.push(huge("peak").max(huge("end")));
+    row.moving_ms.extend(ran.report["text"]["moving_ms"].as_f64());
+    row.pages_ms.extend(ran.report["text"]["pages_ms"].as_f64());
+    if ran.report["totals"]["ended"]["status"] != 0 {
+        row.failures.push(format!("ended with {}", ran.report["totals"]["ended"]));
+    }
+    let missing = ran.report["not_obtained"].as_array().into_iter().flatten();
+    for missing in missing.filter_map(Value::as_str).map(String::from) {
+        if !row.failures.contains(&missing) {
+            row.failures.push(missing);
+        }
+    }
+}
+
+fn gates(report: &Report) -> Vec<Gate> {
+    let mut gates = Vec::new();
+    let rows = |case: &'static str| report.rows.iter().filter(move |row| row.case == case);
+    let best = |figure: &str, ours: bool| {
+        rows(CASES[0])
+            .filter(|row| (row.way != Way::Libhugetlbfs.name()) == ours)
+            .filter_map(|row| Some((row.gains.get(figure)?, row.way)))
+            .max_by(|one, other| one.0.median.total_cmp(&other.0.median))
+    };
+    for figure in ["4096", "8192"] {
+        let Some((gain, way)) = best(figure, true) else { continue };
+        gates.push(Gate {
+            case: CASES[0],
+            demand: format!("{figure} hot pages of code: at least {GAIN} times as fast"),
+            found: format!("{:.2} ({:.2} to {:.2}), {way}", gain.median, gain.low, gain.high),
+            holds: gain.median >= GAIN,
+        });
+        if let Some((peer, _)) = best(figure, false) {
+            gates.push(Gate {
+                case: CASES[0],
+                demand: format!("{figure} hot pages of code: not below libhugetlbfs"),
+                found: format!("{:.2} against {:.2}", gain.median, peer.median),
+                holds: gain.high >= peer.low,
+            });
+        }
+    }
+    for row in rows(CASES[0]).filter(|row| row.way == "thp") {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied()).map(|it| it.median);
+        let (Some(moving), Some(pages)) = (spread(&row.moving_ms), spread(&row.pages_ms)) else { continue };
+        gates.push(Gate {
+            case: CASES[0],
+            demand: format!("64 MiB are moved within {MOVING_MS} ms, the wait for the kernel's pages apart"),
+            found: format!("{:.1} ms, and {pages:.1} ms for the pages", moving - pages),
+            holds: moving - pages <= MOVING_MS,
+        });
+    }
+    for row in rows(CASES[1]).filter(|row| row.way == "file") {
+        let Some(gain) = row.gains.get("user") else { continue };
+        gates.push(Gate {
+            case: CASES[1],
+            demand: format!("user time of the primed compiler: at least {COMPILER_GAIN} times as fast"),
+            found: format!("{:.3} ({:.3} to {:.3})", gain.median, gain.low, gain.high),
+            holds: gain.median >= COMPILER_GAIN,
+        });
+    }
+    gates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_the_sign_tests() {
+        // 2 * (1 + 9) / 512 = 3.9 %, 2 * (1 + 9 + 36) / 512 = 18 %.
+        assert_eq!(left_out(9), 1);
+        assert_eq!((left_out(5), left_out(6), left_out(8), left_out(12)), (0, 0, 0, 2));
+        let baseline: Vec<f64> = (1..=9).map(f64::from).collect();
+        let gain = Gain::of(&baseline, &[1.0; 9]).unwrap();
+        assert_eq!(gain, Gain { median: 5.0, low: 2.0, high: 8.0 });
+        assert_eq!(Gain::of(&[], &[]), None);
+    }
+
+    #[test]
+    fn gates_judge_the_best_of_our_ways() {
+        let gain = |median| Gain { median, low: median - 0.1, high: median + 0.1 };
+        let mut file = row(CASES[0], "file");
+        file.gains.insert("4096".into(), gain(1.3));
+        let mut thp = row(CASES[0], "thp");
+        thp.gains.insert("4096".into(), gain(1.2));
+        thp.moving_ms.push(70.0);
+        thp.pages_ms.push(30.0);
+        let mut peer = row(CASES[0], "libhugetlbfs");
+        peer.gains.insert("4096".into(), gain(1.6));
+        let mut compiler = row(CASES[1], "file");
+        compiler.gains.insert("user".into(), gain(1.04));
+        let report = Report {
+            bench: "text",
+            began_unix_seconds: 0,
+            machine: MachineReport::read().unwrap(),
+            runs: 1,
+            scale: 1.0,
+            rows: vec![file, thp, peer, compiler],
+            absent: Vec::new(),
+            gates: Vec::new(),
+        };
+        let holds: Vec<bool> = gates(&report).iter().map(|gate| gate.holds).collect();
+        assert_eq!(holds, [true, false, true, false], "{:?}", gates(&report));
+    }
+}
