@@ -258,6 +258,62 @@ fn hugetlb_pages_hold_what_is_never_written() {
     }
 }
 
+/// Where the names of libraries that are no file's are looked for: the directory of the program.
+const BESIDE: &str = "-Wl,-rpath,$ORIGIN";
+
+#[test]
+fn libraries_are_moved_as_well() {
+    let directory = on_disk();
+    // The same code and data, without its main, and a main that calls it.
+    let library = compile("gcc", directory.path(), "libbig.so", SOURCE, &["-shared", "-fPIC", "-Dmain=big"]);
+    let source = "int big(int, char **); int main(int count, char **words) { return big(count, words); }";
+    let beside = format!("-L{}", directory.path().display());
+    let options = [&beside, "-Wl,--no-as-needed", "-l:libbig.so", BESIDE];
+    let (Some(library), Some(path)) = (library, compile("gcc", directory.path(), "small", source, &options))
+    else {
+        return;
+    };
+    for libraries in ["libbig.so", library.as_str()] {
+        let (report, output) = report("thp", &["--text-libs", libraries], &[&path, "fork"]);
+        assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole fork\n"), "{report:#}");
+        let files = report["text"]["files"].as_array().unwrap();
+        assert_eq!(files.len(), 2, "{report:#}");
+        // The program itself holds no whole block, which is no failure where the library does.
+        assert_eq!((&files[0]["mechanism"], &files[1]["mechanism"]), (&Value::Null, &"thp".into()));
+        assert!(figure(&files[1], "possible_bytes") >= 12 * MIB, "{report:#}");
+        let missing = files[1]["missing"].as_str();
+        assert!(missing.is_none_or(|why| why.contains("gave no huge pages")), "{report:#}");
+    }
+    let Some(path) = program(directory.path(), "opens", &[]) else { return };
+    let later =
+        ["--text", "thp", "--require", "--text-libs", library.as_str(), "--", &path, "dlopen", &library];
+    assert_refused(&command(&later).output().unwrap(), 125, "only --text file reaches it");
+}
+
+#[test]
+fn with_threads_about_data_stays_where_it_is() {
+    let directory = on_disk();
+    let source = "#include <pthread.h>\n#include <unistd.h>\n\
+                  static void *wait(void *none) { for (;;) pause(); return none; }\n\
+                  __attribute__((constructor)) static void start(void) {\n\
+                  pthread_t thread; pthread_create(&thread, 0, wait, 0); }\n";
+    let beside = format!("-L{}", directory.path().display());
+    let options = [&beside, "-Wl,--no-as-needed", "-l:libthread.so", BESIDE];
+    let built = compile("gcc", directory.path(), "libthread.so", source, &["-shared", "-fPIC", "-pthread"]);
+    let (Some(_), Some(path)) = (built, program(directory.path(), "threaded", &options)) else { return };
+    let (report, output) = report("thp", &[], &[&path]);
+    assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{report:#}");
+    // Constructors of needed libraries run before a preloaded one's; a C library that does otherwise shows one thread.
+    if report["text"]["threads"] == 1 {
+        consistent(&report, "thp");
+        return;
+    }
+    let file = &report["text"]["files"][0];
+    assert!(file["missing"].is_string(), "{file:#}");
+    // Code and constants went, unless memory was short; the 4 MiB of data did not.
+    assert!(figure(file, "possible_bytes") - figure(file, "obtained_bytes") >= 2 * MIB, "{file:#}");
+}
+
 /// gdb's answer to these commands; `None`, after a loud skip, where it may not trace.
 fn gdb(arguments: &[&str]) -> Option<String> {
     let output = Command::new("gdb").args(["-nx", "-batch"]).args(arguments).stdin(Stdio::null()).output();
