@@ -44,11 +44,12 @@ soak:
 demo:
 	scripts/demo
 
-# The two benches against every peer, and what is observed against what is; three quarters of an hour.
+# The two benches against every peer, what is observed against what is, and code on huge pages; fifty minutes.
 bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
+	$(CARGO_TARGET_DIR)/release/megapage bench text --install --save bench/results/text.json
 
 # The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:
