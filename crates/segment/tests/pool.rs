@@ -1,5 +1,6 @@
 //! Pools and segments on an ordinary file system: what they do does not depend on the pages behind them.
 
+use megapage_segment::heap::{Depth, Heap, HeapError, Request, Tag};
 use megapage_segment::{Layout, Name, Options, PageState, Pool, Segment, SegmentError, Unlink};
 use megapage_units::{Bytes, PageSize};
 use std::fs::{self, File, Permissions};
@@ -331,4 +332,57 @@ fn a_plan_tells_before() {
     let plan = pool.plan(&options(Layout::SingleFile, Unlink::Existing, 3)).unwrap();
     assert_eq!((plan.reused_pages, plan.new_pages), (0, 3));
     assert_eq!(files(pool.path()), ["one"]);
+}
+
+/// DPDK 22.11 forgets, behind the first page of a single file, that memory is dirty; its zeroed allocations return old bytes.
+#[test]
+fn no_zeroed_allocation_returns_an_old_byte_whatever_went_before() {
+    const TAG: Tag = Tag::named("test/old");
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut below = |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let (_tree, _, pool) = pool();
+    let (mut starts, mut checked) = (0, 0);
+    for start in 0..24u64 {
+        // Two segments, one of a file for each page, by turns: neither knows of the other.
+        let layout = LAYOUTS[(start % 2) as usize];
+        let unlink = if below(6) == 0 { Unlink::Existing } else { Unlink::Never };
+        let name = name(["single", "pages"][(start % 2) as usize]);
+        let options =
+            Options { layout, unlink, most: Some(Bytes(10 * PAGE)), ..Options::new(name, Bytes(2 * PAGE)) };
+        let segment = pool.open_segment(&options).unwrap();
+        // The heap that is there, with what is in it, or another one in its pages.
+        let heap = match below(2) {
+            0 => Heap::format(segment).unwrap(),
+            _ => Heap::open_or_format(segment).unwrap().0,
+        };
+        starts += u64::from(unlink == Unlink::Never && heap.segment().opened().dirty_pages > 0);
+        let mut mine: Vec<_> = heap.blocks().unwrap().iter().map(|block| block.handle).collect();
+        for _ in 0..12 {
+            let zeroed = below(3) > 0;
+            let most = [600, 70_000, 3 * PAGE][below(3) as usize];
+            let len = 1 + below(most);
+            let request = Request { zeroed, ..Request::new(len, TAG) };
+            match heap.allocate(request) {
+                Ok(handle) => {
+                    let words = heap.block(handle, TAG).unwrap().words();
+                    let old = words.iter().filter(|word| word.swap(u64::MAX, Relaxed) != 0).count();
+                    assert!(!zeroed || old == 0, "start {start}: {old} of {} words are old", words.len());
+                    checked += u64::from(zeroed);
+                    mine.push(handle);
+                }
+                Err(error) => assert!(matches!(error, HeapError::Full { .. }), "{error}"),
+            }
+            while mine.len() > 6 || (!mine.is_empty() && below(2) == 0) {
+                let which = below(mine.len() as u64) as usize;
+                heap.free(mine.swap_remove(which)).unwrap();
+            }
+        }
+        heap.verify(Depth::Memory).unwrap();
+    }
+    assert!(starts > 8 && checked > 80, "{starts} starts on old memory, {checked} allocations of zeros");
 }

@@ -135,7 +135,7 @@ fn megapage(stage: &Stage<'_>, size: Bytes, unlink: Unlink) -> Result<Figures> {
     let mut command = Command::new(&stage.place.workload);
     command.args(["keep", "malloc", "--file-per-page", "--size", &size.0.to_string()]);
     command.args(["--unlink", unlink.name()]).arg("--directory").arg(stage.mounted.side("megapage"));
-    let took = timed(&mut command, "", &stage.signals)?;
+    let took = timed(&mut command, "", stage.signals)?;
     let found: Measurement = serde_json::from_str(&took.printed)
         .with_context(|| format!("the workload said '{}'", took.printed.trim()))?;
     let mut figures = Figures::new();
@@ -156,9 +156,9 @@ fn dpdk(stage: &Stage<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Figures
     let Some(dpdk) = &stage.dpdk else { return Ok(None) };
     let directory = stage.mounted.side("dpdk");
     if unlink == Unlink::Never {
-        timed(&mut dpdk.command(&directory, size, unlink, false), "quit\n", &stage.signals)?;
+        timed(&mut dpdk.command(&directory, size, unlink, false), "quit\n", stage.signals)?;
     }
     let mut command = dpdk.command(&directory, size, unlink, false);
-    let took = timed(&mut command, "malloc_perf_autotest\nquit\n", &stage.signals)?;
+    let took = timed(&mut command, "malloc_perf_autotest\nquit\n", stage.signals)?;
     read_malloc_perf(&took.printed).map(Some)
 }

@@ -138,7 +138,7 @@ impl Report {
 struct Stage<'a> {
     runs: u32,
     place: &'a Place,
-    signals: Signals,
+    signals: &'a Signals,
     mounted: Mounted,
     dpdk: Option<dpdk::Dpdk>,
     progress: &'a mut dyn FnMut(&str),
@@ -183,7 +183,9 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let mut pool = Pool::take()?;
     pool.set(options.bench.pool() + SLACK)?;
     let mounted = Mounted::new()?;
-    let mut stage = Stage { runs: options.runs, place, signals, mounted, dpdk, progress };
+    // Dropped in this order, on every way out: the mount, the pool, the signals. One that has come and was not looked at yet
+    // ends this process when its mask is restored, and all is to be put back by then.
+    let mut stage = Stage { runs: options.runs, place, signals: &signals, mounted, dpdk, progress };
     let (found, gates) = match &options.bench {
         Bench::Restart { cases, size, index } => {
             let found = restart::run(&mut stage, cases, *size, *index)?;

@@ -224,7 +224,7 @@ fn one_start(stage: &Stage<'_>, series: &Series, unlink: Unlink) -> Result<Took>
     match (&stage.dpdk, series.side) {
         (Some(dpdk), "dpdk") => {
             let mut command = dpdk.command(&directory, series.size, unlink, series.single);
-            let took = timed(&mut command, "quit\n", &stage.signals)?;
+            let took = timed(&mut command, "quit\n", stage.signals)?;
             ensure!(took.printed.contains("RTE>>"), "dpdk-test did not come up: {}", took.printed.trim());
             Ok(took)
         }
@@ -235,7 +235,7 @@ fn one_start(stage: &Stage<'_>, series: &Series, unlink: Unlink) -> Result<Took>
             if !series.single {
                 command.arg("--file-per-page");
             }
-            let took = timed(&mut command, "", &stage.signals)?;
+            let took = timed(&mut command, "", stage.signals)?;
             opened_ms(&took).with_context(|| format!("the workload said '{}'", took.printed.trim()))?;
             Ok(took)
         }
@@ -249,7 +249,7 @@ fn keep_index(stage: &mut Stage<'_>, size: Bytes) -> Result<IndexReport> {
         if kept {
             command.arg("--directory").arg(stage.mounted.side("megapage"));
         }
-        let took = timed(&mut command, "", &stage.signals)?;
+        let took = timed(&mut command, "", stage.signals)?;
         serde_json::from_str(&took.printed)
             .with_context(|| format!("the workload said '{}'", took.printed.trim()))
     };
