@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod child;
+pub mod fault;
 mod install;
 pub mod kept;
 pub mod live;

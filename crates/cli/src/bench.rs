@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{kept, live, observe, text};
+use megapage_bench::{fault, kept, live, observe, text};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -125,6 +125,17 @@ enum BenchArgs {
     Cost {
         #[command(flatten)]
         live: Live<5>,
+    },
+    /// What does the first touch of a huge page cost: THP, hugetlb, zeroed by a broker before, reused?
+    Fault {
+        /// Memory of each source, a multiple of 32m up to 64g
+        #[arg(long, default_value = "1g", value_parser = fault_size)]
+        size: Bytes,
+        /// Rounds that count
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        runs: u32,
+        #[command(flatten)]
+        output: Output,
     },
     /// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
     Restart {
@@ -274,6 +285,15 @@ fn tracker(text: &str) -> Result<TrackerKind, String> {
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
+fn fault_size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    let parcel = Bytes::mib(32).0;
+    if size.0 == 0 || !size.0.is_multiple_of(parcel) || size > Bytes::gib(64) {
+        return Err("give a multiple of 32m up to 64g".into());
+    }
+    Ok(size)
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -322,6 +342,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
         BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, &[], false),
         BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, &[], false),
+        BenchArgs::Fault { size, runs, output } => {
+            let options = fault::Options { size, runs };
+            return measure(&output, |place, progress| {
+                let report = fault::run(&options, place, progress)?;
+                let json = megapage_report::json("megapage.bench/1", &report);
+                Ok((json, fault::human(&report), report.is_clean()))
+            });
+        }
         BenchArgs::Restart { cases, size, index, kept } => {
             return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
         }

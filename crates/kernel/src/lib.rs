@@ -21,6 +21,7 @@ mod environment;
 pub mod exec;
 pub mod file_cache;
 pub mod file_locks;
+pub mod first_touch;
 pub mod glibc;
 pub mod guard;
 mod heap;

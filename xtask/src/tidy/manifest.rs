@@ -33,7 +33,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 23] = [
         "bench",
         &[
             "units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "advise", "report",
-            "segment", "memory",
+            "segment", "memory", "broker",
         ],
     ),
     (

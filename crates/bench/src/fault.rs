@@ -1,0 +1,453 @@
+//! `megapage bench fault`: what the first touch of a huge page costs, by where the page comes from.
+//!
+//! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
+//! ready before it is timed; asking for it and mapping it are counted into the whole.
+
+use crate::child::check;
+use crate::run::{Gate, MachineReport, Place, Spread, gates_table, heading};
+use anyhow::{Context, Result, bail, ensure};
+use megapage_act::pool::{Addition, floor};
+use megapage_broker::ask;
+use megapage_kernel::first_touch::{Clearing, FirstTouch};
+use megapage_kernel::smaps::{backing, read_own_smaps};
+use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};
+use megapage_kernel::{KernelRoot, meminfo, parcel};
+use megapage_memory::stock::take;
+use megapage_report::table;
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use serde::Serialize;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const SIZE: PageSize = PageSize::HUGE_2M;
+/// Pages of a parcel, as the broker has them by default.
+const PARCEL: u64 = 16;
+/// The median first touch of a page from the broker takes at most this,
+const TOUCH_NS: f64 = 3000.0;
+/// and all of the memory, asked for, mapped and touched, is there so many times sooner than on transparent huge pages.
+const SOONER: f64 = 20.0;
+/// How long the broker may take to fill its stock, and to end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Memory of each source; whole parcels of 32 MiB.
+    pub size: Bytes,
+    /// Rounds that count; one goes before them.
+    pub runs: u32,
+}
+
+/// A source of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Transparent,
+    Hugetlb,
+    Broker,
+    Reused,
+}
+
+impl Source {
+    const ALL: [Source; 4] = [Source::Transparent, Source::Hugetlb, Source::Broker, Source::Reused];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Source::Transparent => "thp",
+            Source::Hugetlb => "hugetlb",
+            Source::Broker => "broker",
+            Source::Reused => "reused",
+        }
+    }
+}
+
+/// Times in nanoseconds for one page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// Nine tenths are no longer than this.
+    pub p90: f64,
+    /// 99 of a hundred.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Percentiles {
+    fn of(mut times: Vec<u64>) -> Percentiles {
+        times.sort_unstable();
+        let at = |share: f64| {
+            let place = (times.len() as f64 * share).ceil() as usize;
+            times.get(place.saturating_sub(1)).copied().unwrap_or(0) as f64
+        };
+        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+/// What one source took.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceReport {
+    /// `thp`, `hugetlb`, `broker` (pre-zeroed) or `reused` (a file that is there, old bytes included).
+    pub source: &'static str,
+    /// The first touch of each page of all rounds.
+    pub touch_ns: Percentiles,
+    /// From nothing to the last page touched, for all of the memory; of the rounds.
+    pub whole_ns: Spread,
+    /// The share of the memory that the kernel says is on huge pages, in the last round.
+    pub huge_share: f64,
+}
+
+/// What clearing a page of 2 MiB takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClearingReport {
+    /// `fallocate` (a new page, by the kernel), `non-temporal` or `memset` (a page that is there).
+    pub how: &'static str,
+    /// For each page of all rounds.
+    pub page_ns: Percentiles,
+}
+
+/// The whole bench: `megapage.bench/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `fault`.
+    pub bench: &'static str,
+    /// When it began, in seconds since 1970.
+    pub began_unix_seconds: u64,
+    /// Where.
+    pub machine: MachineReport,
+    /// Rounds that count.
+    pub runs: u32,
+    /// Memory of each source, in bytes.
+    pub size_bytes: u64,
+    /// By source.
+    pub sources: Vec<SourceReport>,
+    /// What the broker could fill its stock by.
+    pub clearing: Vec<ClearingReport>,
+    /// What is demanded, and whether it holds.
+    pub gates: Vec<Gate>,
+}
+
+impl Report {
+    /// Whether every gate holds.
+    pub fn is_clean(&self) -> bool {
+        self.gates.iter().all(|gate| gate.holds)
+    }
+
+    fn source(&self, source: Source) -> Option<&SourceReport> {
+        self.sources.iter().find(|one| one.source == source.name())
+    }
+}
+
+/// A broker of our own, which ends with this value.
+struct Broker<'a> {
+    pid: Pid,
+    pidfd: OwnedFd,
+    path: PathBuf,
+    signals: &'a Signals,
+}
+
+impl<'a> Broker<'a> {
+    fn start(place: &Place, signals: &'a Signals, directory: &Path, pages: u64) -> Result<Broker<'a>> {
+        let path = directory.join("broker");
+        let mut command = Command::new(&place.megapage);
+        command.args(["pool", "serve", "--socket"]).arg(&path);
+        command.args(["--stock", &pages.to_string(), "--grow", &pages.to_string()]);
+        command.args(["--parcel", &PARCEL.to_string(), "--rate", "64g", "--quota-per-uid", "none"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let pid = signals.spawn_bound(&mut command, signal::SIGTERM).context("megapage pool serve")?;
+        let broker = Broker { pid, pidfd: open_pidfd(pid)?, path, signals };
+        broker.fill()?;
+        Ok(broker)
+    }
+
+    /// Waits until the stock is full.
+    fn fill(&self) -> Result<()> {
+        let start = Instant::now();
+        while !ask(&self.path).is_ok_and(|status| status.ready_pages >= status.stock_pages) {
+            check(self.signals)?;
+            ensure!(
+                !wait_readable(self.pidfd.as_fd(), Duration::from_millis(20))?,
+                "the broker has ended: see what 'megapage pool serve' says"
+            );
+            ensure!(start.elapsed() < PATIENCE, "the broker has not filled its stock in {PATIENCE:?}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Broker<'_> {
+    fn drop(&mut self) {
+        // One that has ended cannot be told.
+        let _ = send_signal(self.pid, signal::SIGTERM);
+        if wait_readable(self.pidfd.as_fd(), PATIENCE).unwrap_or(false) {
+            let _ = poll_child(self.pid);
+        }
+    }
+}
+
+/// Pages that go out of the pool with this value.
+struct Added(Addition);
+
+impl Drop for Added {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.set(0, true) {
+            eprintln!("megapage: {} pages were not taken out of the pool: {error}", self.0.added());
+        }
+    }
+}
+
+/// Runs the bench as root, who may size the pool. What it adds to the pool is taken out at the end, also after a failure or
+/// a signal to stop.
+pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    let parcel_bytes = PARCEL * SIZE.bytes().0;
+    ensure!(
+        options.size.0 > 0 && options.size.0.is_multiple_of(parcel_bytes),
+        "--size {}: give a multiple of {}",
+        options.size,
+        Bytes(parcel_bytes)
+    );
+    let root = KernelRoot::live();
+    let pages = options.size.0 / SIZE.bytes().0;
+    let memory = meminfo(&root)?;
+    // The broker's stock, and the source whose turn it is.
+    let (needed, available) = (2 * options.size.0, memory.available.unwrap_or_default());
+    let least = floor(memory.total.unwrap_or_default());
+    if available.0 < needed + least.0 {
+        bail!(
+            "needs {} of memory; {available} are available, of which {least} stay free: use a smaller --size",
+            Bytes(needed)
+        );
+    }
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let machine = MachineReport::read()?;
+    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
+        .context("signals cannot be taken")?;
+    let mut added = Added(Addition::of(&root, SIZE, 0));
+    added.0.set(pages, false).context("pages for the sources besides the broker")?;
+    let directory = tempfile::tempdir()?;
+    let directory_path = std::fs::canonicalize(directory.path())?;
+    let broker = Broker::start(place, &signals, &directory_path, pages)?;
+
+    let mut touches: [Vec<u64>; 4] = Default::default();
+    let mut wholes: [Vec<f64>; 4] = Default::default();
+    let mut shares = [0.0; 4];
+    let mut clearings: [Vec<u64>; 3] = Default::default();
+    for round in 0..=options.runs {
+        for (at, source) in Source::ALL.into_iter().enumerate() {
+            check(&signals)?;
+            let (times, whole, share) = turn(source, options.size, &broker)?;
+            let brief = Percentiles::of(times.clone()).p50 / 1e3;
+            progress(&format!("round {round} {}: median {brief:.2} us", source.name()));
+            // The first warms the memory.
+            if round > 0 {
+                touches[at].extend(times);
+                wholes[at].push(whole.as_nanos() as f64);
+                shares[at] = share;
+            }
+        }
+        check(&signals)?;
+        let cleared = clear(pages)?;
+        if round > 0 {
+            clearings.iter_mut().zip(cleared).for_each(|(all, one)| all.extend(one));
+        }
+    }
+    drop(broker);
+    drop(added);
+
+    let sources = Source::ALL.into_iter().zip(touches).zip(wholes).zip(shares);
+    let sources = sources.map(|(((source, touches), wholes), huge_share)| SourceReport {
+        source: source.name(),
+        touch_ns: Percentiles::of(touches),
+        whole_ns: Spread::of(wholes).unwrap_or_default(),
+        huge_share,
+    });
+    let clearing = ["fallocate", "non-temporal", "memset"].into_iter().zip(clearings);
+    let mut report = Report {
+        bench: "fault",
+        began_unix_seconds: began,
+        machine,
+        runs: options.runs,
+        size_bytes: options.size.0,
+        sources: sources.collect(),
+        clearing: clearing
+            .map(|(how, times)| ClearingReport { how, page_ns: Percentiles::of(times) })
+            .collect(),
+        gates: Vec::new(),
+    };
+    report.gates = judge(&report);
+    Ok(report)
+}
+
+/// The touches of one source, the whole, and the share of it that is on huge pages.
+fn turn(source: Source, size: Bytes, broker: &Broker<'_>) -> Result<(Vec<u64>, Duration, f64)> {
+    let bytes = usize::try_from(size.0)?;
+    let pages = size.0 / SIZE.bytes().0;
+    let each = PARCEL as usize * HUGE_2M;
+    // What was used before by this very file is there again.
+    let kept = match source {
+        Source::Reused => {
+            let file = filled(pages)?;
+            let length = usize::try_from(pages)? * HUGE_2M;
+            FirstTouch::parcels(&[file.as_fd()], length, SIZE)?.touch();
+            Some(file)
+        }
+        _ => None,
+    };
+    let mut parcels: Vec<OwnedFd> = Vec::new();
+    let start = Instant::now();
+    let memory = match source {
+        Source::Transparent => FirstTouch::transparent(bytes)?,
+        Source::Hugetlb => FirstTouch::hugetlb(bytes, SIZE)?,
+        Source::Reused => {
+            let file = kept.as_ref().context("made above")?;
+            FirstTouch::parcels(&[file.as_fd()], bytes, SIZE)?
+        }
+        Source::Broker => {
+            while (parcels.len() as u64) < pages / PARCEL {
+                let left = pages - parcels.len() as u64 * PARCEL;
+                let granted = take(&broker.path, SIZE, left, false).context("the broker")?;
+                parcels.extend(granted.parcels.into_iter().flatten());
+            }
+            let fds: Vec<_> = parcels.iter().map(AsFd::as_fd).collect();
+            FirstTouch::parcels(&fds, each, SIZE)?
+        }
+    };
+    let times = memory.touch();
+    let whole = start.elapsed();
+    let share = huge_share(&memory)?;
+    drop(memory);
+    for parcel in &parcels {
+        parcel::empty(parcel, 0, each as u64)?;
+    }
+    drop(kept);
+    if source == Source::Broker {
+        broker.fill()?;
+    }
+    Ok((times, whole, share))
+}
+
+/// A file of so many pages that are there.
+fn filled(pages: u64) -> Result<File> {
+    let file = parcel::create(SIZE, pages)?;
+    (0..pages).try_for_each(|page| parcel::fill(&file, SIZE, page)).context("pages of the pool")?;
+    parcel::seal(&file)?;
+    Ok(file)
+}
+
+/// What clearing each page takes by the kernel, past the caches, and as by memset(3).
+fn clear(pages: u64) -> Result<[Vec<u64>; 3]> {
+    let file = parcel::create(SIZE, pages)?;
+    let mut fallocate = Vec::new();
+    for page in 0..pages {
+        let start = Instant::now();
+        parcel::fill(&file, SIZE, page).context("pages of the pool")?;
+        fallocate.push(start.elapsed().as_nanos() as u64);
+    }
+    parcel::seal(&file)?;
+    let memory = FirstTouch::parcels(&[file.as_fd()], usize::try_from(pages)? * HUGE_2M, SIZE)?;
+    memory.touch();
+    Ok([fallocate, memory.clear(Clearing::NonTemporal), memory.clear(Clearing::Plain)])
+}
+
+fn huge_share(memory: &FirstTouch) -> Result<f64> {
+    let mappings = read_own_smaps(&KernelRoot::live())?;
+    let own = mappings.iter().filter(|mapping| mapping.range.intersection(memory.range()).is_some());
+    let bytes = backing(own);
+    let total = bytes.total().0;
+    Ok(if total == 0 { 0.0 } else { bytes.huge().0 as f64 / total as f64 })
+}
+
+fn judge(report: &Report) -> Vec<Gate> {
+    let (Some(broker), Some(thp)) = (report.source(Source::Broker), report.source(Source::Transparent))
+    else {
+        return Vec::new();
+    };
+    let (touch, ratio) = (broker.touch_ns.p50, thp.whole_ns.median / broker.whole_ns.median.max(1.0));
+    vec![
+        Gate {
+            case: "broker",
+            demand: format!("first touch of a page <= {:.0} us, median", TOUCH_NS / 1e3),
+            found: format!("{:.2} us", touch / 1e3),
+            holds: touch <= TOUCH_NS,
+        },
+        Gate {
+            case: "broker",
+            demand: format!("asked for, mapped and touched >= {SOONER:.0}x sooner than THP"),
+            found: format!("{ratio:.0}x"),
+            holds: ratio >= SOONER,
+        },
+    ]
+}
+
+/// The report for a reader.
+pub fn human(report: &Report) -> String {
+    let micro = |ns: f64| format!("{:.2}", ns / 1e3);
+    let percentiles = |of: &Percentiles| [of.p50, of.p90, of.p99, of.max].map(micro);
+    let mut text = heading(&report.machine);
+    text += &format!(
+        "{} of each source, {} rounds. First touch of a page, us:\n",
+        Bytes(report.size_bytes),
+        report.runs
+    );
+    text += &table(
+        &["SOURCE", "MEDIAN", "90 %", "99 %", "MOST", "WHOLE ms", "HUGE"],
+        report.sources.iter().map(|source| {
+            let [p50, p90, p99, max] = percentiles(&source.touch_ns);
+            let whole = format!("{:.2}", source.whole_ns.median / 1e6);
+            [source.source.into(), p50, p90, p99, max, whole, format!("{:.0} %", 100.0 * source.huge_share)]
+        }),
+    );
+    text += "\nClearing a page of 2 MiB, us:\n";
+    text += &table(
+        &["HOW", "MEDIAN", "90 %", "99 %", "MOST"],
+        report.clearing.iter().map(|clearing| {
+            let [p50, p90, p99, max] = percentiles(&clearing.page_ns);
+            [clearing.how.into(), p50, p90, p99, max]
+        }),
+    );
+    text.push('\n');
+    text += &gates_table(&report.gates);
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_what_was_measured() {
+        let all = Percentiles::of((1..=200).rev().collect());
+        assert_eq!(all, Percentiles { p50: 100.0, p90: 180.0, p99: 198.0, max: 200.0 });
+        assert_eq!(Percentiles::of(vec![7]), Percentiles { p50: 7.0, p90: 7.0, p99: 7.0, max: 7.0 });
+        assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+    }
+
+    #[test]
+    fn gates_can_fail() {
+        let source = |source: Source, touch: f64, whole: f64| SourceReport {
+            source: source.name(),
+            touch_ns: Percentiles { p50: touch, ..Percentiles::default() },
+            whole_ns: Spread { median: whole, min: whole, max: whole },
+            huge_share: 1.0,
+        };
+        let report = |touch, whole| Report {
+            bench: "fault",
+            began_unix_seconds: 0,
+            machine: MachineReport::read().unwrap(),
+            runs: 1,
+            size_bytes: 1 << 25,
+            sources: vec![source(Source::Transparent, 3e5, 1e9), source(Source::Broker, touch, whole)],
+            clearing: Vec::new(),
+            gates: Vec::new(),
+        };
+        let holds =
+            |touch, whole| judge(&report(touch, whole)).iter().map(|gate| gate.holds).collect::<Vec<_>>();
+        assert_eq!(holds(2900.0, 4e7), [true, true]);
+        assert_eq!(holds(3100.0, 6e7), [false, false]);
+        assert!(human(&report(1.0, 1.0)).lines().all(|line| line.chars().count() <= 100));
+    }
+}
