@@ -226,7 +226,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
         .context("signals cannot be taken")?;
     let mut added = Added(Addition::of(&root, SIZE, 0));
-    added.0.set(pages, false).context("pages for the sources besides the broker")?;
+    // A parcel more, for what is given back while another takes it.
+    added.0.set(pages + PARCEL, false).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;
     let directory_path = std::fs::canonicalize(directory.path())?;
     let broker = Broker::start(place, &signals, &directory_path, pages)?;

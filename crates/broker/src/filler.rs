@@ -47,6 +47,8 @@ pub(crate) enum Waits {
 #[derive(Debug, Default)]
 struct State {
     missing: usize,
+    /// Made, and not yet fetched: not in the stock, and no longer missing.
+    on_the_way: usize,
     stop: bool,
     waits: Option<Waits>,
 }
@@ -110,9 +112,13 @@ impl Filler {
         self.watches_pressure
     }
 
-    /// Tells it how many parcels are missing.
-    pub(crate) fn want(&self, missing: usize) {
-        self.shared.lock().missing = missing;
+    /// Tells it how many parcels are missing from the stock, into which `fetched` of those that it made have come since
+    /// it was told last.
+    pub(crate) fn want(&self, missing: usize, fetched: usize) {
+        let mut state = self.shared.lock();
+        state.on_the_way = state.on_the_way.saturating_sub(fetched);
+        state.missing = missing.saturating_sub(state.on_the_way);
+        drop(state);
         self.shared.changed.notify_all();
     }
 
@@ -167,6 +173,7 @@ impl Work {
                 {
                     let mut state = self.shared.lock();
                     state.missing = state.missing.saturating_sub(1);
+                    state.on_the_way += 1;
                     state.waits = None;
                 }
                 // Where as many bytes as fit are waiting already, the reader will come without this one.
@@ -234,12 +241,14 @@ mod tests {
         let (made, parcels) = channel();
         let (wake, mut woken) = UnixStream::pair().unwrap();
         let filler = Filler::start(order(0), made, wake).unwrap();
-        filler.want(2);
+        filler.want(2, 0);
         for _ in 0..2 {
             let parcel = parcels.recv_timeout(Duration::from_secs(120)).unwrap();
             assert_eq!(parcel::present(&parcel).unwrap(), 2 * SIZE.bytes().0);
             assert_eq!(parcel::length(&parcel, SIZE).unwrap(), Some(2 * SIZE.bytes().0));
             woken.read_exact(&mut [0]).unwrap();
+            // As often as one likes: what is on the way is not made again.
+            filler.want(2, 0);
         }
         drop(filler);
         assert!(parcels.try_recv().is_err(), "no more than wanted");
@@ -252,7 +261,7 @@ mod tests {
         let (made, parcels) = channel();
         let (wake, _woken) = UnixStream::pair().unwrap();
         let filler = Filler::start(order(u64::MAX / 2), made, wake).unwrap();
-        filler.want(1);
+        filler.want(1, 0);
         let start = Instant::now();
         while filler.waits() != Some(Waits::PoolShort) {
             assert!(start.elapsed() < Duration::from_secs(120));

@@ -142,7 +142,7 @@ impl<'a> Serving<'a> {
             leave: options.leave,
         };
         let filler = Filler::start(order, send_made, wake).map_err(system("a thread"))?;
-        filler.want(books.missing());
+        filler.want(books.missing(), 0);
         Ok(Serving {
             options,
             signals,
@@ -184,26 +184,27 @@ impl<'a> Serving<'a> {
         // First: what has ended makes room in quotas.
         let ended = self.processes.ended(&ready[clients..]);
         ended.into_iter().for_each(|process| self.end(process));
-        if ready[1] {
-            self.stock_up();
-        }
+        let fetched = if ready[1] { self.stock_up() } else { 0 };
         for (client, bytes) in self.clients.heard(&ready[first..clients]) {
             self.answer(client, Request::decode(&bytes));
         }
         if accepts && ready[2] {
             self.accept(Instant::now());
         }
-        self.filler.want(self.books.missing());
+        self.filler.want(self.books.missing(), fetched);
         Ok(true)
     }
 
-    /// Takes into stock what the filler has made.
-    fn stock_up(&mut self) {
+    /// Takes into stock what the filler has made; how many parcels.
+    fn stock_up(&mut self) -> usize {
         // As many bytes as parcels, or fewer.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(64)) {}
+        let mut fetched = 0;
         while let Ok(parcel) = self.made.try_recv() {
             self.books.add(parcel);
+            fetched += 1;
         }
+        fetched
     }
 
     fn accept(&mut self, now: Instant) {
