@@ -218,7 +218,8 @@ impl Server {
         wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")
     }
 
-    fn line(&mut self, signals: &Signals) -> Result<String> {
+    /// Its next line.
+    pub(crate) fn line(&mut self, signals: &Signals) -> Result<String> {
         let start = Instant::now();
         loop {
             if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {

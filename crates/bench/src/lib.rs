@@ -11,6 +11,7 @@
 
 mod child;
 pub mod fault;
+pub mod fork;
 mod install;
 pub mod kept;
 pub mod live;

@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{fault, kept, live, observe, text};
+use megapage_bench::{fault, fork, kept, live, observe, text};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -171,6 +171,31 @@ enum BenchArgs {
         /// Install libhugetlbfs first where it is absent (apt-get)
         #[arg(long)]
         install: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What does starting a child cost a process with a large heap, and what does a living child?
+    Fork {
+        /// native, jvm [default: all]
+        cases: Vec<String>,
+        /// Heaps, separated by commas, up to 16g
+        #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g,2g,4g")]
+        sizes: Vec<Bytes>,
+        /// Heaps of the JVM
+        #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g")]
+        jvm_sizes: Vec<Bytes>,
+        /// Rounds that medians are taken of
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        runs: u32,
+        /// Children that are started in each way in each run
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        launches: u32,
+        /// Install the JVM first where it is absent (apt-get)
+        #[arg(long)]
+        install: bool,
+        /// Print what would be run, and how the pool would be set, and change nothing
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -354,6 +379,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
             return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
         }
         BenchArgs::Malloc { size, kept } => return of_kept_memory(kept::Bench::Malloc { size }, kept),
+        BenchArgs::Fork { cases, sizes, jvm_sizes, runs, launches, install, dry_run, output } => {
+            let options = fork::Options { cases, sizes, jvm_sizes, runs, launches, install };
+            if dry_run {
+                print(&(fork::dry_run(&options)?.join("\n") + "\n"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            return measure(&output, |place, progress| {
+                let report = fork::run(&options, place, progress)?;
+                let json = megapage_report::json("megapage.bench/1", &report);
+                Ok((json, fork::human(&report), report.is_clean()))
+            });
+        }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
             (Bench::Release(ReleaseOptions { wait_ms: wait, quiet }), cases, scale, common)

@@ -41,6 +41,8 @@ pub struct Mapping {
     pub file_pmd: Bytes,
     /// Present hugetlb bytes, private and shared.
     pub hugetlb: Bytes,
+    /// Those of them that other processes map as well.
+    pub hugetlb_shared: Bytes,
     /// Bytes swapped out.
     pub swap: Bytes,
     /// Whether a 2 MiB transparent huge page may be allocated here under the present settings.
@@ -138,7 +140,11 @@ fn parse(text: &str) -> Result<Vec<Mapping>, Complaint> {
             "AnonHugePages" => mapping.anon_huge = kib()?,
             "ShmemPmdMapped" => mapping.shmem_pmd = kib()?,
             "FilePmdMapped" => mapping.file_pmd = kib()?,
-            "Shared_Hugetlb" | "Private_Hugetlb" => mapping.hugetlb += kib()?,
+            "Shared_Hugetlb" => {
+                mapping.hugetlb_shared = kib()?;
+                mapping.hugetlb += mapping.hugetlb_shared;
+            }
+            "Private_Hugetlb" => mapping.hugetlb += kib()?,
             "Swap" => mapping.swap = kib()?,
             "VmFlags" => mapping.vm_flags = rest.trim().to_string(),
             "THPeligible" => mapping.thp_eligible = rest.trim() != "0",
@@ -177,6 +183,7 @@ fn parse_header(line: &str) -> Option<Mapping> {
         shmem_pmd: Bytes::ZERO,
         file_pmd: Bytes::ZERO,
         hugetlb: Bytes::ZERO,
+        hugetlb_shared: Bytes::ZERO,
         swap: Bytes::ZERO,
         thp_eligible: false,
         vm_flags: String::new(),
@@ -232,6 +239,8 @@ Rss:                  16 kB
         assert_eq!(sum.thp, Bytes::kib(407_552));
         assert_eq!(sum.base, Bytes::kib(64 + 2048 + 16));
         assert_eq!(sum.total(), sum.huge() + sum.base);
+        let shared: Bytes = mappings.iter().map(|mapping| mapping.hugetlb_shared).sum();
+        assert_eq!(shared, Bytes::mib(2), "of the hugetlb pages");
         assert_eq!(mappings[1].swap, Bytes::kib(8));
         assert_eq!(mappings[0].referenced, Bytes::kib(60));
         assert_eq!((mappings[0].shared, mappings[0].ksm), (Bytes::kib(12), Bytes::kib(12)));

@@ -1,13 +1,15 @@
 //! The workloads of `megapage bench` as a program of its own: it prints one line of JSON.
 //!
-//! It uses the system allocator, starts no other program and imports no fork(2), so that it stands for an
-//! ordinary program whose malloc(3) is replaced.
+//! It uses the system allocator, imports no fork(2), and starts no other program but where it is to time that (`fork`,
+//! which makes the bare system call), so that it stands for an ordinary program whose malloc(3) is replaced.
 
 #![forbid(unsafe_code)]
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::workload::{Measurement, access, idle, keep, pattern, probe, release, retrieval, steady};
+use megapage_bench::workload::{
+    Measurement, access, fork, idle, keep, pattern, probe, release, retrieval, steady,
+};
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
@@ -124,6 +126,21 @@ enum Workload {
         #[command(subcommand)]
         what: Keep,
     },
+    /// Start children from a process with a large heap, and write while one lives.
+    Fork {
+        /// What the heap lies on.
+        #[arg(value_enum)]
+        pages: fork::Pages,
+        /// Bytes of the heap.
+        #[arg(long, default_value = "1g", value_parser = size)]
+        size: Bytes,
+        /// Children that are started in each way.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        launches: u32,
+        /// Base pages that are written while a child lives, each once.
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        writes: u32,
+    },
     /// Do nothing: what it takes to start.
     Startup,
 }
@@ -231,6 +248,13 @@ fn main() -> ExitCode {
             let options = probe::Options { size: size.0, filled };
             return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
         }
+        Workload::Fork { pages, size, launches, writes } => {
+            let options = fork::Options { size: size.0, pages, launches, writes: writes as usize };
+            return match fork::run(options) {
+                Ok(found) => print_line(&found),
+                Err(error) => fail(&error),
+            };
+        }
         Workload::Access { case, scale } => access::run(case, scale),
         Workload::Release { case, scale, wait, quiet } => {
             release::run(case, release::Options { scale, wait: Duration::from_millis(wait), trickle: !quiet })
@@ -273,13 +297,22 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn print(measurement: &Measurement) -> ExitCode {
-    match serde_json::to_string(measurement) {
+/// Prints what was found as one line of JSON.
+fn print_line(found: &impl serde::Serialize) -> ExitCode {
+    match serde_json::to_string(found) {
         Ok(line) => println!("{line}"),
         Err(error) => {
             eprintln!("megapage-workload: {error}");
             return ExitCode::from(2);
         }
+    }
+    ExitCode::SUCCESS
+}
+
+fn print(measurement: &Measurement) -> ExitCode {
+    let printed = print_line(measurement);
+    if printed != ExitCode::SUCCESS {
+        return printed;
     }
     match measurement.figures.get("recall") {
         Some(&recall) if recall < retrieval::RECALL_FLOOR => {

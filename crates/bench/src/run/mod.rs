@@ -159,13 +159,16 @@ fn run_once(case: &Case, peer: &Peer, place: &Place, signals: &Signals) -> Resul
 }
 
 /// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
-enum PoolOrReason {
+pub(crate) enum PoolOrReason {
+    /// It can be sized.
     Pool(Pool),
+    /// It cannot, and why.
     Reason(String),
 }
 
 impl PoolOrReason {
-    fn take() -> PoolOrReason {
+    /// The pool as it is.
+    pub(crate) fn take() -> PoolOrReason {
         match Pool::take() {
             Ok(pool) => PoolOrReason::Pool(pool),
             Err(error) => PoolOrReason::Reason(format!("{error:#}")),
@@ -173,7 +176,7 @@ impl PoolOrReason {
     }
 
     /// Gives the next run a pool of `bytes`; what stood in the way, if anything did.
-    fn give(&mut self, bytes: Bytes) -> Option<String> {
+    pub(crate) fn give(&mut self, bytes: Bytes) -> Option<String> {
         let outcome = match self {
             PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
             PoolOrReason::Reason(_) if bytes == Bytes::ZERO => Ok(()),
