@@ -44,12 +44,17 @@ soak:
 demo:
 	scripts/demo
 
-# The two benches against every peer, what is observed against what is, and code on huge pages; fifty minutes.
+# The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
+# an hour and a quarter. Those of the daemon are in docs/bench.md.
 bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
 	$(CARGO_TARGET_DIR)/release/megapage bench text --install --save bench/results/text.json
+	$(CARGO_TARGET_DIR)/release/megapage bench restart --install --save bench/results/restart.json
+	$(CARGO_TARGET_DIR)/release/megapage bench malloc --install --save bench/results/malloc.json
+	$(CARGO_TARGET_DIR)/release/megapage bench fault --save bench/results/fault.json
+	$(CARGO_TARGET_DIR)/release/megapage bench fork --install --save bench/results/fork.json
 
 # The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:
