@@ -80,15 +80,9 @@ impl<P> Books<P> {
         self.ready.push_back(parcel);
     }
 
-    /// Hands out parcels of `pages` pages in all, at least one and no more than are ready, to a process of this user's.
-    /// `weigh` tells the bytes of a parcel that are there: what its holder gave back does not count.
-    pub fn take(
-        &mut self,
-        uid: u32,
-        process: u64,
-        pages: u64,
-        weigh: impl Fn(&P) -> u64,
-    ) -> Result<Vec<&P>, Verdict> {
+    /// Hands out parcels of `pages` pages in all, at least one and no more than are ready, to a process of this user's. A
+    /// parcel counts whole until its process has ended: its holder can give pages back, and touch them again.
+    pub fn take(&mut self, uid: u32, process: u64, pages: u64) -> Result<Vec<&P>, Verdict> {
         let asked = usize::try_from(pages / self.rules.parcel_pages).unwrap_or(usize::MAX).max(1);
         let mut count = asked.min(self.rules.most_at_once);
         let room = self.rules.most_leases.saturating_sub(self.leases.len());
@@ -96,7 +90,7 @@ impl<P> Books<P> {
             return Err(Verdict::Full);
         }
         if let Some(quota) = self.rules.quota {
-            count = count.min(self.within_quota(uid, quota, count, weigh));
+            count = count.min(self.within_quota(uid, quota));
             if count == 0 {
                 return Err(Verdict::Quota);
             }
@@ -110,17 +104,10 @@ impl<P> Books<P> {
         Ok(self.leases[first..].iter().map(|lease| &lease.parcel).collect())
     }
 
-    /// How many of `count` parcels more the user may have.
-    fn within_quota(&self, uid: u32, quota: u64, count: usize, weigh: impl Fn(&P) -> u64) -> usize {
-        let bytes = self.rules.parcel_bytes();
-        let own = || self.leases.iter().filter(|lease| lease.uid == uid);
-        let fits = |held: u64| usize::try_from(quota.saturating_sub(held) / bytes).unwrap_or(usize::MAX);
-        // Nobody has more than whole parcels: they are weighed when that matters.
-        let at_most = (own().count() as u64).saturating_mul(bytes);
-        match fits(at_most) {
-            room if room >= count => room,
-            _ => fits(own().map(|lease| weigh(&lease.parcel).min(bytes)).sum()),
-        }
+    /// How many parcels more the user may have.
+    fn within_quota(&self, uid: u32, quota: u64) -> usize {
+        let most = usize::try_from(quota / self.rules.parcel_bytes()).unwrap_or(usize::MAX);
+        most.saturating_sub(self.leases.iter().filter(|lease| lease.uid == uid).count())
     }
 
     /// The leases of a process are over: its parcels, which are not to be handed out again.
@@ -194,45 +181,39 @@ mod tests {
     fn pages_are_handed_out_in_parcels() {
         let mut books = books(6);
         assert_eq!(books.missing(), 0);
-        assert_eq!(books.take(1, 1, 1, whole).unwrap(), [&0], "at least one");
-        assert_eq!(books.take(1, 1, 11, whole).unwrap(), [&1, &2], "no more than asked for");
-        assert_eq!(
-            books.take(2, 2, u64::MAX, whole).unwrap(),
-            [&3, &4, &5],
-            "no more than fit into an answer"
-        );
-        assert_eq!(books.take(3, 3, 1, whole), Err(Verdict::Empty));
+        assert_eq!(books.take(1, 1, 1).unwrap(), [&0], "at least one");
+        assert_eq!(books.take(1, 1, 11).unwrap(), [&1, &2], "no more than asked for");
+        assert_eq!(books.take(2, 2, u64::MAX).unwrap(), [&3, &4, &5], "no more than fit into an answer");
+        assert_eq!(books.take(3, 3, 1), Err(Verdict::Empty));
         assert_eq!((books.missing(), books.ready()), (6, 0));
     }
 
     #[test]
-    fn one_user_has_no_more_than_its_quota_of_what_is_there() {
+    fn one_user_has_no_more_than_its_quota_whatever_it_gives_back() {
         let mut books = books(10);
-        assert_eq!(books.take(1, 1, 12, whole).unwrap().len(), 3);
-        assert_eq!(
-            books.take(1, 2, 12, whole).unwrap().len(),
-            2,
-            "the quota is the user's, not the process's"
-        );
-        assert_eq!(books.take(1, 3, 1, whole), Err(Verdict::Quota));
-        assert_eq!(books.take(2, 4, 4, whole).unwrap().len(), 1);
-        // It has given back a half of each.
-        let half = |parcel: &u64| whole(parcel) / 2;
-        assert_eq!(books.take(1, 3, 12, half).unwrap().len(), 2);
+        assert_eq!(books.take(1, 1, 12).unwrap().len(), 3);
+        assert_eq!(books.take(1, 2, 12).unwrap().len(), 2, "the quota is the user's, not the process's");
+        assert_eq!(books.take(1, 3, 1), Err(Verdict::Quota));
+        assert_eq!(books.take(2, 4, 4).unwrap().len(), 1);
+        // Whatever it gives back: it can touch that again.
+        assert_eq!(books.held(|_| 0)[&1].bytes, 0);
+        assert_eq!(books.take(1, 3, 1), Err(Verdict::Quota));
+        assert_eq!(books.end(1).len(), 3);
+        assert_eq!(books.take(1, 3, 12).unwrap().len(), 3);
         let held = books.held(whole);
-        assert_eq!(held[&1], Held { parcels: 7, processes: 3, bytes: 7 * (8 << 20) });
+        assert_eq!(held[&1], Held { parcels: 5, processes: 2, bytes: 5 * (8 << 20) });
         assert_eq!(held[&2], Held { parcels: 1, processes: 1, bytes: 8 << 20 });
     }
 
     #[test]
     fn what_ends_is_not_handed_out_again() {
         let mut books = books(4);
-        books.take(1, 7, 8, whole).unwrap();
+        books.take(1, 7, 8).unwrap();
         assert_eq!(books.take_back(7, 1), [1]);
         assert_eq!(books.end(7), [0]);
         assert!(!books.has(7));
         assert_eq!(books.end(7), [] as [u64; 0]);
-        assert_eq!(books.take(1, 8, 12, whole).unwrap(), [&2, &3]);
+        assert_eq!(books.take(1, 8, 12).unwrap(), [&2, &3]);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -271,7 +252,7 @@ mod tests {
                     }
                     Step::Take { uid, process, pages } => {
                         let ready = books.ready();
-                        match books.take(uid, process, pages, whole) {
+                        match books.take(uid, process, pages) {
                             Ok(parcels) => {
                                 prop_assert!(!parcels.is_empty() && parcels.len() <= 3.min(ready));
                                 for parcel in parcels {

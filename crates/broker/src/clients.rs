@@ -1,6 +1,6 @@
 //! Those who ask: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
 
-use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process};
+use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, process_identity};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::wait_readable;
 use megapage_memory::stock::wire::REQUEST;
@@ -48,7 +48,7 @@ impl Client {
         &self.stream
     }
 
-    /// Reads what there is. Descriptors that come along are closed by the kernel: nobody takes them.
+    /// Reads what there is. No descriptors come along: the socket refuses them.
     pub(crate) fn hear(&mut self) -> Heard {
         loop {
             match (&self.stream).read(&mut self.bytes[self.length..]) {
@@ -146,11 +146,20 @@ impl Clients {
     }
 }
 
+/// What tells a process from all others that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// By its descriptor: it is seen whatever its PID namespace.
+    Identity(u64),
+    /// By its number, on a kernel that has no better.
+    Pid(i32),
+}
+
 /// A process that has parcels.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) id: u64,
-    pid: i32,
+    who: Who,
     uid: u32,
     fd: OwnedFd,
 }
@@ -168,13 +177,19 @@ impl Processes {
     pub(crate) fn of(&mut self, client: &Client) -> Option<u64> {
         let Peer { pid, uid, .. } = client.peer;
         let fd = peer_process(client.stream()).ok().filter(is_alive)?;
+        let who = match process_identity(&fd).ok()? {
+            Some(identity) => Who::Identity(identity),
+            // 0 stands for all that are not seen from here.
+            None if pid > 0 => Who::Pid(pid),
+            None => return None,
+        };
         // While the one we know lives, its number is no other's.
-        let known = self.all.iter().find(|known| (known.pid, known.uid) == (pid, uid) && is_alive(&known.fd));
+        let known = self.all.iter().find(|known| (known.who, known.uid) == (who, uid) && is_alive(&known.fd));
         if let Some(known) = known {
             return Some(known.id);
         }
         self.next += 1;
-        self.all.push(Process { id: self.next, pid, uid, fd });
+        self.all.push(Process { id: self.next, who, uid, fd });
         Some(self.next)
     }
 

@@ -6,7 +6,7 @@ use crate::debt::Debt;
 use crate::filler::{Filler, Order, Waits};
 use crate::options::{BrokerError, Options};
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
-use megapage_kernel::descriptors::{MOST_DESCRIPTORS, raise_limit, send};
+use megapage_kernel::descriptors::{MOST_DESCRIPTORS, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, parcel};
@@ -70,6 +70,12 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
     let limit = raise_limit().map_err(system("the limit on descriptors"))?;
     let socket = SocketFile::open(&options.socket, options.mode, None, BACKLOG)
         .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source })?;
+    if refuse(socket.listener()).is_err() && options.mode & 0o077 != 0 {
+        // Closing what a client passes can take as long as that client wishes.
+        let what = "this kernel cannot keep clients from passing descriptors (Linux 6.16 can), by which one could hold \
+                    up all others: serve your own user alone (--mode 0600)";
+        return Err(BrokerError::Options(what.into()));
+    }
     let mut debt = Debt::take_over(root, &options.socket, options.size);
     debt.set(options.grow, debt.pages() > options.grow)?;
     let served =
@@ -115,10 +121,11 @@ impl<'a> Serving<'a> {
         limit: u64,
     ) -> Result<Serving<'a>, BrokerError> {
         let stock = options.stock / options.parcel;
-        let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock);
+        // One for the parcel, and one for its process.
+        let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock) / 2;
         if most_leases == 0 {
             let what = format!(
-                "this process may have {limit} descriptors, and each parcel takes one: raise the limit (ulimit -n), \
+                "this process may have {limit} descriptors, and each parcel that is out takes up to two: raise the limit (ulimit -n), \
                  make parcels larger (--parcel), or the stock smaller"
             );
             return Err(BrokerError::Options(what));
@@ -260,7 +267,7 @@ impl<'a> Serving<'a> {
             // Its mappings went with execve(2).
             give_back(self.books.end(process), &mut self.ended);
         }
-        let taken = self.books.take(client.peer.uid, process, pages, weigh);
+        let taken = self.books.take(client.peer.uid, process, pages);
         let count = match taken {
             Ok(parcels) => {
                 let count = parcels.len();

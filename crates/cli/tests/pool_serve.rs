@@ -21,7 +21,8 @@ const SIZE: PageSize = PageSize::HUGE_2M;
 const USERS: [u32; 2] = [64_123, 64_124];
 
 /// A client of any user: takes parcels, looks whether they are zero, fills them, says so, and waits to be ended.
-/// `keep`: leaves the file, and a mapping of it, to a child that outlives it. `loop`: in one process after the other, until it is ended.
+/// `keep`: leaves the file, and a mapping of it, to a child that outlives it. `punch`: gives its
+/// pages back, and asks again. `pass`: tries to pass a descriptor. `loop`: in one process after the other, until it is ended.
 const CLIENT: &str = r#"
 import mmap, os, socket, struct, sys, time
 path, pages, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -47,6 +48,15 @@ def use(fds):
         m[:] = bytes([mark]) * len(m)
         maps.append(m)
     return maps
+if how == "pass":
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    try:
+        socket.send_fds(s, [b"x"], [1])
+        print("passed", flush=True)
+    except PermissionError:
+        print("refused", flush=True)
+    sys.exit(0)
 if how == "loop":
     while True:
         child = os.fork()
@@ -68,7 +78,12 @@ if how == "keep" and os.fork() == 0:
     seen = set(os.pread(kept[0], 2 << 20, 0))
     print("kept", "own" if seen <= {0, mark} else "FOREIGN", flush=True)
     os._exit(0)
+if how == "punch":
+    for m in maps:
+        m.madvise(9)
+    print("again", take()[0], flush=True)
 sys.stdin.read()
+print("still", "own" if all(set(m[:]) == {mark} for m in maps) else "LOST", flush=True)
 "#;
 
 fn python() -> bool {
@@ -255,7 +270,7 @@ fn one_user_never_sees_what_another_wrote() {
     for round in 0..8u64 {
         let mut clients: Vec<Client> =
             USERS.iter().map(|uid| Client::start(*uid, &path, 2, "loop")).collect();
-        std::thread::sleep(Duration::from_millis(60 + 37 * round));
+        broker.wait("both are served", |status| status["handed_out"].as_u64() >= Some(4 + round));
         if round % 2 == 1 {
             broker.kill();
             broker = Broker::start(&path, &arguments);
@@ -299,8 +314,16 @@ fn quotas_hold_and_who_is_not_named_is_refused() {
     assert_eq!(first.line(), "verdict 0 parcels 2");
     let mut second = Client::start(USERS[0], &path, 1, "wait");
     assert_eq!(second.line(), "verdict 5 parcels 0");
-    let mut other = Client::start(USERS[1], &path, 1, "wait");
+    let mut other = Client::start(USERS[1], &path, 1, "punch");
     assert_eq!(other.line(), "verdict 0 parcels 1");
+    assert_eq!(other.line(), "again 0");
+    drop(other);
+    broker.wait("it has none", |status| status["holders"].as_array().unwrap().len() == 1);
+    broker.full();
+    // What is given back can be touched again: it counts.
+    let mut other = Client::start(USERS[1], &path, 2, "punch");
+    assert_eq!(other.line(), "verdict 0 parcels 2");
+    assert_eq!(other.line(), "again 5");
     drop(broker);
     drop((first, second, other));
     let named = USERS[0].to_string();
@@ -355,6 +378,58 @@ fn clients_that_lie_hang_or_flood_are_outlived() {
     assert!(status["holders"].as_array().unwrap().iter().all(|holder| holder["processes"] == 1));
     drop(silent);
     assert_eq!(broker.stop(), Some(0));
+}
+
+#[test]
+fn nobody_passes_descriptors_to_a_broker() {
+    let Some(_pool) = PoolGuard::reserve(SIZE, 4) else { return };
+    if !python() {
+        return;
+    }
+    let (_tree, path) = place();
+    let broker = Broker::start(&path, &["--stock", "1", "--parcel", "1"]);
+    // To close one can take as long as its sender wishes.
+    let mut client = Client::start(USERS[0], &path, 1, "pass");
+    assert_eq!(client.line(), "refused");
+    broker.full();
+}
+
+#[test]
+fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
+    let Some(_pool) = PoolGuard::reserve(SIZE, 16) else { return };
+    let apart = ["--pid", "--fork", "--kill-child"];
+    let can = Command::new("unshare").args(apart).arg("true").status().is_ok_and(|status| status.success());
+    if !can {
+        skip("needs unshare(1), and to be allowed PID namespaces");
+        return;
+    }
+    if !python() {
+        return;
+    }
+    let (_tree, path) = place();
+    let mut command = Command::new("unshare");
+    command.args(apart).arg(env!("CARGO_BIN_EXE_megapage")).args(["pool", "serve", "--mode", "0666"]);
+    command.args(["--stock", "4", "--parcel", "1", "--socket", path.to_str().unwrap()]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut broker = Broker { child, path: path.clone() };
+    broker.full();
+    // Two of one user, whose numbers are 0 from there.
+    let mut first = Client::start(USERS[0], &path, 1, "wait");
+    assert_eq!(first.line(), "verdict 0 parcels 1");
+    let mut second = Client::start(USERS[0], &path, 1, "wait");
+    assert_eq!(second.line(), "verdict 0 parcels 1");
+    let held = |status: &Value, count: u64| {
+        let ours = |one: &&Value| one["uid"] == USERS[0];
+        status["holders"].as_array().unwrap().iter().find(ours).map(|one| one["processes"].as_u64())
+            == Some(Some(count))
+    };
+    broker.wait("both are known", |status| held(status, 2));
+    first.kill();
+    broker.wait("one is left", |status| held(status, 1));
+    drop(second.child.stdin.take());
+    assert_eq!(second.line(), "still own");
+    // unshare(1) heeds no other signal, and takes the broker with it.
+    broker.kill();
 }
 
 fn persistent() -> u64 {

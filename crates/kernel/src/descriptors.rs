@@ -21,6 +21,9 @@ pub const MOST_DESCRIPTORS: usize = 16;
 /// `SO_PEERGROUPS` and `SO_PEERPIDFD` of socket(7); the C library's headers of older systems lack them.
 const SO_PEERGROUPS: c_int = 59;
 const SO_PEERPIDFD: c_int = 77;
+const SO_PASSRIGHTS: c_int = 83;
+/// `PID_FS_MAGIC` of statfs(2).
+const PIDFS_MAGIC: u64 = 0x5049_4446;
 
 /// Sends `bytes` and with them copies of `descriptors`, at most [`MOST_DESCRIPTORS`] (EINVAL for more); how many bytes
 /// went. The descriptors go with the first of them.
@@ -57,6 +60,33 @@ pub fn receive(
         }
     }
     if fits { Ok(got.bytes) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Has nobody pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): who tries gets EPERM.
+/// To close a descriptor that was passed can take as long as its sender wishes (SO_LINGER of socket(7)), and reading what
+/// it came with, or closing the connection, closes it. ENOPROTOOPT: the kernel cannot.
+pub fn refuse(socket: impl AsFd) -> io::Result<()> {
+    let none: c_int = 0;
+    // SAFETY: an integer that lives through the call, and its length.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const none).cast(),
+            size_of::<c_int>() as socklen_t,
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What no two processes have in common as long as the machine runs (the inode of a pidfd, Linux 6.9); `None` where the
+/// kernel has nothing of the kind.
+pub fn process_identity(pidfd: impl AsFd) -> io::Result<Option<u64>> {
+    if rustix::fs::fstatfs(&pidfd)?.f_type as u64 != PIDFS_MAGIC {
+        return Ok(None);
+    }
+    Ok(Some(rustix::fs::fstat(&pidfd)?.st_ino))
 }
 
 /// Who connected, or listens, as it was when that happened (SO_PEERCRED of unix(7)).
@@ -194,6 +224,41 @@ mod tests {
         let process = peer_process(&ours).unwrap();
         assert!(!crate::spawn::wait_readable(process.as_fd(), std::time::Duration::ZERO).unwrap());
         peer_groups(&ours).unwrap();
+    }
+
+    #[test]
+    fn descriptors_can_be_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let listener = crate::socket::listen_at(&path, 0o600, None, 4).unwrap();
+        match refuse(&listener) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+                return;
+            }
+        }
+        let client = crate::socket::connect_to(&path).unwrap();
+        let error = send(&client, b"x", &[listener.as_fd()]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "before it is accepted");
+        let (server, _) = listener.accept().unwrap();
+        assert!(send(&client, b"x", &[listener.as_fd()]).is_err(), "and after");
+        // The other way it goes.
+        send(&server, b"x", &[listener.as_fd()]).unwrap();
+    }
+
+    #[test]
+    fn processes_are_told_apart() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let identity = |fd: &OwnedFd| process_identity(fd).unwrap();
+        let own = identity(&peer_process(&ours).unwrap());
+        assert_eq!(own, identity(&peer_process(&ours).unwrap()));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = crate::spawn::open_pidfd(megapage_units::Pid(child.id() as i32)).unwrap();
+        let told = identity(&other);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(own.is_none() || own != told);
     }
 
     #[test]

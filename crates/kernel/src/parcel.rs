@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn pages_come_and_go() {
-        let Some(_pool) = PoolGuard::reserve(SIZE, 3) else { return };
+        // More than are used: pages that others have just freed may still be counted.
+        let Some(_pool) = PoolGuard::reserve(SIZE, 16) else { return };
         let file = create(SIZE, 3).unwrap();
         assert_eq!(present(&file).unwrap(), 0);
         (0..3).for_each(|page| fill(&file, SIZE, page).unwrap());

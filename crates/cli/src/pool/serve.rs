@@ -9,6 +9,7 @@ use megapage_memory::stock::socket_path;
 use megapage_report::{json, table};
 use megapage_service::group_number;
 use megapage_units::{Bytes, PageSize};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -111,7 +112,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if args.dry_run {
         print(&(dry_run(&root, &options)?.join("\n") + "\n"))?;
     } else {
-        run(&root, &options, &mut |line| eprintln!("megapage: {line}"))?;
+        // A standard error that is closed is no reason to end.
+        run(&root, &options, &mut |line| drop(writeln!(std::io::stderr(), "megapage: {line}")))?;
     }
     Ok(ExitCode::SUCCESS)
 }
