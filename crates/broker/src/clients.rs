@@ -4,16 +4,25 @@ use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, proces
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::wait_readable;
 use megapage_memory::stock::wire::REQUEST;
+use megapage_service::Pace;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Connections at one time, of all and of one user.
-const MOST: usize = 64;
-const MOST_OF_ONE: usize = 16;
+const MOST: usize = 256;
+const MOST_OF_ONE: usize = 64;
+/// Of users who are not served, all together: they are to be told.
+const MOST_DENIED: usize = 8;
+/// Connections of one user in a second, and users whose connections are counted.
+const MOST_A_SECOND: u32 = 1000;
+const MOST_PACES: usize = 4096;
+/// A place is nobody else's for so long.
+const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send its request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection whose request is not there yet.
 #[derive(Debug)]
@@ -23,6 +32,8 @@ pub(crate) struct Client {
     bytes: [u8; REQUEST],
     length: usize,
     until: Instant,
+    /// Whether its user is served.
+    pub(crate) allowed: bool,
 }
 
 /// What a client has sent.
@@ -41,7 +52,7 @@ impl Client {
     pub(crate) fn new(stream: UnixStream, now: Instant) -> io::Result<Client> {
         stream.set_nonblocking(true)?;
         let peer = peer(&stream)?;
-        Ok(Client { stream, peer, bytes: [0; REQUEST], length: 0, until: now + PATIENCE })
+        Ok(Client { stream, peer, bytes: [0; REQUEST], length: 0, until: now + PATIENCE, allowed: false })
     }
 
     pub(crate) fn stream(&self) -> &UnixStream {
@@ -88,6 +99,7 @@ impl Client {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     all: Vec<Client>,
+    paces: BTreeMap<u32, Pace>,
     /// Dropped unanswered.
     pub(crate) dropped: u64,
 }
@@ -109,28 +121,54 @@ impl Clients {
         self.dropped += (before - self.all.len()) as u64;
     }
 
-    /// Takes a client in; where its user has all places of one, or all are taken, the oldest of the user with the most
-    /// goes.
+    /// Whether another connection of this user may come in this second.
+    pub(crate) fn admits(&mut self, uid: u32, now: Instant) -> bool {
+        if self.paces.len() >= MOST_PACES && !self.paces.contains_key(&uid) {
+            self.paces.clear();
+        }
+        let pace = self.paces.entry(uid).or_insert_with(|| Pace::new(MOST_A_SECOND, now));
+        let admits = pace.next(now) <= now;
+        pace.note();
+        self.dropped += u64::from(!admits);
+        admits
+    }
+
+    /// From when on there is a place, or one can be taken from somebody.
+    pub(crate) fn room_from(&self, now: Instant) -> Instant {
+        let oldest = || self.all.iter().map(|client| client.until).min();
+        if self.all.len() < MOST { now } else { oldest().map_or(now, |until| until - PATIENCE + GRACE) }
+    }
+
+    /// Whether somebody has to go before this client gets a place. Those that have a request are to be heard before.
+    pub(crate) fn is_full_for(&self, client: &Client) -> bool {
+        self.all.len() >= MOST || self.goes_before(client).is_some()
+    }
+
+    /// The oldest of those that are too many of this client's kind.
+    fn goes_before(&self, client: &Client) -> Option<usize> {
+        let own = |one: &Client| one.allowed && one.peer.uid == client.peer.uid;
+        let (kind, most): (&dyn Fn(&Client) -> bool, usize) =
+            if client.allowed { (&own, MOST_OF_ONE) } else { (&|one| !one.allowed, MOST_DENIED) };
+        (self.all.iter().filter(|one| kind(one)).count() >= most)
+            .then(|| self.all.iter().position(kind))
+            .flatten()
+    }
+
+    /// Takes a client in; where there are too many, the oldest goes.
     pub(crate) fn add(&mut self, client: Client) {
-        let of = |uid: u32| self.all.iter().filter(|one| one.peer.uid == uid).count();
-        let uid = match of(client.peer.uid) {
-            own if own >= MOST_OF_ONE => Some(client.peer.uid),
-            _ if self.all.len() >= MOST => self.all.iter().map(|one| one.peer.uid).max_by_key(|uid| of(*uid)),
-            _ => None,
-        };
-        if let Some(at) = uid.and_then(|uid| self.all.iter().position(|one| one.peer.uid == uid)) {
+        let at = self.goes_before(&client).or((self.all.len() >= MOST).then_some(0));
+        if let Some(at) = at {
             self.all.remove(at);
             self.dropped += 1;
         }
         self.all.push(client);
     }
 
-    /// Takes out those that have a request, or are gone; `ready` is by place. Those that are gone are not in the answer.
+    /// Takes out those that have a request, or are gone; `ready` is by place, and those beyond it are asked. Those that are gone are not in the answer.
     pub(crate) fn heard(&mut self, ready: &[bool]) -> Vec<(Client, [u8; REQUEST])> {
         let mut heard = Vec::new();
         let mut kept = Vec::new();
         for (place, mut client) in std::mem::take(&mut self.all).into_iter().enumerate() {
-            // One that came in just now most likely has its request there.
             if !ready.get(place).copied().unwrap_or(true) {
                 kept.push(client);
                 continue;

@@ -2,6 +2,7 @@
 //! the next one takes it over.
 
 use megapage_act::pool::{Addition, AdditionError};
+use megapage_kernel::hugetlb::{PoolScope, figures};
 use megapage_kernel::{KernelRoot, boot_id, effective_uid};
 use megapage_units::PageSize;
 use std::fs;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Debt {
     addition: Addition,
+    root: KernelRoot,
     size: PageSize,
     note: PathBuf,
     boot: String,
@@ -30,8 +32,9 @@ impl Debt {
             true => fs::read_to_string(&note).unwrap_or_default(),
             false => String::new(),
         };
-        let added = read(&text, &boot, size).unwrap_or(0);
-        Debt { addition: Addition::of(root, size, added), size, note, boot }
+        let present = figures(root, size, PoolScope::Machine).map_or(0, |figures| figures.persistent());
+        let added = read(&text, &boot, size).map_or(0, |(added, total)| owed(added, total, present));
+        Debt { addition: Addition::of(root, size, added), root: root.clone(), size, note, boot }
     }
 
     /// Pages added.
@@ -58,15 +61,24 @@ impl Debt {
             return fs::remove_file(&self.note);
         }
         let next = self.note.with_extension("added.next");
-        fs::write(&next, format!("{} {} {}\n", self.boot, self.size.bytes().0, self.pages()))?;
+        let total =
+            figures(&self.root, self.size, PoolScope::Machine).map_err(io::Error::other)?.persistent();
+        fs::write(&next, format!("{} {} {} {total}\n", self.boot, self.size.bytes().0, self.pages()))?;
         fs::rename(&next, &self.note)
     }
 }
 
-fn read(text: &str, boot: &str, size: PageSize) -> Option<u64> {
+/// The pages added, and the pool's total then.
+fn read(text: &str, boot: &str, size: PageSize) -> Option<(u64, u64)> {
     let mut fields = text.split_whitespace();
     let same = fields.next()? == boot && fields.next()?.parse() == Ok(size.bytes().0);
-    fields.next()?.parse().ok().filter(|_| same && !boot.is_empty())
+    let (added, total) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    (same && !boot.is_empty()).then_some((added, total))
+}
+
+/// What of the pages that were added is in the pool still, which has `present` pages: somebody may have made it smaller.
+fn owed(added: u64, total: u64, present: u64) -> u64 {
+    added.min(present.saturating_sub(total.saturating_sub(added)))
 }
 
 #[cfg(test)]
@@ -76,10 +88,19 @@ mod tests {
     #[test]
     fn a_note_counts_for_its_boot_and_size() {
         let read = |text: &str| read(text, "b", PageSize::HUGE_2M);
-        assert_eq!(read("b 2097152 12\n"), Some(12));
-        for other in ["", "b", "a 2097152 12", "b 1073741824 12", "b 2097152 x", "b 2097152"] {
+        assert_eq!(read("b 2097152 12 20\n"), Some((12, 20)));
+        for other in ["", "b", "a 2097152 12 20", "b 1073741824 12 20", "b 2097152 x 20", "b 2097152 12"] {
             assert_eq!(read(other), None, "{other}");
         }
-        assert_eq!(super::read(" 2097152 12", "", PageSize::HUGE_2M), None);
+        assert_eq!(super::read(" 2097152 12 20", "", PageSize::HUGE_2M), None);
+    }
+
+    #[test]
+    fn no_more_is_owed_than_is_there() {
+        assert_eq!(owed(12, 20, 20), 12);
+        assert_eq!(owed(12, 20, 30), 12, "others have added");
+        assert_eq!(owed(12, 20, 15), 7);
+        assert_eq!(owed(12, 20, 8), 0, "somebody has taken them out");
+        assert_eq!(owed(12, 5, 0), 0);
     }
 }

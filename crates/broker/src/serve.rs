@@ -1,7 +1,7 @@
 //! The broker at work: one loop over the signals, the socket, those who ask, and the processes that have memory of it.
 
 use crate::books::{Books, Rules};
-use crate::clients::{Client, Clients, Processes};
+use crate::clients::{Client, Clients, Heard, Processes};
 use crate::debt::Debt;
 use crate::filler::{Filler, Order, Waits};
 use crate::options::{BrokerError, Options};
@@ -11,7 +11,7 @@ use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, parcel};
 use megapage_memory::stock::wire::{Answer, Request, Verdict};
-use megapage_service::{Notify, Pace, SocketFile, trusted_directory};
+use megapage_service::{Notify, SocketFile, SocketLock, trusted_directory};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Connections in a second.
-const MOST_A_SECOND: u32 = 2000;
 /// How long nobody is accepted after accepting has failed, for want of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
@@ -68,6 +66,8 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
     // From here on: what starts a thread must find them blocked.
     let signals = Signals::take(&[signal::SIGTERM, signal::SIGINT]).map_err(system("signals"))?;
     let limit = raise_limit().map_err(system("the limit on descriptors"))?;
+    let lock = SocketLock::take(&options.socket)
+        .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source })?;
     let socket = SocketFile::open(&options.socket, options.mode, None, BACKLOG)
         .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source })?;
     if refuse(socket.listener()).is_err() && options.mode & 0o077 != 0 {
@@ -91,6 +91,7 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
     if let Err(error) = debt.set(0, true) {
         notice(&format!("{} pages were not taken out of the pool: {error}", debt.pages()));
     }
+    drop((socket, lock));
     served
 }
 
@@ -105,7 +106,8 @@ struct Serving<'a> {
     woken: UnixStream,
     clients: Clients,
     processes: Processes,
-    pace: Pace,
+    /// Nobody is accepted before this.
+    not_before: Instant,
     handed_out: u64,
     ended: u64,
     refused: BTreeMap<String, u64>,
@@ -161,7 +163,7 @@ impl<'a> Serving<'a> {
             woken,
             clients: Clients::default(),
             processes: Processes::default(),
-            pace: Pace::new(MOST_A_SECOND, Instant::now()),
+            not_before: Instant::now(),
             handed_out: 0,
             ended: 0,
             refused: BTreeMap::new(),
@@ -172,7 +174,7 @@ impl<'a> Serving<'a> {
     fn round(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         self.clients.expire(now);
-        let accepts_from = self.pace.next(now);
+        let accepts_from = self.clients.room_from(now).max(self.not_before);
         let mut until = self.clients.next_end().unwrap_or(now + LONGEST).min(now + LONGEST);
         let mut fds = vec![(self.signals.as_fd(), Interest::Read), (self.woken.as_fd(), Interest::Read)];
         let accepts = accepts_from <= now;
@@ -215,23 +217,41 @@ impl<'a> Serving<'a> {
     }
 
     fn accept(&mut self, now: Instant) {
-        while self.pace.next(now) <= now {
+        // So many at a time: between, those are heard that have a place.
+        for _ in 0..BACKLOG {
+            if self.clients.room_from(now) > now {
+                return;
+            }
             match self.socket.listener().accept().and_then(|(stream, _)| Client::new(stream, now)) {
-                Ok(client) => {
-                    self.pace.note();
-                    self.clients.add(client);
-                }
+                Ok(client) => self.welcome(client, now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // One that hung up before it was accepted is no failure of ours.
                 Err(error)
-                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
-                {
-                    self.pace.note();
-                }
+                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {}
                 Err(_) => {
-                    self.pace.pause_until(now + AFTER_FAILURE);
+                    self.not_before = now + AFTER_FAILURE;
                     return;
                 }
+            }
+        }
+    }
+
+    /// Answers a client whose request is there already, as most are; another gets a place.
+    fn welcome(&mut self, mut client: Client, now: Instant) {
+        if !self.clients.admits(client.peer.uid, now) {
+            return;
+        }
+        client.allowed = client.is_allowed(&self.options.uids, &self.options.gids);
+        match client.hear() {
+            Heard::Request(bytes) => self.answer(client, Request::decode(&bytes)),
+            Heard::Gone => self.clients.dropped += 1,
+            Heard::Wait => {
+                if self.clients.is_full_for(&client) {
+                    for (client, bytes) in self.clients.heard(&[]) {
+                        self.answer(client, Request::decode(&bytes));
+                    }
+                }
+                self.clients.add(client);
             }
         }
     }
@@ -239,7 +259,7 @@ impl<'a> Serving<'a> {
     /// Answers; the connection is over then. A client that does not take its answer at once does not get it.
     fn answer(&mut self, client: Client, request: Option<Request>) {
         let verdict = match request {
-            _ if !client.is_allowed(&self.options.uids, &self.options.gids) => Verdict::Denied,
+            _ if !client.allowed => Verdict::Denied,
             Some(Request::Status) => {
                 self.tell(&client);
                 return;

@@ -1,8 +1,10 @@
 //! `megapage pool serve` as its clients meet it: honest ones, dead ones, and those that lie.
 
+use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope, figures};
 use megapage_kernel::{KernelRoot, SharedMapping};
-use megapage_memory::stock::{TakeError, take};
+use megapage_memory::stock::wire::{Request, Verdict};
+use megapage_memory::stock::{TakeError, ask, connect, take};
 use megapage_testing::{PoolGuard, skip};
 use megapage_units::{HUGE_2M, PageSize};
 use serde_json::Value;
@@ -430,6 +432,36 @@ fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
     assert_eq!(second.line(), "still own");
     // unshare(1) heeds no other signal, and takes the broker with it.
     broker.kill();
+}
+
+#[test]
+fn a_burst_of_honest_clients_is_answered() {
+    let Some(_pool) = PoolGuard::reserve(SIZE, 4) else { return };
+    let (_tree, path) = place();
+    let broker = Broker::start(&path, &["--stock", "1", "--parcel", "1"]);
+    broker.full();
+    let clients: Vec<_> = (0..48)
+        .map(|_| {
+            let path = path.clone();
+            // Each connects, and only then asks.
+            std::thread::spawn(move || {
+                let stream = connect(&path).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                ask(&stream, Request::Status, &mut [const { None }; MOST_DESCRIPTORS])
+                    .map(|answer| answer.verdict)
+            })
+        })
+        .collect();
+    for client in clients {
+        match client.join().unwrap() {
+            Ok(verdict) => assert_eq!(verdict, Verdict::Done),
+            // A machine that is busy enough for that; nobody was thrown out.
+            Err(error) => assert!(
+                [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut].contains(&error.kind()),
+                "{error}"
+            ),
+        }
+    }
 }
 
 fn persistent() -> u64 {

@@ -63,6 +63,59 @@ impl SocketFile {
     }
 }
 
+/// A file beside a socket, locked while this lives, and gone afterwards: of services that start together one gets it, before
+/// any looks whether the socket is in use.
+#[derive(Debug)]
+pub struct SocketLock {
+    directory: Directory,
+    name: String,
+    _file: fs::File,
+}
+
+impl SocketLock {
+    /// Locks `PATH.lock`. The directory, on whose path there is no symbolic link, is made where only that one is missing.
+    pub fn take(path: &Path) -> Result<SocketLock, SocketError> {
+        directory_of(path)?;
+        let wrong = || io::Error::new(ErrorKind::InvalidInput, "it is no path of a file");
+        let directory = Directory::open(path.parent().ok_or_else(wrong)?)?;
+        let name = format!("{}.lock", path.file_name().and_then(|name| name.to_str()).ok_or_else(wrong)?);
+        // Whoever had it removes it: then it is another file.
+        for _ in 0..16 {
+            let file = match directory.create_file(&name, 0o600) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => match directory.open_file(&name) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    opened => opened?,
+                },
+                made => made?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(fs::TryLockError::WouldBlock) => return Err(SocketError::InUse),
+                Err(fs::TryLockError::Error(error)) => return Err(error.into()),
+            }
+            let same = |found: &fs::Metadata, own: &fs::Metadata| {
+                (found.dev(), found.ino()) == (own.dev(), own.ino())
+            };
+            let own = file.metadata()?;
+            if directory
+                .open_file(&name)
+                .and_then(|found| found.metadata())
+                .is_ok_and(|found| same(&found, &own))
+            {
+                return Ok(SocketLock { directory, name, _file: file });
+            }
+        }
+        Err(SocketError::InUse)
+    }
+}
+
+impl Drop for SocketLock {
+    fn drop(&mut self) {
+        // While it is locked: whoever waits for it looks again.
+        let _ = self.directory.remove_file(self.name.as_ref());
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another service may have put its own there meanwhile.
@@ -158,6 +211,19 @@ mod tests {
         symlink("/dev/null", base.join("link")).unwrap();
         let through = SocketFile::open(&base.join("link"), 0o600, None, 4);
         assert!(matches!(through, Err(SocketError::NoSocket)), "a link is not followed");
+    }
+
+    #[test]
+    fn one_of_those_that_start_together_gets_the_lock() {
+        let (_tree, base) = tree();
+        let path = base.join("run/socket");
+        let first = SocketLock::take(&path).unwrap();
+        assert!(matches!(SocketLock::take(&path), Err(SocketError::InUse)));
+        drop(first);
+        assert_eq!(fs::read_dir(base.join("run")).unwrap().count(), 0);
+        drop(SocketLock::take(&path).unwrap());
+        symlink("/dev/null", base.join("run/socket.lock")).unwrap();
+        assert!(SocketLock::take(&path).is_err(), "a link is not followed");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a broker may take for each step.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -113,8 +113,14 @@ pub fn ask(
     }
     let mut bytes = [0; ANSWER];
     let mut length = 0;
-    // Each round brings at least a byte.
+    // For all of it: one that sends a byte at a time, or signals that interrupt, do not make it longer.
+    let end = Instant::now() + PATIENCE;
     while length < ANSWER {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match receive(stream, &mut bytes[length..], parcels) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(got) => length += got,
@@ -123,4 +129,28 @@ pub fn ask(
         }
     }
     Answer::decode(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_broker_that_trickles_is_given_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let trickle = std::thread::spawn(move || {
+            let answer =
+                Answer { verdict: Verdict::Empty, page_bytes: 0, parcel_pages: 0, parcels: 0, text: 0 };
+            answer.encode().iter().all(|byte| {
+                std::thread::sleep(PATIENCE / 10);
+                theirs.write_all(&[*byte]).is_ok()
+            })
+        });
+        let answer = ask(&ours, Request::Status, &mut [const { None }; MOST_DESCRIPTORS]);
+        let kind = answer.unwrap_err().kind();
+        assert!([io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock].contains(&kind), "{kind}");
+        drop(ours);
+        assert!(!trickle.join().unwrap(), "nobody waited for the end");
+    }
 }
