@@ -22,6 +22,8 @@ impl Errno {
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
     /// An argument that makes no sense, or that the kernel is too old for.
     pub const EINVAL: Errno = Errno(libc::EINVAL);
+    /// Somebody else has it in use.
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
 
     pub(crate) fn last() -> Errno {
         // SAFETY: the location is this thread's own and always valid.

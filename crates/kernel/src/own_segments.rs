@@ -88,8 +88,44 @@ const LINE: usize = 128;
 
 /// Calls `visit` with every mapping of the calling process, by address (/proc/self/maps, proc_pid_maps(5)).
 pub fn own_mappings(mut visit: impl FnMut(OwnMapping)) -> Result<(), Errno> {
+    own_lines(c"/proc/self/maps", |line| {
+        if let Some(mapping) = mapping_of(line) {
+            visit(mapping);
+        }
+    })
+}
+
+/// Calls `visit` with the first address of every mapping of the calling process, the first one after it, and how many
+/// bytes of it the kernel says are on huge pages, transparent ones of 2 MiB or hugetlb (/proc/self/smaps).
+pub fn own_huge_bytes(mut visit: impl FnMut(usize, usize, usize)) -> Result<(), Errno> {
+    let mut last: Option<(OwnMapping, usize)> = None;
+    own_lines(c"/proc/self/smaps", |line| {
+        if let Some(mapping) = mapping_of(line) {
+            if let Some((before, huge)) = last.replace((mapping, 0)) {
+                visit(before.start, before.end, huge);
+            }
+        } else if let (Some((_, huge)), Some(bytes)) = (&mut last, huge_of(line)) {
+            *huge += bytes;
+        }
+    })?;
+    if let Some((mapping, huge)) = last {
+        visit(mapping.start, mapping.end, huge);
+    }
+    Ok(())
+}
+
+/// The bytes of a line of smaps that counts huge pages.
+fn huge_of(line: &[u8]) -> Option<usize> {
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let counts = matches!(fields.next()?, b"AnonHugePages:" | b"Private_Hugetlb:" | b"Shared_Hugetlb:");
+    let kib: usize = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    counts.then_some(kib << 10)
+}
+
+/// Calls `visit` with the start of every line of a file of the process's own.
+fn own_lines(path: &CStr, mut visit: impl FnMut(&[u8])) -> Result<(), Errno> {
     // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(Errno::last());
     }
@@ -109,9 +145,7 @@ pub fn own_mappings(mut visit: impl FnMut(OwnMapping)) -> Result<(), Errno> {
         }
         for &byte in &buffer[..read] {
             if byte == b'\n' {
-                if let Some(mapping) = mapping_of(&line[..length]) {
-                    visit(mapping);
-                }
+                visit(&line[..length]);
                 length = 0;
             } else if length < LINE {
                 line[length] = byte;
@@ -151,6 +185,8 @@ pub struct Part {
     protection: c_int,
     file: bool,
     segment_write: bool,
+    /// The first address after what the file's mapping holds of it: before what was reserved behind.
+    file_end: usize,
 }
 
 impl Part {
@@ -165,6 +201,7 @@ impl Part {
             protection: mapping.protection,
             file: mapping.file,
             segment_write: segment.write,
+            file_end: end,
         })
     }
 
@@ -241,6 +278,41 @@ impl Part {
         }
     }
 
+    /// Whether any page of it is the process's own, not the file's: of a read-only file mapping, then something has
+    /// written into it past its access: a uprobe, a debugger's breakpoint, a relocation of text. Reads
+    /// /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst): of what is in memory or in swap, bit 61 is set
+    /// where it is the file's.
+    pub fn has_own_pages(&self) -> Result<bool, Errno> {
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        const OF_FILE: u64 = 1 << 61;
+        // SAFETY: the path is a C string.
+        let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        let mut entries = [0u64; 512];
+        let (mut page, end) = (self.start / BASE_PAGE, self.file_end.min(self.end) / BASE_PAGE);
+        let mut found = Ok(false);
+        while page < end && found == Ok(false) {
+            let count = entries.len().min(end - page);
+            // SAFETY: the buffer is writable and holds as many entries.
+            let read = unsafe { libc::pread(fd, entries.as_mut_ptr().cast(), 8 * count, 8 * page as i64) };
+            found = match usize::try_from(read) {
+                Ok(read) if read >= 8 => {
+                    let read = &entries[..read / 8];
+                    page += read.len();
+                    Ok(read.iter().any(|entry| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0))
+                }
+                Ok(_) => Err(Errno(libc::EIO)),
+                Err(_) if Errno::last() == Errno(libc::EINTR) => continue,
+                Err(_) => Err(Errno::last()),
+            };
+        }
+        // SAFETY: the descriptor is ours to close.
+        unsafe { libc::close(fd) };
+        found
+    }
+
     /// Asks for transparent huge pages where it is touched from now on (MADV_HUGEPAGE). Copies nothing.
     pub fn advise_thp(&self) -> Result<(), Errno> {
         self.advise(libc::MADV_HUGEPAGE)
@@ -273,7 +345,8 @@ impl Part {
 
     /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
     /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
-    /// has written (PR_SET_MDWE of prctl(2), SELinux). On an error the part is as it was.
+    /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: somebody wrote into a read-only part of a file while it
+    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was.
     pub fn replace_by(&self, pages: OwnedRange) -> Result<(), Errno> {
         assert_eq!(pages.len(), self.end - self.start);
         // mremap unmaps its target before it looks whether the memory may be counted twice for a moment.
@@ -282,6 +355,9 @@ impl Part {
         }
         without_signals(|| {
             pages.copy_from(self.range());
+            if self.file && !self.segment_write && self.has_own_pages()? {
+                return Err(Errno(libc::EBUSY));
+            }
             pages.protect(self.protection)?;
             pages.move_over(self.range()).inspect_err(|_| self.restore_from(pages))
         })
@@ -333,6 +409,7 @@ pub fn exit_at_once(status: i32) -> ! {
 mod tests {
     use super::*;
     use crate::{KernelRoot, smaps};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn our_own_segments_and_mappings_are_listed_as_others_list_them() {
@@ -385,6 +462,58 @@ mod tests {
         assert_eq!((whole.start(), whole.end()), (0x20_0000, 0x80_0000));
         assert_eq!(whole.piece(HUGE_2M, HUGE_2M).start(), 0x40_0000);
     }
+
+    /// A breakpoint in a read-only mapping of a file makes a page of it the process's own.
+    #[test]
+    fn pages_that_are_not_the_files_are_told_apart() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let length = 4 * BASE_PAGE;
+        // SAFETY: a new mapping at an address of the kernel's choice, which no reference leads into.
+        let address = unsafe {
+            let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+            libc::mmap(ptr::null_mut(), length, flags.0, flags.1, file.as_raw_fd(), 0)
+        };
+        assert_ne!(address, libc::MAP_FAILED);
+        let range = OwnedRange::of_allocator(address.addr(), length);
+        let segment = LoadedSegment { start: range.start(), end: range.end(), write: false };
+        range.protect(libc::PROT_READ).unwrap();
+        let mut part = None;
+        own_mappings(|mapping| part = part.or(Part::of(&segment, &mapping))).unwrap();
+        let part = part.unwrap();
+        assert!(part.is_file());
+        part.read_in().unwrap();
+        assert_eq!(part.has_own_pages(), Ok(false));
+        range.open().unwrap();
+        // SAFETY: inside the mapping, which is writable now.
+        unsafe { address.cast::<u8>().add(2 * BASE_PAGE).write_volatile(0xcc) };
+        range.protect(libc::PROT_READ).unwrap();
+        assert_eq!(part.has_own_pages(), Ok(true));
+        assert_eq!(part.piece(0, 2 * BASE_PAGE).file_end, part.file_end);
+        assert_eq!(part.piece(0, 2 * BASE_PAGE).has_own_pages(), Ok(false));
+        assert_eq!(part.piece(2 * BASE_PAGE, BASE_PAGE).has_own_pages(), Ok(true));
+        let pages = OwnedRange::reserve(length, BASE_PAGE).unwrap();
+        pages.open().unwrap();
+        assert_eq!(part.replace_by(pages), Err(Errno(libc::EBUSY)), "it stays the file's mapping");
+        pages.release().unwrap();
+        range.release().unwrap();
+    }
+
+    #[test]
+    fn the_kernels_figures_of_huge_pages_are_read() {
+        assert_eq!(huge_of(b"AnonHugePages:      4096 kB"), Some(4 << 20));
+        assert_eq!(huge_of(b"Private_Hugetlb:    2048 kB"), Some(2 << 20));
+        assert_eq!(huge_of(b"Rss:                2048 kB"), None);
+        let here = (&raw const K_PROBE).addr();
+        let mut holds = 0;
+        own_huge_bytes(|start, end, huge| {
+            assert!(huge <= end - start);
+            holds += usize::from((start..end).contains(&here));
+        })
+        .unwrap();
+        assert_eq!(holds, 1);
+    }
+
+    static K_PROBE: u64 = 7;
 
     /// Puts other pages in the place of three pages of code that this test has made, and executes them.
     #[test]

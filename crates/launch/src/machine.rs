@@ -40,6 +40,8 @@ pub struct Machine {
     pub pool_1g: Bytes,
     /// Whether a hugetlb fault may be refused after its mapping was granted (a control group's limit).
     pub hugetlb_may_be_refused: bool,
+    /// What control groups let the caller have of memory yet; `None`: no limit that can be seen.
+    pub memory_room: Option<Bytes>,
     /// Whether memory lies on several nodes: a memory policy may ask for pages of one that has none left.
     pub several_nodes: bool,
     /// The right that promotion from outside lacks.
@@ -67,6 +69,7 @@ impl Machine {
                 _ => Ok(()),
             },
         };
+        let groups = Cgroups::read(root, None)?;
         Ok(Machine {
             library: find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment),
             text_library: find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment),
@@ -75,7 +78,8 @@ impl Machine {
             collapse_off: disallowed,
             pool_2m: pool(root, PageSize::HUGE_2M)?,
             pool_1g: pool(root, PageSize::HUGE_1G)?,
-            hugetlb_may_be_refused: Cgroups::read(root, None)?.hugetlb_fault_may_be_refused(),
+            hugetlb_may_be_refused: groups.hugetlb_fault_may_be_refused(),
+            memory_room: groups.memory_room(),
             several_nodes: hugetlb::nodes(root)?.len() > 1,
             promotion_lacks: lacking_right(root, None)?,
             may_trace_others: own.capabilities.sys_ptrace(),

@@ -4,12 +4,11 @@ use crate::mechanism::{Considered, Plan};
 use crate::program::{Allocator, Linkage, Program};
 use crate::request::{Heap, Mechanism, Request, Text};
 use crate::sample::{Sample, Samples};
-use crate::text::{TextPlan, TextReport};
+use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::PromoteOutcome;
 use megapage_kernel::smaps::BackingBytes;
 use megapage_kernel::spawn::Usage;
 use megapage_memory::{Backing, FallBack, Ledger};
-use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -337,7 +336,7 @@ pub(crate) struct Pieces<'a> {
     pub plan: &'a Plan,
     pub samples: &'a Samples,
     pub ledger: Option<&'a Ledger>,
-    pub text: Option<(&'a TextPlan, Option<&'a TextLedger>)>,
+    pub text: Option<TextPieces<'a>>,
     pub promotion: Option<PromoteOutcome>,
     pub totals: Option<Totals>,
     pub start: Instant,
@@ -368,9 +367,7 @@ impl Pieces<'_> {
             hugetlb_peak_bytes: samples.hugetlb_peak.0,
             account: self.ledger.and_then(HeapAccount::of),
             promotion: self.promotion,
-            text: self.text.map(|(plan, ledger)| {
-                TextReport::of(plan, ledger, samples.last.map(|last| last.text.into()))
-            }),
+            text: self.text.map(TextReport::of),
             totals: self.totals,
             sampling: Sampling {
                 samples: samples.count,

@@ -8,7 +8,7 @@ use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::Text;
 use crate::request::{Mechanism, Request};
 use crate::sample::{Places, Samples};
-use crate::text::{self, TextPlan};
+use crate::text::{self, TextPieces, TextPlan};
 use megapage_act::promote::{PromoteError, PromoteOutcome};
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
@@ -266,6 +266,7 @@ impl Prepared {
             stop_asked: false,
             exiting: false,
             replaced: false,
+            text_replaced: false,
             notes: Vec::new(),
         };
         let (ended, usage) = running.watch(&signals, &mut live)?;
@@ -318,6 +319,8 @@ struct Running<'a> {
     exiting: bool,
     /// The process has become a program without the library: the ledger is not its own.
     replaced: bool,
+    /// The same of the library that has moved text.
+    text_replaced: bool,
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),
     notes: Vec<String>,
@@ -336,8 +339,7 @@ impl Running<'_> {
                     signal::SIGCHLD => {}
                     signal::SIGUSR1 => {
                         let size = self.size();
-                        self.samples.take(self.root, self.pid, &self.places(), size);
-                        self.note_replaced();
+                        self.sample(size);
                         live(&self.report(None));
                     }
                     _ => self.forward(signal),
@@ -404,10 +406,8 @@ impl Running<'_> {
         let size = self.size();
         let heap_ends = self.ledger.as_ref().is_some_and(Ledger::is_exiting);
         if heap_ends || self.text_ledger.as_ref().is_some_and(TextLedger::is_exiting) {
-            let places = self.places();
             self.exiting = true;
-            self.samples.last_is_final = self.samples.take(self.root, self.pid, &places, size);
-            self.note_replaced();
+            self.samples.last_is_final = self.sample(size);
             if let Some(ledger) = &self.ledger {
                 ledger.acknowledge_exit();
             }
@@ -415,9 +415,21 @@ impl Running<'_> {
                 ledger.acknowledge_exit();
             }
         } else if self.samples.is_due(Instant::now(), size) {
-            self.samples.take(self.root, self.pid, &self.places(), size);
-            self.note_replaced();
+            self.sample(size);
         }
+    }
+
+    /// Takes a sample; `false` where the process has ended.
+    fn sample(&mut self, size: u64) -> bool {
+        // What is done by now was done by a program that had the library mapped, and keeps it until it ends.
+        let done = self.text_ledger.as_ref().is_some_and(|ledger| ledger.took().is_some());
+        let places = self.places();
+        let taken = self.samples.take(self.root, self.pid, &places, size);
+        if taken && done {
+            self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
+        }
+        self.note_replaced();
+        taken
     }
 
     /// Says so where the process has replaced itself by another program (exec). The library goes along
@@ -465,6 +477,7 @@ impl Running<'_> {
             heap: self.span(),
             text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
             text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),
+            text_library: self.run.text.as_ref().and_then(TextPlan::library_name),
         }
     }
 
@@ -475,7 +488,13 @@ impl Running<'_> {
             plan: &self.run.plan,
             samples: &self.samples,
             ledger: self.ledger(),
-            text: self.run.text.as_ref().map(|text| (text, self.text_ledger.as_ref())),
+            text: self.run.text.as_ref().map(|text| TextPieces {
+                plan: text,
+                ledger: self.text_ledger.as_ref(),
+                end: self.samples.last.map(|last| last.text.into()),
+                huge: &self.samples.text_huge,
+                replaced: self.text_replaced,
+            }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
             totals,
             start: self.start,

@@ -34,6 +34,8 @@ pub struct Sample {
     pub swap: Bytes,
     /// Whether the preloaded library is mapped.
     pub preloaded: bool,
+    /// Whether the library that moves text is mapped: it goes with the program that it was loaded into.
+    pub text_preloaded: bool,
 }
 
 /// Where in a process's memory its heap and its text are looked for.
@@ -45,12 +47,15 @@ pub struct Places {
     pub text_files: Vec<String>,
     /// Ranges of addresses that are such text, whatever is mapped there.
     pub text_ranges: Vec<VirtRange>,
+    /// The file name of the library that has moved them. The ranges count where it is mapped.
+    pub text_library: Option<String>,
 }
 
 impl Sample {
     /// Takes a sample. The heap's range counts where the library is mapped at
     /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
-    pub fn take(root: &KernelRoot, pid: Pid, places: &Places) -> Result<Sample, KernelError> {
+    /// Besides it tells for each range of text how many bytes of it are on huge pages.
+    pub fn take(root: &KernelRoot, pid: Pid, places: &Places) -> Result<(Sample, Vec<u64>), KernelError> {
         let mappings = read_smaps(root, pid)?;
         let status: Status = read_status(root, pid)?;
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
@@ -58,11 +63,27 @@ impl Sample {
         let in_span = |mapping: &&Mapping| {
             mapping.is_heap_like() && span.is_some_and(|span| span.intersection(mapping.range).is_some())
         };
+        // "(deleted)" may follow.
+        let is_library = |mapping: &Mapping, library: &str| {
+            mapping.name.rsplit('/').next().is_some_and(|name| name.starts_with(library))
+        };
+        let text_library = places.text_library.as_deref();
+        let text_preloaded =
+            text_library.is_some_and(|library| mappings.iter().any(|mapping| is_library(mapping, library)));
+        let ranges = if text_preloaded { &places.text_ranges[..] } else { &[] };
         let is_text = |mapping: &&Mapping| {
             let inside = |range: &VirtRange| range.intersection(mapping.range).is_some();
-            places.text_files.contains(&mapping.name) || places.text_ranges.iter().any(inside)
+            places.text_files.contains(&mapping.name) || ranges.iter().any(inside)
         };
-        Ok(Sample {
+        let huge_in = |range: &VirtRange| -> u64 {
+            let within = |mapping: &Mapping| {
+                let huge = (mapping.anon_huge + mapping.hugetlb).0;
+                range.intersection(mapping.range).map_or(0, |both| huge.min(both.len().0))
+            };
+            mappings.iter().map(within).sum()
+        };
+        let text_huge = ranges.iter().map(huge_in).collect();
+        let sample = Sample {
             at: Instant::now(),
             whole: backing(&mappings),
             anonymous: backing(mappings.iter().filter(|mapping| mapping.is_heap_like())),
@@ -71,7 +92,9 @@ impl Sample {
             peak_rss: status.peak_rss,
             swap: mappings.iter().map(|mapping| mapping.swap).sum(),
             preloaded,
-        })
+            text_preloaded,
+        };
+        Ok((sample, text_huge))
     }
 }
 
@@ -84,6 +107,8 @@ pub struct Samples {
     pub last: Option<Sample>,
     /// The most hugetlb memory in any sample.
     pub hugetlb_peak: Bytes,
+    /// For each range of text, the bytes of it on huge pages in the latest.
+    pub text_huge: Vec<u64>,
     /// Whether `last` was taken while the program waited to exit.
     pub last_is_final: bool,
     /// How many.
@@ -102,6 +127,7 @@ impl Default for Samples {
             peak: None,
             last: None,
             hugetlb_peak: Bytes::ZERO,
+            text_huge: Vec::new(),
             last_is_final: false,
             count: 0,
             cost: Duration::ZERO,
@@ -129,11 +155,12 @@ impl Samples {
         self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
         // An empty one is of a process that has given its memory back already.
-        let Ok(sample) = sample else { return false };
+        let Ok((sample, text_huge)) = sample else { return false };
         if sample.whole.total() == Bytes::ZERO {
             return false;
         }
         self.add(sample, size);
+        self.text_huge = text_huge;
         true
     }
 
@@ -164,6 +191,7 @@ mod tests {
             peak_rss: Bytes::ZERO,
             swap: Bytes::ZERO,
             preloaded: false,
+            text_preloaded: false,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::mechanism::{Refusal, raised, sanitized};
 use crate::program::{Linkage, Program, Runtime};
 use crate::report::Backed;
 use crate::request::{Text, TextRequest};
-use megapage_kernel::KernelRoot;
+use megapage_kernel::{Errno, KernelRoot};
 use megapage_remap::check::{Check, check};
 use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, Step, TextLedger};
 use megapage_remap::prime::prime;
@@ -45,6 +45,8 @@ impl TextMechanism {
 pub struct TextFile {
     /// Its path, without symbolic links.
     pub path: PathBuf,
+    /// The file name by which the loader opens it, which may be a link's.
+    pub loaded_as: String,
     /// Whether it is the program, not a library.
     pub is_program: bool,
     /// Whether the program is started with it; otherwise it loads it later (dlopen(3)).
@@ -69,10 +71,15 @@ impl TextFile {
         read_only.map(|it| it.anonymous_bytes).sum()
     }
 
+    /// Bytes that are copied onto memory of the process's own; with hugetlb pages, of data alone.
+    fn copied(&self, asked: Text) -> u64 {
+        let segments = self.check.segments.iter().filter(|it| asked != Text::Huge2M || it.segment.write);
+        segments.map(|it| it.anonymous_bytes.min(it.segment.file_size)).sum()
+    }
+
     /// As the preloaded library knows it.
     fn object(&self) -> String {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if self.is_program { ".".into() } else { name }
+        if self.is_program { ".".into() } else { self.loaded_as.clone() }
     }
 }
 
@@ -122,7 +129,16 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
         paths.push((jvm, false, false));
     }
     for asked in &request.libraries {
-        let needed = program.libraries.iter().find(|path| name_of(path) == name_of(Path::new(asked)));
+        // As the loader opens it (the soname, a link), or as the file that this leads to.
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let (wanted, file) = (name_of(Path::new(asked)), real(Path::new(asked)));
+        let is_asked = |path: &&PathBuf| {
+            name_of(path) == wanted
+                || real(path).is_some_and(|real| {
+                    if asked.contains('/') { Some(&real) == file.as_ref() } else { name_of(&real) == wanted }
+                })
+        };
+        let needed = program.libraries.iter().find(is_asked);
         let found = match needed {
             Some(path) => Some((path.clone(), false, true)),
             None if asked.contains('/') => Some((asked.into(), false, false)),
@@ -139,6 +155,10 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
     let mut files: Vec<TextFile> = Vec::new();
     for (path, is_program, at_start) in paths {
         let refused = |what: String| Refusal::TextLibrary(what);
+        let loaded_as = name_of(&path);
+        if loaded_as.contains(':') {
+            return Err(refused(format!("{}: a name with a colon cannot be passed on", path.display())));
+        }
         let path =
             std::fs::canonicalize(&path).map_err(|error| refused(format!("{}: {error}", path.display())))?;
         if files.iter().any(|file| file.path == path) {
@@ -150,7 +170,7 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
             Err(_) if is_program => continue,
             Err(error) => return Err(refused(error.to_string())),
         };
-        files.push(TextFile { path, is_program, at_start, check });
+        files.push(TextFile { path, loaded_as, is_program, at_start, check });
     }
     Ok(files)
 }
@@ -171,7 +191,16 @@ pub fn choose(
     require: bool,
 ) -> Result<TextPlan, Refusal> {
     let pages: u64 = files.iter().map(TextFile::read_only).sum();
-    let reach = reach(program, machine, asked, pages);
+    let copied: u64 = files.iter().filter(|file| file.at_start).map(|file| file.copied(asked)).sum();
+    let reach = reach(program, machine, asked, pages).and_then(|()| room(machine, copied));
+    let data =
+        |file: &TextFile| file.check.segments.iter().any(|it| it.segment.write && it.anonymous_bytes > 0);
+    if require && asked == Text::Huge2M && machine.collapse_off && files.iter().any(data) {
+        return Err(Refusal::Unobtainable(format!(
+            "--text {}: prctl(PR_SET_THP_DISABLE) is in force, and data goes to transparent huge pages",
+            asked.name()
+        )));
+    }
     let files: Vec<PlannedFile> = files.into_iter().map(|file| decide(file, asked, &reach)).collect();
     let missing = files.iter().find(|file| file.gains && file.mechanism.is_none());
     let why = match (missing, files.iter().any(|file| file.mechanism.is_some())) {
@@ -220,6 +249,18 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Whether control groups leave room for so many bytes more, and a quarter of it for the program: text that is a file's
+/// gives way under a limit, a copy does not.
+fn room(machine: &Machine, copied: u64) -> Result<(), String> {
+    match machine.memory_room {
+        Some(room) if copied > 0 && room.0 < copied + copied / 4 => Err(format!(
+            "the memory limit of its control group leaves {room}, and the copy takes {}",
+            Bytes(copied)
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn decide(file: TextFile, asked: Text, reach: &Result<(), String>) -> PlannedFile {
@@ -332,6 +373,12 @@ impl TextPlan {
         lines
     }
 
+    /// The file name of the library that moves segments, where it has something to do.
+    pub fn library_name(&self) -> Option<String> {
+        let library = self.library.as_deref().filter(|_| self.moves())?;
+        Some(library.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// The files whose mappings are text.
     pub fn paths(&self) -> Vec<String> {
         self.files.iter().map(|file| file.file.path.to_string_lossy().into_owned()).collect()
@@ -383,14 +430,35 @@ pub struct TextFileReport {
     pub missing: Option<String>,
 }
 
+/// What a report of text is made of.
+pub(crate) struct TextPieces<'a> {
+    pub plan: &'a TextPlan,
+    pub ledger: Option<&'a TextLedger>,
+    /// The text in the latest sample.
+    pub end: Option<Backed>,
+    /// For each entry of the ledger, the bytes of it on huge pages in that sample; of entries that it did not know yet,
+    /// none.
+    pub huge: &'a [u64],
+    /// The process runs another program than the one whose text was moved.
+    pub replaced: bool,
+}
+
 impl TextReport {
-    pub(crate) fn of(plan: &TextPlan, ledger: Option<&TextLedger>, end: Option<Backed>) -> TextReport {
+    pub(crate) fn of(pieces: TextPieces<'_>) -> TextReport {
+        let TextPieces { plan, ledger, end, huge, replaced } = pieces;
         let ledger = ledger.filter(|ledger| ledger.pid() != 0);
         let mut object = 0;
         let files = plan.files.iter().map(|file| {
             let number = object;
             object += usize::from(file.mechanism.is_some_and(|it| it != TextMechanism::File));
-            file_report(file, number, ledger)
+            let mut report = file_report(file, number, ledger, huge);
+            if replaced && file.mechanism.is_some_and(|it| it != TextMechanism::File) {
+                (report.obtained_bytes, report.advised_bytes) = (0, 0);
+                report.left_bytes = file.file.bytes();
+                report.missing =
+                    Some("the program has executed another (exec), whose text is not moved".into());
+            }
+            report
         });
         let files = files.collect();
         let took = ledger.and_then(|ledger| Some((ledger.took()?, ledger.pages_ns())));
@@ -421,7 +489,12 @@ impl TextReport {
     }
 }
 
-fn file_report(planned: &PlannedFile, object: usize, ledger: Option<&TextLedger>) -> TextFileReport {
+fn file_report(
+    planned: &PlannedFile,
+    object: usize,
+    ledger: Option<&TextLedger>,
+    huge: &[u64],
+) -> TextFileReport {
     let check = &planned.file.check;
     let mut report = TextFileReport {
         file: planned.file.path.clone(),
@@ -440,13 +513,21 @@ fn file_report(planned: &PlannedFile, object: usize, ledger: Option<&TextLedger>
             let (possible, obtained, missing) = planned.primed.clone().unwrap_or_default();
             (report.possible_bytes, report.obtained_bytes, report.missing) = (possible, obtained, missing);
         }
-        (Some(_), None) => report.missing = Some("the preloaded library was not loaded".into()),
+        (Some(_), None) => {
+            report.missing = Some("the preloaded library was not loaded, or not let into its ledger".into())
+        }
         (Some(_), Some(ledger)) => {
             let entries = ledger.entries();
             let own: Vec<&Entry> = entries.iter().filter(|entry| entry.object == object).collect();
             let sum = |figure: fn(&Entry) -> u64| own.iter().map(|entry| figure(entry)).sum::<u64>();
             report.possible_bytes = sum(|entry| entry.possible);
-            report.obtained_bytes = sum(|entry| entry.moved);
+            // By the library's look at the kernel's figures before main, and the latest sample's.
+            let moved = sum(|entry| entry.moved);
+            let now = |(number, entry): (usize, &Entry)| {
+                huge.get(number).map_or(entry.moved, |huge| entry.moved.min(*huge))
+            };
+            let of_object = entries.iter().enumerate().filter(|(_, entry)| entry.object == object);
+            report.obtained_bytes = of_object.map(now).sum();
             report.advised_bytes = sum(|entry| entry.advised);
             report.missing = if !ledger.is_found(object) {
                 Some("it is not among the libraries that the program was started with".into())
@@ -457,7 +538,11 @@ fn file_report(planned: &PlannedFile, object: usize, ledger: Option<&TextLedger>
             } else if report.possible_bytes == 0 {
                 Some("at the addresses that it was given, it holds no whole block of 2 MiB".into())
             } else {
-                own.iter().filter_map(|entry| short(entry)).next()
+                let lost = moved - report.obtained_bytes;
+                let lost = (lost > 0).then(|| {
+                    format!("{} of {} that were moved are on base pages by now", Bytes(lost), Bytes(moved))
+                });
+                own.iter().filter_map(|entry| short(entry)).next().or(lost)
             };
         }
     }
@@ -477,6 +562,12 @@ fn short(entry: &Entry) -> Option<String> {
         Step::Threads => "the program had other threads already when it could have been moved".into(),
         Step::Pages => format!("the kernel gave no huge pages for it ({error})"),
         Step::Read => format!("it could not be read from its file ({error})"),
+        Step::Changed if entry.errno == Errno::EBUSY.0 => {
+            "pages of it are not the file's: a probe, a breakpoint or a relocation has changed them".into()
+        }
+        Step::Changed => format!("whether its pages are the file's could not be read ({error})"),
+        Step::Figures => "the kernel gave no huge pages for it, by its figures (smaps)".into(),
+        Step::Off => "the kernel gave no huge pages for it: transparent huge pages are off".into(),
         Step::Replace | Step::TooSmall | Step::Done => format!("it could not be put in place ({error})"),
     };
     Some(format!("{} of {}: {why}", Bytes(missing), Bytes(entry.possible)))

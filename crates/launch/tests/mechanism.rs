@@ -39,6 +39,7 @@ fn machine() -> Machine {
         pool_2m: Bytes::gib(1),
         pool_1g: Bytes::ZERO,
         hugetlb_may_be_refused: false,
+        memory_room: None,
         several_nodes: false,
         promotion_lacks: None,
         may_trace_others: true,

@@ -44,6 +44,7 @@ fn machine() -> Machine {
         pool_2m: Bytes::gib(1),
         pool_1g: Bytes::ZERO,
         hugetlb_may_be_refused: false,
+        memory_room: None,
         several_nodes: false,
         promotion_lacks: None,
         may_trace_others: true,
@@ -80,7 +81,13 @@ fn file(prime_bytes: u64, anonymous_bytes: u64) -> TextFile {
         flags: linker_flags(None),
         other_flags: LINKER_FLAGS.to_vec(),
     };
-    TextFile { path: "/bin/program".into(), is_program: true, at_start: true, check }
+    TextFile {
+        path: "/bin/program".into(),
+        loaded_as: "program".into(),
+        is_program: true,
+        at_start: true,
+        check,
+    }
 }
 
 fn chosen(asked: Text, file: TextFile, program: &Program, machine: &Machine) -> TextPlan {
@@ -140,7 +147,12 @@ fn what_cannot_be_preloaded_keeps_its_file() {
 
 #[test]
 fn the_library_is_told_what_to_move() {
-    let library = TextFile { path: "/lib/libbig.so".into(), is_program: false, ..file(0, 62 * MIB) };
+    let library = TextFile {
+        path: "/lib/libbig.so.1.2.3".into(),
+        loaded_as: "libbig.so".into(),
+        is_program: false,
+        ..file(0, 62 * MIB)
+    };
     let files = vec![file(60 * MIB, 62 * MIB), library.clone()];
     let plan = choose(files, &program(), &machine(), Text::Auto, true).unwrap();
     let (path, variables) = plan.environment(true).unwrap();
@@ -165,4 +177,31 @@ fn what_has_nothing_to_gain_stands_in_nobodys_way() {
     let refused = choose(vec![small], &program(), &machine(), Text::File, true).unwrap_err();
     assert!(refused.to_string().starts_with("--require: --text file: /bin/program: "), "{refused}");
     assert!(choose(Vec::new(), &program(), &machine(), Text::File, true).is_err());
+}
+
+#[test]
+fn a_limit_of_memory_that_the_copy_would_break_keeps_it_where_it_is() {
+    let limited = |mib| Machine { memory_room: Some(Bytes::mib(mib)), ..machine() };
+    let plan = chosen(Text::Thp, file(0, 62 * MIB), &program(), &limited(70));
+    assert_eq!(plan.files[0].mechanism, None);
+    assert!(plan.files[0].reason.contains("leaves 70 MiB, and the copy takes 62 MiB"), "{plan:?}");
+    let roomy = chosen(Text::Thp, file(0, 62 * MIB), &program(), &limited(80));
+    assert_eq!(roomy.files[0].mechanism, Some(TextMechanism::Thp));
+    // hugetlb pages are the pool's, and the file's own pages give way.
+    let mechanism =
+        |asked| chosen(asked, file(60 * MIB, 62 * MIB), &program(), &limited(1)).files[0].mechanism;
+    assert_eq!(mechanism(Text::Huge2M), Some(TextMechanism::Huge2M));
+    assert_eq!(mechanism(Text::Auto), Some(TextMechanism::File));
+    let refused = choose(vec![file(0, 62 * MIB)], &program(), &limited(70), Text::Thp, true).unwrap_err();
+    assert!(refused.to_string().contains("memory limit"), "{refused}");
+}
+
+#[test]
+fn data_cannot_be_had_without_transparent_huge_pages() {
+    let off = Machine { collapse_off: true, ..machine() };
+    let mut data = file(0, 62 * MIB);
+    data.check.segments[0].segment.write = true;
+    assert!(choose(vec![file(0, 62 * MIB)], &program(), &off, Text::Huge2M, true).is_ok(), "code is hugetlb");
+    let refused = choose(vec![data], &program(), &off, Text::Huge2M, true).unwrap_err();
+    assert!(refused.to_string().contains("PR_SET_THP_DISABLE"), "{refused}");
 }

@@ -16,7 +16,7 @@ pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
 pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 
 /// The version of the word layout below; the two sides must agree.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 mod word {
     pub const FORMAT: usize = 0;
@@ -56,11 +56,26 @@ pub enum Step {
     Read = 4,
     /// Copying, protecting, and putting the copy in its place.
     Replace = 5,
+    /// Pages of it are not the file's: a uprobe, a breakpoint, or a relocation has changed them.
+    Changed = 6,
+    /// All was done, and the kernel shows less on huge pages (smaps).
+    Figures = 7,
+    /// The advice was taken where transparent huge pages are off.
+    Off = 8,
 }
 
 impl Step {
-    const ALL: [Step; 6] =
-        [Step::TooSmall, Step::Done, Step::Threads, Step::Pages, Step::Read, Step::Replace];
+    const ALL: [Step; 9] = [
+        Step::TooSmall,
+        Step::Done,
+        Step::Threads,
+        Step::Pages,
+        Step::Read,
+        Step::Replace,
+        Step::Changed,
+        Step::Figures,
+        Step::Off,
+    ];
 }
 
 /// What became of one part of a segment: the whole of what one mapping held of it.
@@ -74,7 +89,7 @@ pub struct Entry {
     pub end: u64,
     /// Bytes that lie in whole blocks of 2 MiB.
     pub possible: u64,
-    /// Bytes that were moved onto huge pages.
+    /// Bytes that were moved, and that the kernel shows on huge pages.
     pub moved: u64,
     /// Bytes of .bss that the kernel was asked to map by huge pages when they are touched.
     pub advised: u64,
@@ -195,12 +210,15 @@ impl TextLedger {
         is_done.then(|| (self.words[word::NS].load(Relaxed), self.words[word::THREADS].load(Relaxed)))
     }
 
-    /// Whether every object was found, and every whole block moved.
+    /// Whether there are objects, every one was found with a whole block at least, and every whole block moved.
     pub fn is_complete(&self, objects: usize) -> bool {
         let count = (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES);
         let word =
             |number: usize, offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
-        (0..objects).all(|object| self.is_found(object))
+        let possible =
+            |object: usize| (0..count).any(|number| word(number, 0) == object as u64 && word(number, 3) > 0);
+        objects > 0
+            && (0..objects).all(|object| self.is_found(object) && possible(object))
             && !self.were_too_many()
             && (0..count).all(|number| word(number, 3) == word(number, 4) + word(number, 5))
     }
@@ -249,12 +267,16 @@ mod tests {
             step: Step::Done,
             errno: 0,
         };
+        assert!(!launcher.is_complete(1), "of nothing, all is moved: that is not what was asked for");
+        program.add(Entry { possible: 0, moved: 0, step: Step::TooSmall, ..entry });
+        assert!(!launcher.is_complete(1), "found, and no whole block in it");
         program.add(entry);
+        assert!(!launcher.is_complete(0), "a list that could not be read");
         assert!(launcher.is_complete(1) && !launcher.is_complete(2));
         let refused = Entry { moved: 2 << 20, step: Step::Replace, errno: -13, ..entry };
         program.add(refused);
         assert!(!launcher.is_complete(1));
-        assert_eq!(launcher.entries(), [entry, refused]);
+        assert_eq!(launcher.entries()[1..], [entry, refused]);
         assert_eq!(launcher.took(), None);
         program.done(5, 1);
         assert_eq!(launcher.took(), Some((5, 1)));

@@ -2,8 +2,8 @@
 //! that is loaded before `main`. Nothing here allocates; the only writes are to the ledger and to fixed arrays.
 
 use crate::ledger::{Entry, Step, TextLedger};
-use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments, own_mappings};
-use megapage_kernel::{Errno, OwnedRange, monotonic_time, thread_count};
+use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments, own_huge_bytes, own_mappings};
+use megapage_kernel::{Errno, OwnedRange, monotonic_time, thp_is_possible, thread_count};
 use megapage_units::{HUGE_2M, PageSize};
 
 /// The pages that segments are moved onto.
@@ -88,14 +88,36 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
         // Nothing is known of the mappings: nothing is moved, and the ledger holds no entry.
         return ledger.done(0, threads);
     }
-    for (object, part) in parts[..count].iter().flatten() {
+    let mut entries: [Option<Entry>; MOST] = [None; MOST];
+    for (slot, (object, part)) in entries.iter_mut().zip(parts[..count].iter().flatten()) {
         let next = segments.iter().flatten().any(|(other, segment)| {
             other == object && segment.start() >= part.end().next_multiple_of(HUGE_2M)
         });
-        let entry = move_whole_blocks(*object, *part, Means { pages, alone: threads == 1, ledger }, next);
-        ledger.add(entry);
+        *slot = Some(move_whole_blocks(*object, *part, Means { pages, alone: threads == 1, ledger }, next));
+    }
+    let entries = &mut entries[..count];
+    correct_by_figures(entries);
+    for entry in entries.iter().flatten() {
+        ledger.add(*entry);
     }
     ledger.done((monotonic_time() - start).as_nanos() as u64, threads);
+}
+
+/// What counts as moved is what the kernel shows on huge pages at those addresses.
+fn correct_by_figures(entries: &mut [Option<Entry>]) {
+    let mut huge = [0; MOST];
+    let listed = own_huge_bytes(|start, end, bytes| {
+        for (huge, entry) in huge.iter_mut().zip(entries.iter().flatten()) {
+            let (first, last) = (entry.start.max(start as u64), entry.end.min(end as u64));
+            *huge += last.saturating_sub(first).min(bytes as u64);
+        }
+    });
+    for (huge, entry) in huge.into_iter().zip(entries.iter_mut().flatten()) {
+        if huge < entry.moved {
+            entry.step = Step::Figures;
+            (entry.moved, entry.errno) = (huge, listed.err().map_or(0, |errno| errno.0));
+        }
+    }
 }
 
 /// What a part is moved with.
@@ -133,11 +155,13 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     entry.possible = (whole.end() - whole.start()) as u64;
     if !part.is_file() {
         // .bss is anonymous already, and what is never touched should take no memory.
+        // The kernel takes the advice also where it will not follow it.
         (entry.step, entry.errno) = match whole.advise_thp() {
-            Ok(()) => (Step::Done, 0),
+            Ok(()) if thp_is_possible() => (Step::Done, 0),
+            Ok(()) => (Step::Off, 0),
             Err(errno) => (Step::Pages, errno.0),
         };
-        entry.advised = if entry.errno == 0 { entry.possible } else { 0 };
+        entry.advised = if entry.step == Step::Done { entry.possible } else { 0 };
         return entry;
     }
     if part.is_data() && !means.alone {
@@ -206,24 +230,42 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         }
     }
     // What is huge already is left alone; what is not is made so, or refused.
-    let collapse = |range: OwnedRange| match (pages, range.collapse()) {
-        // Linux before 6.1 does not know it; what it gave is for its figures to tell.
-        (Pages::Huge2M, _) | (_, Ok(()) | Err(Errno::EINVAL)) => Ok(()),
-        (Pages::Thp, Err(errno)) => Err(errno),
+    let collapse = |range: OwnedRange| match pages {
+        Pages::Huge2M => Ok(()),
+        Pages::Thp => range.collapse(),
+    };
+    // A probe, or a breakpoint, that is copied kills the program: the kernel knows of it in the file's mapping alone.
+    let clean = |part: Part| match part.is_data() {
+        true => Ok(()),
+        false => match part.has_own_pages() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err((Step::Changed, Errno::EBUSY)),
+            Err(errno) => Err((Step::Changed, errno)),
+        },
     };
     let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
-    let all = collapse(copy).is_ok();
+    // Linux before 6.1 does not know the collapse, and others refuse it where huge pages are ruled out, with the same
+    // error: then the figures decide.
+    let huge = collapse(copy).is_ok() || is_huge(copy);
+    let all = huge && clean(whole).is_ok();
     let mut at = 0;
     while at < length {
-        let block = |at: usize| if all { Ok(()) } else { collapse(copy.part(at, HUGE_2M)) };
+        let block = |at: usize| {
+            if all {
+                return Ok(());
+            }
+            let collapsed = if huge { Ok(()) } else { collapse(copy.part(at, HUGE_2M)) };
+            collapsed.map_err(|errno| (Step::Pages, errno)).and_then(|()| clean(whole.piece(at, HUGE_2M)))
+        };
         let first = block(at);
         let mut end = if all { length } else { at + HUGE_2M };
         while end < length && block(end).is_ok() == first.is_ok() {
             end += HUGE_2M;
         }
         let (piece, source) = (whole.piece(at, end - at), copy.part(at, end - at));
-        let done = first.map_err(|errno| (Step::Pages, errno));
-        match done.and_then(|()| piece.replace_by(source).map_err(|errno| (Step::Replace, errno))) {
+        let replace = || piece.replace_by(source);
+        let failed = |errno| (if errno == Errno::EBUSY { Step::Changed } else { Step::Replace }, errno);
+        match first.and_then(|()| replace().map_err(failed)) {
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
@@ -237,6 +279,15 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         at = end;
     }
     moved
+}
+
+/// Whether the kernel shows all of it on huge pages.
+fn is_huge(range: OwnedRange) -> bool {
+    let mut huge = 0;
+    let listed = own_huge_bytes(|start, end, bytes| {
+        huge += end.min(range.end()).saturating_sub(start.max(range.start())).min(bytes);
+    });
+    listed.is_ok() && huge == range.len()
 }
 
 /// What makes a moved piece easier to live with. None of it is needed.

@@ -48,6 +48,9 @@ extern "C" fn start() {
             exit_at_once(NOT_OBTAINED);
         }
         let _ = LEDGER.set(ledger);
+    } else if required {
+        // Nothing was moved, and nobody could be told.
+        exit_at_once(NOT_OBTAINED);
     }
     for name in [PAGES_VARIABLE, OBJECTS_VARIABLE, LEDGER_VARIABLE, REQUIRE_VARIABLE] {
         remove_environment_variable(name);

@@ -30,7 +30,9 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 3] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 5] = [
+    ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
+    ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
     ("crates/observe/tests/made_up/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
     ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),

@@ -49,7 +49,7 @@ const LONGEST_RUN: Duration = Duration::from_secs(120);
 const GAIN: f64 = 1.25;
 /// The compiler's user time, primed, is so much less.
 const COMPILER_GAIN: f64 = 1.05;
-/// Moving 64 MiB takes at most so many milliseconds, the time for getting the pages apart.
+/// Moving 64 MiB takes at most so many milliseconds, all in all.
 const MOVING_MS: f64 = 50.0;
 
 const LIBHUGETLBFS: Library =
@@ -439,9 +439,9 @@ fn gates(report: &Report) -> Vec<Gate> {
         let (Some(moving), Some(pages)) = (spread(&row.moving_ms), spread(&row.pages_ms)) else { continue };
         gates.push(Gate {
             case: CASES[0],
-            demand: format!("64 MiB are moved within {MOVING_MS} ms, the wait for the kernel's pages apart"),
-            found: format!("{:.1} ms, and {pages:.1} ms for the pages", moving - pages),
-            holds: moving - pages <= MOVING_MS,
+            demand: format!("64 MiB are moved within {MOVING_MS} ms"),
+            found: format!("{moving:.1} ms, {pages:.1} ms of them for the kernel's pages"),
+            holds: moving <= MOVING_MS,
         });
     }
     for row in rows(CASES[1]).filter(|row| row.way == "file") {
@@ -478,6 +478,7 @@ mod tests {
         file.gains.insert("4096".into(), gain(1.3));
         let mut thp = row(CASES[0], "thp");
         thp.gains.insert("4096".into(), gain(1.2));
+        // 40 ms without the pages, which count.
         thp.moving_ms.push(70.0);
         thp.pages_ms.push(30.0);
         let mut peer = row(CASES[0], "libhugetlbfs");
@@ -495,6 +496,6 @@ mod tests {
             gates: Vec::new(),
         };
         let holds: Vec<bool> = gates(&report).iter().map(|gate| gate.holds).collect();
-        assert_eq!(holds, [true, false, true, false], "{:?}", gates(&report));
+        assert_eq!(holds, [true, false, false, false], "{:?}", gates(&report));
     }
 }
