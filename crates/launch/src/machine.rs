@@ -27,8 +27,10 @@ pub struct Machine {
     pub library: Result<PathBuf, String>,
     /// The library to preload for moving text, or why there is none.
     pub text_library: Result<PathBuf, String>,
-    /// Why no program of the caller can move its text: what the kernel refuses the caller it refuses it, too.
-    pub text_refused: Option<String>,
+    /// Tries whether programs of the caller can move their text, and says why not: what the kernel refuses the caller it
+    /// refuses them, too. A function, for it is asked only where text is to be moved: a security module logs what it
+    /// refuses, and a seccomp filter may kill for the attempt.
+    pub text_refused: fn() -> Option<String>,
     /// Whether a process of the caller can have 2 MiB THP where it asks for them, or why not.
     pub thp: Result<(), String>,
     /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
@@ -73,7 +75,7 @@ impl Machine {
         Ok(Machine {
             library: find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment),
             text_library: find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment),
-            text_refused: try_replacing().err().map(refused),
+            text_refused: || try_replacing().err().map(refused),
             thp,
             collapse_off: disallowed,
             pool_2m: pool(root, PageSize::HUGE_2M)?,

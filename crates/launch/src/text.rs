@@ -235,8 +235,8 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Resul
     if let Some(sanitizer) = program.sanitizer {
         return Err(sanitized(sanitizer));
     }
-    if let Some(why) = &machine.text_refused {
-        return Err(why.clone());
+    if let Some(why) = (machine.text_refused)() {
+        return Err(why);
     }
     if asked != Text::Huge2M && machine.collapse_off {
         return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());

@@ -33,7 +33,7 @@ fn machine() -> Machine {
     Machine {
         library: Ok(PathBuf::from("/lib/libmegapage.so")),
         text_library: Ok(PathBuf::from("/lib/libmegapage_text.so")),
-        text_refused: None,
+        text_refused: || unreachable!("no text is asked for"),
         thp: Ok(()),
         collapse_off: false,
         pool_2m: Bytes::gib(1),

@@ -38,7 +38,7 @@ fn machine() -> Machine {
     Machine {
         library: Err("not installed".into()),
         text_library: Ok("/lib/libmegapage_text.so".into()),
-        text_refused: None,
+        text_refused: || None,
         thp: Ok(()),
         collapse_off: false,
         pool_2m: Bytes::gib(1),
@@ -121,7 +121,7 @@ fn what_cannot_be_preloaded_keeps_its_file() {
         (|program, _| program.privilege = Some(Privilege::SetUser(0)), "set-user-ID"),
         (|program, _| program.native = false, "cannot load"),
         (|program, _| program.sanitizer = Some("asan"), "a sanitizer (asan)"),
-        (|_, machine| machine.text_refused = Some("PR_SET_MDWE".into()), "PR_SET_MDWE"),
+        (|_, machine| machine.text_refused = || Some("PR_SET_MDWE".into()), "PR_SET_MDWE"),
         (|_, machine| machine.text_library = Err("not installed".into()), "not installed"),
         (|_, machine| machine.collapse_off = true, "PR_SET_THP_DISABLE"),
     ];
