@@ -1,51 +1,13 @@
 //! The choice of mechanisms, on made-up programs and machines.
 
+mod made_up;
+
+use made_up::{machine, program};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
 use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, TextRequest};
 use megapage_units::Bytes;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-fn program() -> Program {
-    Program {
-        path: "/bin/program".into(),
-        executable: "/bin/program".into(),
-        script_arguments: Vec::new(),
-        machine: "x86-64".into(),
-        native: true,
-        position_independent: true,
-        linkage: Linkage::Glibc,
-        heap_tunable: true,
-        privilege: None,
-        runtime: None,
-        allocator: None,
-        private_allocation: None,
-        forks: Vec::new(),
-        sanitizer: None,
-        libraries: Vec::new(),
-        missing: Vec::new(),
-    }
-}
-
-fn machine() -> Machine {
-    Machine {
-        library: Ok(PathBuf::from("/lib/libmegapage.so")),
-        text_library: Ok(PathBuf::from("/lib/libmegapage_text.so")),
-        text_refused: || unreachable!("no text is asked for"),
-        thp: Ok(()),
-        collapse_off: false,
-        pool_2m: Bytes::gib(1),
-        pool_1g: Bytes::ZERO,
-        hugetlb_may_be_refused: false,
-        memory_room: None,
-        several_nodes: false,
-        promotion_lacks: None,
-        may_trace_others: true,
-        environment: BTreeMap::new(),
-    }
-}
 
 fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
     Request {

@@ -1,5 +1,8 @@
 //! The choice of a way to bring text onto huge pages, on made-up files, programs and machines.
 
+mod made_up;
+
+use made_up::program;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::Refusal;
 use megapage_launch::program::{Linkage, Privilege, Program};
@@ -9,47 +12,12 @@ use megapage_remap::check::{Check, SegmentCheck};
 use megapage_remap::layout::{LINKER_FLAGS, linker_flags};
 use megapage_remap::{Placement, Segment};
 use megapage_units::Bytes;
-use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-fn program() -> Program {
-    Program {
-        path: "/bin/program".into(),
-        executable: "/bin/program".into(),
-        script_arguments: Vec::new(),
-        machine: "x86-64".into(),
-        native: true,
-        position_independent: true,
-        linkage: Linkage::Glibc,
-        heap_tunable: true,
-        privilege: None,
-        runtime: None,
-        allocator: None,
-        private_allocation: None,
-        forks: Vec::new(),
-        sanitizer: None,
-        libraries: Vec::new(),
-        missing: Vec::new(),
-    }
-}
-
+/// One without the library for the heap, where text may be moved.
 fn machine() -> Machine {
-    Machine {
-        library: Err("not installed".into()),
-        text_library: Ok("/lib/libmegapage_text.so".into()),
-        text_refused: || None,
-        thp: Ok(()),
-        collapse_off: false,
-        pool_2m: Bytes::gib(1),
-        pool_1g: Bytes::ZERO,
-        hugetlb_may_be_refused: false,
-        memory_room: None,
-        several_nodes: false,
-        promotion_lacks: None,
-        may_trace_others: true,
-        environment: BTreeMap::new(),
-    }
+    Machine { library: Err("not installed".into()), text_refused: || None, ..made_up::machine() }
 }
 
 /// A file with one segment of code, of which so much can be primed, and so much moved.
