@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::heap::{Errno, OwnedRange};
+use crate::heap::OwnedRange;
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize, VirtRange};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
@@ -29,22 +29,18 @@ pub struct FirstTouch {
     page: usize,
 }
 
-fn failed(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
-}
-
 impl FirstTouch {
     /// Anonymous memory that asks for transparent huge pages; `bytes` is a multiple of 2 MiB.
     pub fn transparent(bytes: usize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve(bytes, HUGE_2M)?;
-        memory.range.open().and_then(|()| memory.range.advise_thp()).map_err(failed)?;
+        memory.range.open().and_then(|()| memory.range.advise_thp())?;
         Ok(memory)
     }
 
     /// Private hugetlb pages of `size`.
     pub fn hugetlb(bytes: usize, size: PageSize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve(bytes, size.bytes().0 as usize)?;
-        memory.range.map_hugetlb(size).map_err(failed)?;
+        memory.range.map_hugetlb(size)?;
         Ok(memory)
     }
 
@@ -72,7 +68,7 @@ impl FirstTouch {
         if bytes == 0 || !bytes.is_multiple_of(page) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(FirstTouch { range: OwnedRange::reserve(bytes, alignment).map_err(failed)?, page })
+        Ok(FirstTouch { range: OwnedRange::reserve(bytes, alignment)?, page })
     }
 
     /// The addresses.

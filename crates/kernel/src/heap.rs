@@ -31,6 +31,12 @@ impl Errno {
     }
 }
 
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> std::io::Error {
+        std::io::Error::from_raw_os_error(errno.0)
+    }
+}
+
 /// Saves the caller's errno and puts it back when dropped: an allocator must not change it.
 #[derive(Debug)]
 pub struct ErrnoGuard(c_int);

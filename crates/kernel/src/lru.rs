@@ -1,6 +1,6 @@
 //! The per-processor queues before the kernel's LRU lists.
 
-use crate::{Errno, OwnedRange};
+use crate::OwnedRange;
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io;
 
@@ -14,12 +14,12 @@ pub struct LruDrain {
 impl LruDrain {
     /// Makes what is needed: 6 MiB of address space, 4 KiB of memory.
     pub fn new() -> io::Result<LruDrain> {
-        let memory = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).map_err(io_error)?;
+        let memory = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M)?;
         let drain = LruDrain { memory };
-        memory.open().map_err(io_error)?;
+        memory.open()?;
         // A mapping without any page is not eligible to the call below. At the other end of it, where no huge page
         // that is given unasked is in the way.
-        memory.part(2 * HUGE_2M - BASE_PAGE, BASE_PAGE).populate().map_err(io_error)?;
+        memory.part(2 * HUGE_2M - BASE_PAGE, BASE_PAGE).populate()?;
         Ok(drain)
     }
 
@@ -31,7 +31,7 @@ impl LruDrain {
     /// EINVAL without transparent huge pages in the kernel, or where prctl(PR_SET_THP_DISABLE) has switched them
     /// off for this process.
     pub fn drain(&self) -> io::Result<()> {
-        self.memory.part(0, BASE_PAGE).collapse().map_err(io_error)
+        Ok(self.memory.part(0, BASE_PAGE).collapse()?)
     }
 }
 
@@ -40,10 +40,6 @@ impl Drop for LruDrain {
         // munmap of a mapping of ours fails only where the kernel is out of memory for mappings; then it stays.
         let _ = self.memory.release();
     }
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }
 
 #[cfg(test)]

@@ -18,9 +18,9 @@ impl Primer {
     /// Reserves address space for `most` huge pages of 2 MiB. It takes no memory.
     pub fn new(most: usize) -> io::Result<Primer> {
         let most = most.max(1);
-        let memory = OwnedRange::reserve(most * HUGE_2M, HUGE_2M).map_err(io_error)?;
+        let memory = OwnedRange::reserve(most * HUGE_2M, HUGE_2M)?;
         let primer = Primer { memory, most };
-        memory.open().map_err(io_error)?;
+        memory.open()?;
         Ok(primer)
     }
 
@@ -34,8 +34,8 @@ impl Primer {
         let taken = self.take(count);
         // Also what a failure has left.
         let given_back = self.memory.part(0, count * HUGE_2M).discard();
-        let taken = taken.map_err(io_error)?;
-        given_back.map_err(io_error)?;
+        let taken = taken?;
+        given_back?;
         Ok(taken)
     }
 
@@ -60,10 +60,6 @@ impl Drop for Primer {
         // munmap of a mapping of ours fails only where the kernel is out of memory for mappings; then it stays.
         let _ = self.memory.release();
     }
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }
 
 #[cfg(test)]

@@ -31,9 +31,7 @@ impl SharedMapping {
     /// Reserves `len` bytes of addresses, none accessible yet, at a multiple of `alignment`. Where both are 1 GiB,
     /// processes that map the same files share page-table pages.
     pub fn reserve(len: usize, alignment: usize) -> io::Result<SharedMapping> {
-        let range =
-            OwnedRange::reserve(len, alignment).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-        Ok(SharedMapping::of(range))
+        Ok(SharedMapping::of(OwnedRange::reserve(len, alignment)?))
     }
 
     /// Reserves `len` bytes from `address` on; EEXIST where anything of this process is there (MAP_FIXED_NOREPLACE).

@@ -100,7 +100,7 @@ fn refused(refused: Refused) -> String {
         Refused::Execute(errno) => ("memory that was written cannot be made executable", errno),
         Refused::Move(errno) => ("mappings cannot be made and moved", errno),
     };
-    let error = std::io::Error::from_raw_os_error(errno.0);
+    let error = std::io::Error::from(errno);
     format!("{what} here ({error}): prctl(PR_SET_MDWE), a seccomp filter or a security module forbids it")
 }
 

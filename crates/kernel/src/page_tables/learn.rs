@@ -3,7 +3,7 @@
 
 use super::program::Status;
 use super::{GIB, OpenError, PageTables, WalkError};
-use crate::{Errno, OwnedRange, own_memory};
+use crate::{OwnedRange, own_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid};
 use std::fs::File;
 use std::io::{self, Read};
@@ -90,10 +90,9 @@ struct Memory {
 
 impl Memory {
     fn new(length: usize) -> io::Result<Memory> {
-        let error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
-        let range = OwnedRange::reserve(length, length).map_err(error)?;
+        let range = OwnedRange::reserve(length, length)?;
         let memory = Memory { range };
-        range.open().map_err(error)?;
+        range.open()?;
         Ok(memory)
     }
 }
