@@ -87,6 +87,21 @@
 #define MEGAPAGE_ADVISE_POPULATE 2
 
 /**
+ * For megapage_remap_self: transparent huge pages.
+ */
+#define MEGAPAGE_REMAP_THP 1
+
+/**
+ * For megapage_remap_self: pages of 2 MiB from the pool for what is never written, transparent huge pages for data.
+ */
+#define MEGAPAGE_REMAP_2M 2
+
+/**
+ * Flag of megapage_remap_self: it fails where anything is not obtained.
+ */
+#define MEGAPAGE_REMAP_REQUIRE 1
+
+/**
  * A pool that is open: the directory of one application. 0 is none. Whatever was closed is never given again.
  */
 typedef uint64_t megapage_pool;
@@ -234,6 +249,40 @@ typedef struct megapage_backing {
    */
   uint32_t reserved;
 } megapage_backing;
+
+/**
+ * What came of megapage_remap_self. In bytes, where nothing else is said.
+ */
+typedef struct megapage_remapped {
+  /**
+   * What lies in whole blocks of 2 MiB of the segments that were looked at.
+   */
+  uint64_t possible;
+  /**
+   * What of it is on huge pages now, as the kernel says (smaps), moved by this call or before.
+   */
+  uint64_t huge;
+  /**
+   * What of it the kernel was asked to give huge pages when it is touched (.bss).
+   */
+  uint64_t advised;
+  /**
+   * Nanoseconds that the call took.
+   */
+  uint64_t nanoseconds;
+  /**
+   * Nanoseconds of them that the kernel took for the pages.
+   */
+  uint64_t pages_nanoseconds;
+  /**
+   * Threads of the process when it began: with more than one, data was left where it is.
+   */
+  uint32_t threads;
+  /**
+   * Always 0.
+   */
+  uint32_t reserved;
+} megapage_remapped;
 
 #ifdef __cplusplus
 extern "C" {
@@ -471,6 +520,33 @@ int megapage_advise(const void *address,
 int megapage_backing_of(const void *address,
                         size_t length,
                         struct megapage_backing *backing);
+
+/**
+ * Moves the segments of the calling program onto huge pages: its code, its constants and, where it has one thread, its
+ * data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
+ * /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
+ *
+ * pages: MEGAPAGE_REMAP_THP or MEGAPAGE_REMAP_2M. libraries: names of libraries besides, as the loader opens them,
+ * separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
+ * null. Success means that all was tried; what came of it is in remapped.
+ *
+ * Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread
+ * wrote meanwhile would be lost. With more threads code and constants are moved, which no thread may change (a debugger's
+ * or a program's own patches, mprotect) during the call. No I/O of the kernel's own (io_uring, AIO) may be under way into
+ * static data. Calls wait for each other.
+ *
+ * Ownership: a library that was opened with dlopen must not be closed during the call; one on pages of the pool, never: its
+ * addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL).
+ *
+ * Errors: -ENOENT a library of that name is not loaded; -EACCES the process may not make executable what it has written
+ * (PR_SET_MDWE, a security module), other numbers where a seccomp filter refuses it; -EOPNOTSUPP it was built with a sanitizer;
+ * -ENOMEM control groups leave no room for the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM where the kernel has
+ * no pages for it all and -EBUSY where a part has to stay as it is; what was moved stays so, and remapped is filled in.
+ */
+int megapage_remap_self(uint32_t pages,
+                        const char *libraries,
+                        uint32_t flags,
+                        struct megapage_remapped *remapped);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -11,12 +11,14 @@
             index[:] = build()
             segment.publish("vectors")                       # from now on the next start finds it
 
+    megapage.remap_self()                                    # the interpreter's own code, on huge pages
+
 A wrapper around libmegapage_c.so (include/megapage.h). The library is looked for at MEGAPAGE_C_LIBRARY, beside an
 installed megapage, then where the dynamic loader looks.
 """
 
 from ._arrays import array, backing
-from ._library import Backing, MegapageError, version
+from ._library import Backing, MegapageError, Remapped, remap_self, version
 from ._segment import Segment
 
-__all__ = ["Backing", "MegapageError", "Segment", "array", "backing", "version"]
+__all__ = ["Backing", "MegapageError", "Remapped", "Segment", "array", "backing", "remap_self", "version"]

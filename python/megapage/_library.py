@@ -10,6 +10,8 @@ UNLINK = {"existing": 0, "always": 1, "never": 2}
 LAYOUT = {"single-file": 0, "file-per-page": 1}
 ZEROED = 1
 ADVISE_NOW, ADVISE_POPULATE = 1, 2
+REMAP_PAGES = {"thp": 1, "2m": 2}
+REMAP_REQUIRE = 1
 
 
 class MegapageError(OSError):
@@ -34,6 +36,23 @@ class About(ctypes.Structure):
 class RawBacking(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in ("hugetlb_1g", "hugetlb_2m", "thp", "base", "absent")]
     _fields_ += [("exact", c_uint32), ("reserved", c_uint32)]
+
+
+class RawRemapped(ctypes.Structure):
+    _fields_ = [(name, c_uint64) for name in ("possible", "huge", "advised", "nanoseconds", "pages_nanoseconds")]
+    _fields_ += [("threads", c_uint32), ("reserved", c_uint32)]
+
+
+class Remapped(NamedTuple):
+    """What came of remap_self: bytes that could, and do, lie on huge pages, that will when they are touched; nanoseconds;
+    and threads."""
+
+    possible: int
+    huge: int
+    advised: int
+    nanoseconds: int
+    pages_nanoseconds: int
+    threads: int
 
 
 class Backing(NamedTuple):
@@ -71,6 +90,7 @@ FUNCTIONS = {
     "megapage_heap_find": [c_uint64, c_uint64, POINTER(Handle)],
     "megapage_heap_close": [c_uint64],
     "megapage_advise": [c_void_p, c_size_t, c_uint32, POINTER(RawBacking)],
+    "megapage_remap_self": [c_uint32, c_char_p, c_uint32, POINTER(RawRemapped)],
     "megapage_backing_of": [c_void_p, c_size_t, POINTER(RawBacking)],
 }
 
@@ -136,6 +156,18 @@ def backing_of(address, length):
     raw = RawBacking()
     call("megapage_backing_of", address, length, byref(raw))
     return as_backing(raw)
+
+
+def remap_self(pages="thp", libraries=(), require=False):
+    """Moves the code and constants of the interpreter, and of libraries by the names under which they are loaded (such as
+    "libpython3.11.so.1.0"), onto huge pages: "thp", or "2m" for pages from the pool. Data is moved while the process has
+    one thread. megapage_remap_self in megapage.h says what else is to be heeded.
+    """
+    if pages not in REMAP_PAGES:
+        raise ValueError(f"'{pages}' is none of {', '.join(REMAP_PAGES)}")
+    raw, names = RawRemapped(), ":".join(libraries).encode() or None
+    call("megapage_remap_self", REMAP_PAGES[pages], names, REMAP_REQUIRE if require else 0, byref(raw))
+    return Remapped(*(getattr(raw, field) for field in Remapped._fields))
 
 
 def bytes_of(size):

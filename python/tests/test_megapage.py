@@ -27,6 +27,20 @@ def another_process(program, *arguments):
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 
+class Remapping(unittest.TestCase):
+    def test_the_interpreter_goes_on_after_it_was_moved(self):
+        program = ("import megapage; first = megapage.remap_self(libraries=['libc.so.6'])\n"
+                   "second = megapage.remap_self(libraries=['libc.so.6'])\n"
+                   "print(first.possible >= first.huge, second.threads >= 1, sum(i * i for i in range(1000)))")
+        self.assertEqual(another_process(program), (0, "True True 332833500", ""))
+
+    def test_what_cannot_be_moved(self):
+        with self.assertRaises(ValueError):
+            megapage.remap_self("1g")
+        with self.assertRaisesRegex(megapage.MegapageError, "no library 'libnone.so' is loaded"):
+            megapage.remap_self(libraries=["libnone.so"])
+
+
 class Arrays(unittest.TestCase):
     def test_an_array_of_zeros_on_transparent_huge_pages(self):
         values = megapage.array((512, 1024, 4), "f8")

@@ -11,10 +11,11 @@ use crate::memory::{
     allocate, block, contents, default_options, find, info, name, options, ours, page_size, theirs,
 };
 use crate::pointers::{Out, optional, read, text};
+use crate::remap;
 use crate::tables::{HEAPS, POOLS, SEGMENTS};
 use crate::types::{
-    megapage_backing, megapage_handle, megapage_heap, megapage_options, megapage_pool, megapage_segment,
-    megapage_segment_info,
+    megapage_backing, megapage_handle, megapage_heap, megapage_options, megapage_pool, megapage_remapped,
+    megapage_segment, megapage_segment_info,
 };
 use ::megapage_segment::heap::Tag;
 use ::megapage_segment::{Heap, Pool, Segment};
@@ -414,6 +415,44 @@ pub extern "C" fn megapage_backing_of(
     answer(|| {
         Out::new(backing, "the backing")?.write(advice::backing(address.addr(), length)?);
         Ok(0)
+    })
+}
+
+/// Moves the segments of the calling program onto huge pages: its code, its constants and, where it has one thread, its
+/// data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
+/// /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
+///
+/// pages: MEGAPAGE_REMAP_THP or MEGAPAGE_REMAP_2M. libraries: names of libraries besides, as the loader opens them,
+/// separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
+/// null. Success means that all was tried; what came of it is in remapped.
+///
+/// Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread
+/// wrote meanwhile would be lost. With more threads code and constants are moved, which no thread may change (a debugger's
+/// or a program's own patches, mprotect) during the call. No I/O of the kernel's own (io_uring, AIO) may be under way into
+/// static data. Calls wait for each other.
+///
+/// Ownership: a library that was opened with dlopen must not be closed during the call; one on pages of the pool, never: its
+/// addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL).
+///
+/// Errors: -ENOENT a library of that name is not loaded; -EACCES the process may not make executable what it has written
+/// (PR_SET_MDWE, a security module), other numbers where a seccomp filter refuses it; -EOPNOTSUPP it was built with a sanitizer;
+/// -ENOMEM control groups leave no room for the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM where the kernel has
+/// no pages for it all and -EBUSY where a part has to stay as it is; what was moved stays so, and remapped is filled in.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_remap_self(
+    pages: u32,
+    libraries: *const c_char,
+    flags: u32,
+    remapped: *mut megapage_remapped,
+) -> c_int {
+    answer(|| {
+        let out = optional(remapped, "the result")?;
+        let libraries = if libraries.is_null() { None } else { Some(text(libraries, "the libraries")?) };
+        let done = remap::remap_self(pages, libraries.as_deref(), flags)?;
+        if let Some(out) = out {
+            out.write(done.remapped);
+        }
+        done.missing.map_or(Ok(0), Err)
     })
 }
 

@@ -14,6 +14,7 @@ pub mod errno {
     pub const EIO: i32 = 5;
     pub const EBADF: i32 = 9;
     pub const ENOMEM: i32 = 12;
+    pub const EACCES: i32 = 13;
     pub const EBUSY: i32 = 16;
     pub const EEXIST: i32 = 17;
     pub const ENODEV: i32 = 19;
@@ -22,6 +23,7 @@ pub mod errno {
     pub const ENODATA: i32 = 61;
     pub const EBADMSG: i32 = 74;
     pub const EPROTOTYPE: i32 = 91;
+    pub const EOPNOTSUPP: i32 = 95;
     pub const EADDRINUSE: i32 = 98;
     pub const ESTALE: i32 = 116;
 }

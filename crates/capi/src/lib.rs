@@ -1,4 +1,4 @@
-//! libmegapage_c.so: pools, segments, heaps and advice for C, as `include/megapage.h` declares them.
+//! libmegapage_c.so: pools, segments, heaps, advice and remapping for C, as `include/megapage.h` declares them.
 //!
 //! A library of its own, not libmegapage.so: that one replaces malloc in whatever links to it. The header is made from
 //! the files [`types`] and `entry`, whose documentation speaks to C (`cargo xtask header`).
@@ -14,6 +14,7 @@ mod entry;
 mod failure;
 mod memory;
 mod pointers;
+mod remap;
 mod tables;
 #[cfg(test)]
 mod tests;

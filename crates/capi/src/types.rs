@@ -39,6 +39,14 @@ pub const MEGAPAGE_ADVISE_NOW: u32 = 1;
 /// Flag of megapage_advise: all memory of the range is made present, as if it had been written to.
 pub const MEGAPAGE_ADVISE_POPULATE: u32 = 2;
 
+/// For megapage_remap_self: transparent huge pages.
+pub const MEGAPAGE_REMAP_THP: u32 = 1;
+/// For megapage_remap_self: pages of 2 MiB from the pool for what is never written, transparent huge pages for data.
+pub const MEGAPAGE_REMAP_2M: u32 = 2;
+
+/// Flag of megapage_remap_self: it fails where anything is not obtained.
+pub const MEGAPAGE_REMAP_REQUIRE: u32 = 1;
+
 /// What segment is wanted. Fill it with megapage_options_init, then change what should differ.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +123,26 @@ pub struct megapage_backing {
     /// 1 where the kernel tells it page by page (Linux 6.7); 0 where what the mappings of the range have in all was taken
     /// for it.
     pub exact: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// What came of megapage_remap_self. In bytes, where nothing else is said.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct megapage_remapped {
+    /// What lies in whole blocks of 2 MiB of the segments that were looked at.
+    pub possible: u64,
+    /// What of it is on huge pages now, as the kernel says (smaps), moved by this call or before.
+    pub huge: u64,
+    /// What of it the kernel was asked to give huge pages when it is touched (.bss).
+    pub advised: u64,
+    /// Nanoseconds that the call took.
+    pub nanoseconds: u64,
+    /// Nanoseconds of them that the kernel took for the pages.
+    pub pages_nanoseconds: u64,
+    /// Threads of the process when it began: with more than one, data was left where it is.
+    pub threads: u32,
     /// Always 0.
     pub reserved: u32,
 }

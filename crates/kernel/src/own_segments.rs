@@ -14,12 +14,14 @@ use crate::heap::{Errno, OwnedRange, is_plausible, without_signals};
 use libc::{c_int, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
+use std::fmt;
 use std::ptr;
 
 /// A LOAD segment of the program or of a loaded library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedSegment {
     start: usize,
+    file_end: usize,
     end: usize,
     write: bool,
 }
@@ -28,6 +30,11 @@ impl LoadedSegment {
     /// The first address, down to a page.
     pub fn start(&self) -> usize {
         self.start
+    }
+
+    /// The first address after what of it is in the file, up to a page.
+    pub fn file_end(&self) -> usize {
+        self.file_end
     }
 
     /// The first address after it (.bss included), up to a page.
@@ -60,6 +67,7 @@ pub fn loaded_segments(mut visit: impl FnMut(usize, &CStr, LoadedSegment)) {
             let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
             let segment = LoadedSegment {
                 start: start & !(BASE_PAGE - 1),
+                file_end: (start + header.p_filesz as usize).next_multiple_of(BASE_PAGE),
                 end: (start + header.p_memsz as usize).next_multiple_of(BASE_PAGE),
                 write: header.p_flags & libc::PF_W != 0,
             };
@@ -185,6 +193,8 @@ pub struct Part {
     protection: c_int,
     file: bool,
     segment_write: bool,
+    /// The first address after what the segment has of its file.
+    segment_file_end: usize,
     /// The first address after what the file's mapping holds of it: before what was reserved behind.
     file_end: usize,
 }
@@ -201,6 +211,7 @@ impl Part {
             protection: mapping.protection,
             file: mapping.file,
             segment_write: segment.write,
+            segment_file_end: segment.file_end,
             file_end: end,
         })
     }
@@ -220,10 +231,20 @@ impl Part {
         self.file
     }
 
-    /// Whether it belongs to a segment that the file asks to be writable; what is made read-only after relocation is
-    /// among them.
+    /// Whether it is anonymous memory now, where the segment has its file's: it was moved before.
+    pub fn was_moved(&self) -> bool {
+        !self.file && self.start < self.segment_file_end
+    }
+
+    /// Whether it can be written, or belongs to a segment that the file asks to be writable; what is made read-only after
+    /// relocation is among them.
     pub fn is_data(&self) -> bool {
-        self.segment_write
+        self.segment_write || self.protection & libc::PROT_WRITE != 0
+    }
+
+    /// Whether it can be written and executed: code that changes itself.
+    pub fn is_open_code(&self) -> bool {
+        self.protection & (libc::PROT_WRITE | libc::PROT_EXEC) == libc::PROT_WRITE | libc::PROT_EXEC
     }
 
     /// The whole blocks of 2 MiB in it.
@@ -355,7 +376,7 @@ impl Part {
         }
         without_signals(|| {
             pages.copy_from(self.range());
-            if self.file && !self.segment_write && self.has_own_pages()? {
+            if self.file && !self.is_data() && self.has_own_pages()? {
                 return Err(Errno(libc::EBUSY));
             }
             pages.protect(self.protection)?;
@@ -380,6 +401,34 @@ pub enum Refused {
     Execute(Errno),
     /// A mapping cannot be moved, or none can be made.
     Move(Errno),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, errno) = match self {
+            Refused::Execute(errno) => ("memory that was written cannot be made executable", errno),
+            Refused::Move(errno) => ("mappings cannot be made and moved", errno),
+        };
+        let error = std::io::Error::from(*errno);
+        write!(
+            f,
+            "{what} here ({error}): prctl(PR_SET_MDWE), a seccomp filter or a security module forbids it"
+        )
+    }
+}
+
+/// The sanitizer (`asan`, `tsan`, `msan`, `hwasan`) whose runtime is part of the process: it lays out the address space
+/// itself. Asks the loader (dlsym(3)) for its entry point.
+pub fn own_sanitizer() -> Option<&'static str> {
+    let known = [
+        ("asan", c"__asan_init"),
+        ("tsan", c"__tsan_init"),
+        ("msan", c"__msan_init"),
+        ("hwasan", c"__hwasan_init"),
+    ];
+    // SAFETY: the name is a C string, and the address that comes back is not followed.
+    let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
+    known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name)
 }
 
 /// Tries on pages of its own what [`Part::replace_by`] does to a program's code. What the kernel refuses the calling
@@ -452,11 +501,22 @@ mod tests {
         let anonymous = mapping_of(b"00400000-00600000 r--s 00000000 00:00 0").unwrap();
         assert!(!anonymous.file && anonymous.shared);
         assert_eq!(mapping_of(b"no line"), None);
-        let segment = LoadedSegment { start: 0x7f00_0000, end: 0x7f31_0000, write: true };
+        let segment =
+            LoadedSegment { start: 0x7f00_0000, file_end: 0x7f20_0000, end: 0x7f31_0000, write: true };
         let part = Part::of(&segment, &mapping).unwrap();
         assert_eq!((part.start(), part.end(), part.is_data()), (0x7f12_a000, 0x7f31_0000, true));
         assert_eq!(part.whole_blocks(), None);
         assert_eq!(Part::of(&segment, &anonymous), None);
+        // A mapping of the program's own making, in a segment that is not to be written.
+        let constant = LoadedSegment { write: false, ..segment };
+        assert!(Part::of(&constant, &mapping).unwrap().is_data());
+        let read = OwnMapping { protection: libc::PROT_READ, ..mapping };
+        let part_of_code = Part::of(&constant, &read).unwrap();
+        assert!(!part_of_code.is_data() && !part_of_code.was_moved());
+        let open = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert!(!part.is_open_code());
+        assert!(Part::of(&constant, &OwnMapping { protection: open, ..mapping }).unwrap().is_open_code());
+        assert!(Part::of(&constant, &OwnMapping { file: false, ..read }).unwrap().was_moved());
         let long = Part { start: 0x10_1000, end: 0x90_1000, ..part };
         let whole = long.whole_blocks().unwrap();
         assert_eq!((whole.start(), whole.end()), (0x20_0000, 0x80_0000));
@@ -475,7 +535,8 @@ mod tests {
         };
         assert_ne!(address, libc::MAP_FAILED);
         let range = OwnedRange::of_allocator(address.addr(), length);
-        let segment = LoadedSegment { start: range.start(), end: range.end(), write: false };
+        let (start, end) = (range.start(), range.end());
+        let segment = LoadedSegment { start, file_end: end, end, write: false };
         range.protect(libc::PROT_READ).unwrap();
         let mut part = None;
         own_mappings(|mapping| part = part.or(Part::of(&segment, &mapping))).unwrap();
@@ -541,7 +602,8 @@ mod tests {
             .unwrap();
             found.unwrap()
         };
-        let segment = LoadedSegment { start: code.start(), end: code.start() + 3 * BASE_PAGE, write: false };
+        let end = code.start() + 3 * BASE_PAGE;
+        let segment = LoadedSegment { start: code.start(), file_end: end, end, write: false };
         let before = mapping();
         let part = Part::of(&segment, &before).unwrap();
         part.read_in().unwrap();

@@ -3,7 +3,7 @@
 use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
-use megapage_kernel::own_segments::{Refused, try_replacing};
+use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -75,7 +75,7 @@ impl Machine {
         Ok(Machine {
             library: find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment),
             text_library: find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment),
-            text_refused: || try_replacing().err().map(refused),
+            text_refused: || try_replacing().err().map(|refused| refused.to_string()),
             thp,
             collapse_off: disallowed,
             pool_2m: pool(root, PageSize::HUGE_2M)?,
@@ -93,15 +93,6 @@ impl Machine {
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
-}
-
-fn refused(refused: Refused) -> String {
-    let (what, errno) = match refused {
-        Refused::Execute(errno) => ("memory that was written cannot be made executable", errno),
-        Refused::Move(errno) => ("mappings cannot be made and moved", errno),
-    };
-    let error = std::io::Error::from(errno);
-    format!("{what} here ({error}): prctl(PR_SET_MDWE), a seccomp filter or a security module forbids it")
 }
 
 /// What a new mapping of pages of `size` can have.

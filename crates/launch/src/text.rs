@@ -7,9 +7,9 @@ use crate::mechanism::{Refusal, raised, sanitized};
 use crate::program::{Linkage, Program, Runtime};
 use crate::report::Backed;
 use crate::request::{Text, TextRequest};
-use megapage_kernel::{Errno, KernelRoot};
+use megapage_kernel::KernelRoot;
 use megapage_remap::check::{Check, check};
-use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, Step, TextLedger};
+use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger};
 use megapage_remap::prime::prime;
 use megapage_units::{BASE_PAGE, Bytes, VirtRange};
 use serde::Serialize;
@@ -542,33 +542,11 @@ fn file_report(
                 let lost = (lost > 0).then(|| {
                     format!("{} of {} that were moved are on base pages by now", Bytes(lost), Bytes(moved))
                 });
-                own.iter().filter_map(|entry| short(entry)).next().or(lost)
+                own.iter().filter_map(|entry| entry.short()).next().or(lost)
             };
         }
     }
     report.left_bytes =
         planned.file.bytes().saturating_sub(report.obtained_bytes).saturating_sub(report.advised_bytes);
     report
-}
-
-/// What an entry is short of, and why.
-fn short(entry: &Entry) -> Option<String> {
-    let missing = entry.possible.saturating_sub(entry.moved + entry.advised);
-    if missing == 0 {
-        return None;
-    }
-    let error = std::io::Error::from_raw_os_error(entry.errno);
-    let why = match entry.step {
-        Step::Threads => "the program had other threads already when it could have been moved".into(),
-        Step::Pages => format!("the kernel gave no huge pages for it ({error})"),
-        Step::Read => format!("it could not be read from its file ({error})"),
-        Step::Changed if entry.errno == Errno::EBUSY.0 => {
-            "pages of it are not the file's: a probe, a breakpoint or a relocation has changed them".into()
-        }
-        Step::Changed => format!("whether its pages are the file's could not be read ({error})"),
-        Step::Figures => "the kernel gave no huge pages for it, by its figures (smaps)".into(),
-        Step::Off => "the kernel gave no huge pages for it: transparent huge pages are off".into(),
-        Step::Replace | Step::TooSmall | Step::Done => format!("it could not be put in place ({error})"),
-    };
-    Some(format!("{} of {}: {why}", Bytes(missing), Bytes(entry.possible)))
 }

@@ -2,7 +2,8 @@
 //!
 //! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
 
-use megapage_kernel::SharedWords;
+use megapage_kernel::{Errno, SharedWords};
+use megapage_units::Bytes;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Environment variable: the pages that are asked for, `thp` or `2m`.
@@ -16,7 +17,7 @@ pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
 pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 
 /// The version of the word layout below; the two sides must agree.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 mod word {
     pub const FORMAT: usize = 0;
@@ -62,10 +63,12 @@ pub enum Step {
     Figures = 7,
     /// The advice was taken where transparent huge pages are off.
     Off = 8,
+    /// It can be written and executed at once: code that changes itself.
+    Open = 9,
 }
 
 impl Step {
-    const ALL: [Step; 9] = [
+    const ALL: [Step; 10] = [
         Step::TooSmall,
         Step::Done,
         Step::Threads,
@@ -75,6 +78,7 @@ impl Step {
         Step::Changed,
         Step::Figures,
         Step::Off,
+        Step::Open,
     ];
 }
 
@@ -99,6 +103,32 @@ pub struct Entry {
     pub errno: i32,
 }
 
+impl Entry {
+    /// What it is short of, and why; `None` where all whole blocks were moved or advised.
+    pub fn short(&self) -> Option<String> {
+        let missing = self.possible.saturating_sub(self.moved + self.advised);
+        if missing == 0 {
+            return None;
+        }
+        let error = std::io::Error::from_raw_os_error(self.errno);
+        let why = match self.step {
+            Step::Threads => "the program had other threads already when it could have been moved".into(),
+            Step::Pages => format!("the kernel gave no huge pages for it ({error})"),
+            Step::Read => format!("it could not be read from its file ({error})"),
+            Step::Changed if self.errno == Errno::EBUSY.0 => {
+                "pages of it are not the file's: a probe, a breakpoint or a relocation has changed them"
+                    .into()
+            }
+            Step::Changed => format!("whether its pages are the file's could not be read ({error})"),
+            Step::Figures => "the kernel gave no huge pages for it, by its figures (smaps)".into(),
+            Step::Off => "the kernel gave no huge pages for it: transparent huge pages are off".into(),
+            Step::Open => "it can be written and executed at once: code that changes itself".into(),
+            Step::Replace | Step::TooSmall | Step::Done => format!("it could not be put in place ({error})"),
+        };
+        Some(format!("{} of {}: {why}", Bytes(missing), Bytes(self.possible)))
+    }
+}
+
 /// A view of the shared words.
 #[derive(Debug)]
 pub struct TextLedger {
@@ -118,6 +148,16 @@ impl TextLedger {
         let fits = words[word::FORMAT].load(Relaxed) == FORMAT;
         let claimed = fits && words[word::PID].compare_exchange(0, u64::from(pid), Relaxed, Relaxed).is_ok();
         claimed.then_some(TextLedger { words })
+    }
+
+    /// A ledger of this process's own: for a program that moves its own segments.
+    pub fn own() -> std::io::Result<TextLedger> {
+        SharedWords::create(c"megapage text").map(|(_, words)| TextLedger::launcher(words))
+    }
+
+    /// Forgets everything that was noted.
+    pub fn clear(&self) {
+        self.words[word::PID..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
     /// The process that claimed the ledger; 0 before any has.
@@ -285,6 +325,9 @@ mod tests {
         }
         assert_eq!(launcher.entries().len(), MOST_ENTRIES);
         assert!(launcher.were_too_many());
+        program.clear();
+        assert!(!launcher.were_too_many() && launcher.entries().is_empty());
+        assert!(launcher.took().is_none() && !launcher.is_found(0));
     }
 
     #[test]

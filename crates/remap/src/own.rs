@@ -73,6 +73,11 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
         }
     });
     let segments = &segments[..count];
+    // Of .bss no more than an object has in its file: what is touched here and there of much more would grow too far.
+    let in_file = |wanted: usize| -> usize {
+        let of_object = segments.iter().flatten().filter(|(object, _)| *object == wanted);
+        of_object.map(|(_, segment)| segment.file_end() - segment.start()).sum()
+    };
     let mut parts: [Option<(usize, Part)>; MOST] = [None; MOST];
     let mut count = 0;
     let listed = own_mappings(|mapping| {
@@ -93,7 +98,8 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
         let next = segments.iter().flatten().any(|(other, segment)| {
             other == object && segment.start() >= part.end().next_multiple_of(HUGE_2M)
         });
-        *slot = Some(move_whole_blocks(*object, *part, Means { pages, alone: threads == 1, ledger }, next));
+        let means = Means { pages, alone: threads == 1, ledger, most_advised: in_file(*object) };
+        *slot = Some(move_whole_blocks(*object, *part, means, next));
     }
     let entries = &mut entries[..count];
     correct_by_figures(entries);
@@ -126,6 +132,8 @@ struct Means<'a> {
     /// The process has one thread.
     alone: bool,
     ledger: &'a TextLedger,
+    /// Bytes of .bss above which huge pages are not asked for it.
+    most_advised: usize,
 }
 
 /// Moves one part. `followed`: another segment of the object begins behind the block in which the part ends, so that
@@ -153,7 +161,16 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     let whole = behind.map_or(part, |behind| part.with(behind)).whole_blocks();
     let Some(whole) = whole else { return entry };
     entry.possible = (whole.end() - whole.start()) as u64;
+    if part.was_moved() {
+        // By the launcher, or by a call before: the figures say what is left of it.
+        (entry.moved, entry.step) = (entry.possible, Step::Done);
+        return entry;
+    }
     if !part.is_file() {
+        if entry.possible > means.most_advised as u64 {
+            (entry.possible, entry.step) = (0, Step::TooSmall);
+            return entry;
+        }
         // .bss is anonymous already, and what is never touched should take no memory.
         // The kernel takes the advice also where it will not follow it.
         (entry.step, entry.errno) = match whole.advise_thp() {
@@ -162,6 +179,10 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
             Err(errno) => (Step::Pages, errno.0),
         };
         entry.advised = if entry.step == Step::Done { entry.possible } else { 0 };
+        return entry;
+    }
+    if part.is_open_code() {
+        entry.step = Step::Open;
         return entry;
     }
     if part.is_data() && !means.alone {
@@ -216,11 +237,15 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         }),
         Pages::Huge2M => copy.map_hugetlb(PageSize::HUGE_2M).and_then(|()| copy.populate()),
     };
-    ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     if let Err(errno) = taken {
+        ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
         drop_range(copy);
         return Moved::nothing(Step::Pages, errno);
     }
+    // The figures first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
+    // not know it, and others refuse it where huge pages are ruled out, with the same error: then the figures decide.
+    let huge = pages == Pages::Huge2M || is_huge(copy) || copy.collapse().is_ok() || is_huge(copy);
+    ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {
         // Linux before 5.14 does not know it, and reads as the bytes are copied.
         Ok(()) | Err(Errno::EINVAL) => {}
@@ -244,9 +269,6 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         },
     };
     let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
-    // Linux before 6.1 does not know the collapse, and others refuse it where huge pages are ruled out, with the same
-    // error: then the figures decide.
-    let huge = collapse(copy).is_ok() || is_huge(copy);
     let all = huge && clean(whole).is_ok();
     let mut at = 0;
     while at < length {
@@ -281,11 +303,46 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
     moved
 }
 
-/// Whether the kernel shows all of it on huge pages.
+/// Bytes of so many entries that the kernel shows on huge pages now.
+pub fn huge_bytes(entries: &[Entry]) -> Result<u64, Errno> {
+    let mut huge = 0;
+    own_huge_bytes(|start, end, bytes| {
+        let common = |entry: &Entry| entry.end.min(end as u64).saturating_sub(entry.start.max(start as u64));
+        huge += entries.iter().map(common).sum::<u64>().min(bytes as u64);
+    })?;
+    Ok(huge)
+}
+
+/// The place in the list of the first object that is not loaded.
+pub fn first_absent(list: &[u8]) -> Option<usize> {
+    let mut found = 0u64;
+    loaded_segments(|place, name, _| {
+        if let Some(object) = object_number(place, name.to_bytes(), list) {
+            found |= 1 << object.min(63);
+        }
+    });
+    (0..objects(list)).find(|object| found & 1 << (*object).min(63) == 0)
+}
+
+/// Bytes that [`move_segments`] would copy at most.
+pub fn copied_bytes(list: &[u8]) -> u64 {
+    let mut bytes = 0;
+    loaded_segments(|place, name, segment| {
+        if object_number(place, name.to_bytes(), list).is_some() {
+            let (start, end) = (segment.start().next_multiple_of(HUGE_2M), segment.file_end());
+            bytes += end.next_multiple_of(HUGE_2M).saturating_sub(start) as u64;
+        }
+    });
+    bytes
+}
+
+/// Whether the kernel shows all of a mapping on huge pages; not where it became one with another.
 fn is_huge(range: OwnedRange) -> bool {
     let mut huge = 0;
     let listed = own_huge_bytes(|start, end, bytes| {
-        huge += end.min(range.end()).saturating_sub(start.max(range.start())).min(bytes);
+        if (start, end) == (range.start(), range.end()) {
+            huge = bytes;
+        }
     });
     listed.is_ok() && huge == range.len()
 }
@@ -315,5 +372,7 @@ mod tests {
         assert_eq!((objects(list), objects(b"::")), (3, 0));
         assert_eq!((Pages::parse(b"thp"), Pages::parse(b"2m")), (Some(Pages::Thp), Some(Pages::Huge2M)));
         assert_eq!(Pages::parse(b"1g"), None);
+        assert_eq!((first_absent(b".:libc.so.6"), first_absent(b".:libnone.so:libc.so.6")), (None, Some(1)));
+        assert!(copied_bytes(b".:libc.so.6") >= copied_bytes(b"libc.so.6"));
     }
 }

@@ -25,7 +25,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 23] = [
     ("broker", &["units", "kernel", "memory", "act", "service"]),
     ("preload", &["units", "kernel", "memory"]),
     ("text", &["kernel", "remap"]),
-    ("capi", &["units", "kernel", "segment"]),
+    ("capi", &["units", "kernel", "segment", "remap"]),
     ("launch", &["units", "snapshot", "kernel", "observe", "act", "memory", "remap"]),
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
