@@ -34,6 +34,9 @@ pub struct Args {
     /// Libraries whose text is brought along: names or paths, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     text_libs: Vec<String>,
+    /// Write /tmp/perf-PID.map, by which perf finds names in text that was moved, until the program ends
+    #[arg(long)]
+    text_map: bool,
     /// Fail with status 125 unless everything asked for is obtained
     #[arg(long)]
     require: bool,
@@ -57,7 +60,7 @@ pub struct Args {
     dry_run: bool,
     /// Promote the memory of a running process from outside, until it ends or SIGINT comes
     #[arg(long, value_name = "PID", value_parser = pid,
-        conflicts_with_all = ["program", "heap", "text", "text_libs", "mechanism", "return_after", "children"])]
+        conflicts_with_all = ["program", "heap", "text", "text_libs", "text_map", "mechanism", "return_after", "children"])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
     #[arg(long)]
@@ -104,6 +107,9 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if !args.text_libs.is_empty() && args.text == Text::None {
         return Err((FAILED, "--text-libs goes with --text auto, file, thp or 2m".into()));
     }
+    if args.text_map && args.text == Text::None {
+        return Err((FAILED, "--text-map goes with --text auto, file, thp or 2m".into()));
+    }
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
@@ -125,7 +131,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         arguments: arguments.to_vec(),
         heap: args.heap,
         mechanism: args.mechanism.0,
-        text: TextRequest { kind: args.text, libraries: args.text_libs },
+        text: TextRequest { kind: args.text, libraries: args.text_libs, map: args.text_map },
         require: args.require,
         return_after: args.return_after,
         children: args.children,

@@ -233,3 +233,46 @@ fn thp_can_be_had() -> bool {
     range.release().unwrap();
     had
 }
+
+#[test]
+fn profilers_are_given_the_names_of_what_was_moved() {
+    let directory = on_disk();
+    let file = directory.path().join("report.json");
+    let file = file.to_str().unwrap();
+    // A position-independent program, whose addresses are known only once it runs, and one at fixed addresses.
+    for (name, options) in [("mapped", &[][..]), ("mapped-fixed", &["-no-pie"])] {
+        // In the middle of 6 MiB of code, which is moved wherever the program comes to lie.
+        let source =
+            SOURCE.replacen("middle: lea", ".type middle, @function\\n.size middle, 4\\nmiddle: lea", 1);
+        assert_ne!(source, SOURCE);
+        let options = [options, &["-rdynamic", "-ldl"]].concat();
+        let Some(path) = compile("gcc", directory.path(), name, &source, &options) else { return };
+        let mapped = ["--text", "thp", "--text-map", "--json", "--report", file, "--", &path, "loop"];
+        let launcher = start(command(&mapped));
+        let pid = child_of(launcher.id());
+        let map = std::path::PathBuf::from(format!("/tmp/perf-{pid}.map"));
+        wait_for("the map", || map.exists());
+        let said = fs::read_to_string(&map).unwrap();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let output = finish(launcher);
+        assert_eq!(status(&output), 1010, "{output:?}");
+        assert!(!map.exists(), "it goes with the program");
+        let report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let count = report["text"]["map"]["functions"].as_u64().unwrap();
+        assert_eq!((said.lines().count() as u64, report["text"]["map"]["missing"].is_null()), (count, true));
+        if figure(&report["text"]["files"][0], "obtained_bytes") == 0 {
+            continue;
+        }
+        let line = said.lines().find(|line| line.ends_with(" middle")).unwrap_or_else(|| panic!("{said}"));
+        let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+        let holds = |line: &&str| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let hex = |text| u64::from_str_radix(text, 16).unwrap();
+            (hex(start)..hex(end)).contains(&address)
+        };
+        let mapping = maps.lines().find(holds).unwrap_or_else(|| panic!("{line}: {maps}"));
+        assert!(mapping.contains(" r-xp ") && !mapping.contains(&path), "code without a file: {mapping}");
+    }
+    let refused = command(&["--text-map", "--", "true"]).output().unwrap();
+    assert_refused(&refused, 125, "--text-map goes with --text");
+}

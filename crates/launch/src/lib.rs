@@ -19,4 +19,5 @@ pub mod request;
 pub mod run;
 pub mod runtimes;
 pub mod sample;
+pub mod symbols;
 pub mod text;

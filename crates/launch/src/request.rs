@@ -144,6 +144,8 @@ pub struct TextRequest {
     pub kind: Text,
     /// Libraries besides the program: paths, or the names of libraries that it is started with.
     pub libraries: Vec<String>,
+    /// Write a map of the moved functions for profilers, until the program ends.
+    pub map: bool,
 }
 
 /// How long the heap keeps memory that the program has freed.

@@ -8,6 +8,7 @@ use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::Text;
 use crate::request::{Mechanism, Request};
 use crate::sample::{Places, Samples};
+use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
 use megapage_act::promote::{PromoteError, PromoteOutcome};
 use megapage_kernel::process::{read_exe, read_status};
@@ -247,6 +248,9 @@ impl Prepared {
         if let Some(ledger) = text_ledger.as_ref().filter(|_| !self.request.watched) {
             ledger.acknowledge_exit();
         }
+        if let Some(ledger) = text_ledger.as_ref().filter(|_| self.request.text.map) {
+            ledger.leave_unnamed();
+        }
         let mut command = self.command(ledger_file.as_ref(), text_file.as_ref());
         let start = Instant::now();
         let pid = signals
@@ -267,6 +271,7 @@ impl Prepared {
             exiting: false,
             replaced: false,
             text_replaced: false,
+            map: None,
             notes: Vec::new(),
         };
         let (ended, usage) = running.watch(&signals, &mut live)?;
@@ -321,6 +326,8 @@ struct Running<'a> {
     replaced: bool,
     /// The same of the library that has moved text.
     text_replaced: bool,
+    /// What is said of the map for profilers, and the file itself.
+    map: Option<(MapReport, Option<PerfMap>)>,
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),
     notes: Vec<String>,
@@ -380,14 +387,41 @@ impl Running<'_> {
             let longest = if has_ledger { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
             pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
         }
+        if self.map_is_due() {
+            pause = pause.min(SHORTEST_LOOK);
+        }
         if let Some(promoter) = &self.promoter {
             pause = pause.min(promoter.due().saturating_duration_since(Instant::now()));
         }
         pause
     }
 
+    /// Whether a map for profilers was asked for that is not made yet.
+    fn map_is_due(&self) -> bool {
+        self.run.request.text.map && self.text_ledger.is_some() && self.map.is_none()
+    }
+
+    /// Makes the map for profilers once the text is moved.
+    fn write_map(&mut self) {
+        let (Some(plan), Some(ledger)) = (&self.run.text, &self.text_ledger) else { return };
+        if !self.map_is_due() || ledger.took().is_none() {
+            return;
+        }
+        let (text, functions, missing) = text::map_of(plan, ledger);
+        let directory = Path::new(symbols::DIRECTORY);
+        let file = PerfMap::path(directory, self.pid);
+        self.map = Some(match PerfMap::write(directory, self.pid, &text) {
+            Ok(map) => (MapReport { file, functions, missing }, Some(map)),
+            Err(error) => {
+                let missing = Some(format!("it could not be written: {error}"));
+                (MapReport { file, functions: 0, missing }, None)
+            }
+        });
+    }
+
     /// Does what is due: the final sample, one on the way, a pass of promotion.
     fn look(&mut self) {
+        self.write_map();
         if let Some(promoter) = &mut self.promoter
             && promoter.due() <= Instant::now()
         {
@@ -427,6 +461,10 @@ impl Running<'_> {
         let taken = self.samples.take(self.root, self.pid, &places, size);
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
+            if let Some((_, map)) = self.map.as_mut().filter(|_| self.text_replaced) {
+                // What another program has at those addresses has other names.
+                *map = None;
+            }
         }
         self.note_replaced();
         taken
@@ -493,6 +531,7 @@ impl Running<'_> {
                 ledger: self.text_ledger.as_ref(),
                 end: self.samples.last.map(|last| last.text.into()),
                 huge: &self.samples.text_huge,
+                map: self.map.as_ref().map(|(report, _)| report),
                 replaced: self.text_replaced,
             }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),

@@ -7,6 +7,7 @@ use crate::mechanism::{Refusal, raised, sanitized};
 use crate::program::{Linkage, Program, Runtime};
 use crate::report::Backed;
 use crate::request::{Text, TextRequest};
+use crate::symbols::{self, MapReport};
 use megapage_kernel::KernelRoot;
 use megapage_remap::check::{Check, check};
 use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger};
@@ -390,6 +391,29 @@ pub fn ranges(ledger: &TextLedger) -> Vec<VirtRange> {
     ledger.entries().iter().filter_map(|entry| VirtRange::new(entry.start, entry.end)).collect()
 }
 
+/// Lines for profilers: the functions that were moved, their number, and why some are missing.
+pub fn map_of(plan: &TextPlan, ledger: &TextLedger) -> (String, usize, Option<String>) {
+    let (mut text, mut count, mut missing) = (String::new(), 0, None);
+    let entries = ledger.entries();
+    for (object, file) in plan.by(|mechanism| mechanism != TextMechanism::File).enumerate() {
+        let own = || entries.iter().filter(|entry| entry.object == object);
+        let headers = file.file.check.segments.iter().map(|it| it.segment.address & !(BASE_PAGE as u64 - 1));
+        let (Some(start), Some(first)) = (own().map(|entry| entry.start).min(), headers.min()) else {
+            continue;
+        };
+        let ranges: Vec<_> =
+            own().filter(|entry| entry.moved > 0).map(|entry| entry.start..entry.end).collect();
+        match symbols::functions(&file.file.path) {
+            Ok(functions) => {
+                let (more, lines) = symbols::lines(&functions, start.wrapping_sub(first), &ranges);
+                (count, text) = (count + more, text + &lines);
+            }
+            Err(error) => missing = Some(format!("{}: {error}", file.file.path.display())),
+        }
+    }
+    (text, count, missing)
+}
+
 /// What a report says of the text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TextReport {
@@ -403,6 +427,8 @@ pub struct TextReport {
     pub pages_ms: Option<f64>,
     /// Threads that the program had by then: with more than one, data is left where it is.
     pub threads: Option<u64>,
+    /// The map for profilers, where one was asked for and something was moved.
+    pub map: Option<MapReport>,
     /// What the text, with the data of the same files, is mapped by in the latest sample: the kernel's figures.
     pub end: Option<Backed>,
 }
@@ -439,13 +465,15 @@ pub(crate) struct TextPieces<'a> {
     /// For each entry of the ledger, the bytes of it on huge pages in that sample; of entries that it did not know yet,
     /// none.
     pub huge: &'a [u64],
+    /// The map for profilers.
+    pub map: Option<&'a MapReport>,
     /// The process runs another program than the one whose text was moved.
     pub replaced: bool,
 }
 
 impl TextReport {
     pub(crate) fn of(pieces: TextPieces<'_>) -> TextReport {
-        let TextPieces { plan, ledger, end, huge, replaced } = pieces;
+        let TextPieces { plan, ledger, end, huge, map, replaced } = pieces;
         let ledger = ledger.filter(|ledger| ledger.pid() != 0);
         let mut object = 0;
         let files = plan.files.iter().map(|file| {
@@ -469,6 +497,7 @@ impl TextReport {
             moving_ms: took.map(|((ns, _), _)| ms(ns)),
             pages_ms: took.map(|(_, ns)| ms(ns)),
             threads: took.map(|((_, threads), _)| threads),
+            map: map.cloned(),
             end,
         }
     }

@@ -17,7 +17,7 @@ pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
 pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 
 /// The version of the word layout below; the two sides must agree.
-const FORMAT: u64 = 3;
+const FORMAT: u64 = 4;
 
 mod word {
     pub const FORMAT: usize = 0;
@@ -32,6 +32,8 @@ mod word {
     pub const PAGES_NS: usize = 7;
     pub const EXITING: usize = 8;
     pub const ACKNOWLEDGED: usize = 9;
+    /// What is moved gets no name.
+    pub const UNNAMED: usize = 10;
     pub const COUNT: usize = 15;
     pub const ENTRIES: usize = 16;
 }
@@ -165,6 +167,17 @@ impl TextLedger {
         self.words[word::PID].load(Relaxed) as u32
     }
 
+    /// The launcher wants what is moved to have no name in the list of mappings: profilers look into their map of
+    /// symbols for memory without one alone.
+    pub fn leave_unnamed(&self) {
+        self.words[word::UNNAMED].store(1, Relaxed);
+    }
+
+    /// Whether what is moved gets no name.
+    pub fn is_unnamed(&self) -> bool {
+        self.words[word::UNNAMED].load(Relaxed) != 0
+    }
+
     /// Notes that an object was found.
     pub fn found(&self, object: usize) {
         self.words[word::FOUND].fetch_or(1 << object.min(63), Relaxed);
@@ -295,6 +308,9 @@ mod tests {
         let program = TextLedger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
         assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none(), "once only");
         assert_eq!(launcher.pid(), 7);
+        assert!(!program.is_unnamed());
+        launcher.leave_unnamed();
+        assert!(program.is_unnamed());
         assert!(!launcher.is_complete(1), "nothing is found");
         program.found(0);
         let entry = Entry {

@@ -291,7 +291,7 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
-                finish(piece);
+                finish(piece, !ledger.is_unnamed());
             }
             Err((step, errno)) => {
                 drop_range(source);
@@ -348,8 +348,10 @@ fn is_huge(range: OwnedRange) -> bool {
 }
 
 /// What makes a moved piece easier to live with. None of it is needed.
-fn finish(piece: Part) {
-    let _ = piece.name(c"megapage text");
+fn finish(piece: Part, named: bool) {
+    if named {
+        let _ = piece.name(c"megapage text");
+    }
     if !piece.is_data() {
         // It is in the file as well, where debuggers look for what a core dump lacks.
         let _ = piece.leave_out_of_dumps();
