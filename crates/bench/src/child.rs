@@ -76,6 +76,11 @@ impl Child {
         self.pid
     }
 
+    /// The signal that asks it to stop.
+    pub(crate) fn stop_signal(&self) -> i32 {
+        self.stop
+    }
+
     /// What became of it, where it has ended.
     pub(crate) fn end(&mut self) -> Result<Option<ChildEvent>> {
         match poll_child(self.pid).context("wait4")? {

@@ -158,17 +158,17 @@ enum BenchArgs {
         #[command(flatten)]
         kept: Kept,
     },
-    /// Code on huge pages: 64 MiB of functions called at random, and a C++ compiler, by each way to get there
+    /// Code on huge pages: 64 MiB of functions called at random, a compiler, servers, by each way to get there
     Text {
-        /// generated, cc1plus [default: all]
+        /// generated, cc1plus, mariadb, node, postgres [default: all]
         cases: Vec<String>,
         /// Rounds that medians are taken of
         #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
         runs: u32,
-        /// Multiply the number of calls by this
+        /// Multiply the number of calls, and of transactions, by this
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
-        /// Install libhugetlbfs first where it is absent (apt-get)
+        /// Install first what is absent: libhugetlbfs, mariadb-server-core, sysbench, ... (apt-get)
         #[arg(long)]
         install: bool,
         #[command(flatten)]

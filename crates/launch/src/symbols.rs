@@ -161,7 +161,8 @@ mod tests {
             .find(|(_, (_, name))| name.contains("functions_are_found_where_they_are_mapped"))
             .unwrap();
         let start = address + 0x1000;
-        let (count, text) = lines(&functions, 0x1000, &[start..start + 1]);
+        let range = start..start + 1;
+        let (count, text) = lines(&functions, 0x1000, std::slice::from_ref(&range));
         assert_eq!(count, 1);
         assert!(text.starts_with(&format!("{start:x} {size:x} ")) && text.ends_with('\n'), "{text}");
         assert_eq!(lines(&functions, 0x1000, &[]).0, 0);

@@ -3,7 +3,7 @@
 mod advice;
 mod cost;
 mod exact;
-mod programs;
+pub(crate) mod programs;
 mod rank;
 #[cfg(test)]
 mod recordings;

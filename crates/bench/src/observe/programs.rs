@@ -1,7 +1,7 @@
 //! The programs that advice is judged on, each in two copies: on base pages and on huge pages, with nothing else
 //! between them.
 
-mod postgres;
+pub(crate) mod postgres;
 mod redis;
 
 use crate::child::Server;

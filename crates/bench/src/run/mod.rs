@@ -9,6 +9,8 @@ mod statistics;
 mod table;
 mod warm;
 
+pub(crate) use warm::warm;
+
 use crate::install;
 use crate::peers::{Peer, Start};
 use anyhow::{Context, Result, ensure};

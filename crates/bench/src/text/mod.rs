@@ -4,12 +4,13 @@
 //! what the kernel said was mapped.
 
 mod program;
+mod real;
 mod table;
 
 use crate::child::{Child, check};
 use crate::install;
 use crate::peers::{FOREIGN_VARIABLES, Library, Package};
-use crate::run::{Gate, MachineReport, Place, Pool, Spread};
+use crate::run::{Gate, MachineReport, Place, Pool, Spread, warm};
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_units::Bytes;
@@ -37,7 +38,7 @@ pub struct Options {
 }
 
 /// The cases.
-pub const CASES: [&str; 2] = ["generated", "cc1plus"];
+pub const CASES: [&str; 5] = ["generated", "cc1plus", "mariadb", "node", "postgres"];
 
 /// Calls of one measurement at scale 1.
 const CALLS: f64 = 4e6;
@@ -62,17 +63,23 @@ enum Way {
     Run(&'static str),
     /// libhugetlbfs' own remapping.
     Libhugetlbfs,
+    /// glibc's tunable glibc.elf.thp.
+    Glibc,
+    /// The program's own option.
+    Own,
 }
 
 impl Way {
-    const ALL: [Way; 5] =
-        [Way::Run("none"), Way::Run("file"), Way::Run("thp"), Way::Run("2m"), Way::Libhugetlbfs];
+    const ALL: [Way; 6] =
+        [Way::Run("none"), Way::Run("file"), Way::Run("thp"), Way::Run("2m"), Way::Libhugetlbfs, Way::Glibc];
     const BASELINE: Way = Way::Run("none");
 
     const fn name(self) -> &'static str {
         match self {
             Way::Run(text) => text,
             Way::Libhugetlbfs => "libhugetlbfs",
+            Way::Glibc => "glibc",
+            Way::Own => "own",
         }
     }
 }
@@ -94,6 +101,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Ways that did not run, and why.
     pub absent: Vec<Absent>,
+    /// What can be said of real programs: whether a gain was shown, with the interval.
+    pub findings: Vec<String>,
     /// What is demanded, and whether it holds.
     pub gates: Vec<Gate>,
 }
@@ -181,8 +190,11 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     if let Some(unknown) = options.cases.iter().find(|case| !CASES.contains(&case.as_str())) {
         bail!("'{unknown}' is no case of bench text; its cases are {}", CASES.join(", "));
     }
-    if options.install && LIBHUGETLBFS.find().is_none() {
-        install::debian(&["libhugetlbfs0"], progress)?;
+    if options.install {
+        let lacking = real::lacking(&options.cases);
+        if !lacking.is_empty() {
+            install::debian(&lacking, progress)?;
+        }
     }
     let mut report = Report {
         bench: "text",
@@ -192,17 +204,22 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         scale: options.scale,
         rows: Vec::new(),
         absent: Vec::new(),
+        findings: Vec::new(),
         gates: Vec::new(),
     };
     let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
         .context("signals cannot be taken")?;
     let asked = |case: &str| options.cases.is_empty() || options.cases.iter().any(|it| it == case);
-    let mut bench = Bench { place, signals, directory: scratch(place)?, progress };
+    let (directory, mount) = (scratch(place)?, real::Mount::new());
+    let mut bench = Bench { place, signals, directory, mount, progress };
     if asked(CASES[0]) {
         bench.generated(options, &mut report)?;
     }
     if asked(CASES[1]) {
         bench.compiler(options, &mut report)?;
+    }
+    for case in CASES.into_iter().skip(2).filter(|case| asked(case)) {
+        bench.real(case, options, &mut report)?;
     }
     let baselines: Vec<Row> =
         report.rows.iter().filter(|row| row.way == Way::BASELINE.name()).cloned().collect();
@@ -215,6 +232,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
             .collect();
     }
     report.gates = gates(&report);
+    report.findings = findings(&report);
     Ok(report)
 }
 
@@ -230,12 +248,15 @@ struct Bench<'a> {
     place: &'a Place,
     signals: Signals,
     directory: tempfile::TempDir,
+    /// A hugetlbfs for libhugetlbfs, or why there is none.
+    mount: Result<real::Mount, String>,
     progress: &'a mut dyn FnMut(&str),
 }
 
 /// What one run gave.
 struct Ran {
     printed: String,
+    complaint: String,
     report: Value,
 }
 
@@ -262,12 +283,18 @@ impl Bench<'_> {
         for round in 0..options.runs {
             for (number, way) in ways.iter().enumerate() {
                 check(&self.signals)?;
+                // Memory that the host has not backed would be the price of whoever comes by it.
+                warm(POOL, false);
                 let program = if *way == Way::Run("file") { &primed } else { &plain };
                 let mut arguments = vec![program.to_string_lossy().into_owned(), calls.clone()];
                 arguments.extend(hot.iter().cloned());
                 let ran = self.start(*way, &arguments)?;
                 let row = &mut report.rows[first + number];
-                note(row, &ran);
+                note(row, &ran.report);
+                // What libhugetlbfs says where it remaps nothing.
+                if *way == Way::Libhugetlbfs && row.huge_bytes.last() == Some(&0) {
+                    row.failures.extend(real::warning(&ran.complaint));
+                }
                 let mut brief = Vec::new();
                 for line in ran.printed.lines() {
                     let Some((hot, ns)) = line.split_once(' ') else { continue };
@@ -318,7 +345,7 @@ impl Bench<'_> {
                 self.start(way, &arguments)?;
                 let ran = self.start(way, &arguments)?;
                 let row = &mut report.rows[first + number];
-                note(row, &ran);
+                note(row, &ran.report);
                 let user = ran.report["totals"]["user_ms"].as_u64().unwrap_or(0);
                 // One that failed took next to nothing.
                 if row.failures.is_empty() {
@@ -335,6 +362,10 @@ impl Bench<'_> {
             (Way::Run("2m") | Way::Libhugetlbfs, Some(why)) => Some(format!("{why:#}")),
             (Way::Libhugetlbfs, None) if LIBHUGETLBFS.find().is_none() => {
                 Some(format!("it is not installed: {}", LIBHUGETLBFS.how_to_install()))
+            }
+            (Way::Libhugetlbfs, None) => self.mount.as_ref().err().cloned(),
+            (Way::Glibc, _) if !real::glibc_has_tunable() => {
+                Some("this glibc has no tunable glibc.elf.thp (2.44 does)".into())
             }
             _ => None,
         }
@@ -355,14 +386,20 @@ impl Bench<'_> {
         }
         let text = match way {
             Way::Run(text) => text,
-            Way::Libhugetlbfs => "none",
+            Way::Libhugetlbfs | Way::Glibc | Way::Own => "none",
         };
         command.args(["run", "--heap", "none", "--text", text, "--json", "--report"]).arg(&file);
         command.arg("--");
         if let (Way::Libhugetlbfs, Some(library)) = (way, LIBHUGETLBFS.find()) {
             // Through env(1): the launcher itself has nothing to remap.
-            command.arg("env").arg("HUGETLB_ELFMAP=R");
+            command.arg("env").arg("HUGETLB_ELFMAP=R").arg("HUGETLB_VERBOSE=2");
             command.arg(format!("LD_PRELOAD={}", library.display()));
+            if let Ok(mount) = &self.mount {
+                command.arg(format!("HUGETLB_PATH={}", mount.path().display()));
+            }
+        }
+        if way == Way::Glibc {
+            command.arg("env").arg("GLIBC_TUNABLES=glibc.elf.thp=1");
         }
         command.args(program);
         let (printed, complaint) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
@@ -370,7 +407,7 @@ impl Bench<'_> {
         let report = serde_json::from_str(&report).with_context(|| {
             format!("{}: {}", way.name(), complaint.lines().next().unwrap_or("no report"))
         })?;
-        Ok(Ran { printed: String::from_utf8_lossy(&printed).into_owned(), report })
+        Ok(Ran { printed: String::from_utf8_lossy(&printed).into_owned(), complaint, report })
     }
 }
 
@@ -388,19 +425,19 @@ fn row(case: &'static str, way: &'static str) -> Row {
 }
 
 /// Enters what the launcher's report says of a run.
-fn note(row: &mut Row, ran: &Ran) {
+fn note(row: &mut Row, report: &Value) {
     let huge = |moment: &str| {
-        let resident = &ran.report[moment]["resident"];
+        let resident = &report[moment]["resident"];
         let figures = ["hugetlb_2m_bytes", "thp_bytes", "shmem_pmd_bytes", "file_pmd_bytes"];
         figures.iter().filter_map(|figure| resident[figure].as_u64()).sum::<u64>()
     };
     row.huge_bytes.push(huge("peak").max(huge("end")));
-    row.moving_ms.extend(ran.report["text"]["moving_ms"].as_f64());
-    row.pages_ms.extend(ran.report["text"]["pages_ms"].as_f64());
-    if ran.report["totals"]["ended"]["status"] != 0 {
-        row.failures.push(format!("ended with {}", ran.report["totals"]["ended"]));
+    row.moving_ms.extend(report["text"]["moving_ms"].as_f64());
+    row.pages_ms.extend(report["text"]["pages_ms"].as_f64());
+    if report["totals"]["ended"]["status"] != 0 {
+        row.failures.push(format!("ended with {}", report["totals"]["ended"]));
     }
-    let missing = ran.report["not_obtained"].as_array().into_iter().flatten();
+    let missing = report["not_obtained"].as_array().into_iter().flatten();
     for missing in missing.filter_map(Value::as_str).map(String::from) {
         if !row.failures.contains(&missing) {
             row.failures.push(missing);
@@ -456,6 +493,25 @@ fn gates(report: &Report) -> Vec<Gate> {
     gates
 }
 
+/// Of each way of each real program: how much less processor time a transaction takes, and whether that is shown.
+fn findings(report: &Report) -> Vec<String> {
+    let real = report.rows.iter().filter(|row| CASES[2..].contains(&row.case));
+    let sayings = real.filter(|row| row.way != Way::BASELINE.name()).filter_map(|row| {
+        let gain = row.gains.get(real::CPU)?;
+        let shown = match gain {
+            _ if row.ns.get(real::CPU).is_none_or(|ns| ns.len() < 6) => "too few rounds for an interval",
+            Gain { low, .. } if *low > 1.0 => "a gain is shown",
+            Gain { high, .. } if *high < 1.0 => "a loss is shown",
+            _ => "this machine shows neither gain nor loss",
+        };
+        Some(format!(
+            "{} {}: processor time of a transaction {:.3}x less ({:.3} to {:.3}): {shown}",
+            row.case, row.way, gain.median, gain.low, gain.high
+        ))
+    });
+    sayings.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -493,6 +549,7 @@ mod tests {
             scale: 1.0,
             rows: vec![file, thp, peer, compiler],
             absent: Vec::new(),
+            findings: Vec::new(),
             gates: Vec::new(),
         };
         let holds: Vec<bool> = gates(&report).iter().map(|gate| gate.holds).collect();

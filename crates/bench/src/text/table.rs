@@ -30,6 +30,9 @@ pub fn human(report: &Report) -> String {
             writeln!(text, "! {} {}: {failure}", row.case, row.way).ok();
         }
     }
+    for finding in &report.findings {
+        writeln!(text, "{finding}").ok();
+    }
     if !report.gates.is_empty() {
         writeln!(text, "\n{}", gates_table(&report.gates).trim_end()).ok();
     }
@@ -38,6 +41,10 @@ pub fn human(report: &Report) -> String {
 
 fn legend(case: &str) -> &'static str {
     match case {
+        "mariadb" | "postgres" => {
+            "us of a point select: server's processor time, 99th percentile, duration; and how many times less than none"
+        }
+        "node" => "us of an iteration: processor time; and how many times less than none",
         "generated" => "ns of a call by hot pages of code, and how many times faster than none",
         _ => "ms of user time, and how many times faster than none",
     }
@@ -48,7 +55,13 @@ fn line(row: &Row, figures: &[&String]) -> Vec<String> {
     let mut cells = vec![row.way.to_string()];
     for figure in figures {
         let value = row.ns.get(*figure).and_then(|ns| median(ns));
-        let value = value.map(|ns| if ns > 1e5 { ns / 1e6 } else { ns });
+        // A run of the compiler takes milliseconds, a transaction microseconds, a call nanoseconds.
+        let unit = match row.case {
+            "generated" => 1.0,
+            "cc1plus" => 1e6,
+            _ => 1e3,
+        };
+        let value = value.map(|ns| ns / unit);
         let gain = row.gains.get(*figure).filter(|_| row.way != super::Way::BASELINE.name());
         cells.push(match (value, gain) {
             (Some(value), Some(gain)) => format!("{value:.1} {:.2}x", gain.median),

@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const STARTING: Duration = Duration::from_secs(30);
 
 /// What lacks, where something does.
-pub(super) fn lacks() -> Option<&'static str> {
+pub(crate) fn lacks() -> Option<&'static str> {
     directory_of_programs().is_none().then_some("apt-get install postgresql")
 }
 
@@ -48,14 +48,14 @@ pub(super) struct Postgres {
 }
 
 /// How the programs are called: the server refuses root.
-struct Programs {
-    directory: PathBuf,
-    user: Option<Account>,
-    work: TempDir,
+pub(crate) struct Programs {
+    pub(crate) directory: PathBuf,
+    pub(crate) user: Option<Account>,
+    pub(crate) work: TempDir,
 }
 
 impl Programs {
-    fn new() -> Result<Programs> {
+    pub(crate) fn new() -> Result<Programs> {
         let directory = directory_of_programs().context("postgres")?;
         let work = tempfile::Builder::new().prefix("megapage-bench").tempdir().context("a directory")?;
         let mut user = None;
@@ -67,7 +67,7 @@ impl Programs {
         Ok(Programs { directory, user, work })
     }
 
-    fn command(&self, name: &str) -> Command {
+    pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(self.directory.join(name));
         if let Some(user) = &self.user {
             command.uid(user.uid).gid(user.gid);
@@ -78,12 +78,12 @@ impl Programs {
         command
     }
 
-    fn carry_out(&self, signals: &Signals, name: &str, arguments: &[&str]) -> Result<()> {
+    pub(crate) fn carry_out(&self, signals: &Signals, name: &str, arguments: &[&str]) -> Result<()> {
         let mut command = self.command(name);
         Child::start(signals, command.args(arguments), signal::SIGTERM)?.finish(signals, LONGEST)
     }
 
-    fn data(&self) -> String {
+    pub(crate) fn data(&self) -> String {
         path_text(&self.work.path().join("data"))
     }
 }

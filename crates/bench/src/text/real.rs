@@ -1,0 +1,535 @@
+//! Programs as they are installed: MariaDB and PostgreSQL under point selects, Node.js. Each run starts the program anew,
+//! for where its memory comes to lie is chance, and a chance that all rounds share would pass for a gain.
+
+use super::{
+    Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, Options, POOL, Report, Way, note, program, row,
+};
+use crate::child::{Child, check, sleep};
+use crate::install::find;
+use crate::observe::programs::postgres;
+use crate::peers::FOREIGN_VARIABLES;
+use crate::run::{Pool, warm};
+use anyhow::{Context, Result, bail, ensure};
+use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
+use megapage_kernel::process::{read_children, read_stat};
+use megapage_kernel::spawn::{send_signal, signal};
+use megapage_kernel::{KernelRoot, cpu_time_of, effective_uid};
+use megapage_units::{Bytes, PageSize, Pid};
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The figure that findings are about: nanoseconds of processor time for a transaction.
+pub(super) const CPU: &str = "cpu";
+/// What it takes from the client's sight: nanoseconds.
+const WALL: &str = "wall";
+/// The 99th percentile of that.
+const P99: &str = "p99";
+/// Transactions of one measurement at scale 1, and before it, uncounted: the first touches of everything.
+const SELECTS: f64 = 60_000.0;
+const WARMING: f64 = 15_000.0;
+/// Iterations of Node's program at scale 1.
+const ITERATIONS: f64 = 1500.0;
+/// Tables of sysbench, and rows of each: some 25 MB.
+const TABLES: [&str; 2] = ["--tables=4", "--table-size=25000"];
+/// How long a server may take to start or to stop.
+const STARTING: Duration = Duration::from_secs(60);
+
+/// Packages that the cases lack.
+pub(super) fn lacking(cases: &[String]) -> Vec<&'static str> {
+    let asked = |case: &str| cases.is_empty() || cases.iter().any(|it| it == case);
+    let mut packages = Vec::new();
+    if asked(CASES[0]) && LIBHUGETLBFS.find().is_none() {
+        packages.push("libhugetlbfs0");
+    }
+    if asked("mariadb") {
+        packages.extend(mariadbd().is_none().then_some("mariadb-server-core"));
+        packages.extend(find("sysbench").is_none().then_some("sysbench"));
+    }
+    packages.extend((asked("node") && find("node").is_none()).then_some("nodejs"));
+    packages.extend((asked("postgres") && postgres::lacks().is_some()).then_some("postgresql"));
+    packages
+}
+
+fn mariadbd() -> Option<PathBuf> {
+    find("mariadbd").or_else(|| Some(PathBuf::from("/usr/sbin/mariadbd")).filter(|path| path.is_file()))
+}
+
+/// Whether the dynamic loader knows the tunable.
+pub(super) fn glibc_has_tunable() -> bool {
+    let name = b"glibc.elf.thp";
+    let places = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let loader = places.into_iter().find_map(|path| fs::read(path).ok());
+    loader.is_some_and(|bytes| bytes.windows(name.len()).any(|window| window == name))
+}
+
+/// What libhugetlbfs warns of, with HUGETLB_VERBOSE of 2.
+pub(super) fn warning(complaint: &str) -> Option<String> {
+    let mut lines = complaint.lines().skip_while(|line| !line.contains("WARNING: "));
+    let first = lines.next()?.split("WARNING: ").nth(1)?.to_string();
+    // Its explanation stands in a line of its own.
+    let more = lines.next().filter(|line| line.starts_with('\t')).map_or("", str::trim);
+    Some(format!("libhugetlbfs: {first} {more}").trim_end().to_string())
+}
+
+/// A hugetlbfs of its own, for libhugetlbfs, which wants one that code may be mapped from. Unmounted when it is dropped.
+#[derive(Debug)]
+pub(super) struct Mount(tempfile::TempDir);
+
+impl Mount {
+    pub(super) fn new() -> Result<Mount, String> {
+        if effective_uid() != 0 {
+            return Err("only root may mount the hugetlbfs that it needs".into());
+        }
+        let failed =
+            |error: std::io::Error| format!("the hugetlbfs that it needs cannot be mounted: {error}");
+        let directory = tempfile::Builder::new().prefix("megapage-bench-huge").tempdir().map_err(failed)?;
+        mount_hugetlbfs_for_code(directory.path(), PageSize::HUGE_2M).map_err(failed)?;
+        Ok(Mount(directory))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(self.0.path()) {
+            eprintln!("megapage: {} was not unmounted: {error}", self.0.path().display());
+        }
+    }
+}
+
+/// A real program: its file as it is installed, and one that can be primed without touching that.
+struct Files {
+    plain: PathBuf,
+    primed: PathBuf,
+}
+
+impl Files {
+    fn of(&self, way: Way) -> &Path {
+        if way == Way::Run("file") { &self.primed } else { &self.plain }
+    }
+}
+
+/// What one run gave: figures, and the launcher's report.
+struct Measured {
+    figures: Vec<(&'static str, f64)>,
+    report: Value,
+}
+
+/// What the client saw: nanoseconds of a transaction, in the mean and at the 99th percentile.
+struct Seen {
+    wall: f64,
+    p99: f64,
+}
+
+/// A server that a case is about.
+enum Server {
+    Mariadb,
+    Postgres(postgres::Programs),
+}
+
+impl Bench<'_> {
+    /// One of the real programs, in each way that it can be run.
+    pub(super) fn real(&mut self, case: &'static str, options: &Options, report: &mut Report) -> Result<()> {
+        let lacks = lacking(&[case.to_string()]);
+        if !lacks.is_empty() {
+            let why = format!("apt-get install {}", lacks.join(" "));
+            report.absent.push(Absent { way: case, why });
+            return Ok(());
+        }
+        let server = match case {
+            "mariadb" => Some(Server::Mariadb),
+            "postgres" => Some(Server::Postgres(postgres::Programs::new()?)),
+            _ => None,
+        };
+        let plain = match &server {
+            Some(Server::Mariadb) => mariadbd(),
+            Some(Server::Postgres(programs)) => Some(programs.directory.join("postgres")),
+            None => find("node"),
+        };
+        let files = self.files(&fs::canonicalize(plain.context("the program")?)?, case)?;
+        if let Some(server) = &server {
+            (self.progress)(&format!("{case}: filling its tables"));
+            self.prepare(server, &files)?;
+        }
+        let mut ways = vec![Way::BASELINE, Way::Run("file"), Way::Run("thp")];
+        let pool = Pool::take().and_then(|mut pool| pool.set(POOL).map(|()| pool));
+        match self.absence(Way::Run("2m"), pool.as_ref().err()) {
+            Some(why) => report.absent.push(Absent { way: "2m", why }),
+            None => ways.push(Way::Run("2m")),
+        }
+        ways.extend(server.is_none().then_some(Way::Own));
+        if let Some(why) = self.refusal_of_libhugetlbfs(&files.plain) {
+            report.absent.push(Absent { way: Way::Libhugetlbfs.name(), why: format!("{case}: {why}") });
+        }
+        let first = report.rows.len();
+        report.rows.extend(ways.iter().map(|way| row(case, way.name())));
+        for round in 0..options.runs as usize {
+            // Each way comes at each place of a round.
+            for turn in 0..ways.len() {
+                let number = (round + turn) % ways.len();
+                let way = ways[number];
+                check(&self.signals)?;
+                warm(Bytes::mib(256), false);
+                let measured = match &server {
+                    Some(server) => self.serve(server, &files, way, options)?,
+                    None => self.iterate(&files, way, options)?,
+                };
+                let row = &mut report.rows[first + number];
+                note(row, &measured.report);
+                let mut brief = Vec::new();
+                for (figure, ns) in measured.figures {
+                    brief.push(format!("{figure} {:.2} us", ns / 1e3));
+                    row.ns.entry(figure.into()).or_default().push(ns);
+                }
+                let line = format!("round {}: {case} {}: {}", round + 1, way.name(), brief.join(", "));
+                (self.progress)(&line);
+            }
+        }
+        Ok(())
+    }
+
+    /// The installed file in small folios, and a copy that is laid out for 2 MiB and primed.
+    fn files(&mut self, plain: &Path, case: &str) -> Result<Files> {
+        let primed = self.directory.path().join(case);
+        let mut command = Command::new(&self.place.megapage);
+        command.args(["remap", "align"]).arg(plain).arg(&primed);
+        let _ = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        if !primed.is_file() {
+            // What is laid out so already is not laid out anew.
+            fs::copy(plain, &primed).context("a copy of the program")?;
+        }
+        // Servers run as users who must be able to reach it.
+        fs::set_permissions(self.directory.path(), Permissions::from_mode(0o755))?;
+        self.undo(plain)?;
+        // By root: other users are not told what of a file is in memory.
+        let mut command = Command::new(&self.place.megapage);
+        command.args(["remap", "prime", "--json"]).arg(&primed);
+        Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        Ok(Files { plain: plain.into(), primed })
+    }
+
+    /// Why libhugetlbfs remaps nothing of a program: asked of the program's answer to `--version`.
+    fn refusal_of_libhugetlbfs(&self, program: &Path) -> Option<String> {
+        let library = LIBHUGETLBFS.find()?;
+        let mut command = Command::new(program);
+        command.arg("--version").env("HUGETLB_ELFMAP", "R").env("HUGETLB_VERBOSE", "2");
+        command.env("LD_PRELOAD", library);
+        if let Ok(mount) = &self.mount {
+            command.env("HUGETLB_PATH", mount.path());
+        }
+        let (_, complaint) = Child::output(&self.signals, &mut command, LONGEST_RUN).ok()?;
+        warning(&complaint)
+    }
+
+    /// `megapage run --text`, with a report, of the words that follow.
+    fn launch(&self, way: Way) -> (Command, PathBuf) {
+        let file = self.directory.path().join("report.json");
+        let _ = fs::remove_file(&file);
+        let mut command = Command::new(&self.place.megapage);
+        for variable in FOREIGN_VARIABLES {
+            command.env_remove(variable);
+        }
+        let text = if let Way::Run(text) = way { text } else { "none" };
+        command.args(["run", "--heap", "none", "--text", text, "--json", "--report"]).arg(&file).arg("--");
+        (command, file)
+    }
+
+    /// Node's program once: it times itself.
+    fn iterate(&self, files: &Files, way: Way, options: &Options) -> Result<Measured> {
+        let (mut command, file) = self.launch(way);
+        command.arg(files.of(way));
+        if way == Way::Own {
+            command.arg("--use-largepages=on");
+        }
+        let iterations = (ITERATIONS * options.scale).max(1.0) as u64;
+        command.arg("-e").arg(program::NODE).arg(iterations.to_string());
+        let (printed, complaint) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        let printed = String::from_utf8_lossy(&printed);
+        let ns = printed.trim().parse().with_context(|| format!("node: '{printed}' {complaint}"))?;
+        let mut report = read_report(&file)?;
+        // What its own option says where it maps nothing.
+        if let (Way::Own, Some(line)) = (way, complaint.lines().find(|line| line.contains("large pages"))) {
+            report["not_obtained"] = serde_json::json!([line]);
+        }
+        Ok(Measured { figures: vec![(CPU, ns)], report })
+    }
+
+    /// Makes the server's data, once.
+    fn prepare(&mut self, server: &Server, files: &Files) -> Result<()> {
+        match server {
+            Server::Mariadb => {
+                // A directory in the directory of the data is a database.
+                fs::create_dir_all(self.directory.path().join("data/test"))?;
+            }
+            Server::Postgres(programs) => {
+                if let Some(user) = &programs.user {
+                    chown(&files.primed, Some(user.uid), Some(user.gid)).context("chown")?;
+                    chown(self.directory.path(), Some(user.uid), Some(user.gid)).context("chown")?;
+                }
+                let data = programs.data();
+                let arguments = ["-D", &data, "-U", "postgres", "-A", "trust", "--no-sync"];
+                programs.carry_out(&self.signals, "initdb", &arguments).context("initdb")?;
+            }
+        }
+        let running = self.start_server(server, files, Way::BASELINE)?;
+        match server {
+            Server::Mariadb => self.sysbench(&["prepare"]).map(drop)?,
+            Server::Postgres(programs) => programs
+                .carry_out(&self.signals, "pgbench", &["-q", "-i", "-s", "2"])
+                .context("pgbench -i")?,
+        }
+        self.stop_server(running).map(drop)
+    }
+
+    /// The server once: started, warmed, asked, stopped.
+    fn serve(&self, server: &Server, files: &Files, way: Way, options: &Options) -> Result<Measured> {
+        let running = self.start_server(server, files, way)?;
+        let count = |selects: f64| (selects * options.scale).max(10.0).round() as u64;
+        self.timed(server, &running, count(WARMING))?;
+        let transactions = count(SELECTS);
+        let (cpu, seen) = self.timed(server, &running, transactions)?;
+        let report = self.stop_server(running)?;
+        let cpu = cpu.as_nanos() as f64 / transactions as f64;
+        Ok(Measured { figures: vec![(CPU, cpu.max(1.0)), (P99, seen.p99), (WALL, seen.wall)], report })
+    }
+
+    fn start_server(&self, server: &Server, files: &Files, way: Way) -> Result<Running> {
+        let (mut command, report) = self.launch(way);
+        let directory = self.directory.path();
+        command.arg(files.of(way));
+        let pid_file = match server {
+            Server::Mariadb => {
+                let (data, pid) = (directory.join("data"), directory.join("pid"));
+                let _ = fs::remove_file(&pid);
+                command.args(["--no-defaults", "--skip-grant-tables", "--skip-networking", "--skip-log-bin"]);
+                command.arg(option("--datadir", &data)).arg(option("--pid-file", &pid));
+                command.arg(option("--socket", &directory.join("socket")));
+                command.arg(option("--log-error", &directory.join("log")));
+                command.args(["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=16M"]);
+                if effective_uid() == 0 {
+                    command.arg("--user=root");
+                }
+                pid
+            }
+            Server::Postgres(programs) => {
+                if let Some(user) = &programs.user {
+                    command.uid(user.uid).gid(user.gid);
+                }
+                let data = programs.data();
+                command.args(["-D", &data, "-k"]).arg(programs.work.path());
+                command.args([
+                    "-c",
+                    "listen_addresses=",
+                    "-c",
+                    "shared_buffers=128MB",
+                    "-c",
+                    "huge_pages=off",
+                ]);
+                command.args(["-c", "fsync=off", "-c", "autovacuum=off", "-c", "jit=off"]);
+                command.env("LC_ALL", "C.UTF-8").current_dir(programs.work.path());
+                Path::new(&data).join("postmaster.pid")
+            }
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SIGINT: a fast shutdown of PostgreSQL. MariaDB ignores it, and takes SIGTERM.
+        let stop = if matches!(server, Server::Mariadb) { signal::SIGTERM } else { signal::SIGINT };
+        let mut launcher = Child::start(&self.signals, &mut command, stop)?;
+        let start = Instant::now();
+        loop {
+            let ended = || {
+                let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+                format!("the server: {}", log.lines().last().unwrap_or_default())
+            };
+            launcher.must_run().with_context(ended)?;
+            ensure!(start.elapsed() < STARTING, "{}", ended());
+            let ready = match server {
+                Server::Mariadb => directory.join("socket").exists(),
+                Server::Postgres(programs) => {
+                    programs.carry_out(&self.signals, "pg_isready", &["-q"]).is_ok()
+                }
+            };
+            let pid = fs::read_to_string(&pid_file).ok();
+            let pid = pid.as_ref().and_then(|text| text.lines().next()?.trim().parse().ok());
+            if let (true, Some(pid)) = (ready, pid) {
+                return Ok(Running { launcher, pid: Pid(pid), report });
+            }
+            sleep(&self.signals, Duration::from_millis(50))?;
+        }
+    }
+
+    fn stop_server(&self, running: Running) -> Result<Value> {
+        let Running { launcher, pid, report } = running;
+        send_signal(pid, launcher.stop_signal()).context("the server is gone")?;
+        launcher.finish(&self.signals, STARTING)?;
+        read_report(&report)
+    }
+
+    /// The processor time that the server took for so many transactions, and what their client saw.
+    fn timed(&self, server: &Server, running: &Running, count: u64) -> Result<(Duration, Seen)> {
+        let root = KernelRoot::live();
+        let children = || Ok::<_, anyhow::Error>(read_children(&root, running.pid, 1)?.unwrap_or_default());
+        let permanent = children()?;
+        let time = || match server {
+            Server::Mariadb => cpu_time_of(running.pid).context("the server's clock"),
+            // The client's backend is a child, and counts once it is waited for.
+            Server::Postgres(_) => Ok(read_stat(&root, running.pid)?.children_cpu),
+        };
+        let before = time()?;
+        let seen = self.selects(server, count)?;
+        let start = Instant::now();
+        while matches!(server, Server::Postgres(_)) && children()?.iter().any(|it| !permanent.contains(it)) {
+            ensure!(start.elapsed() < STARTING, "the backend of postgres does not end");
+            sleep(&self.signals, Duration::from_millis(10))?;
+        }
+        Ok((time()?.saturating_sub(before), seen))
+    }
+
+    fn selects(&self, server: &Server, count: u64) -> Result<Seen> {
+        match server {
+            Server::Mariadb => {
+                let events = format!("--events={count}");
+                seen_by_sysbench(&self.sysbench(&["--time=0", "--histogram=on", &events, "run"])?)
+            }
+            Server::Postgres(programs) => {
+                let log = programs.work.path().join("transactions");
+                let prefix = format!("--log-prefix={}", log.display());
+                let count = count.to_string();
+                let arguments = ["-n", "-S", "-M", "prepared", "-c", "1", "-l", &prefix, "-t", &count];
+                programs.carry_out(&self.signals, "pgbench", &arguments).context("pgbench")?;
+                let mut times = Vec::new();
+                for entry in fs::read_dir(programs.work.path())?.flatten() {
+                    if entry.file_name().to_string_lossy().starts_with("transactions.") {
+                        times.extend(times_of_pgbench(&fs::read_to_string(entry.path())?));
+                        fs::remove_file(entry.path())?;
+                    }
+                }
+                ensure!(!times.is_empty(), "pgbench has logged nothing");
+                times.sort_by(f64::total_cmp);
+                let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
+                Ok(Seen { wall: times.iter().sum::<f64>() / times.len() as f64, p99 })
+            }
+        }
+    }
+
+    fn sysbench(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(find("sysbench").context("sysbench")?);
+        command.args(["oltp_point_select", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=test"]);
+        command.arg(option("--mysql-socket", &self.directory.path().join("socket")));
+        command.args(TABLES).arg("--threads=1").args(words);
+        let (printed, _) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        if let Some(fatal) = printed.lines().find(|line| line.starts_with("FATAL")) {
+            bail!("sysbench: {fatal}");
+        }
+        Ok(printed)
+    }
+}
+
+/// A server that runs under the launcher.
+struct Running {
+    launcher: Child,
+    pid: Pid,
+    report: PathBuf,
+}
+
+fn option(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}
+
+fn read_report(file: &Path) -> Result<Value> {
+    let text = fs::read_to_string(file).context("megapage run has made no report")?;
+    serde_json::from_str(&text).context("the report of megapage run")
+}
+
+/// From what `sysbench --histogram=on` prints.
+fn seen_by_sysbench(printed: &str) -> Result<Seen> {
+    let after = |name: &str| {
+        let line = printed.lines().find_map(|line| line.trim().strip_prefix(name));
+        line.and_then(|rest| rest.trim().trim_end_matches('s').parse::<f64>().ok())
+    };
+    let (time, events) = (after("total time:"), after("total number of events:"));
+    let (Some(time), Some(events)) = (time, events) else { bail!("sysbench printed no times: {printed}") };
+    // `VALUE |**** COUNT`, by value in milliseconds.
+    let bars = printed.lines().filter_map(|line| {
+        let (value, bar) = line.split_once('|')?;
+        Some((value.trim().parse::<f64>().ok()?, bar.rsplit(' ').next()?.parse::<f64>().ok()?))
+    });
+    let mut count = 0.0;
+    let p99 = bars.take_while(|(_, bar)| {
+        let goes_on = count < events * 0.99;
+        count += bar;
+        goes_on
+    });
+    let p99 = p99.last().context("sysbench printed no histogram")?.0 * 1e6;
+    Ok(Seen { wall: time * 1e9 / events, p99 })
+}
+
+/// Nanoseconds of each transaction that `pgbench -l` has logged: the third column, in microseconds.
+fn times_of_pgbench(log: &str) -> impl Iterator<Item = f64> {
+    log.lines().filter_map(|line| Some(line.split(' ').nth(2)?.parse::<f64>().ok()? * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Gain;
+
+    #[test]
+    fn what_clients_print_is_read() {
+        let printed = "Latency histogram (values are in milliseconds)\n\
+                              value  ------------- distribution ------------- count\n\
+                              0.023 |**                                       10\n\
+                              0.025 |**************************************** 985\n\
+                              0.090 |*                                        4\n\
+                              7.000 |                                         1\n \n\
+                       General statistics:\n    total time:                          0.0500s\n\
+                           total number of events:              1000\n";
+        let seen = seen_by_sysbench(printed).unwrap();
+        assert_eq!((seen.wall, seen.p99), (50_000.0, 25_000.0));
+        assert!(seen_by_sysbench("FATAL: no").is_err());
+        let times: Vec<f64> = times_of_pgbench("0 1 31 0 1700 1\n0 2 29 0 1700 2\n").collect();
+        assert_eq!(times, [31_000.0, 29_000.0]);
+    }
+
+    #[test]
+    fn what_libhugetlbfs_warns_of_is_read() {
+        let said =
+            "libhugetlbfs [vm:1]: WARNING: Layout problem with segments 0 and 1:\n\tSegments would overlap\n";
+        let read = "libhugetlbfs: Layout problem with segments 0 and 1: Segments would overlap";
+        assert_eq!(warning(said).as_deref(), Some(read));
+        assert_eq!(warning("libhugetlbfs [vm:1]: INFO: x\n"), None);
+    }
+
+    #[test]
+    fn a_gain_is_shown_where_the_interval_excludes_none() {
+        let mut served = row("mariadb", "thp");
+        let mut say = |low: f64, high: f64, rounds: usize| {
+            served.ns.insert(CPU.into(), vec![1.0; rounds]);
+            served.gains.insert(CPU.into(), Gain { median: 1.1, low, high });
+            let report = Report {
+                bench: "text",
+                began_unix_seconds: 0,
+                machine: crate::run::MachineReport::read().unwrap(),
+                runs: rounds as u32,
+                scale: 1.0,
+                rows: vec![served.clone()],
+                absent: Vec::new(),
+                findings: Vec::new(),
+                gates: Vec::new(),
+            };
+            super::super::findings(&report).remove(0)
+        };
+        assert!(say(1.01, 1.2, 9).ends_with("(1.010 to 1.200): a gain is shown"));
+        assert!(say(0.99, 1.2, 9).ends_with("this machine shows neither gain nor loss"));
+        assert!(say(0.90, 0.99, 9).ends_with("a loss is shown"));
+        assert!(say(1.01, 1.2, 5).ends_with("too few rounds for an interval"));
+    }
+}
