@@ -398,6 +398,7 @@ fn request(program: &Program, command: &[String]) -> Request {
         arguments: command.iter().skip(1).map(OsString::from).collect(),
         heap: Heap::Auto,
         mechanism: None,
+        pool: None,
         text: TextRequest::default(),
         require: false,
         return_after: ReturnAfter::default(),

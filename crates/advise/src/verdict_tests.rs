@@ -57,6 +57,7 @@ fn facts(gain: [f64; 3]) -> Facts {
                 reason: "libmegapage.so provides malloc".into(),
             }],
             heap: Heap::Auto,
+            pool: None,
             environment: Vec::new(),
             arguments: Vec::new(),
             notes: Vec::new(),

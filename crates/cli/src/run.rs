@@ -10,6 +10,7 @@ use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
 use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
+use megapage_memory::stock::socket_path;
 use megapage_units::Pid;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +29,9 @@ pub struct Args {
     /// The backing of the heap: auto, 1g, 2m, thp or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     heap: Heap,
+    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
+    #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, default_missing_value = "default")]
+    pool: Option<String>,
     /// The backing of the program's text: auto, file, thp, 2m or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
@@ -60,7 +64,9 @@ pub struct Args {
     dry_run: bool,
     /// Promote the memory of a running process from outside, until it ends or SIGINT comes
     #[arg(long, value_name = "PID", value_parser = pid,
-        conflicts_with_all = ["program", "heap", "text", "text_libs", "text_map", "mechanism", "return_after", "children"])]
+        conflicts_with_all = [
+            "program", "heap", "pool", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
+        ])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
     #[arg(long)]
@@ -110,6 +116,9 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.text_map && args.text == Text::None {
         return Err((FAILED, "--text-map goes with --text auto, file, thp or 2m".into()));
     }
+    if args.pool.is_some() && args.heap == Heap::None {
+        return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));
+    }
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
@@ -126,7 +135,9 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err((FAILED, "no program is named".into()));
     };
+    let pool = args.pool.as_deref().map(broker_socket).transpose()?;
     let request = Request {
+        pool,
         program: program.clone(),
         arguments: arguments.to_vec(),
         heap: args.heap,
@@ -150,6 +161,15 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(Ended::Status(status)) => Ok(ExitCode::from(status as u8)),
         None => Err((FAILED, "the program's end was not seen".into())),
     }
+}
+
+/// The program may go to another directory before it asks.
+fn broker_socket(name: &str) -> Result<PathBuf, Failure> {
+    if name.is_empty() {
+        return Err((FAILED, "--pool: the name is empty; leave it out for the broker 'default'".into()));
+    }
+    let path = socket_path(name);
+    std::path::absolute(&path).map_err(|error| (FAILED, format!("--pool {name}: {error}")))
 }
 
 fn required(report: &RunReport, require: bool) -> Result<(), Failure> {

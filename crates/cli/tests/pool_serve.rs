@@ -1,5 +1,8 @@
 //! `megapage pool serve` as its clients meet it: honest ones, dead ones, and those that lie.
 
+mod broker_support;
+
+use broker_support::{Broker, USERS, place, serve};
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope, figures};
 use megapage_kernel::{KernelRoot, SharedMapping};
@@ -13,15 +16,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// Two users that own nothing.
-const USERS: [u32; 2] = [64_123, 64_124];
-
 /// A client of any user: takes parcels, looks whether they are zero, fills them, says so, and waits to be ended.
 /// `keep`: leaves the file, and a mapping of it, to a child that outlives it. `punch`: gives its
 /// pages back, and asks again. `pass`: tries to pass a descriptor. `loop`: in one process after the other, until it is ended.
@@ -95,94 +95,6 @@ fn python() -> bool {
         skip("needs python3 (3.9 or later)");
     }
     found
-}
-
-/// A directory that any user may go through, in which only the caller may make anything.
-fn place() -> (tempfile::TempDir, PathBuf) {
-    let tree = tempfile::tempdir().unwrap();
-    fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let path = fs::canonicalize(tree.path()).unwrap().join("broker");
-    (tree, path)
-}
-
-fn serve(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
-    command.args(["pool", "serve"]).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
-    command
-}
-
-/// A broker that runs until this is dropped.
-struct Broker {
-    child: Child,
-    path: PathBuf,
-}
-
-impl Broker {
-    fn start(path: &Path, arguments: &[&str]) -> Broker {
-        let socket = path.to_str().unwrap();
-        let mut command = serve(&["--socket", socket, "--mode", "0666"]);
-        let child = command.args(arguments).stderr(Stdio::null()).spawn().unwrap();
-        let broker = Broker { child, path: path.into() };
-        broker.wait("it answers", |_| true);
-        broker
-    }
-
-    fn status(&self) -> Option<Value> {
-        let output = Command::new(env!("CARGO_BIN_EXE_megapage"))
-            .args(["pool", "stock", self.path.to_str().unwrap(), "--json"])
-            .output()
-            .unwrap();
-        serde_json::from_slice(&output.stdout).ok()
-    }
-
-    /// Waits until its status is so.
-    fn wait(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let status = self.status();
-            if let Some(status) = status.clone().filter(|status| holds(status)) {
-                return status;
-            }
-            assert!(start.elapsed() < Duration::from_secs(120), "in vain: {what}: {status:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn full(&self) -> Value {
-        self.wait("the stock is full", |status| status["ready_pages"] == status["stock_pages"])
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Ends it as an administrator does.
-    fn stop(mut self) -> Option<i32> {
-        self.terminate();
-        let status = self.child.wait().unwrap();
-        status.code()
-    }
-
-    fn terminate(&self) {
-        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // As an administrator does, so that it puts back what it grew; else, in the end, whatever is left.
-        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-            self.terminate();
-            let start = Instant::now();
-            while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-                if start.elapsed() > Duration::from_secs(60) {
-                    let _ = self.child.kill();
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-    }
 }
 
 /// A client as user `uid`, ended with this value.

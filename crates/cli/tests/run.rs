@@ -21,7 +21,7 @@ fn wrong_arguments_are_refused() {
         (&["--return-after", "soon", "true"], "'soon' is not a time"),
         (&["--return-after", "1", "true"], "write it like 500ms, 1s, 2min or never"),
         (&["--return-after", "99999h", "true"], "more than a day"),
-        (&["--pool", "x", "true"], "unexpected argument '--pool'"),
+        (&["--pool", "x", "--heap", "none", "true"], "leave one out"),
         (&["--once", "true"], "--attach"),
         (&["--attach", "1", "true"], "cannot be used with"),
         (&["--attach", "self"], "expected a process number; pgrep finds it by name"),

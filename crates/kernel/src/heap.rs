@@ -11,6 +11,7 @@
 
 use libc::{c_int, c_void};
 use megapage_units::{HUGE_2M, PageSize};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// An error number, as errno(3) lists them. Never zero.
@@ -194,8 +195,36 @@ impl OwnedRange {
         })
     }
 
-    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)).
-    pub(crate) fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
+    /// Replaces the range by a file of hugetlb pages, whole and from its beginning, mapped shared: a private mapping would
+    /// copy each page that is written to. Children of fork(2) do not get it (MADV_DONTFORK): they would write into the
+    /// memory of their parent. Nothing is touched yet. On an error the range is inaccessible.
+    pub fn map_parcel(self, parcel: BorrowedFd<'_>) -> Result<(), Errno> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        let address =
+            unsafe { libc::mmap(self.address(), self.len, protection, flags, parcel.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            let error = Errno::last();
+            let _ = self.close();
+            return Err(error);
+        }
+        // SAFETY: advice on what children get changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTFORK) }).inspect_err(|_| {
+            let _ = self.close();
+        })
+    }
+
+    /// Gives the pages behind a shared mapping of a file back, whoever else has them mapped (MADV_REMOVE). A touch would
+    /// take new ones: the range is to be closed, or mapped over, next.
+    pub fn remove(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header): as `discard`.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_REMOVE) })
+    }
+
+    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)). Nothing is mapped at this range
+    /// afterwards, not even reserved.
+    pub fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
         assert_eq!(self.len, target.len);
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
         let address = unsafe {
@@ -253,12 +282,25 @@ impl OwnedRange {
     /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
     /// wait meanwhile, for their handlers may write. On an error nothing has changed.
     pub fn move_to_thp(self) -> Result<(), Errno> {
+        self.move_to_private(|_| {})
+    }
+
+    /// The same for a range that [`OwnedRange::map_parcel`] mapped, whose pages go back to the pool.
+    pub fn move_parcel_to_thp(self) -> Result<(), Errno> {
+        // Before the mapping goes: later there is no way to them. Where it fails they go when the process ends.
+        self.move_to_private(|range| {
+            let _ = range.remove();
+        })
+    }
+
+    fn move_to_private(self, copied: impl FnOnce(OwnedRange)) -> Result<(), Errno> {
         let copy = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
         let moved = copy.open().and_then(|()| {
             let _ = copy.advise_thp();
             copy.populate()?;
             without_signals(|| {
                 copy.copy_from(self);
+                copied(self);
                 copy.move_over(self).inspect_err(|_| {
                     // mremap may have unmapped the target before it failed: the bytes go back.
                     if self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
@@ -455,6 +497,37 @@ mod tests {
         chunk.close().unwrap();
         assert!(chunk.populate().is_err(), "inaccessible again");
         range.release().unwrap();
+    }
+
+    #[test]
+    fn a_parcel_is_mapped_moved_and_given_back() {
+        let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+        let file = crate::parcel::create(PageSize::HUGE_2M, 2).unwrap();
+        (0..2).for_each(|page| crate::parcel::fill(&file, PageSize::HUGE_2M, page).unwrap());
+        crate::parcel::seal(&file).unwrap();
+        let parcel = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).unwrap();
+        parcel.map_parcel(rustix::fd::AsFd::as_fd(&file)).unwrap();
+        parcel.populate().unwrap();
+        poke(parcel, 3, 4);
+        poke(parcel, HUGE_2M, 5);
+        // One page goes to another place, one becomes private memory.
+        let target = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        parcel.part(0, HUGE_2M).move_over(target).unwrap();
+        assert_eq!(peek(target, 3), 4);
+        let second = parcel.part(HUGE_2M, HUGE_2M);
+        second.move_parcel_to_thp().unwrap();
+        assert_eq!(peek(second, 0), 5);
+        assert_eq!(crate::parcel::present(&file).unwrap(), HUGE_2M as u64, "its page went back");
+        target.remove().unwrap();
+        assert_eq!(crate::parcel::present(&file).unwrap(), 0);
+        target.release().unwrap();
+        second.release().unwrap();
+        let closed = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        // What cannot be written cannot be mapped so.
+        let read_only = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(closed.map_parcel(rustix::fd::AsFd::as_fd(&read_only)).is_err());
+        assert!(closed.populate().is_err(), "inaccessible");
+        closed.release().unwrap();
     }
 
     #[test]

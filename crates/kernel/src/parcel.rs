@@ -8,9 +8,12 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_ge
 use std::fs::File;
 use std::io;
 
+/// The name that the kernel shows for it, after `/memfd:`.
+pub const NAME: &str = "megapage-parcel";
+
 /// A new memory file of `pages` pages of `size`, none there yet. Takes nothing from the pool.
 pub fn create(size: PageSize, pages: u64) -> io::Result<File> {
-    let file = memory_file("megapage-parcel", Some(size))?;
+    let file = memory_file(NAME, Some(size))?;
     file.set_len(size.bytes().0.checked_mul(pages).ok_or(io::ErrorKind::InvalidInput)?)?;
     Ok(file)
 }
@@ -51,6 +54,7 @@ pub fn length(file: impl AsFd, size: PageSize) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
     use megapage_testing::PoolGuard;
+    use megapage_units::HUGE_2M;
 
     const SIZE: PageSize = PageSize::HUGE_2M;
 
@@ -67,6 +71,14 @@ mod tests {
         assert_eq!(length(&file, PageSize::HUGE_1G).unwrap(), None);
         assert!(file.set_len(SIZE.bytes().0).is_err() && file.set_len(9 * SIZE.bytes().0).is_err());
         assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "nobody can keep the pages");
+        let mapping = crate::heap::OwnedRange::reserve(3 * HUGE_2M, HUGE_2M).unwrap();
+        mapping.map_parcel(AsFd::as_fd(&file)).unwrap();
+        mapping.populate().unwrap();
+        let shown = crate::smaps::read_own_smaps(&crate::KernelRoot::live()).unwrap();
+        let shown: Vec<_> = shown.iter().filter(|mapping| mapping.is_parcel()).collect();
+        assert!(shown.iter().any(|shown| shown.range.start() == mapping.start() as u64), "{shown:?}");
+        assert!(shown.iter().all(|mapping| !mapping.is_heap_like()));
+        mapping.release().unwrap();
         empty(&file, SIZE.bytes().0, SIZE.bytes().0).unwrap();
         assert_eq!(present(&file).unwrap(), 2 * SIZE.bytes().0);
     }

@@ -67,6 +67,11 @@ impl Mapping {
             && (self.inode == 0 || self.name.starts_with("/anon_hugepage"))
     }
 
+    /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::parcel`]).
+    pub fn is_parcel(&self) -> bool {
+        self.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(crate::parcel::NAME))
+    }
+
     /// How this mapping's present memory is backed.
     pub fn backing(&self) -> BackingBytes {
         let mut bytes = BackingBytes {

@@ -50,6 +50,7 @@ impl Attachment {
             Pieces {
                 program: facts.clone(),
                 asked: Asked {
+                    pool: None,
                     heap: Heap::Thp,
                     mechanism: Some(Mechanism::Outside),
                     require: self.require,
@@ -161,6 +162,7 @@ fn plan() -> Plan {
     Plan {
         considered: considered.to_vec(),
         heap: Heap::Thp,
+        pool: None,
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod broker;
 mod elf;
 mod libraries;
 pub mod machine;

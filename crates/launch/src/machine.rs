@@ -1,5 +1,6 @@
 //! What the choice of a mechanism needs to know of the machine and of the caller.
 
+use crate::broker::Broker;
 use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -46,6 +47,8 @@ pub struct Machine {
     pub memory_room: Option<Bytes>,
     /// Whether memory lies on several nodes: a memory policy may ask for pages of one that has none left.
     pub several_nodes: bool,
+    /// The broker of pre-zeroed pages that the run was told of.
+    pub broker: Option<Broker>,
     /// The right that promotion from outside lacks.
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
@@ -55,7 +58,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Gathers the facts for the calling process.
+    /// Gathers the facts for the calling process; a broker is not asked.
     pub fn read(root: &KernelRoot) -> Result<Machine, KernelError> {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
@@ -83,6 +86,7 @@ impl Machine {
             hugetlb_may_be_refused: groups.hugetlb_fault_may_be_refused(),
             memory_room: groups.memory_room(),
             several_nodes: hugetlb::nodes(root)?.len() > 1,
+            broker: None,
             promotion_lacks: lacking_right(root, None)?,
             may_trace_others: own.capabilities.sys_ptrace(),
             environment,

@@ -1,9 +1,11 @@
 //! Which mechanisms a run uses, and the reason for each that it uses or not. Pure: facts in, a plan out.
 
+use crate::broker::PoolPlan;
 use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
 use crate::request::{Heap, Mechanism, Request};
 use crate::runtimes::{self, Switch};
+use megapage_memory::stock::POOL_VARIABLE;
 use megapage_memory::{CHILDREN_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -28,6 +30,8 @@ pub struct Plan {
     pub considered: Vec<Considered>,
     /// The backing that the mechanism is told to use: what was asked, or less where that is not safe.
     pub heap: Heap,
+    /// What became of `--pool`, where it was asked for.
+    pub pool: Option<PoolPlan>,
     /// Variables to set.
     pub environment: Vec<(String, OsString)>,
     /// Arguments to put before the program's own (and after a script's).
@@ -76,6 +80,12 @@ struct Accepted {
 /// Chooses. `request.mechanism` overrides; `request.require` turns what is known to be impossible into a
 /// refusal.
 pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
+    let mut plan = choose_mechanisms(program, request, machine)?;
+    apply_pool(&mut plan, program, request, machine)?;
+    Ok(plan)
+}
+
+fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
     if request.heap == Heap::None && request.mechanism.is_none() {
         return Ok(idle("--heap none asks for nothing"));
     }
@@ -110,6 +120,7 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
     let mut plan = Plan {
         considered: Vec::new(),
         heap: request.heap,
+        pool: None,
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
@@ -157,6 +168,7 @@ fn idle(reason: &str) -> Plan {
     Plan {
         considered: Mechanism::ALL.map(rejected).to_vec(),
         heap: Heap::None,
+        pool: None,
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
@@ -369,6 +381,53 @@ fn apply_preload(
             program.missing.join(", ")
         ));
     }
+}
+
+/// Names the broker to the preloaded heap. One that has nothing, or is not there, is named too: it may be later.
+fn apply_pool(
+    plan: &mut Plan,
+    program: &Program,
+    request: &Request,
+    machine: &Machine,
+) -> Result<(), Refusal> {
+    let Some(broker) = &machine.broker else { return Ok(()) };
+    // What they start does not pass through our fork, which sees to it that the child has all of the heap.
+    let past_us =
+        program.forks.iter().find(|import| ["clone", "_Fork", "__libc_fork"].contains(&&*import.symbol));
+    let refused = if !plan.uses(Mechanism::Preload) {
+        Some("a broker's pages reach a program through the preloaded library alone".to_string())
+    } else {
+        past_us.map(|import| {
+            let (file, symbol) = (import.file.display(), &import.symbol);
+            format!("{file} imports {symbol}: a child that is made past fork(2) would lack the heap's shared pages")
+        })
+    };
+    let reason = match (&refused, &broker.ready) {
+        (Some(refused), _) => refused.clone(),
+        (None, Ok(ready)) => format!("the broker has {ready} ready"),
+        (None, Err(why)) => format!("nothing can be had of the broker at present: {why}"),
+    };
+    if request.require && (refused.is_some() || broker.ready.is_err()) {
+        return Err(Refusal::Unobtainable(format!("--pool: {reason}")));
+    }
+    if refused.is_none() {
+        plan.environment.push((POOL_VARIABLE.into(), broker.socket.clone().into()));
+        if let Some(import) = program.forks.first() {
+            plan.notes.push(format!(
+                "--pool: {} imports {}: at its first fork the heap leaves the broker's pages, and a fork while the \
+                 program has several threads is refused (ENOMEM)",
+                import.file.display(),
+                import.symbol
+            ));
+        }
+    }
+    plan.pool = Some(PoolPlan {
+        socket: broker.socket.display().to_string(),
+        used: refused.is_none(),
+        reason,
+        ready_bytes: broker.ready.as_ref().ok().map(|ready| ready.0),
+    });
+    Ok(())
 }
 
 fn apply_tunable(plan: &mut Plan, accepted: &Accepted, machine: &Machine) {

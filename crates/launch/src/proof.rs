@@ -31,8 +31,11 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
                 .into(),
         );
     }
+    let pool = report.pool.is_some();
+    missing
+        .extend(report.pool.iter().filter(|pool| !pool.used).map(|pool| format!("--pool: {}", pool.reason)));
     for fall_back in report.account.iter().flat_map(|account| &account.fall_backs) {
-        if matters(fall_back.reason, report.asked.heap) {
+        if matters(fall_back.reason, report.asked.heap, pool) {
             let bytes = Bytes(fall_back.bytes);
             missing.push(format!("{bytes} fell back: {} ({})", fall_back.explanation, fall_back.reason));
         }
@@ -51,10 +54,12 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
 }
 
 /// Whether a fall-back for this reason is short of what was asked. The first chunks of every heap are too
-/// small, and with `auto` a plainer huge page is still what was asked.
-fn matters(reason: &str, heap: Heap) -> bool {
+/// small, and with `auto` a plainer huge page is still what was asked. Where pages of a broker were asked for, leaving them
+/// counts.
+fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
     match reason {
         "too-small" => false,
+        "fork" if pool => true,
         "pool-short-1g" | "pool-short-2m" | "cgroup-limit" | "fork" => {
             !matches!(heap, Heap::Auto | Heap::Thp)
         }
@@ -139,8 +144,12 @@ mod tests {
 
     #[test]
     fn reasons_matter_by_what_was_asked() {
-        assert!(!matters("too-small", Heap::Huge1G));
-        assert!(matters("pool-short-2m", Heap::Huge2M) && !matters("pool-short-2m", Heap::Auto));
-        assert!(matters("thp-off", Heap::Auto) && matters("other", Heap::Thp));
+        let matters_without = |reason, heap| matters(reason, heap, false);
+        assert!(!matters_without("too-small", Heap::Huge1G) && !matters("too-small", Heap::Huge1G, true));
+        assert!(matters_without("pool-short-2m", Heap::Huge2M));
+        assert!(!matters_without("pool-short-2m", Heap::Auto));
+        assert!(matters_without("thp-off", Heap::Auto) && matters_without("other", Heap::Thp));
+        assert!(!matters_without("fork", Heap::Auto) && matters("fork", Heap::Auto, true));
+        assert!(matters("broker-empty", Heap::Auto, true) && !matters("pool-short-2m", Heap::Auto, true));
     }
 }

@@ -1,5 +1,6 @@
 //! What a run says of itself: schema `megapage.run/1`.
 
+use crate::broker::PoolPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::program::{Allocator, Linkage, Program};
 use crate::request::{Heap, Mechanism, Request, Text};
@@ -65,7 +66,7 @@ pub struct Moment {
     pub resident: Backed,
     /// Its private, writable, anonymous memory, stacks aside.
     pub anonymous: Backed,
-    /// The part that the preloaded heap maps; `None` where it maps none.
+    /// What the preloaded heap maps, a broker's shared pages included; `None` where it maps none.
     pub heap: Option<Backed>,
     /// Bytes swapped out.
     pub swapped_bytes: u64,
@@ -131,6 +132,8 @@ impl ProgramFacts {
 pub struct Asked {
     /// `--heap`.
     pub heap: Heap,
+    /// `--pool`: the broker's socket.
+    pub pool: Option<String>,
     /// `--text`.
     pub text: Text,
     /// `--mechanism`; `None` for auto.
@@ -143,6 +146,7 @@ impl Asked {
     pub(crate) fn of(request: &Request) -> Asked {
         Asked {
             heap: request.heap,
+            pool: request.pool.as_ref().map(|socket| socket.display().to_string()),
             text: request.text.kind,
             mechanism: request.mechanism,
             require: request.require,
@@ -228,8 +232,12 @@ fn explain(reason: FallBack) -> &'static str {
         FallBack::PoolShort2M => "too few 2 MiB pages available in the pool",
         FallBack::CgroupLimit => "a control group's hugetlb limit, or a NUMA policy, refused the pages",
         FallBack::ThpOff => "transparent huge pages are off",
-        FallBack::Fork => "moved from hugetlb to THP because the program forked",
+        FallBack::Fork => "moved from hugetlb pages to private memory because the program forked",
         FallBack::TooSmall => "the heap was still too small to be worth a huge page",
+        FallBack::BrokerEmpty => "the broker had no page ready",
+        FallBack::BrokerQuota => "the user has as much of the broker as one may have, or all of them have",
+        FallBack::BrokerRefused => "the broker does not serve this process, or has pages of another size",
+        FallBack::BrokerGone => "no broker answered, or not in time, or one of a stranger's",
         FallBack::Other => "the kernel refused for another reason: see the errno",
     }
 }
@@ -303,6 +311,8 @@ pub struct RunReport {
     pub heap: Heap,
     /// Every mechanism with its reason.
     pub considered: Vec<Considered>,
+    /// What became of `--pool`.
+    pub pool: Option<PoolPlan>,
     /// The sample with the most memory.
     pub peak: Option<Moment>,
     /// The latest sample.
@@ -360,6 +370,7 @@ impl Pieces<'_> {
             mechanisms: self.plan.used(),
             heap: self.plan.heap,
             considered: self.plan.considered.clone(),
+            pool: self.plan.pool.clone(),
             peak: moment(&samples.peak),
             end: moment(&samples.last),
             end_is_final: samples.last_is_final,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -216,6 +217,8 @@ pub struct Request {
     pub heap: Heap,
     /// The mechanism asked for; `None` leaves the choice to megapage.
     pub mechanism: Option<Mechanism>,
+    /// The socket of a broker of pre-zeroed pages, from which the heap takes first.
+    pub pool: Option<PathBuf>,
     /// What is asked for the program's text.
     pub text: TextRequest,
     /// Fail unless what was asked is obtained.

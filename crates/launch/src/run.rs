@@ -1,5 +1,6 @@
 //! One run: starts the program, passes signals on to it, watches it, and reports.
 
+use crate::broker::Broker;
 use crate::machine::Machine;
 use crate::mechanism::{Plan, Refusal, choose};
 use crate::program::{InspectError, Program};
@@ -136,7 +137,8 @@ pub struct Prepared {
 /// Looks at the program and the machine and decides. Changes nothing.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     let program = Program::inspect(&request.program)?;
-    let machine = Machine::read(root)?;
+    let mut machine = Machine::read(root)?;
+    machine.broker = request.pool.as_deref().map(Broker::look);
     let plan = choose(&program, &request, &machine)?;
     let text = match request.text.kind {
         Text::None => None,
@@ -170,6 +172,10 @@ impl Prepared {
                 format!("# {} {}: {}", it.mechanism, if it.used { "used" } else { "not used" }, it.reason)
             })
             .collect();
+        lines.extend(self.plan.pool.iter().map(|pool| {
+            let used = if pool.used { "used" } else { "not used" };
+            format!("# pool {} {used}: {}", pool.socket, pool.reason)
+        }));
         lines.extend(self.plan.notes.iter().map(|note| format!("# {note}")));
         if self.plan.uses(Mechanism::Outside) {
             lines.push("# while it runs: megapage run --attach its PID".into());

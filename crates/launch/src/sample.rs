@@ -24,7 +24,7 @@ pub struct Sample {
     pub whole: BackingBytes,
     /// Private, writable, anonymous memory, stacks aside.
     pub anonymous: BackingBytes,
-    /// The part of it that the preloaded heap maps; zero without one.
+    /// What the preloaded heap maps of it, and of a broker's pages; zero without one.
     pub heap: BackingBytes,
     /// The text that was asked for; zero where none was.
     pub text: BackingBytes,
@@ -61,7 +61,8 @@ impl Sample {
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
         let span = places.heap.filter(|_| preloaded);
         let in_span = |mapping: &&Mapping| {
-            mapping.is_heap_like() && span.is_some_and(|span| span.intersection(mapping.range).is_some())
+            (mapping.is_heap_like() || mapping.is_parcel())
+                && span.is_some_and(|span| span.intersection(mapping.range).is_some())
         };
         // "(deleted)" may follow.
         let is_library = |mapping: &Mapping, library: &str| {

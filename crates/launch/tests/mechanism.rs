@@ -3,6 +3,7 @@
 mod made_up;
 
 use made_up::{machine, program};
+use megapage_launch::broker::Broker;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
@@ -15,6 +16,7 @@ fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
         arguments: Vec::new(),
         heap,
         mechanism,
+        pool: None,
         text: TextRequest::default(),
         require: false,
         return_after: ReturnAfter::default(),
@@ -203,4 +205,51 @@ fn what_the_machine_cannot_give_is_refused_when_required() {
 fn nothing_asked_is_nothing_done() {
     let plan = choose(&program(), &request(Heap::None, None), &machine()).unwrap();
     assert_eq!((plan.used(), plan.environment.len(), plan.arguments.len()), (vec![], 0, 0));
+}
+
+fn broker(ready: Result<Bytes, String>) -> Option<Broker> {
+    Some(Broker { socket: "/run/broker".into(), ready })
+}
+
+#[test]
+fn a_broker_is_named_to_the_preloaded_heap_alone() {
+    let with = Machine { broker: broker(Ok(Bytes::gib(1))), ..machine() };
+    let plan = auto(&program(), &with);
+    assert_eq!(variable(&plan, "MEGAPAGE_POOL").as_deref(), Some("/run/broker"));
+    let pool = plan.pool.unwrap();
+    assert_eq!((pool.used, pool.ready_bytes), (true, Some(1 << 30)));
+    assert!(plan.notes.is_empty(), "{:?}", plan.notes);
+
+    let plan = choose(&program(), &request(Heap::Auto, Some(Mechanism::Tunable)), &with).unwrap();
+    assert_eq!(variable(&plan, "MEGAPAGE_POOL"), None);
+    assert!(!plan.pool.unwrap().used);
+    assert_eq!(auto(&program(), &machine()).pool, None, "nobody asked");
+}
+
+#[test]
+fn a_program_that_forks_gets_the_brokers_pages_with_a_word_and_one_that_clones_none() {
+    let with = Machine { broker: broker(Ok(Bytes::gib(1))), ..machine() };
+    let plan = auto(&Program { forks: vec![fork()], ..program() }, &with);
+    assert!(variable(&plan, "MEGAPAGE_POOL").is_some());
+    assert_eq!(variable(&plan, "MEGAPAGE_HEAP").as_deref(), Some("thp"), "what comes after them");
+    assert!(plan.notes.iter().any(|note| note.contains("at its first fork")), "{:?}", plan.notes);
+    for symbol in ["clone", "_Fork", "__libc_fork"] {
+        let clones = Import { symbol: symbol.into(), file: "/bin/program".into() };
+        let plan = auto(&Program { forks: vec![fork(), clones], ..program() }, &with);
+        assert_eq!(variable(&plan, "MEGAPAGE_POOL"), None);
+        assert!(plan.pool.unwrap().reason.contains(symbol));
+    }
+}
+
+#[test]
+fn a_broker_that_has_nothing_is_asked_later_unless_it_is_required() {
+    let without = Machine { broker: broker(Err("nobody answers".into())), ..machine() };
+    let plan = auto(&program(), &without);
+    assert!(variable(&plan, "MEGAPAGE_POOL").is_some());
+    assert_eq!(plan.pool.unwrap().ready_bytes, None);
+    let required = Request { require: true, ..request(Heap::Auto, None) };
+    match choose(&program(), &required, &without) {
+        Err(Refusal::Unobtainable(why)) => assert!(why.contains("nobody answers"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }

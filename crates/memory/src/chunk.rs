@@ -31,7 +31,7 @@ impl Mapping {
     }
 
     fn decode(word: u64) -> Mapping {
-        let backing = Backing::ALL[(word & 3) as usize];
+        let backing = Backing::ALL[(word & 0xf) as usize % Backing::ALL.len()];
         match word >> 4 {
             0 => Mapping::None,
             1 => Mapping::Reserved(backing),

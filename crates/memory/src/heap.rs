@@ -1,5 +1,5 @@
-//! The backing chain: 1 GiB hugetlb, 2 MiB hugetlb, THP, base pages; decided once per chunk, counted, and
-//! never fatal.
+//! The backing chain: pages of a broker where one was named, 1 GiB hugetlb, 2 MiB hugetlb, THP, base pages; decided once
+//! per chunk, counted, and never fatal.
 //!
 //! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB. This
 //! module maps whole chunks of 2 MiB behind those slices:
@@ -11,9 +11,11 @@
 //! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
+mod broker;
 mod fork;
 mod give_back;
 
+use self::broker::Stock;
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
@@ -55,6 +57,7 @@ const LOCKS: usize = 64;
 pub struct HugeHeap {
     config: Locked<Config>,
     spans: Locked<Spans>,
+    stock: Locked<Stock>,
     groups: [Lock; LOCKS],
     /// Held while a span is walked that its owner might release meanwhile, and while one is released.
     walks: Lock,
@@ -95,6 +98,7 @@ impl HugeHeap {
         HugeHeap {
             config: Locked::new(Config::DEFAULT),
             spans: Locked::new(Spans::new()),
+            stock: Locked::new(Stock::new()),
             groups: [const { Lock::new() }; LOCKS],
             walks: Lock::new(),
             private: Ledger::private(),
@@ -206,7 +210,11 @@ impl HugeHeap {
 
     fn release_span(&self, span: Span) -> Result<(), Errno> {
         for index in 0..span.chunks() {
-            if let Mapping::Mapped(backing) = span.chunk(index).mapping() {
+            let mapping = span.chunk(index).mapping();
+            if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
+                self.remove_from_broker(&span, index);
+            }
+            if let Mapping::Mapped(backing) = mapping {
                 self.ledger().returned(backing, HUGE_2M as u64);
             }
         }
@@ -230,7 +238,7 @@ impl HugeHeap {
 
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
-        let bulk = end - start >= BULK;
+        let bulk = (end - start >= BULK).then(|| end.div_ceil(HUGE_2M));
         if end - start >= HUGE_1G {
             self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
@@ -263,11 +271,16 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready. With its group locked.
-    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: bool) -> bool {
+    /// Makes sure that chunk `index` is mapped and ready; `bulk` is where a large object ends, of which it is a part. With
+    /// its group locked.
+    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
             Mapping::Mapped(_) => return true,
+            Mapping::Reserved(Backing::Broker) => {
+                self.accept_from_broker(span, index);
+                return true;
+            }
             Mapping::Reserved(backing) => {
                 if self.populate_reserved(span, index, backing) {
                     return true;
@@ -279,7 +292,8 @@ impl HugeHeap {
     }
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
-    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: bool) -> bool {
+    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>) -> bool {
+        let (ahead, bulk) = (bulk.map(|end| end - index), bulk.is_some());
         let config = self.config();
         let held = self.held();
         if config.heap == Heap::None {
@@ -292,24 +306,29 @@ impl HugeHeap {
             }
             return self.map_base(span, index);
         }
-        if config.heap != Heap::Thp && !self.forked.load(Relaxed) {
-            let end = if bulk {
-                group_end
-            } else if held >= GROUP_AT {
-                ((index / GROUP + 1) * GROUP).min(span.chunks())
+        if self.forked.load(Relaxed) {
+            return self.map_thp(span, index, bulk);
+        }
+        let end = if bulk {
+            group_end
+        } else if held >= GROUP_AT {
+            ((index / GROUP + 1) * GROUP).min(span.chunks())
+        } else {
+            index + 1
+        };
+        let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
+        if fresh > 0 && self.map_from_broker(span, index, fresh, ahead) {
+            return true;
+        }
+        if config.heap != Heap::Thp
+            && self.reserve_hugetlb(span, index, fresh)
+            && (if bulk && !config.populate {
+                self.accept_reserved(span, index, fresh)
             } else {
-                index + 1
-            };
-            let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
-            if self.reserve_hugetlb(span, index, fresh)
-                && (if bulk && !config.populate {
-                    self.accept_reserved(span, index, fresh)
-                } else {
-                    self.populate_reserved(span, index, Backing::Hugetlb2M)
-                })
-            {
-                return true;
-            }
+                self.populate_reserved(span, index, Backing::Hugetlb2M)
+            })
+        {
+            return true;
         }
         self.map_thp(span, index, bulk)
     }
@@ -393,7 +412,13 @@ impl HugeHeap {
     fn return_reserved(&self, span: &Span, index: usize) {
         let first = index / GROUP * GROUP;
         for i in first..(first + GROUP).min(span.chunks()) {
-            if span.chunk(i).mapping() == Mapping::Reserved(Backing::Hugetlb2M)
+            let mapping = span.chunk(i).mapping();
+            if mapping == Mapping::Reserved(Backing::Broker) {
+                self.remove_from_broker(span, i);
+                // Where it cannot be closed, it has to be populated before it is used.
+                span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
+            }
+            if let Mapping::Reserved(Backing::Hugetlb2M | Backing::Broker) = mapping
                 && span.chunk_range(i, 1).close().is_ok()
             {
                 span.chunk(i).set_mapping(Mapping::None);
@@ -441,6 +466,10 @@ impl HugeHeap {
     fn map_gigantic(&self, span: &Span, first: usize, end: usize) {
         let heap = self.config().heap;
         if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
+            return;
+        }
+        // Who has named a broker wants its pages first.
+        if heap == Heap::Auto && self.has_broker() {
             return;
         }
         // A machine without such a pool, as most are, has not fallen back from one.

@@ -23,9 +23,10 @@ pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
 pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
-pub const FORMAT: u64 = 1;
+pub const FORMAT: u64 = 2;
 
-/// What a 2 MiB chunk of the heap was mapped as, from the dearest to the plainest.
+/// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the dearest to the plainest, then what
+/// a broker gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Backing {
@@ -37,11 +38,14 @@ pub enum Backing {
     Thp = 2,
     /// Base pages.
     Base = 3,
+    /// A 2 MiB hugetlb page that a broker had cleared before, of a file that is mapped shared.
+    Broker = 4,
 }
 
 impl Backing {
-    /// All of them, in the order of the chain.
-    pub const ALL: [Backing; 4] = [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Thp, Backing::Base];
+    /// All of them, by their numbers.
+    pub const ALL: [Backing; 5] =
+        [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Thp, Backing::Base, Backing::Broker];
 
     /// The name used in reports.
     pub const fn name(self) -> &'static str {
@@ -50,6 +54,7 @@ impl Backing {
             Backing::Hugetlb2M => "hugetlb-2m",
             Backing::Thp => "thp",
             Backing::Base => "base",
+            Backing::Broker => "broker-2m",
         }
     }
 }
@@ -67,17 +72,25 @@ pub enum FallBack {
     CgroupLimit = 2,
     /// Transparent huge pages are off, for the system or for this process.
     ThpOff = 3,
-    /// The heap was moved from hugetlb to THP because the program forked.
+    /// The heap was moved from hugetlb pages to private memory because the program forked.
     Fork = 4,
     /// The request is smaller than a huge page, or the heap is still too small to be worth one.
     TooSmall = 5,
     /// mmap answered something else; the last errno is in the ledger.
     Other = 6,
+    /// The broker had no page ready.
+    BrokerEmpty = 7,
+    /// The user has as much of the broker as one may have, or the broker looks after as much as it can.
+    BrokerQuota = 8,
+    /// The broker does not serve this process, or has pages of another size.
+    BrokerRefused = 9,
+    /// No broker answers, not in time, or one that is not to be trusted.
+    BrokerGone = 10,
 }
 
 impl FallBack {
     /// All of them.
-    pub const ALL: [FallBack; 7] = [
+    pub const ALL: [FallBack; 11] = [
         FallBack::PoolShort1G,
         FallBack::PoolShort2M,
         FallBack::CgroupLimit,
@@ -85,6 +98,10 @@ impl FallBack {
         FallBack::Fork,
         FallBack::TooSmall,
         FallBack::Other,
+        FallBack::BrokerEmpty,
+        FallBack::BrokerQuota,
+        FallBack::BrokerRefused,
+        FallBack::BrokerGone,
     ];
 
     /// The identifier used in JSON reports.
@@ -97,6 +114,10 @@ impl FallBack {
             FallBack::Fork => "fork",
             FallBack::TooSmall => "too-small",
             FallBack::Other => "other",
+            FallBack::BrokerEmpty => "broker-empty",
+            FallBack::BrokerQuota => "broker-quota",
+            FallBack::BrokerRefused => "broker-refused",
+            FallBack::BrokerGone => "broker-gone",
         }
     }
 }
@@ -108,7 +129,7 @@ mod word {
     /// Low and high ends of the address ranges that the heap has reserved.
     pub const HEAP_START: usize = 2;
     pub const HEAP_END: usize = 3;
-    /// Bytes that the heap holds from the kernel now, per backing (4 words), and at the peak of their sum.
+    /// Bytes that the heap holds from the kernel now, per backing (5 words), and at the peak of their sum.
     pub const HELD: usize = 8;
     pub const HELD_AT_PEAK: usize = 16;
     pub const PEAK: usize = 24;
@@ -243,7 +264,7 @@ impl Ledger {
         Backing::ALL.iter().map(|&backing| self.held(backing)).sum()
     }
 
-    /// Bytes held as `backing` when the heap's sum was highest. The four words are stored one by one: a
+    /// Bytes held as `backing` when the heap's sum was highest. The words are stored one by one: a
     /// concurrent peak may mix two neighbouring ones.
     pub fn held_at_peak(&self, backing: Backing) -> u64 {
         self.word(word::HELD_AT_PEAK + backing as usize).load(Relaxed)

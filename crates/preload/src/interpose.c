@@ -32,7 +32,7 @@ __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flag
 // The environment that brought the library here was taken out, so that children go without. A process that
 // replaces itself (a wrapper script's last line) is still the program that was asked for: it takes it along.
 
-enum { MAX_SAVED = 8, MAX_TEXT = 4096 };
+enum { MAX_SAVED = 12, MAX_TEXT = 4096 };
 static char saved_text[MAX_TEXT];
 static char* saved[MAX_SAVED];
 static int saved_count;

@@ -10,11 +10,13 @@ use megapage_kernel::{
     MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
 };
+use megapage_memory::stock::POOL_VARIABLE;
 use megapage_memory::{
     CHILDREN_VARIABLE, Config, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
     RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };
-use std::os::raw::{c_int, c_long, c_void};
+use std::ffi::CStr;
+use std::os::raw::{c_char, c_int, c_long, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -63,6 +65,11 @@ pub fn configure() {
         }
     }
     HEAP.configure(config);
+    if environment_is_ready()
+        && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer)
+    {
+        HEAP.use_broker(socket.to_bytes(), std::process::id());
+    }
     returner::configure(u64::try_from(return_after).ok());
     // SAFETY: any figure is allowed.
     unsafe { megapage_set_return_after(return_after) };
@@ -78,7 +85,7 @@ fn register_fork_handlers() {
     }
 }
 
-fn figure(value: &std::ffi::CStr) -> Option<u64> {
+fn figure(value: &CStr) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
@@ -87,6 +94,8 @@ extern "C" fn start() {
     configure();
     interpose::find_real();
     real_fork();
+    real_daemon();
+    real_forkpty();
     let mut buffer = [0; MAX_VALUE];
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
@@ -109,6 +118,7 @@ fn leave_environment() {
             RETURN_AFTER_VARIABLE,
             POPULATE_VARIABLE,
             SHORT_BELOW_VARIABLE,
+            POOL_VARIABLE,
             CHILDREN_VARIABLE,
         ]
     };
@@ -150,8 +160,8 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// The thread that is inside [`fork`], which has made the fork safe; 0 for none. The C library's own forks
-/// (daemon(3), forkpty(3)) go without it.
+/// The thread that is inside [`checked`], which has made the fork safe; 0 for none. Other forks of the C library's own go
+/// without it.
 static CHECKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Names the calling thread; the same in a forked child.
@@ -194,37 +204,85 @@ unsafe extern "C" fn fork_child() {
 }
 
 type Fork = unsafe extern "C" fn() -> c_int;
+type Daemon = unsafe extern "C" fn(c_int, c_int) -> c_int;
+type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
 
-/// The C library's fork(2), looked up once, before any thread exists.
-fn real_fork() -> Option<Fork> {
-    static REAL: OnceLock<Option<Fork>> = OnceLock::new();
-    *REAL.get_or_init(|| {
-        // SAFETY: the name is a C string.
-        let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) };
-        // SAFETY: the C library's `fork` has this type; a null pointer is `None`.
-        unsafe { std::mem::transmute::<*mut c_void, Option<Fork>>(symbol) }
-    })
+/// The C library's functions, looked up once, before any thread exists.
+fn real(name: &'static CStr, found: &OnceLock<usize>) -> *mut c_void {
+    // SAFETY: the name is a C string.
+    *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize) as *mut c_void
 }
 
-/// fork(2), refused with ENOMEM where a huge page written after it could not be copied and the child would
+fn real_fork() -> Option<Fork> {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the C library's `fork` has this type; a null pointer is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Fork>>(real(c"fork", &REAL)) }
+}
+
+fn real_daemon() -> Option<Daemon> {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the C library's `daemon` has this type; a null pointer is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Daemon>>(real(c"daemon", &REAL)) }
+}
+
+fn real_forkpty() -> Option<Forkpty> {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the C library's `forkpty` has this type; a null pointer is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Forkpty>>(real(c"forkpty", &REAL)) }
+}
+
+/// Runs what forks, refused with ENOMEM where a huge page written after it could not be copied and the child would
 /// be killed (see [`megapage_memory::HugeHeap::before_fork`]).
-#[unsafe(no_mangle)]
-extern "C" fn fork() -> c_int {
-    let Some(real) = real_fork() else {
+fn checked(forks: Option<impl FnOnce() -> c_int>) -> c_int {
+    let Some(forks) = forks else {
         set_errno(libc::ENOSYS);
         return -1;
     };
     let safe = HEAP.before_fork(returner::lock_for_fork());
-    let pid = safe.map(|()| {
+    let answer = safe.map(|()| {
         CHECKED.store(this_thread(), Relaxed);
-        // SAFETY: the C library's own function, called as the program would have.
-        let pid = unsafe { real() };
+        let answer = forks();
         CHECKED.store(0, Relaxed);
-        pid
+        answer
     });
     returner::unlock_after_fork();
-    pid.unwrap_or_else(|errno| {
+    answer.unwrap_or_else(|errno| {
         set_errno(errno.0);
         -1
     })
+}
+
+/// fork(2).
+#[unsafe(no_mangle)]
+extern "C" fn fork() -> c_int {
+    // SAFETY: the C library's own function, called as the program would have.
+    checked(real_fork().map(|real| move || unsafe { real() }))
+}
+
+/// fork(2) by the C library's other name for it.
+#[unsafe(no_mangle)]
+extern "C" fn __fork() -> c_int {
+    fork()
+}
+
+/// daemon(3), whose fork could not be refused from within.
+#[unsafe(no_mangle)]
+extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
+    // SAFETY: as for `fork`.
+    checked(real_daemon().map(|real| move || unsafe { real(no_chdir, no_close) }))
+}
+
+/// forkpty(3), whose fork could not be refused from within.
+///
+/// # Safety
+/// As for the C library's: the pointers are passed on unread.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    terminal: *const c_void,
+    window: *const c_void,
+) -> c_int {
+    // SAFETY: as for `fork`; the caller's promise.
+    checked(real_forkpty().map(|real| move || unsafe { real(master, name, terminal, window) }))
 }

@@ -26,7 +26,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 23] = [
     ("preload", &["units", "kernel", "memory"]),
     ("text", &["kernel", "remap"]),
     ("capi", &["units", "kernel", "segment", "remap"]),
-    ("launch", &["units", "snapshot", "kernel", "observe", "act", "memory", "remap"]),
+    ("launch", &["units", "snapshot", "kernel", "observe", "act", "memory", "broker", "remap"]),
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
     (

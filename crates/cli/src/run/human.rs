@@ -16,10 +16,14 @@ pub fn text(report: &RunReport) -> String {
         Text::None => String::new(),
         text => format!(", text {}", text.name()),
     };
-    line(format!("asked: heap {}{text}", report.asked.heap.name()));
+    let pool = report.asked.pool.as_ref().map_or(String::new(), |it| format!(", pool {it}"));
+    line(format!("asked: heap {}{pool}{text}", report.asked.heap.name()));
     for considered in &report.considered {
         let used = if considered.used { "used" } else { "not used" };
         line(format!("  {} {used}: {}", considered.mechanism, considered.reason));
+    }
+    if let Some(pool) = &report.pool {
+        line(format!("  pool {}: {}", if pool.used { "used" } else { "not used" }, pool.reason));
     }
     if let Some(moments) = memory(report) {
         out.push('\n');

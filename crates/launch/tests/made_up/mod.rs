@@ -40,6 +40,7 @@ pub fn machine() -> Machine {
         hugetlb_may_be_refused: false,
         memory_room: None,
         several_nodes: false,
+        broker: None,
         promotion_lacks: None,
         may_trace_others: true,
         environment: BTreeMap::new(),

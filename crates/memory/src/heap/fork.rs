@@ -1,4 +1,4 @@
-//! What a fork means for private hugetlb pages.
+//! What a fork means for private hugetlb pages, and for those of a broker.
 
 use super::HugeHeap;
 use crate::chunk::Mapping;
@@ -14,19 +14,23 @@ impl HugeHeap {
     /// and the child is killed when the pool has none. So the heap moves to THP, once and for good, which
     /// only a process with one thread can do; else the pool must be able to hold a second copy now, which
     /// another process may still take away before it is needed; else the fork is refused with ENOMEM, as the
-    /// kernel refuses one that it cannot back. `own_threads` is how many threads the process has when the
+    /// kernel refuses one that it cannot back. Of a broker's pages, which are mapped shared, a fork makes no copies: where
+    /// there are any it is the move, or ENOMEM. `own_threads` is how many threads the process has when the
     /// program runs in one: more when the library has some that are known to be idle.
     pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
+        let shared = (self.stop_taking() * HUGE_2M) as u64;
         let sizes = [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
         let held: u64 = sizes.iter().map(|&(backing, _)| ledger.held(backing)).sum();
-        if held > 0 && !self.moves_to_thp(held, own_threads) {
-            let carried = sizes.iter().all(|&(backing, size)| {
-                let pages = ledger.held(backing).div_ceil(size.bytes().0);
-                pages == 0 || self.pool_carries(size, pages)
-            });
+        if held + shared > 0 && !self.moves_to_thp(held, shared, own_threads) {
+            let carried = shared == 0
+                && sizes.iter().all(|&(backing, size)| {
+                    let pages = ledger.held(backing).div_ceil(size.bytes().0);
+                    pages == 0 || self.pool_carries(size, pages)
+                });
             if !carried {
+                self.take_again(false);
                 ledger.forked(true);
                 return Err(Errno::ENOMEM);
             }
@@ -37,15 +41,18 @@ impl HugeHeap {
         Ok(())
     }
 
-    /// Moves the `held` bytes on hugetlb pages to THP where that loses nothing and memory allows it.
-    fn moves_to_thp(&self, held: u64, own_threads: u64) -> bool {
-        let room =
-            memory_available_and_total().is_some_and(|(available, total)| available > held + total / 20);
-        if !room || thread_count() != Some(own_threads) || self.thp_off.load(Relaxed) {
+    /// Moves the `held` bytes on private hugetlb pages and the `shared` ones of a broker to THP where memory allows it, and
+    /// it loses nothing: a broker's pages go to base pages too, for otherwise there is no fork.
+    fn moves_to_thp(&self, held: u64, shared: u64, own_threads: u64) -> bool {
+        let room = memory_available_and_total()
+            .is_some_and(|(available, total)| available > held + shared + total / 20);
+        let thp_off = self.thp_off.load(Relaxed);
+        if !room || thread_count() != Some(own_threads) || (thp_off && shared == 0) {
             return false;
         }
         self.forked.store(true, Relaxed);
-        self.move_to_thp().is_ok()
+        self.return_rest();
+        self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }).is_ok()
     }
 
     /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
@@ -64,8 +71,8 @@ impl HugeHeap {
         carried
     }
 
-    /// Moves every hugetlb page of the heap to THP. The process must have one thread.
-    fn move_to_thp(&self) -> Result<(), Errno> {
+    /// Moves every hugetlb page of the heap to private memory, which counts as `to`. The process must have one thread.
+    fn move_to_thp(&self, to: Backing) -> Result<(), Errno> {
         let mut slot = 0;
         loop {
             let (span, more) = self.spans.with(|spans| spans.slot(slot));
@@ -74,7 +81,7 @@ impl HugeHeap {
                 while index < span.chunks() {
                     let (backing, chunks) = match span.chunk(index).mapping() {
                         Mapping::Mapped(Backing::Hugetlb1G) => (Backing::Hugetlb1G, HUGE_1G / HUGE_2M),
-                        Mapping::Mapped(Backing::Hugetlb2M) => (Backing::Hugetlb2M, 1),
+                        Mapping::Mapped(backing @ (Backing::Hugetlb2M | Backing::Broker)) => (backing, 1),
                         Mapping::Reserved(_) => {
                             self.return_reserved(&span, index);
                             index += 1;
@@ -86,11 +93,17 @@ impl HugeHeap {
                         }
                     };
                     let bytes = (chunks * HUGE_2M) as u64;
-                    span.chunk_range(index, chunks).move_to_thp()?;
-                    for i in index..index + chunks {
-                        span.chunk(i).set_mapping(Mapping::Mapped(Backing::Thp));
+                    let range = span.chunk_range(index, chunks);
+                    if backing == Backing::Broker {
+                        range.move_parcel_to_thp()?;
+                        self.gone_from_broker();
+                    } else {
+                        range.move_to_thp()?;
                     }
-                    self.ledger().converted(backing, Backing::Thp, bytes);
+                    for i in index..index + chunks {
+                        span.chunk(i).set_mapping(Mapping::Mapped(to));
+                    }
+                    self.ledger().converted(backing, to, bytes);
                     self.ledger().fell_back(FallBack::Fork, bytes, 0);
                     index += chunks;
                 }
@@ -107,6 +120,7 @@ impl HugeHeap {
         // In the order in which they nest: a group's holder may take either of the others.
         self.walks.lock();
         self.groups.iter().for_each(Lock::lock);
+        self.stock.lock_for_fork();
         self.spans.lock_for_fork();
         self.config.lock_for_fork();
         // The child goes on from here: the parent may have gone further before it looks.
@@ -124,7 +138,9 @@ impl HugeHeap {
         }
         self.config.unlock_after_fork();
         self.spans.unlock_after_fork();
+        self.stock.unlock_after_fork();
         self.groups.iter().for_each(Lock::unlock);
         self.walks.unlock();
+        self.take_again(child);
     }
 }

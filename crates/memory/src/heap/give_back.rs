@@ -39,11 +39,18 @@ impl HugeHeap {
     fn return_chunk(&self, span: &Span, index: usize) {
         let chunk = span.chunk(index);
         // A 1 GiB page goes back with its span only: less cannot be unmapped.
-        if let Mapping::Mapped(backing @ (Backing::Hugetlb2M | Backing::Thp | Backing::Base)) =
-            chunk.mapping()
+        if let Mapping::Mapped(
+            backing @ (Backing::Hugetlb2M | Backing::Thp | Backing::Base | Backing::Broker),
+        ) = chunk.mapping()
         {
-            if span.chunk_range(index, 1).close().is_ok() {
-                chunk.set_mapping(Mapping::None);
+            if backing == Backing::Broker {
+                self.remove_from_broker(span, index);
+            }
+            let closed = span.chunk_range(index, 1).close().is_ok();
+            // A page that was given back, and is still mapped, has to be populated before it is used again.
+            if closed || backing == Backing::Broker {
+                let mapping = if closed { Mapping::None } else { Mapping::Reserved(Backing::Hugetlb2M) };
+                chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
                 self.ledger().returned(backing, HUGE_2M as u64);
             }

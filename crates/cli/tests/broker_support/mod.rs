@@ -1,0 +1,101 @@
+//! What the tests of the broker share: one of their own, and users who own nothing.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Two users that own nothing.
+pub const USERS: [u32; 2] = [64_123, 64_124];
+
+/// A directory that any user may go through, in which only the caller may make anything.
+pub fn place() -> (tempfile::TempDir, PathBuf) {
+    let tree = tempfile::tempdir().unwrap();
+    fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = fs::canonicalize(tree.path()).unwrap().join("broker");
+    (tree, path)
+}
+
+pub fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+    command.args(["pool", "serve"]).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// A broker that runs until this is dropped.
+pub struct Broker {
+    pub child: Child,
+    pub path: PathBuf,
+}
+
+impl Broker {
+    pub fn start(path: &Path, arguments: &[&str]) -> Broker {
+        let socket = path.to_str().unwrap();
+        let mut command = serve(&["--socket", socket, "--mode", "0666"]);
+        let child = command.args(arguments).stderr(Stdio::null()).spawn().unwrap();
+        let broker = Broker { child, path: path.into() };
+        broker.wait("it answers", |_| true);
+        broker
+    }
+
+    pub fn status(&self) -> Option<Value> {
+        let output = Command::new(env!("CARGO_BIN_EXE_megapage"))
+            .args(["pool", "stock", self.path.to_str().unwrap(), "--json"])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// Waits until its status is so.
+    pub fn wait(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if let Some(status) = status.clone().filter(|status| holds(status)) {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(120), "in vain: {what}: {status:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn full(&self) -> Value {
+        self.wait("the stock is full", |status| status["ready_pages"] == status["stock_pages"])
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it as an administrator does.
+    pub fn stop(mut self) -> Option<i32> {
+        self.terminate();
+        let status = self.child.wait().unwrap();
+        status.code()
+    }
+
+    pub fn terminate(&self) {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // As an administrator does, so that it puts back what it grew; else, in the end, whatever is left.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.terminate();
+            let start = Instant::now();
+            while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+                if start.elapsed() > Duration::from_secs(60) {
+                    let _ = self.child.kill();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}

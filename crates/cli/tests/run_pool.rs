@@ -1,0 +1,413 @@
+//! `megapage run --pool`: a program's heap on pages of a broker, through forks, kills, and whatever becomes of the broker.
+
+mod broker_support;
+mod run_support;
+
+use broker_support::{Broker, USERS, place};
+use megapage_testing::{PoolGuard, skip};
+use megapage_units::PageSize;
+use run_support::*;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const SIZE: PageSize = PageSize::HUGE_2M;
+const MIB: u64 = 1 << 20;
+
+/// A program with argv[2] MiB in blocks of 1 MiB, each byte of which it knows, and a task. It exits with 3 where all went
+/// well. `hold`: says "ready"; each byte of its input is a block more, which it says, and at the end of its input all are
+/// looked at.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { BLOCK = 1 << 20, MOST = 4096 };
+static unsigned char *blocks[MOST];
+static int count;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char mark(int i) { return (unsigned char)(i * 7 + getuid() + 1) | 1; }
+static int more(void) {
+    unsigned char *block = calloc(1, BLOCK);
+    if (!block || count == MOST) return 0;
+    for (int i = 0; i < BLOCK; i++) if (block[i]) { write(1, "FOREIGN\n", 8); _exit(7); }
+    memset(block, mark(count), BLOCK);
+    blocks[count++] = block;
+    return 1;
+}
+static int whole(int change) {
+    for (int b = 0; b < count; b++) {
+        for (int i = 0; i < BLOCK; i++) if (blocks[b][i] != mark(b)) return 0;
+        if (change) memset(blocks[b], 0, BLOCK);
+    }
+    return 1;
+}
+static void *idle(void *argument) {
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    return argument;
+}
+static int wait_for(pid_t child, int expected) {
+    int status;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == expected;
+}
+static int forks(void) {
+    pid_t child = fork();
+    if (child == 0) _exit(whole(1) && more() && more() ? 5 : 6);
+    return wait_for(child, 5) && whole(0);
+}
+int main(int argc, char **argv) {
+    const char *task = argv[1];
+    for (int i = atoi(argv[2]); i > 0; i--) if (!more()) return 9;
+    if (!strcmp(task, "hold")) {
+        char byte;
+        write(1, "ready\n", 6);
+        while (read(0, &byte, 1) > 0) {
+            if (!more()) return 9;
+            write(1, "more\n", 5);
+        }
+    } else if (!strcmp(task, "fork")) {
+        if (!forks() || !more() || !forks()) return 8;
+    } else if (!strcmp(task, "daemon")) {
+        if (daemon(1, 1)) return 8;
+        FILE *file = fopen(argv[3], "w");
+        fputs(whole(0) && more() && whole(1) ? "whole\n" : "lost\n", file);
+        fclose(file);
+        return 3;
+    } else if (!strcmp(task, "threads")) {
+        pthread_t thread;
+        pthread_mutex_lock(&gate);
+        if (pthread_create(&thread, NULL, idle, NULL)) return 8;
+        pid_t child = fork();
+        if (child == 0) _exit(6);
+        if (child > 0 || errno != ENOMEM || daemon(1, 1) != -1 || errno != ENOMEM) return 8;
+        if (!whole(0) || !more()) return 8;
+        write(1, "refused\n", 8);
+        pthread_mutex_unlock(&gate);
+        pthread_join(thread, NULL);
+        /* The thread is counted until the kernel has done away with it. */
+        while ((child = fork()) < 0 && errno == ENOMEM) usleep(1000);
+        if (child == 0) _exit(whole(1) ? 5 : 6);
+        if (!wait_for(child, 5)) return 8;
+    } else if (!strcmp(task, "spawn")) {
+        pid_t child = vfork();
+        if (child == 0) { execl("/bin/true", "true", NULL); _exit(1); }
+        if (!wait_for(child, 0) || system("exit 4") != 4 << 8 || !more()) return 8;
+    } else if (!strcmp(task, "free")) {
+        for (int round = 0; round < 3; round++) {
+            int had = count;
+            if (!whole(0)) return 8;
+            while (count > 0) free(blocks[--count]);
+            malloc_trim(0);
+            while (count < had) if (!more()) return 8;
+        }
+    } else if (!strcmp(task, "become")) {
+        execv(argv[0], (char *[]){argv[0], "hold", argv[2], NULL});
+        return 8;
+    }
+    return whole(0) ? 3 : 8;
+}
+"#;
+
+/// The program, where any user may read it; `None`, after a loud skip, where there is no compiler.
+fn program(directory: &Path) -> Option<String> {
+    compile("gcc", directory, "pooled", PROGRAM, &["-pthread"])
+}
+
+/// A pool of twice `pages`, a broker with so many of it in stock, in parcels of 4, and the program.
+fn stage(pages: u64, more: &[&str]) -> Option<(PoolGuard, tempfile::TempDir, Broker, String)> {
+    let pool = PoolGuard::reserve(SIZE, 2 * pages)?;
+    let (tree, path) = place();
+    let program = program(tree.path())?;
+    let stock = pages.to_string();
+    let broker = Broker::start(&path, &[&["--stock", &stock, "--parcel", "4"], more].concat());
+    broker.full();
+    Some((pool, tree, broker, program))
+}
+
+fn held(report: &Value, moment: &str) -> u64 {
+    report["account"][moment]["broker-2m"].as_u64().unwrap_or_else(|| panic!("{moment} in {report:#}")) / MIB
+}
+
+fn fell_back(report: &Value, reason: &str) -> bool {
+    let all = report["account"]["fall_backs"].as_array().unwrap();
+    all.iter().any(|it| it["reason"] == reason && it["bytes"].as_u64() > Some(0))
+}
+
+/// A report of a run with `--pool`.
+fn pooled(broker: &Broker, more: &[&str], words: &[&str]) -> (i32, Value, String) {
+    let pool = ["--pool", broker.path.to_str().unwrap()];
+    heap_report(&[&pool[..], more].concat(), words)
+}
+
+/// Nobody has anything of the broker's, and its stock is what it was.
+fn all_is_back(broker: &Broker) {
+    broker.wait("nobody has anything", |status| status["holders"].as_array().unwrap().is_empty());
+    broker.full();
+}
+
+/// A program that holds memory, of any user, without a report.
+struct Holder {
+    child: Child,
+    /// Apart: waiting for the launcher would close it.
+    input: Option<ChildStdin>,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn start(mut command: Command) -> Holder {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take();
+        let mut holder = Holder { child, input, lines };
+        assert_eq!(holder.line(), "ready");
+        holder
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    /// Has it take a block more.
+    fn more(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"m").unwrap();
+        assert_eq!(self.line(), "more");
+    }
+
+    /// Its exit status at the end of its input, when it has looked at all of its memory.
+    fn end(mut self) -> Option<i32> {
+        drop(self.input.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hold(broker: &Broker, program: &str, report: Option<&Path>) -> Command {
+    let mut arguments = vec!["--pool", broker.path.to_str().unwrap()];
+    let report = report.map(|path| path.to_str().unwrap());
+    if let Some(report) = report {
+        arguments.extend(["--json", "--report", report]);
+    }
+    arguments.extend(["--", program, "hold", "24"]);
+    run(&arguments)
+}
+
+#[test]
+fn the_heap_is_the_brokers_and_goes_back_at_the_end() {
+    let Some((_pool, _tree, broker, program)) = stage(32, &[]) else { return };
+    let (status, report, said) = pooled(&broker, &["--require"], &[&program, "hold", "44"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    // All but the first two chunks, which every heap has on base pages.
+    assert!((40..=44 + 8).contains(&held(&report, "held_at_peak_bytes")), "{report:#}");
+    assert_eq!(report["pool"]["used"], true);
+    assert_eq!(report["pool"]["ready_bytes"].as_u64(), Some(64 * MIB));
+    assert_eq!(report["asked"]["pool"].as_str(), broker.path.to_str());
+    assert!(mib(&report, "end.heap.hugetlb_2m_bytes") >= 40, "as the kernel sees it: {report:#}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn what_the_broker_does_not_give_comes_from_elsewhere_and_the_report_says_why() {
+    // A quota of one parcel.
+    let Some((_pool, _tree, broker, program)) = stage(16, &["--quota-per-uid", "8m"]) else { return };
+    let (status, report, said) = pooled(&broker, &[], &[&program, "hold", "32"]);
+    assert_eq!((status, held(&report, "held_at_peak_bytes")), (3, 8), "{said}\n{report:#}");
+    assert!(fell_back(&report, "broker-quota"), "{report:#}");
+    let missing = report["not_obtained"].as_array().unwrap();
+    assert!(missing.iter().any(|it| it.as_str().unwrap().contains("broker-quota")), "{report:#}");
+    let (status, _, said) = pooled(&broker, &["--require"], &[&program, "hold", "32"]);
+    assert_eq!(status, 125);
+    assert!(said.contains("--require") && said.contains("broker-quota"), "{said}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn a_program_of_one_thread_forks_with_all_of_its_memory() {
+    let Some((_pool, tree, broker, program)) = stage(24, &[]) else { return };
+    let (status, report, said) = pooled(&broker, &[], &[&program, "fork", "24"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    assert!(held(&report, "held_at_peak_bytes") >= 16, "{report:#}");
+    assert_eq!(held(&report, "held_bytes"), 0, "it has left the broker's pages: {report:#}");
+    assert!(fell_back(&report, "fork"), "{report:#}");
+    assert_eq!(report["account"]["forks_refused"], 0);
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note.as_str().unwrap().contains("at its first fork")), "{report:#}");
+    all_is_back(&broker);
+
+    let file = tree.path().join("said");
+    let (status, _, said) = pooled(&broker, &[], &[&program, "daemon", "24", file.to_str().unwrap()]);
+    assert_eq!(status, 0, "the parent ends in daemon(3): {said}");
+    wait_for("the daemon has looked", || fs::read(&file).is_ok_and(|text| text.ends_with(b"\n")));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "whole\n");
+    all_is_back(&broker);
+}
+
+#[test]
+fn a_fork_of_several_threads_is_refused_and_harms_nothing() {
+    let Some((_pool, _tree, broker, program)) = stage(24, &[]) else { return };
+    let (status, report, said) = pooled(&broker, &[], &[&program, "threads", "24"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    assert!(report["account"]["forks_refused"].as_u64() >= Some(2), "{report:#}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn children_that_are_another_program_change_nothing() {
+    let Some((_pool, _tree, broker, program)) = stage(24, &[]) else { return };
+    let (status, report, said) = pooled(&broker, &[], &[&program, "spawn", "24"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    assert!(held(&report, "held_bytes") >= 16, "{report:#}");
+    all_is_back(&broker);
+    // The process itself becomes another program: what it had goes back, and it takes anew.
+    let (status, report, said) = pooled(&broker, &[], &[&program, "become", "24"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn memory_that_is_freed_goes_back_and_comes_again_zeroed() {
+    let Some((_pool, _tree, broker, program)) = stage(24, &["--quota-per-uid", "none"]) else { return };
+    let (status, report, said) = pooled(&broker, &["--return-after", "0s"], &[&program, "free", "24"]);
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn a_killed_program_leaves_nothing_taken_and_a_killed_launcher_takes_nothing_away() {
+    let Some((_pool, _tree, broker, program)) = stage(24, &[]) else { return };
+    let holder = Holder::start(hold(&broker, &program, None));
+    broker.wait("it has memory", |status| !status["holders"].as_array().unwrap().is_empty());
+    signal(child_of(holder.child.id()), "KILL");
+    all_is_back(&broker);
+    drop(holder);
+
+    let mut holder = Holder::start(hold(&broker, &program, None));
+    holder.child.kill().unwrap();
+    holder.child.wait().unwrap();
+    // The program goes on, and says more than its launcher would have let it, were its memory gone.
+    holder.more();
+    let before = broker.status().unwrap();
+    assert_eq!(before["holders"].as_array().unwrap().len(), 1, "{before}");
+    drop(holder.input.take());
+    assert_eq!(holder.line(), "", "it looks at its memory, and ends");
+    all_is_back(&broker);
+}
+
+#[test]
+fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
+    let Some((pool, tree, mut broker, program)) = stage(24, &[]) else { return };
+    let report = tree.path().join("report.json");
+    let mut holder = Holder::start(hold(&broker, &program, Some(&report)));
+    broker.kill();
+    // More than is left of a parcel.
+    (0..12).for_each(|_| holder.more());
+    signal(holder.child.id(), "USR1");
+    wait_for("a report", || {
+        fs::read(&report).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_ok())
+    });
+    let told: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert!(fell_back(&told, "broker-gone"), "{told:#}");
+    let path = broker.path.clone();
+    drop(broker);
+    let free = pool.figures().available().unwrap_or(0);
+    if free < 4 {
+        skip("the pool's pages were taken by another program meanwhile");
+        return;
+    }
+    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4"]);
+    broker.full();
+    // It is asked again after a second, or after two, and so on.
+    wait_for("the new one has given something", || {
+        holder.more();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        !broker.status().unwrap()["holders"].as_array().unwrap().is_empty()
+    });
+    assert_eq!(holder.end(), Some(3), "all of its memory is as it was");
+}
+
+#[test]
+fn users_have_each_their_own() {
+    let Some((_pool, _tree, broker, program)) = stage(32, &["--quota-per-uid", "32m"]) else { return };
+    let start = |uid: u32| {
+        let mut command = hold(&broker, &program, None);
+        command.env("MEGAPAGE_LIBRARY", library()).current_dir("/").gid(uid).uid(uid);
+        Holder::start(command)
+    };
+    // A program that finds a byte that it did not write ends at once.
+    let (one, two) = (start(USERS[0]), start(USERS[1]));
+    let status = broker.wait("both have memory", |status| status["holders"].as_array().unwrap().len() == 2);
+    let uids: Vec<u64> =
+        status["holders"].as_array().unwrap().iter().map(|it| it["uid"].as_u64().unwrap()).collect();
+    assert!(USERS.iter().all(|uid| uids.contains(&u64::from(*uid))), "{status}");
+    drop(one);
+    broker.wait("one has it", |status| status["holders"].as_array().unwrap().len() == 1);
+    broker.full();
+    let again = start(USERS[1]);
+    assert_eq!((two.end(), again.end()), (Some(3), Some(3)));
+    all_is_back(&broker);
+}
+
+#[test]
+fn python_runs_on_it() {
+    let Some((_pool, _tree, broker, _)) = stage(64, &[]) else { return };
+    let script = "
+import os
+rows = [{'number': n, 'text': str(n) * 9} for n in range(100_000)]
+pid = os.fork()
+if pid == 0:
+    os._exit(5 if sum(row['number'] for row in rows) == 4999950000 else 6)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+del rows[::2]
+assert sum(len(row['text']) for row in rows) == 9 * sum(len(str(n)) for n in range(1, 100_000, 2))
+";
+    let (status, report, said) = pooled(&broker, &[], &["python3", "-c", script]);
+    assert_eq!(status, 0, "{said}\n{report:#}");
+    assert!(held(&report, "held_at_peak_bytes") >= 16, "{report:#}");
+    all_is_back(&broker);
+}
+
+#[test]
+fn where_it_cannot_be_the_run_says_so() {
+    let (_tree, path) = place();
+    let socket = path.to_str().unwrap();
+    let pool = ["--pool", socket];
+    let all = |more: &[&'static str]| [&pool[..], more].concat();
+    // Nobody is there: the program runs as it would without, and the report tells.
+    let (status, report, _) = heap_report(&pool, &["true"]);
+    assert_eq!((status, &report["pool"]["used"]), (0, &Value::Bool(true)));
+    assert!(report["pool"]["reason"].as_str().unwrap().contains("nothing can be had"), "{report:#}");
+    assert!(report["pool"]["ready_bytes"].is_null());
+    assert_refused(&output(&all(&["--require", "--", "true"])), 125, "--require: --pool");
+    assert_refused(&output(&all(&["--heap", "none", "--", "true"])), 125, "leave one out");
+    assert_refused(&output(&["--pool", "", "--", "true"]), 125, "the name is empty");
+    let dry = output(&all(&["--dry-run", "--", "true"]));
+    let text = text(&dry.stdout);
+    assert!(text.contains(&format!("# pool {socket} used: ")), "{text}");
+    assert!(text.contains(&format!("MEGAPAGE_POOL={socket} ")), "{text}");
+    // By another way than the preloaded library there is none of it.
+    let (status, report, _) = heap_report(&all(&["--mechanism", "tunable"]), &["true"]);
+    assert_eq!((status, &report["pool"]["used"]), (0, &Value::Bool(false)));
+    let missing = report["not_obtained"].as_array().unwrap();
+    assert!(missing.iter().any(|it| it.as_str().unwrap().starts_with("--pool: ")), "{report:#}");
+    let default = text_of_default();
+    assert!(default.contains("MEGAPAGE_POOL=/run/megapage/pool-default.sock "), "{default}");
+}
+
+fn text_of_default() -> String {
+    text(&output(&["--dry-run", "--pool", "--", "true"]).stdout)
+}

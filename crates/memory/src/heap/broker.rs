@@ -1,0 +1,257 @@
+//! Memory from a broker of pre-zeroed pages: the first backing of the chain, where one was named.
+//!
+//! The library asks, when the heap grows, and not the launcher before the start: what a broker gives is its process's until
+//! that ends, and a program outlives a launcher that is killed. So a program also takes no more than it uses.
+//!
+//! A parcel is larger than a chunk. It is mapped beside the heap and populated, which fills page tables only; its pages are
+//! then moved behind chunks, one after the other (mremap(2)). It is mapped shared, for a private mapping would copy each
+//! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
+
+use super::HugeHeap;
+use crate::chunk::Mapping;
+use crate::ledger::{Backing, FallBack};
+use crate::span::Span;
+use crate::stock::wire::Verdict;
+use crate::stock::{Granted, TakeError, take};
+use megapage_kernel::{Errno, OwnedRange};
+use megapage_units::{HUGE_2M, PageSize};
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The longest path of a socket (`sun_path` of unix(7)), in bytes.
+const MOST_PATH: usize = 108;
+/// After a broker had nothing it is left alone for this long, in milliseconds, and twice as long each further time,
+const PAUSE_MS: u64 = 1000;
+/// up to this: one that hangs takes half a second each time.
+const LONGEST_PAUSE_MS: u64 = 64_000;
+
+/// What the heap knows of its broker, and has of it.
+#[derive(Debug)]
+pub(super) struct Stock {
+    path: [u8; MOST_PATH],
+    /// 0: none was named.
+    path_len: usize,
+    /// The process that may ask: a child that shares this memory (vfork(2)) would get parcels that end with it.
+    pid: u32,
+    /// This program has not taken anything yet: what its process had before an execve(2) is no longer in use.
+    fresh: bool,
+    /// Pages that are mapped and populated, and behind no chunk yet.
+    rest: Option<OwnedRange>,
+    /// Bytes of a parcel: `rest` ends where one ends, and no move may go across a border.
+    parcel: usize,
+    /// Pages that are behind chunks.
+    out: usize,
+    not_before: u64,
+    pause: u64,
+    why: FallBack,
+    /// A fork is under way, which what is taken now would be missing from.
+    forking: bool,
+}
+
+impl Stock {
+    pub(super) const fn new() -> Stock {
+        Stock {
+            path: [0; MOST_PATH],
+            path_len: 0,
+            pid: 0,
+            fresh: true,
+            rest: None,
+            parcel: 0,
+            out: 0,
+            not_before: 0,
+            pause: PAUSE_MS,
+            why: FallBack::BrokerGone,
+            forking: false,
+        }
+    }
+
+    /// Up to `count` pages at the beginning of the rest, of one parcel.
+    fn next(&mut self, count: usize) -> Option<OwnedRange> {
+        let rest = self.rest?;
+        let within = match rest.len() % self.parcel {
+            0 => self.parcel,
+            begun => begun,
+        };
+        let len = (count * HUGE_2M).min(within);
+        let left = rest.len() - len;
+        self.rest = (left > 0).then(|| rest.part(len, left));
+        Some(rest.part(0, len))
+    }
+
+    /// Asks for `count` pages, and maps what comes.
+    fn ask(&mut self, count: usize) -> Result<(), (FallBack, Errno)> {
+        let path = Path::new(OsStr::from_bytes(&self.path[..self.path_len]));
+        let granted =
+            take(path, PageSize::HUGE_2M, count as u64, self.fresh).map_err(|error| reason(&error))?;
+        self.fresh = false;
+        let other = |errno: Errno| (FallBack::Other, errno);
+        let parcel = usize::try_from(granted.bytes).map_err(|_| other(Errno::EINVAL))?;
+        let all = OwnedRange::reserve(parcel * granted.count, HUGE_2M).map_err(other)?;
+        match map(&granted, all, parcel) {
+            Ok(()) => {
+                (self.rest, self.parcel) = (Some(all), parcel);
+                Ok(())
+            }
+            Err(errno) => {
+                // Pages that are mapped go back now, the others when the process ends.
+                for at in 0..granted.count {
+                    let _ = all.part(at * parcel, parcel).remove();
+                }
+                let _ = all.release();
+                Err(other(errno))
+            }
+        }
+    }
+
+    /// Gives back what is behind no chunk.
+    fn give_rest_back(&mut self) {
+        while let Some(part) = self.next(usize::MAX / HUGE_2M) {
+            let _ = part.remove();
+            let _ = part.release();
+        }
+    }
+}
+
+/// Maps each parcel behind the other, and has page tables filled: a page that is missing is an error here, and would be a
+/// signal later.
+fn map(granted: &Granted, all: OwnedRange, parcel: usize) -> Result<(), Errno> {
+    for (at, file) in granted.parcels.iter().flatten().enumerate() {
+        all.part(at * parcel, parcel).map_parcel(file.as_fd())?;
+    }
+    all.populate()
+}
+
+fn reason(error: &TakeError) -> (FallBack, Errno) {
+    match error {
+        TakeError::Io(error) => (FallBack::BrokerGone, Errno(error.raw_os_error().unwrap_or(0))),
+        TakeError::Stranger(_) => (FallBack::BrokerGone, Errno(0)),
+        TakeError::Refused(answer) => {
+            let reason = match answer.verdict {
+                Verdict::Empty => FallBack::BrokerEmpty,
+                Verdict::Quota | Verdict::Full => FallBack::BrokerQuota,
+                _ => FallBack::BrokerRefused,
+            };
+            (reason, Errno(0))
+        }
+    }
+}
+
+impl HugeHeap {
+    /// Names the broker whose pages come first, by its socket; `pid` is the calling process. A path that is too long for
+    /// a socket names none.
+    pub fn use_broker(&self, path: &[u8], pid: u32) {
+        if path.len() > MOST_PATH {
+            return;
+        }
+        self.stock.with(|stock| {
+            stock.path[..path.len()].copy_from_slice(path);
+            stock.path_len = path.len();
+            stock.pid = pid;
+        });
+    }
+
+    /// Whether a broker was named.
+    pub(super) fn has_broker(&self) -> bool {
+        self.stock.with(|stock| stock.path_len > 0)
+    }
+
+    /// Puts pages of the broker behind up to `count` chunks from `index` on, which are not mapped. Whether the first has
+    /// one; the others are ready where all of `ahead` chunks are about to be used, which is what is asked for, and else
+    /// reserved. With its group locked.
+    pub(super) fn map_from_broker(
+        &self,
+        span: &Span,
+        index: usize,
+        count: usize,
+        ahead: Option<usize>,
+    ) -> bool {
+        self.stock.with(|stock| {
+            if stock.path_len == 0 || stock.forking {
+                return false;
+            }
+            if stock.rest.is_none() {
+                let now = self.now_ms();
+                let own = stock.pid == std::process::id();
+                let asked = match (own, now < stock.not_before) {
+                    (false, _) => Err((FallBack::BrokerRefused, Errno(0))),
+                    (_, true) => Err((stock.why, Errno(0))),
+                    _ => stock.ask(ahead.unwrap_or(1)).inspect_err(|(why, _)| {
+                        stock.why = *why;
+                        // The clock has gone on, half a second where nobody answered.
+                        stock.not_before = self.now_ms() + stock.pause;
+                        stock.pause = (stock.pause * 2).min(LONGEST_PAUSE_MS);
+                    }),
+                };
+                if let Err((why, errno)) = asked {
+                    self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                    return false;
+                }
+                stock.pause = PAUSE_MS;
+            }
+            let Some(pages) = stock.next(count) else { return false };
+            let chunks = pages.len() / HUGE_2M;
+            if let Err(errno) = pages.move_over(span.chunk_range(index, chunks)) {
+                let _ = pages.remove();
+                let _ = pages.release();
+                // Where even that fails nothing is mapped there, and nothing will be.
+                let _ = span.chunk_range(index, chunks).close();
+                self.ledger().fell_back(FallBack::Other, pages.len() as u64, errno.0);
+                return false;
+            }
+            stock.out += chunks;
+            let ready = if ahead.is_some() { chunks } else { 1 };
+            for chunk in index..index + chunks {
+                span.chunk(chunk).set_mapping(Mapping::Reserved(Backing::Broker));
+            }
+            for chunk in index..index + ready {
+                self.accept_from_broker(span, chunk);
+            }
+            true
+        })
+    }
+
+    /// A chunk that has its page already is in use from now on. With its group locked.
+    pub(super) fn accept_from_broker(&self, span: &Span, index: usize) {
+        span.chunk(index).set_mapping(Mapping::Mapped(Backing::Broker));
+        self.ledger().obtained(Backing::Broker, HUGE_2M as u64);
+    }
+
+    /// Gives the page behind a chunk back: it would stay until the process ends, for the broker has the file. With its
+    /// group locked, and the chunk is to be closed, released or mapped over next.
+    pub(super) fn remove_from_broker(&self, span: &Span, index: usize) {
+        // Where it fails it goes when the process ends.
+        let _ = span.chunk_range(index, 1).remove();
+        self.gone_from_broker();
+    }
+
+    /// A page of the broker is behind a chunk no longer.
+    pub(super) fn gone_from_broker(&self) {
+        self.stock.with(|stock| stock.out = stock.out.saturating_sub(1));
+    }
+
+    /// From here on nothing is taken, until the fork is over; how many pages are behind chunks.
+    pub(super) fn stop_taking(&self) -> usize {
+        self.stock.with(|stock| {
+            stock.forking = true;
+            stock.out
+        })
+    }
+
+    /// The fork is over; `child`: this is the child, which has nothing of what was mapped.
+    pub(super) fn take_again(&self, child: bool) {
+        self.stock.with(|stock| {
+            stock.forking = false;
+            if child {
+                (stock.rest, stock.out) = (None, 0);
+                (stock.pid, stock.fresh) = (std::process::id(), true);
+            }
+        });
+    }
+
+    /// Gives back what is behind no chunk.
+    pub(super) fn return_rest(&self) {
+        self.stock.with(Stock::give_rest_back);
+    }
+}
