@@ -216,8 +216,9 @@ fn step(
         .filter(|pages| pages.checked_mul(size.bytes().0).is_some())
         .ok_or_else(|| PoolError::Absurd { spec: spec.text.clone(), asked: None, bound: None })?;
     // As set_max_huge_pages() in mm/hugetlb.c: growing takes pages out of surplus before it allocates; what is
-    // in use or reserved cannot be given back and turns into surplus. Reserved pages are known for the machine only.
-    let held = figures.in_use() + figures.reserved.unwrap_or(0);
+    // in use or reserved cannot be given back and turns into surplus. Reserved pages are known for the machine only;
+    // on a busy machine their count was seen below zero for a moment, which reads as nearly 2^64.
+    let held = figures.in_use().saturating_add(figures.reserved.unwrap_or(0));
     let total_after =
         if asked >= before { asked.max(figures.total) } else { asked.max(held.min(figures.total)) };
     let surplus_after = total_after - asked;
