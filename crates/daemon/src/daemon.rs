@@ -71,11 +71,13 @@ pub struct Daemon {
     alarmed: bool,
     /// Whether a process was probed for its cost since the last pass: one each time.
     probed: bool,
-    /// Whether the last pass found something to do, memory short, or a large new process.
+    /// Whether the last pass left something to do, found memory short, or a large new process.
     busy: bool,
     newcomers: Newcomers,
     /// Whether there is a large new process.
     new: bool,
+    /// Whether its first sample was read since the last pass: what to do about it is known now.
+    due: bool,
     /// Whether the policy looked for memory to take back in the last pass.
     urgent: bool,
     /// Whether the last pass left actions for later.
@@ -135,6 +137,7 @@ impl Daemon {
             busy: false,
             newcomers: Newcomers::default(),
             new: false,
+            due: false,
             urgent: false,
             left: false,
             cost: Duration::ZERO,
@@ -163,6 +166,7 @@ impl Daemon {
         let decides_alike = config.policy == former.policy
             && config.limits == former.limits
             && config.shares == former.shares
+            && config.act.promoted_per_second == former.act.promoted_per_second
             && config.claims == former.claims;
         let fresh = if decides_alike { None } else { Some(state(&config)?) };
         let samples = self.parts.samples && fresh.as_ref().unwrap_or(&self.state).samples();
@@ -235,11 +239,8 @@ impl Daemon {
         self.left = left > 0;
         self.urgent = actions.iter().any(is_urgent);
         self.new = self.newcomers.wait(&snapshot);
-        self.busy = self.urgent
-            || self.new
-            || short
-            || left > 0
-            || done.iter().any(|done| done.outcome.obtained == Obtained::Done);
+        self.due = false;
+        self.busy = self.urgent || self.new || short || left > 0;
         Pass {
             number: self.number,
             at,
@@ -270,7 +271,8 @@ impl Daemon {
         let parts = &mut self.parts;
         let due = parts.observer.next_read();
         if due.is_some_and(|due| due.is_zero()) {
-            parts.observer.complete_samples();
+            let first = parts.observer.complete_samples();
+            self.due |= first && self.new;
             // Whoever waits may have something more important.
             wait(Duration::ZERO);
             return;
@@ -309,7 +311,13 @@ impl Daemon {
         least.max(self.share_of(percent))
     }
 
-    /// How long to wait at least, though memory is pressed.
+    /// Whether a pass would find more to do than the last one: the first sample of a large new process was read since this
+    /// was last asked.
+    pub fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.due)
+    }
+
+    /// How long to wait at least, though memory is pressed, or a pass is due.
     pub fn least_pause(&self) -> Duration {
         self.config.pressure.look.max(self.share_of(self.config.observe.own_percent_short))
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 /// A process is new for so long at most: who cannot be sampled by then is looked at as rarely as the others.
 const NEW: Duration = Duration::from_secs(30);
-/// Samples that tell enough of a new process.
-const ENOUGH_SAMPLES: u64 = 3;
-/// Regions on base pages from which on a process is large: 512 MiB. Smaller ones come and go by the thousand.
-const LARGE: usize = 256;
+/// Samples that tell enough of a new process: the first one tells what is hot, and how hot.
+const ENOUGH_SAMPLES: u64 = 1;
+/// Regions on base pages from which on a process is large: 256 MiB. Smaller ones come and go by the thousand.
+const LARGE: usize = 128;
 
 /// When each process was first seen, as far as it is in the last snapshot.
 #[derive(Debug, Default)]
@@ -52,8 +52,8 @@ mod tests {
             newcomers.note(Duration::from_secs(seconds), [(id(pid), base, samples)].into_iter())
         };
         assert!(note(100, 7, 300, 0));
-        assert!(note(129, 7, 300, 2));
-        assert!(!note(129, 7, 300, 3), "sampled");
+        assert!(note(129, 7, 300, 0));
+        assert!(!note(129, 7, 300, 1), "sampled");
         assert!(!note(130, 7, 300, 0), "time is up");
         assert!(!note(131, 8, 20, 0), "small");
         assert!(note(132, 7, 300, 0), "it was gone, and is another");

@@ -117,6 +117,8 @@ enum Event {
     Pressure,
     /// Memory fills.
     Filling,
+    /// More is known of a large new process.
+    Due,
 }
 
 /// Runs the daemon on this machine until it is told to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
@@ -230,7 +232,7 @@ impl<'a> Service<'a> {
             }
             waker.filling = self.daemon.filling();
             let mut event = self.wait(began + self.daemon.pause(), &mut waker)?;
-            if matches!(event, Some(Event::Pressure | Event::Filling)) {
+            if matches!(event, Some(Event::Pressure | Event::Filling | Event::Due)) {
                 if event == Some(Event::Pressure) {
                     self.daemon.alarm();
                 }
@@ -244,7 +246,7 @@ impl<'a> Service<'a> {
                     self.reload();
                     waker = Waker::new(self.root, self.daemon.config(), signals);
                 }
-                Some(Event::Pressure | Event::Filling) | None => {}
+                Some(Event::Pressure | Event::Filling | Event::Due) | None => {}
             }
         }
         Ok(())
@@ -281,6 +283,9 @@ impl<'a> Service<'a> {
             });
             if let Some(event) = event? {
                 return Ok(Some(event));
+            }
+            if self.daemon.take_due() {
+                return Ok(Some(Event::Due));
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod budget;
 mod history;
+mod part;
 mod requests;
 mod target;
 mod zero_scan;
@@ -54,8 +55,8 @@ pub struct Options {
     pub zero_scan: bool,
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
     pub folios: bool,
-    /// Whether it is about what is to be promoted. Then the first sample of a process is early: of a quarter of the
-    /// window, and paid for by the processor time that it took before it was observed. And one that is nearly all on
+    /// Whether it is about what is to be promoted. Then the first sample of a process is early, of a sixteenth of the
+    /// window, which tells how often pages are visited, and paid for by the processor time that it took before it was observed. And one that is nearly all on
     /// huge pages, of which a sample tells little, is sampled once a minute at most.
     pub promotes: bool,
 }
@@ -244,6 +245,7 @@ impl Observer {
         let mut left: BTreeSet<Pid> = pids.iter().copied().collect();
         let mut lost: Vec<Missed> = Vec::new();
         let mut snapshot = self.pass(pids, true);
+        self.targets.values_mut().for_each(Target::only_once);
         for another in [true, false] {
             // A process that is missed now is not taken up again: its sample is lost.
             for missed in snapshot.missed.iter().filter(|missed| snapshot.process(missed.pid).is_none()) {

@@ -73,7 +73,7 @@ fn the_first_sample_for_promotion_is_early_and_within_what_was_earned() {
     observer.snapshot(&[PID]);
     // What ten seconds earn, 100 ms at 9.4 us a page: 10 times as much as in advance of a window.
     assert_eq!(world.cleared_regions().len(), 20);
-    assert_eq!(observer.next_due(), Some(SECOND / 4));
+    assert_eq!(observer.next_due(), Some(SECOND / 16));
     let snapshots = watch(&world, &mut observer, 200 * SECOND);
     assert!(world.lost() <= 0.0101 * world.cpu(), "{} of {}", world.lost(), world.cpu());
     // The later windows are whole.

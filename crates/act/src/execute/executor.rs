@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 
 /// What each action counts for in a budget.
 const ACTION: Bytes = Bytes(HUGE_2M as u64);
-/// Regions between two looks at the page tables.
-const CHUNK: usize = 64;
+/// Regions between two looks at the page tables; neighbours among them share a call.
+const CHUNK: usize = 256;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
 /// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
 /// processor empty its LRU queues, which is better done for several regions at once.
-const COLLAPSE_CALL: u32 = 4;
+const COLLAPSE_CALL: u32 = 8;
 /// The longest rest between two calls.
 const MOST_REST: Duration = Duration::from_millis(1);
 /// Processes whose pace is remembered, and for how long after the last action.

@@ -53,7 +53,7 @@ pub(super) struct Group {
 /// Actions of the policy's order among which those on one process are brought together: for each process that is
 /// opened, its page tables are looked at twice, so that groups should not be small; but nobody shall be served much
 /// before those whom the policy put first.
-pub(super) const WINDOW: usize = 128;
+pub(super) const WINDOW: usize = 256;
 
 /// The groups of one window, in the order of their first actions.
 pub(super) fn group(work: &[(usize, Work, ProcessId, VirtRange)]) -> Vec<Group> {

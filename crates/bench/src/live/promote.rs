@@ -91,7 +91,7 @@ pub struct Sample {
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     let heap = stage.scaled(HEAP).max(2 * LEAST_HOT);
     let hot = stage.scaled_power(HOT).max(LEAST_HOT);
-    let steady = Steady { way: Way::Chase, size: heap, hot, units: None, interval: INTERVAL };
+    let steady = Steady { way: Way::Sparse, size: heap, hot, units: None, interval: INTERVAL };
     let mut worker = Worker::steady(&steady, stage.place, &stage.signals)?;
     worker.ready(&stage.signals)?;
     let configurations = stage.configurations.clone();

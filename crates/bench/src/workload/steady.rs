@@ -21,6 +21,9 @@ pub enum Way {
     Random,
     /// Each read waits for the one before, in no order.
     Chase,
+    /// The same, but of one cache line in each base page, as of the headers of large objects: the lines fit caches, so
+    /// that what the program waits for is mostly translation.
+    Sparse,
     /// One word after the other, into a checksum.
     Sequential,
     /// Not at all: small matrices in the caches.
@@ -35,6 +38,7 @@ impl Way {
         match self {
             Way::Random => "random",
             Way::Chase => "chase",
+            Way::Sparse => "sparse",
             Way::Sequential => "sequential",
             Way::Compute => "compute",
             Way::Sleep => "sleep",
@@ -45,7 +49,7 @@ impl Way {
     const fn steps(self) -> usize {
         match self {
             Way::Random => 8_192,
-            Way::Chase => 1_024,
+            Way::Chase | Way::Sparse => 1_024,
             Way::Sequential => 1 << 17,
             Way::Compute => 4,
             Way::Sleep => 0,
@@ -82,6 +86,10 @@ pub struct Beat {
 }
 
 const LINE: usize = 8;
+/// Cache lines in a base page.
+const PAGE: usize = 64;
+/// The step from one page's line to the next one's, within the page: odd, so that all places are used alike.
+const PLACES: usize = 37;
 const FAULT_WORDS: usize = (4 << 20) / 8;
 /// How long one that sleeps does nothing at a time.
 const DOZE: Duration = Duration::from_millis(20);
@@ -108,6 +116,11 @@ impl Steady {
         let words = usize::try_from(options.size / 8).context("more than fits an address space")?;
         let lines = usize::try_from(options.hot / 64).context("more than fits an address space")?;
         ensure!(lines > 0, "the part that is worked in is at least 64 bytes");
+        let pages = options.way != Way::Sparse || lines >= PAGE;
+        ensure!(
+            pages,
+            "the part that is worked in is at least 4096 bytes where one line of each page is read"
+        );
         let first = words - lines * LINE;
         let mut memory: Vec<u64> = Vec::with_capacity(words);
         // No page holds only zeros; word 0 of each line worked in holds the line's number.
@@ -130,10 +143,15 @@ impl Steady {
             }),
             Way::Chase => {
                 for _ in 0..steps {
-                    // Full period modulo a power of two (Hull and Dobell); the upper bits choose the page.
-                    let read = hot[self.at * LINE] as usize;
-                    self.at =
-                        read.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) & mask;
+                    self.at = successor(hot[self.at * LINE] as usize) & mask;
+                }
+                self.at as u64
+            }
+            Way::Sparse => {
+                let mask = self.lines / PAGE - 1;
+                for _ in 0..steps {
+                    let read = hot[line_of_page(self.at) * LINE] as usize;
+                    self.at = successor(read / PAGE) & mask;
                 }
                 self.at as u64
             }
@@ -151,6 +169,16 @@ impl Steady {
         };
         self.checksum = mix(self.checksum ^ black_box(sum));
     }
+}
+
+/// What comes after `at`, modulo any power of two in a full period (Hull and Dobell).
+fn successor(at: usize) -> usize {
+    at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
+}
+
+/// The line that is read of a page.
+fn line_of_page(page: usize) -> usize {
+    page * PAGE + page * PLACES % PAGE
 }
 
 /// Fills the memory, says [`READY`], and follows `requests` until they end. While it works it writes a [`Beat`] as a line
@@ -221,7 +249,7 @@ mod tests {
 
     #[test]
     fn every_way_does_what_it_says_and_tells_of_it() {
-        for way in [Way::Random, Way::Chase, Way::Sequential, Way::Compute, Way::Sleep] {
+        for way in [Way::Random, Way::Chase, Way::Sparse, Way::Sequential, Way::Compute, Way::Sleep] {
             let (requests, mut ask) = pipe().unwrap();
             let (answers, progress) = pipe().unwrap();
             let worker = std::thread::spawn(move || run(&options(way), BufReader::new(requests), progress));
@@ -259,13 +287,33 @@ mod tests {
         let mask = steady.lines - 1;
         let (mut seen, mut at) = (HashSet::new(), 0usize);
         while seen.insert(at) {
-            at = at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) & mask;
+            at = successor(at) & mask;
         }
         assert_eq!(seen.len(), steady.lines);
         // A unit goes so many steps along it.
-        let expected = (0..Way::Chase.steps()).fold(0usize, |at, _| {
-            at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) & mask
-        });
+        let expected = (0..Way::Chase.steps()).fold(0usize, |at, _| successor(at) & mask);
+        steady.unit();
+        assert_eq!(steady.at, expected);
+    }
+
+    #[test]
+    fn one_line_of_each_page_is_visited_at_differing_places() {
+        let mut steady =
+            Steady::prepare(&Options { size: 2 << 20, hot: 1 << 20, ..options(Way::Sparse) }).unwrap();
+        let pages = steady.lines / PAGE;
+        let places: HashSet<usize> = (0..pages).map(|page| line_of_page(page) % PAGE).collect();
+        assert_eq!((pages, places.len()), (256, PAGE));
+        for page in 0..pages {
+            assert_eq!(line_of_page(page) / PAGE, page);
+            let read = steady.memory[steady.first + line_of_page(page) * LINE] as usize;
+            assert_eq!(read / PAGE, page, "the line tells its page");
+        }
+        let mut seen = HashSet::new();
+        while seen.insert(steady.at) {
+            steady.at = successor(steady.at) & (pages - 1);
+        }
+        assert_eq!(seen.len(), pages);
+        let expected = (0..Way::Sparse.steps()).fold(steady.at, |at, _| successor(at) & (pages - 1));
         steady.unit();
         assert_eq!(steady.at, expected);
     }
@@ -296,6 +344,8 @@ mod tests {
         assert!(
             refused(Options { hot: 3 << 10, ..options(Way::Random) }).contains("a power of two, not 3072")
         );
+        let line = Options { hot: 64, ..options(Way::Sparse) };
+        assert!(refused(line).contains("at least 4096 bytes"));
         assert!(refused(Options { hot: 2 << 20, ..options(Way::Random) }).contains("are worked in of"));
         let unknown = run(&options(Way::Random), &b"dance\n"[..], Vec::new()).unwrap_err();
         assert_eq!(unknown.to_string(), "'dance' is no request; the requests are go, pause, fault, report");

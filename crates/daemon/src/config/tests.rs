@@ -46,6 +46,7 @@ fn errors_name_file_line_and_remedy() {
     assert!(error("[[claim]]\nname = \"a\"\ncap = \"1g\"\nleast = \"2g\"").contains(":4: claim.least"));
     assert!(error("policy = \"linux\"\n[[claim]]\nname = \"a\"").contains("only policy 'megapage'"));
     assert!(error("[act]\nlatency_guard = \"0ms\"").contains("act.latency_guard"));
+    assert!(error("[limits]\nleast_zeros = 0").contains(":2: limits.least_zeros: must be from 1 to 512"));
     assert!(error("on_exit = \"maybe\"").contains("unknown variant"));
     for text in ["policy = ", "[[[", "\u{0}", "a = 1"] {
         assert_eq!(error(text).lines().count(), 1, "{text}");

@@ -105,6 +105,9 @@ impl Config {
         time("act.pause_most", act.pause_most, short, Duration::from_secs(3600))?;
         let limits = &self.limits;
         count("limits.actions", limits.actions, 65_536)?;
+        if !(1..=512).contains(&limits.least_zeros) {
+            return wrong("limits.least_zeros", "must be from 1 to 512, the base pages of a huge page");
+        }
         if limits.changed_pages > 512 {
             return wrong("limits.changed_pages", "must be at most 512, the base pages of a huge page");
         }

@@ -45,6 +45,8 @@ pub struct Parameters {
     /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
     /// that anybody can lose.
     pub plentiful_turn: u64,
+    /// Whether also what is guaranteed must pay.
+    pub guaranteed_pays: bool,
     /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low mark; from there on it
     /// must be full.
     pub fault_fill: f64,
@@ -119,6 +121,7 @@ impl Default for Parameters {
             guarantee: 0.25,
             guaranteed_turn: 4,
             plentiful_turn: 64,
+            guaranteed_pays: false,
             // Zeroing 2 MiB takes as long as about 130 faults of base pages (465 us and 3.5 us in HawkEye's fault
             // table): below a quarter, a huge page saves memory neither nor time.
             fault_fill: 0.25,
@@ -438,10 +441,20 @@ impl Megapage {
 
     fn promote(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
         let mut patient = self.promotions.due(tick.now(), self.parameters.promote);
-        let mut work = self.promotions_quick.due(tick.now(), self.parameters.promote_quick).max(patient);
+        let quick = self.promotions_quick.due(tick.now(), self.parameters.promote_quick);
+        let mut work = quick.max(patient);
         if work == 0 {
             return;
         }
+        self.promote_within(tick, gains, &mut work, &mut patient);
+        // A step that comes before the next round may find what this one has not.
+        self.promotions.give_back(patient.min(work));
+        self.promotions_quick.give_back(work.min(quick));
+    }
+
+    /// Asks for at most `work` promotions, of which at most `patient` need not pay soon; lowers both.
+    fn promote_within(&mut self, tick: &mut Tick<'_>, gains: &mut Gains, work: &mut u64, patient: &mut u64) {
+        let must_pay = self.parameters.guaranteed_pays;
         let mut competitors = self.compete(tick, gains);
         let mut grants = Grants::new(&self.parameters.claims, gains.processes);
         // Promotions leave the low mark's part free, so that they never start a recovery. Beyond it, full regions are
@@ -455,21 +468,26 @@ impl Megapage {
             true => self.parameters.plentiful_turn,
             false => self.parameters.guaranteed_turn,
         };
-        while work > 0 {
+        while *work > 0 {
             competitors.retain(|competitor| {
                 !competitor.candidates.is_empty()
                     && self.caps.left(competitor.process.id).is_none_or(|left| left > 0)
             });
             let needy = || {
-                let below =
-                    competitors.iter().enumerate().filter(|(_, competitor)| competitor.fulfilled() < 1.0);
+                let counts = |competitor: &Competitor<'_>| {
+                    !must_pay || competitor.candidates.peek().is_some_and(|best| best.pays)
+                };
+                let below = competitors
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, competitor)| competitor.fulfilled() < 1.0 && counts(competitor));
                 let lowest = below.min_by(|a, b| a.1.fulfilled().total_cmp(&b.1.fulfilled()));
-                lowest.filter(|_| patient > 0).map(|(at, _)| (at, Reason::GuaranteedShare))
+                lowest.filter(|_| *patient > 0).map(|(at, _)| (at, Reason::GuaranteedShare))
             };
             let best = || {
                 let tops = competitors.iter().enumerate();
                 tops.filter_map(|(at, competitor)| competitor.candidates.peek().map(|best| (at, best)))
-                    .filter(|(_, best)| best.quick || best.pays && patient > 0)
+                    .filter(|(_, best)| best.quick || best.pays && *patient > 0)
                     .max_by(|a, b| a.1.score.total_cmp(&b.1.score).then(b.0.cmp(&a.0)))
                     .map(|(at, _)| (at, Reason::Gain))
             };
@@ -523,9 +541,9 @@ impl Megapage {
                         account.promoted += 1;
                     }
                     self.turn += 1;
-                    work -= 1;
+                    *work -= 1;
                     let is_patient = reason == Reason::GuaranteedShare || !candidate.quick;
-                    patient = patient.saturating_sub(u64::from(is_patient));
+                    *patient = patient.saturating_sub(u64::from(is_patient));
                     self.asked.insert((process.id, region.start), Asked { patient: is_patient, pages });
                 }
                 Answer::Refused => {}

@@ -455,8 +455,9 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
     let first = promoted(&run(moment(0), &seen, &mut state));
     assert_eq!(first.len(), 100);
-    // Within the round there is nothing more, unless what was asked for is given back.
-    assert_eq!(promoted(&run(moment(1), &seen, &mut state)), []);
+    // Within the round there is what the cap left of it, and no more, unless what was asked for is given back.
+    assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 28);
+    assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
     let mut state = State::new(
         Box::new(Megapage::new(Parameters::default())),
         Limits { settle: Duration::from_secs(60), ..Limits::default() },
@@ -479,4 +480,26 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     again.iter().rev().for_each(|action| state.untried(action));
     assert_eq!(remembered(&state).len(), 1);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), promoted(rest));
+}
+
+#[test]
+fn a_step_within_a_round_may_ask_for_what_the_one_before_had_no_use_for() {
+    let mut state = state(Megapage::new(Parameters::default()));
+    let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
+    let nothing = snapshot(SECOND, 0.3, vec![process(1, Vec::new())]);
+    assert_eq!(promoted(&run(moment(0), &nothing, &mut state)), []);
+    let seen = snapshot(SECOND, 0.3, vec![process(1, many(400, 1e5, AccessClass::Dependent))]);
+    assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 128);
+    assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
+}
+
+#[test]
+fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
+    // Visited, but so seldom that a promotion never pays.
+    let seldom = many(20, 1.0, AccessClass::Streaming);
+    let asked = |guaranteed_pays| {
+        let mut state = state(Megapage::new(Parameters { guaranteed_pays, ..Parameters::default() }));
+        promoted(&run(SECOND, &snapshot(SECOND, 0.3, vec![process(1, seldom.clone())]), &mut state)).len()
+    };
+    assert_eq!((asked(false), asked(true)), (20, 0));
 }

@@ -15,7 +15,12 @@ pub(crate) struct History {
     accessed: HashMap<u64, Accessed>,
     zeros: HashMap<u64, u16>,
     profiles: HashMap<u64, AccessProfile>,
+    /// What a sample of a short window says of rates, where no estimator has found anything.
+    rates: HashMap<u64, AccessProfile>,
 }
+
+/// The share of a region's pages that a later sample must find accessed for an earlier one's rate to hold on.
+const STILL: f32 = 0.9;
 
 impl History {
     /// One region was read at `now`.
@@ -42,12 +47,26 @@ impl History {
         self.profiles.insert(start, profile);
     }
 
+    /// A sample whose window was short enough to tell found the region at `start` to be visited so often.
+    pub(crate) fn note_rate(&mut self, start: u64, rate: AccessProfile) {
+        self.rates.insert(start, rate);
+    }
+
+    /// A sample whose window was too long to tell how often found `coverage` of the `present` pages at `start` accessed:
+    /// what was known of its rate holds on where that is nearly all of them.
+    pub(crate) fn confirm_rate(&mut self, start: u64, coverage: u16, present: u16) {
+        if f32::from(coverage) < STILL * f32::from(present) {
+            self.rates.remove(&start);
+        }
+    }
+
     /// Fills in what is known of `regions`, and forgets the regions that are no more: one that comes back later is
     /// another.
     pub(crate) fn fill(&mut self, regions: &mut [Region]) {
         let mut accessed = HashMap::with_capacity(self.accessed.len());
         let mut zeros = HashMap::with_capacity(self.zeros.len());
         let mut profiles = HashMap::with_capacity(self.profiles.len());
+        let mut rates = HashMap::with_capacity(self.rates.len());
         for region in regions {
             if let Some(known) = self.accessed.remove(&region.start) {
                 region.accessed = Some(known);
@@ -58,6 +77,11 @@ impl History {
                 region.zeros = Some(known);
                 zeros.insert(region.start, known);
             }
+            // One entry stands for all of a huge page: its rate is another.
+            if let Some(known) = self.rates.remove(&region.start).filter(|_| !region.leaf.is_huge()) {
+                region.profile = Some(known);
+                rates.insert(region.start, known);
+            }
             if let Some(known) = self.profiles.remove(&region.start) {
                 region.profile = Some(known);
                 profiles.insert(region.start, known);
@@ -66,6 +90,7 @@ impl History {
         self.accessed = accessed;
         self.zeros = zeros;
         self.profiles = profiles;
+        self.rates = rates;
     }
 }
 
@@ -86,6 +111,7 @@ pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_snapshot::AccessClass;
 
     #[test]
     fn the_average_is_hawkeyes_and_recency_is_kept() {
@@ -101,5 +127,31 @@ mod tests {
         assert!((history.accessed(0).unwrap().average - (0.6 * 300.0 + 0.4 * 512.0)).abs() < 0.01);
         history.note(1, 0, at(61));
         assert_eq!(history.accessed(1).unwrap().last, None, "never accessed while observed");
+    }
+
+    #[test]
+    fn a_rate_holds_while_all_is_accessed_and_until_an_estimator_knows_better() {
+        let profile = |visits| AccessProfile { visits, class: AccessClass::Random };
+        let region = || Region::of_base_pages(0, 512);
+        let shown = |history: &mut History| {
+            let mut regions = [region()];
+            history.fill(&mut regions);
+            regions[0].profile.map(|profile| profile.visits)
+        };
+        let mut history = History::default();
+        history.note_rate(0, profile(7.0));
+        assert_eq!(shown(&mut history), Some(7.0));
+        history.confirm_rate(0, 500, 512);
+        assert_eq!(shown(&mut history), Some(7.0));
+        history.note_profile(0, profile(9.0));
+        assert_eq!(shown(&mut history), Some(9.0));
+        let mut history = History::default();
+        history.note_rate(0, profile(7.0));
+        history.confirm_rate(0, 400, 512);
+        assert_eq!(shown(&mut history), None);
+        history.note_rate(0, profile(7.0));
+        let mut huge = [Region { leaf: Leaf::Huge2m, ..region() }];
+        history.fill(&mut huge);
+        assert_eq!((huge[0].profile, shown(&mut history)), (None, None));
     }
 }

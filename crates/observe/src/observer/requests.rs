@@ -23,14 +23,15 @@ pub struct ZeroScanned {
 
 impl Observer {
     /// Completes the samples whose window is over, and nothing else: a fraction of what a snapshot costs. A process that
-    /// has gone is told of by the next snapshot.
-    pub fn complete_samples(&mut self) {
+    /// has gone is told of by the next snapshot. Answers whether one of them was the first of its process.
+    pub fn complete_samples(&mut self) -> bool {
         let now = self.clock.now();
         let root = self.reader.root.clone();
-        let Some(tracker) = self.tracker.as_mut() else { return };
+        let Some(tracker) = self.tracker.as_mut() else { return false };
         let clock = self.clock.as_ref();
         let clock_now = || clock.now();
         let count = self.targets.len();
+        let mut first = false;
         for target in self.targets.values_mut() {
             if target.read_due().is_none_or(|due| now < due) {
                 continue;
@@ -41,12 +42,16 @@ impl Observer {
                 continue;
             };
             let mut pass = target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root };
+            let former = target.is_sampled();
             target.earn(&pass, stat.cpu);
             // What could not be read is not due any longer. The next snapshot finds out why.
-            if target.read_if_due(&mut pass, count).is_err() || target.read_due().is_some() {
+            let read = target.read_if_due(&mut pass, count);
+            if read.is_err() || target.read_due().is_some_and(|due| due <= clock_now()) {
                 target.abandon();
             }
+            first |= !former && target.is_sampled();
         }
+        first
     }
 
     /// How long until a sample that is under way must be read; `None` where none is.

@@ -3,15 +3,16 @@
 use super::Round;
 use super::budget::{Account, Candidate, Terms};
 use super::history::{History, accessed_entries, entries};
+use super::part::{accessed_by_part, both, keep_part, ones, part_bits, rate};
 use crate::mappings::Details;
 use crate::process::gone;
-use crate::tracker::{PART_PAGES, PageBits, RegionBits, TrackError, Tracker, part};
-use megapage_kernel::KernelRoot;
+use crate::tracker::{PART_PAGES, PageBits, RegionBits, TrackError, Tracker};
 use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_snapshot::{
-    Leaf, MappingKind, Missed, MissedWhy, PAGES, Process, ProcessId, ProcessSampling, Region, TranslationCost,
+    Leaf, MappingKind, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,8 +22,12 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 const HUGE_PAUSE: Duration = Duration::from_secs(60);
 /// The part of a process's memory that is on base pages then, at most: 1 in so many.
 const HUGE_REST: u64 = 32;
-/// Base pages in a region from which on its part is likely to hold some.
-const LEAST_FOR_PART: u16 = PAGES / 4 * 3;
+/// The window of a process's first sample, where it is about promotion, is so much shorter. What is hot shows soon, and a
+/// window in which every page is accessed tells nothing of how often.
+const FIRST_WINDOW: u32 = 16;
+/// A process must have taken so much processor time in that window for rates to be told. The kernel counts it in steps of
+/// up to 10 ms.
+const LEAST_WORK: Duration = Duration::from_millis(10);
 
 /// What a step of a sample needs from outside.
 pub(super) struct Pass<'a> {
@@ -48,6 +53,18 @@ struct Cycle {
     in_part: bool,
     cleared: Duration,
     read: bool,
+    /// The process's processor time at the clearing, where rates are to be told.
+    cpu: Option<Duration>,
+    /// How long the window is: longer where the process has not run yet.
+    window: Duration,
+}
+
+impl Cycle {
+    /// The processor time that the process has taken since the clearing; `None` where rates are not asked for.
+    fn worked(&self, pid: Pid) -> Option<Duration> {
+        let from = self.cpu?;
+        Some(cpu_time_of(pid).ok()?.saturating_sub(from))
+    }
 }
 
 /// Bits of a region that were cleared.
@@ -122,6 +139,8 @@ pub(super) struct Target {
     window: Duration,
     /// See [`super::Options::promotes`].
     promotes: bool,
+    /// Whether nobody comes again: what is under way is read when its window is over, come what may.
+    once: bool,
     cycle: Option<Cycle>,
     /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address.
     outstanding: BTreeMap<u64, Outstanding>,
@@ -145,6 +164,7 @@ impl Target {
             window: terms.map_or(Duration::ZERO, |terms| terms.window),
             promotes: terms.is_some_and(|terms| terms.promotes),
             account: terms.map(|terms| Account::new(terms, rate, lived)),
+            once: false,
             cycle: None,
             outstanding: BTreeMap::new(),
             resident: Bytes::ZERO,
@@ -153,9 +173,17 @@ impl Target {
 
     /// When a sample that was started must be read; `None` where none is under way.
     pub(super) fn read_due(&self) -> Option<Duration> {
-        // What is hot shows soon; how hot, the later samples tell.
-        let window = if self.promotes && self.shown.is_none() { self.window / 4 } else { self.window };
-        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + window)
+        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + cycle.window)
+    }
+
+    /// Whether a sample of it was read.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// Whether nothing is known yet of a process of which it is asked what to promote.
+    fn is_first(&self) -> bool {
+        self.promotes && self.shown.is_none()
     }
 
     /// Whether a sample of these regions would tell little, and the last one is not old.
@@ -208,6 +236,14 @@ impl Target {
         }
     }
 
+    /// There is no later sample: the window of the first is not that short.
+    pub(super) fn only_once(&mut self) {
+        self.once = true;
+        if let Some(cycle) = &mut self.cycle {
+            cycle.window = cycle.window.max(self.window / 4);
+        }
+    }
+
     /// The process has taken `cpu` so far.
     pub(super) fn earn(&mut self, pass: &Pass<'_>, cpu: Duration) {
         if let Some(account) = &mut self.account {
@@ -221,6 +257,15 @@ impl Target {
             Some(due) if (pass.now)() >= due => {}
             _ => return Ok(()),
         }
+        // Where others have the processors, it has not accessed anything yet.
+        if let Some(cycle) = self.cycle.as_mut().filter(|_| !self.once)
+            && cycle.worked(self.id.pid).is_some_and(|worked| worked < LEAST_WORK)
+            && cycle.window < self.window
+        {
+            let now = (pass.now)();
+            cycle.window = (now.saturating_sub(cycle.cleared) + self.window / FIRST_WINDOW).min(self.window);
+            return Ok(());
+        }
         let result = self.read_sample(pass, targets);
         self.unless_refused((pass.now)(), result)
     }
@@ -229,10 +274,19 @@ impl Target {
         let Settled { found, shared, .. } = self.settle(pass, targets)?;
         let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
         let end = (pass.now)();
+        let worked = cycle.worked(self.id.pid);
         for bits in found.iter().filter(|bits| cycle.starts.binary_search(&bits.start).is_ok()) {
             let accessed = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
             if let Some(pages) = accessed {
                 self.history.note(bits.start, pages, end);
+                let seen = if cycle.in_part { PART_PAGES } else { bits.present };
+                match worked {
+                    Some(worked) if worked >= LEAST_WORK && pages > 0 && !bits.leaf.is_huge() => {
+                        self.history.note_rate(bits.start, rate(pages, bits.present, seen, worked));
+                    }
+                    Some(_) => {}
+                    None => self.history.confirm_rate(bits.start, pages, bits.present),
+                }
             }
         }
         cycle.read = true;
@@ -338,7 +392,7 @@ impl Target {
         let Some(account) = &self.account else { return Ok(()) };
         let mut in_part = pass.tracker.clears_parts() && account.is_too_dear(&list);
         if in_part {
-            let parts = self::in_part(&list, &regions);
+            let parts = super::part::in_part(&list, &regions);
             in_part = !parts.is_empty();
             list = if in_part { parts } else { list };
         }
@@ -389,6 +443,9 @@ impl Target {
             .filter(|candidate| starts.binary_search(&candidate.start).is_ok())
             .map(|candidate| u64::from(candidate.entries))
             .sum();
+        let is_asked = self.is_first() && pass.root.is_live();
+        let cpu = if is_asked { cpu_time_of(self.id.pid).ok() } else { None };
+        let Some(account) = &mut self.account else { return Ok(()) };
         // From the start of the clearing: a page may be accessed as soon as it was cleared.
         let cleared = (pass.now)();
         match in_part {
@@ -415,8 +472,20 @@ impl Target {
             self.outstanding.insert(*start, again);
         }
         let (in_window, by_now, read) = (0, 0, false);
-        self.cycle =
-            Some(Cycle { starts, ranges, entries, in_window, by_now, shared, in_part, cleared, read });
+        let window = if self.is_first() { self.window / FIRST_WINDOW } else { self.window };
+        self.cycle = Some(Cycle {
+            starts,
+            ranges,
+            entries,
+            in_window,
+            by_now,
+            shared,
+            in_part,
+            cleared,
+            read,
+            cpu,
+            window,
+        });
         Ok(())
     }
 
@@ -456,54 +525,6 @@ fn candidate(region: &Region) -> Candidate {
     });
     let entries = if region.leaf.is_huge() { 1 } else { region.present };
     Candidate { start: region.start, entries, last: accessed }
-}
-
-/// The candidates as far as a part of each stands for it. Those that are hardly populated are left out: there may be
-/// nothing in their part.
-fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate> {
-    let share = f32::from(PART_PAGES) / f32::from(PAGES);
-    let parts = list.iter().zip(regions).filter_map(|(whole, region)| match region.leaf {
-        Leaf::Base if region.present < LEAST_FOR_PART => None,
-        Leaf::Base => Some(Candidate {
-            entries: PART_PAGES,
-            last: whole.last.map(|(accessed, when)| (accessed * share, when)),
-            ..*whole
-        }),
-        _ => Some(*whole),
-    });
-    parts.collect()
-}
-
-/// The pages of a region's [`part`], as bits.
-fn part_bits(start: u64) -> PageBits {
-    let mut bits: PageBits = [0; PAGES as usize / 64];
-    part(start).for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
-    bits
-}
-
-fn both(one: &PageBits, other: &PageBits) -> PageBits {
-    std::array::from_fn(|word| one[word] & other[word])
-}
-
-fn ones(bits: &PageBits) -> u64 {
-    bits.iter().map(|word| u64::from(word.count_ones())).sum()
-}
-
-/// Leaves out the bits that were not cleared.
-fn keep_part(read: &mut RegionBits) {
-    if let (Some(bits), false) = (read.bits, read.leaf.is_huge()) {
-        let kept = both(&bits, &part_bits(read.start));
-        read.bits = Some(kept);
-        read.accessed = Some(ones(&kept) as u16);
-    }
-}
-
-/// What the part of a region says of all of it: the same share of its pages was accessed.
-fn accessed_by_part(read: &RegionBits) -> Option<u16> {
-    match read.leaf.is_huge() {
-        true => read.accessed,
-        false => read.accessed.map(|pages| (pages * (PAGES / PART_PAGES)).min(read.present)),
-    }
 }
 
 /// Whether a region's mapping may share pages with others without a fork.
@@ -614,13 +635,5 @@ mod tests {
         assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
         let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
         assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);
-    }
-
-    #[test]
-    fn parts_differ_from_region_to_region() {
-        let places: std::collections::BTreeSet<u16> =
-            (0..1000).map(|n| part(n * HUGE_2M as u64).start).collect();
-        assert_eq!(places.len(), 32);
-        assert!(places.iter().all(|first| first % PART_PAGES == 0 && first + PART_PAGES <= PAGES));
     }
 }
