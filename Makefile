@@ -62,6 +62,8 @@ install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
+	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
+	install -D -m 644 -t $(DESTDIR)$(UNITDIR) dist/systemd/megapage-prime@.timer
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0
 	ln -sf libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so
 	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
@@ -74,6 +76,7 @@ install:
 # The configuration in SYSCONFDIR stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
+	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
 

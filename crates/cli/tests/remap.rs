@@ -3,6 +3,9 @@
 mod user;
 
 use megapage_report::WIDTH;
+use megapage_testing::{MachineLock, skip};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use user::{MEGAPAGE, Said, megapage};
 
@@ -97,4 +100,63 @@ fn our_own_executable_is_laid_out_anew() {
         said.status == 0
     });
     assert!(gone, "50 times something stayed");
+}
+
+/// What is shipped for systemd, filled in for `program`.
+fn shipped(name: &str, program: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd").join(name);
+    fs::read_to_string(path).unwrap().replace("@PREFIX@/bin/megapage", program)
+}
+
+#[test]
+fn the_units_that_keep_a_file_primed_are_understood_by_systemd() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["megapage-prime@.service", "megapage-prime@.timer"] {
+        // A program that is there, so that only the units are judged.
+        fs::write(directory.path().join(name), shipped(name, "/bin/true")).unwrap();
+    }
+    for name in ["megapage-prime@.service", "megapage-prime@.timer"] {
+        let path = directory.path().join(name);
+        let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
+        let Ok(said) = verify else { return skip("there is no systemd-analyze to judge the units") };
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!errors.contains("megapage-prime@"), "{errors}");
+    }
+}
+
+#[test]
+fn what_the_unit_runs_brings_back_what_was_evicted() {
+    let _lock = MachineLock::take();
+    // Not in memory, where a file cannot be primed.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, program) = (directory.path().join("large.c"), directory.path().join("large"));
+    fs::write(&source, "int main(void) { return 0; }\n__asm__(\".text\\n.skip 8 << 20, 0x90\\n\");\n")
+        .unwrap();
+    let compiled = Command::new("gcc").arg("-no-pie").arg(&source).arg("-o").arg(&program).output();
+    let Ok(compiled) = compiled else { return skip("needs gcc") };
+    assert!(compiled.status.success(), "{compiled:?}");
+    let file = program.to_str().unwrap();
+    let unit = shipped("megapage-prime@.service", MEGAPAGE);
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap().replace("%f", file);
+    let on_huge_pages = || {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ran = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        // As the unit has it: 1 is a success, too.
+        assert!(matches!(ran.status.code(), Some(0 | 1)), "{ran:?}");
+        let said = remap(&["check", "--json", file]).out;
+        let check: serde_json::Value = serde_json::from_str(&said).unwrap();
+        check["files"][0]["now_bytes"].as_u64().unwrap_or(0)
+    };
+    // Others may evict it at once, or take the last free blocks; a file system without large folios gives none ever.
+    let mut had = 0;
+    for _ in 0..20 {
+        let before = on_huge_pages();
+        remap(&["prime", "--undo", file]);
+        had += u32::from(before > 0);
+        if before > 0 && on_huge_pages() > 0 {
+            return;
+        }
+    }
+    assert_eq!(had, 0, "it was primed {had} times, and never again after an eviction");
+    eprintln!("here a file cannot lie on huge pages");
 }

@@ -200,7 +200,16 @@ fn debuggers_see_what_they_saw() {
         ["-p", &pid, "-ex", "break later", "-ex", "continue", "-ex", "backtrace", "-ex", &generate];
     let said = gdb(&[&commands[..], &["-ex", "delete", "-ex", "detach"]].concat());
     let read = said.as_ref().and_then(|_| {
-        gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i first", "-ex", "print data[1]"])
+        gdb(&[
+            &path,
+            core.to_str().unwrap(),
+            "-ex",
+            "backtrace",
+            "-ex",
+            "x/2i middle",
+            "-ex",
+            "print data[1]",
+        ])
     });
     let output = finish(launcher);
     // SIGUSR1, which the program's child sends it at the end of the input.
@@ -208,7 +217,7 @@ fn debuggers_see_what_they_saw() {
     let (Some(said), Some(read)) = (said, read) else { return };
     assert!(said.contains("Breakpoint 1, ") && said.contains("in main ("), "{said}");
     assert!(read.contains("in later (") && read.contains("in main ("), "{read}");
-    assert!(read.contains("lea    0x1(%rdi),%eax"), "{read}");
+    assert!(read.contains("lea    0x3(%rdi),%eax"), "{read}");
 }
 
 #[test]
@@ -225,11 +234,11 @@ fn core_dumps_of_the_kernel_are_read() {
     let core = fs::read_dir(&here).unwrap().flatten().map(|entry| entry.path()).next();
     // Where core_pattern sends them elsewhere there is none to read; the other test has one of gdb's.
     let Some(core) = core else { return };
-    assert!(fs::metadata(&core).unwrap().len() < 40 * MIB, "what is in the file is left out");
-    let Some(said) = gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i first"]) else {
+    let Some(said) = gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i middle"]) else {
         return;
     };
-    assert!(said.contains("in main (") && said.contains("lea    0x1(%rdi),%eax"), "{said}");
+    // In the middle of the code: moved, wherever the program came to lie.
+    assert!(said.contains("in main (") && said.contains("lea    0x3(%rdi),%eax"), "{said}");
 }
 
 #[test]

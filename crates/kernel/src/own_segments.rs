@@ -339,11 +339,6 @@ impl Part {
         self.advise(libc::MADV_HUGEPAGE)
     }
 
-    /// Leaves it out of core dumps (MADV_DONTDUMP): for what is in the file as well.
-    pub fn leave_out_of_dumps(&self) -> Result<(), Errno> {
-        self.advise(libc::MADV_DONTDUMP)
-    }
-
     fn advise(&self, advice: c_int) -> Result<(), Errno> {
         let address = ptr::without_provenance_mut(self.start);
         // SAFETY: the part is mapped (see the header); none of the advice above changes contents or access.

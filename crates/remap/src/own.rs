@@ -291,7 +291,10 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
-                finish(piece, !ledger.is_unnamed());
+                if !ledger.is_unnamed() {
+                    // Not needed. It stays in core dumps: a debugger does not look into the file for what they lack there.
+                    let _ = piece.name(c"megapage text");
+                }
             }
             Err((step, errno)) => {
                 drop_range(source);
@@ -345,17 +348,6 @@ fn is_huge(range: OwnedRange) -> bool {
         }
     });
     listed.is_ok() && huge == range.len()
-}
-
-/// What makes a moved piece easier to live with. None of it is needed.
-fn finish(piece: Part, named: bool) {
-    if named {
-        let _ = piece.name(c"megapage text");
-    }
-    if !piece.is_data() {
-        // It is in the file as well, where debuggers look for what a core dump lacks.
-        let _ = piece.leave_out_of_dumps();
-    }
 }
 
 #[cfg(test)]
