@@ -2,7 +2,7 @@
 //! gain them.
 
 use super::programs::{Copy, Pages, Program, huge_share};
-use super::rank::{median_interval, tau_b};
+use super::rank::{Agreement, are_apart, median_interval, tau_b};
 use super::{Options, Progress};
 use crate::child::{Child, Stopped, check};
 use crate::run::{Gate, Place, Pool, Spread};
@@ -21,8 +21,11 @@ use std::time::Duration;
 const LONGEST_ADVICE: Duration = Duration::from_secs(120);
 /// Units that are done to learn how fast a program is.
 const PROBE_UNITS: f64 = 200.0;
-/// The agreement of the two orders that is demanded (Kendall's tau-b).
+/// The agreement of the two orders that is demanded (Kendall's tau-b), over the pairs of programs whose measured gains
+/// are told apart by their intervals: of two others nobody knows which gains more, so that no order of them is wrong.
 const LEAST_TAU: f64 = 0.7;
+/// The share of all pairs that must be told apart: else the measurement says too little to judge by.
+const LEAST_TOLD: f64 = 0.5;
 /// Who gains less than this is not to be advised to switch.
 const LEAST_GAIN: f64 = 1.03;
 /// Gains that agree to this count as equal: no smaller difference was measured repeatably.
@@ -55,12 +58,29 @@ pub struct Advice {
     pub runs: u32,
     /// The programs.
     pub programs: Vec<ProgramReport>,
-    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied.
+    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied, over all pairs of programs.
     pub tau_b: Option<f64>,
+    /// The same over the pairs whose measured intervals do not overlap.
+    pub told_apart: Told,
     /// The same without ties but exact ones.
     pub tau_b_exact: Option<f64>,
     /// Programs that were left out, each with the reason.
     pub left_out: Vec<(&'static str, String)>,
+}
+
+/// The pairs of programs of which the measurement tells who gains more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Told {
+    /// All pairs of programs with a prediction.
+    pub all_pairs: u64,
+    /// Those whose measured intervals (90 %) do not overlap.
+    pub pairs: u64,
+    /// Those of them that are predicted in the order in which they were measured.
+    pub right: u64,
+    /// Those predicted the other way round. What is neither is predicted alike.
+    pub wrong: u64,
+    /// Kendall's tau-b over them.
+    pub tau_b: Option<f64>,
 }
 
 /// One program.
@@ -132,6 +152,7 @@ pub(super) fn run(
         runs: options.runs,
         programs: Vec::new(),
         tau_b: None,
+        told_apart: Told::default(),
         tau_b_exact: None,
         left_out: Vec::new(),
     };
@@ -288,15 +309,28 @@ fn predicted(document: Document, pid: Pid) -> Result<Predicted> {
 
 impl Advice {
     fn judge(&mut self) {
-        let pairs: Vec<(f64, f64)> = self
+        let judged: Vec<(f64, &ProgramReport)> = self
             .programs
             .iter()
-            .filter_map(|report| Some((report.predicted.as_ref()?.gain[1], report.measured.median)))
+            .filter_map(|report| Some((report.predicted.as_ref()?.gain[1], report)))
             .collect();
         let rounded = |value: f64| (value / RESOLUTION).round();
-        let tied: Vec<_> = pairs.iter().map(|(one, other)| (rounded(*one), rounded(*other))).collect();
+        let exact: Vec<_> = judged.iter().map(|(gain, report)| (*gain, report.measured.median)).collect();
+        let tied: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), rounded(*other))).collect();
         self.tau_b = tau_b(&tied);
-        self.tau_b_exact = tau_b(&pairs);
+        self.tau_b_exact = tau_b(&exact);
+        // Apart is apart, however little: only what is predicted may be tied here.
+        let told: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), *other)).collect();
+        let apart = |one: usize, other: usize| are_apart(judged[one].1.interval, judged[other].1.interval);
+        let found = Agreement::of(&told, apart);
+        let pairs = || (0..judged.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+        self.told_apart = Told {
+            all_pairs: pairs().count() as u64,
+            pairs: pairs().filter(|(one, other)| apart(*one, *other)).count() as u64,
+            right: found.right,
+            wrong: found.wrong,
+            tau_b: found.tau_b(),
+        };
     }
 
     /// The demanded programs that were left out or are not predicted.
@@ -304,6 +338,17 @@ impl Advice {
         let is_judged =
             |name: &str| self.programs.iter().any(|one| one.program == name && one.predicted.is_some());
         DEMANDED.into_iter().filter(|name| !is_judged(name)).collect()
+    }
+
+    /// How the orders agree, in words.
+    fn order(&self) -> String {
+        let Told { all_pairs, pairs, right, wrong, tau_b } = &self.told_apart;
+        let of = |tau: &Option<f64>| tau.map_or("none".into(), |tau| format!("{tau:.2}"));
+        format!(
+            "{}: {right} right, {wrong} wrong of {pairs} pairs; over all {all_pairs}: {}",
+            of(tau_b),
+            of(&self.tau_b)
+        )
     }
 
     /// What is demanded of it.
@@ -325,9 +370,14 @@ impl Advice {
                 missing.is_empty(),
             ),
             gate(
-                format!("order of predicted and measured gain: tau-b at least {LEAST_TAU}"),
-                self.tau_b.map_or("none".into(), |tau| format!("{tau:.2}")),
-                self.tau_b.is_some_and(|tau| tau >= LEAST_TAU),
+                format!(
+                    "order of predicted and measured gain, of pairs whose measured intervals do not overlap (at \
+                     least {:.0} % of all): tau-b at least {LEAST_TAU}",
+                    100.0 * LEAST_TOLD
+                ),
+                self.order(),
+                self.told_apart.tau_b.is_some_and(|tau| tau >= LEAST_TAU)
+                    && self.told_apart.pairs as f64 >= LEAST_TOLD * self.told_apart.all_pairs as f64,
             ),
             gate(
                 format!("advised to switch though measured under {LEAST_GAIN}: none"),
@@ -378,7 +428,14 @@ mod tests {
     }
 
     fn advice(programs: Vec<ProgramReport>) -> Advice {
-        let mut advice = Advice { runs: 5, programs, tau_b: None, tau_b_exact: None, left_out: Vec::new() };
+        let mut advice = Advice {
+            runs: 5,
+            programs,
+            tau_b: None,
+            told_apart: Told::default(),
+            tau_b_exact: None,
+            left_out: Vec::new(),
+        };
         advice.judge();
         advice
     }
@@ -409,6 +466,28 @@ mod tests {
         rash[0].predicted.as_mut().unwrap().recommended = true;
         assert_eq!(verdicts(rash), [true, true, true, false]);
         assert_eq!(verdicts(Vec::new()), [false; 4]);
+    }
+
+    #[test]
+    fn only_an_order_that_was_measured_can_be_wrong() {
+        let mut programs = good();
+        // The first two are predicted the wrong way round, and measured alike.
+        programs[0].predicted.as_mut().unwrap().gain[1] = 1.04;
+        let found = advice(programs.clone());
+        assert!(found.told_apart.wrong == 1 && found.told_apart.pairs == 36, "{:?}", found.told_apart);
+        programs[0].interval = [0.9, 1.06];
+        let found = advice(programs.clone());
+        assert_eq!(
+            found.told_apart,
+            Told { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
+        );
+        assert!(found.tau_b.unwrap() < 1.0, "over all pairs it is seen");
+        // Intervals so wide that they tell next to nothing are no way to pass.
+        programs.iter_mut().for_each(|one| one.interval = [0.9, 1.25]);
+        programs[0].interval = [0.8, 0.85];
+        let found = advice(programs);
+        assert_eq!((found.told_apart.pairs, found.told_apart.tau_b.is_some()), (8, true));
+        assert!(!found.gates()[2].holds);
     }
 
     #[test]

@@ -1,21 +1,28 @@
-//! What reading and clearing accessed bits costs us, for each GiB that is resident.
+//! What reading and clearing accessed bits costs us, for each GiB that is resident; and what the other way of clearing
+//! (`clear_refs`) would cost, and whom it would hold up.
 
 use super::{Options, Progress};
 use crate::child::{Server, check};
 use crate::run::{Gate, Place, Spread};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::clear_refs::clear_accessed;
 use megapage_kernel::process::own_thread_time;
+use megapage_kernel::remote_read::RemoteMemory;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::Signals;
 use megapage_observe::Observer;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What is demanded for each GiB, in milliseconds of processor time.
 const MOST_READ_MS: f64 = 1.0;
 const MOST_CLEAR_MS: f64 = 20.0;
+/// Between two reads of the process's memory.
+const READER_PAUSE: Duration = Duration::from_micros(100);
 /// Units of random reads between a clearing and a reading: as many as touch most pages again.
 const UNITS: f64 = 100.0;
 
@@ -26,8 +33,17 @@ pub struct Cost {
     pub resident_bytes: u64,
     /// To read.
     pub read_ms_per_gib: Spread,
-    /// To clear.
+    /// To clear, nearly every bit being set: the share of them is `accessed_share`.
     pub clear_ms_per_gib: Spread,
+    /// To clear again at once, nothing having been touched.
+    pub clear_idle_ms_per_gib: Spread,
+    /// For how long somebody who reads memory of the process waited at most while the bits were cleared, in milliseconds.
+    pub clear_wait_ms: Spread,
+    /// To clear the same bits by `/proc/PID/clear_refs`, which no tracker of single pages does: it flushes no TLB.
+    pub clear_refs_ms_per_gib: Spread,
+    /// For how long the reader waited then: the kernel holds the locks of the address space for writing all along, and
+    /// page faults wait as the reader does.
+    pub clear_refs_wait_ms: Spread,
     /// The share of pages that were found accessed after the program had touched most of them again.
     pub accessed_share: Spread,
 }
@@ -44,41 +60,82 @@ pub(super) fn run(
     let mut server = Server::start(signals, &mut command)?;
     let ranges = ranges(server.pid())?;
     let tracker = observer.tracker().context("no way to sample accessed bits")?;
-    let (mut reads, mut clears, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    let units = (UNITS * options.scale).ceil() as u64;
+    let pid = server.pid();
+    let mut work = || -> Result<()> {
+        server.ask(units)?;
+        server.answer(signals)?;
+        Ok(())
+    };
+    let mut samples: [Vec<f64>; 7] = Default::default();
     let mut resident = 0;
     for round in 0..=options.runs {
         check(signals)?;
-        let start = own_thread_time();
-        tracker.clear(server.pid(), &ranges)?;
-        let clear = own_thread_time() - start;
-        server.ask((UNITS * options.scale).ceil() as u64)?;
-        server.answer(signals)?;
-        let start = own_thread_time();
-        let regions = tracker.read(server.pid(), &ranges)?;
-        let read = own_thread_time() - start;
+        work()?;
+        let (clear, wait) = beside_reader(pid, ranges[0], || Ok(tracker.clear(pid, &ranges)?))?;
+        let (idle, _) = timed(|| Ok(tracker.clear(pid, &ranges)?))?;
+        work()?;
+        let (read, regions) = timed(|| Ok(tracker.read(pid, &ranges)?))?;
         let pages: u64 = regions.iter().map(|region| u64::from(region.present)).sum();
         resident = 4096 * pages;
+        let accessed: u64 = regions.iter().filter_map(|region| region.accessed).map(u64::from).sum();
+        let (whole, whole_wait) =
+            beside_reader(pid, ranges[0], || Ok(clear_accessed(&KernelRoot::live(), pid)?))?;
         // The first round warms the caches of both.
         if round > 0 {
             let gib = resident as f64 / Bytes::gib(1).0 as f64;
-            reads.push(1e3 * read.as_secs_f64() / gib);
-            clears.push(1e3 * clear.as_secs_f64() / gib);
-            let accessed: u64 = regions.iter().filter_map(|region| region.accessed).map(u64::from).sum();
-            shares.push(accessed as f64 / pages.max(1) as f64);
+            let share = accessed as f64 / pages.max(1) as f64;
+            let found = [read / gib, clear / gib, idle / gib, wait, whole / gib, whole_wait, share];
+            samples.iter_mut().zip(found).for_each(|(all, one)| all.push(one));
         }
     }
-    let spread = |samples: Vec<f64>| Spread::of(samples).context("no round");
+    let [read, clear, idle, wait, whole, whole_wait, share] = samples.map(Spread::of);
+    let none = "no round";
     let cost = Cost {
         resident_bytes: resident,
-        read_ms_per_gib: spread(reads)?,
-        clear_ms_per_gib: spread(clears)?,
-        accessed_share: spread(shares)?,
+        read_ms_per_gib: read.context(none)?,
+        clear_ms_per_gib: clear.context(none)?,
+        clear_idle_ms_per_gib: idle.context(none)?,
+        clear_wait_ms: wait.context(none)?,
+        clear_refs_ms_per_gib: whole.context(none)?,
+        clear_refs_wait_ms: whole_wait.context(none)?,
+        accessed_share: share.context(none)?,
     };
     progress(&format!(
-        "cost: read {:.2} ms, clear {:.2} ms for each GiB",
-        cost.read_ms_per_gib.median, cost.clear_ms_per_gib.median
+        "cost: read {:.2} ms, clear {:.2} ms for each GiB, {:.2} where nothing was touched",
+        cost.read_ms_per_gib.median, cost.clear_ms_per_gib.median, cost.clear_idle_ms_per_gib.median
     ));
     Ok(cost)
+}
+
+/// This thread's processor time for `work`, in milliseconds, and what came of it.
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
+    let start = own_thread_time();
+    let found = work()?;
+    Ok((1e3 * (own_thread_time() - start).as_secs_f64(), found))
+}
+
+/// As [`timed`], while another thread reads a word of the process's memory again and again, for which it needs the lock
+/// of the address space as a page fault does: how long the longest of these waits was, in milliseconds.
+fn beside_reader(pid: Pid, range: VirtRange, work: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
+    let memory = RemoteMemory::open(&KernelRoot::live(), pid)?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| -> std::io::Result<f64> {
+            let (mut word, mut longest) = ([0; 8], Duration::ZERO);
+            while !done.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                memory.read(range.start(), &mut word)?;
+                longest = longest.max(start.elapsed());
+                std::thread::sleep(READER_PAUSE);
+            }
+            Ok(1e3 * longest.as_secs_f64())
+        });
+        let worked = timed(work);
+        done.store(true, Ordering::Relaxed);
+        let waited = reader.join().map_err(|_| anyhow!("the reader panicked"))?;
+        Ok((worked?.0, waited.context("reading the program's memory")?))
+    })
 }
 
 /// The whole regions of a process's large mappings.
@@ -101,7 +158,7 @@ impl Cost {
         };
         vec![
             gate("reading", MOST_READ_MS, self.read_ms_per_gib.median),
-            gate("clearing", MOST_CLEAR_MS, self.clear_ms_per_gib.median),
+            gate("clearing all bits of", MOST_CLEAR_MS, self.clear_ms_per_gib.median),
         ]
     }
 }

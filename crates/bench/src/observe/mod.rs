@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub use advice::{Advice, Predicted, ProgramReport};
+pub use advice::{Advice, Predicted, ProgramReport, Told};
 pub use cost::Cost;
 pub use exact::Exact;
 pub use slowdown::Slowdown;

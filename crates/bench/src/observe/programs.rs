@@ -89,7 +89,7 @@ impl Program {
     /// PostgreSQL's processor time is known in steps of 10 ms, and each of its turns starts a client.
     pub(super) const fn turn(self) -> Duration {
         match self {
-            Program::Pattern(_) => Duration::from_millis(200),
+            Program::Pattern(_) => Duration::from_millis(100),
             Program::Redis => Duration::from_millis(400),
             Program::Postgres => Duration::from_millis(3000),
         }
@@ -98,7 +98,7 @@ impl Program {
     /// How many turns make `runs` runs, of about 1.5 to 3 s each.
     pub(super) const fn turns(self, runs: u32) -> u32 {
         match self {
-            Program::Pattern(_) => 6 * runs,
+            Program::Pattern(_) => 12 * runs,
             Program::Redis => 3 * runs,
             Program::Postgres => runs,
         }

@@ -43,8 +43,19 @@ pub fn human(report: &Report) -> String {
         writeln!(text, "\ncost, of {} resident", Bytes(cost.resident_bytes)).ok();
         text += &table(
             &["processor time", "ms for each GiB", "range"],
-            [row("read", &cost.read_ms_per_gib), row("clear", &cost.clear_ms_per_gib)],
+            [
+                row("read", &cost.read_ms_per_gib),
+                row("clear, all bits set", &cost.clear_ms_per_gib),
+                row("clear, none set", &cost.clear_idle_ms_per_gib),
+                row("(clear_refs, whole process)", &cost.clear_refs_ms_per_gib),
+            ],
         );
+        writeln!(
+            text,
+            "others waited for its memory for at most {:.1} ms meanwhile; beside clear_refs for {:.1} ms",
+            cost.clear_wait_ms.median, cost.clear_refs_wait_ms.median
+        )
+        .ok();
     }
     if let Some(slowdown) = &report.slowdown {
         let percent = |value: f64| format!("{:+.2} %", 100.0 * value);
@@ -117,7 +128,16 @@ fn advice_table(advice: &Advice) -> String {
         writeln!(text, "! {program} was left out: {why}").ok();
     }
     if let (Some(tau), Some(exact)) = (advice.tau_b, advice.tau_b_exact) {
-        writeln!(text, "Kendall's tau-b {tau:.2} ({exact:.2} without ties)").ok();
+        writeln!(text, "Kendall's tau-b {tau:.2} over all pairs ({exact:.2} without ties)").ok();
+    }
+    let told = &advice.told_apart;
+    if let Some(tau) = told.tau_b {
+        writeln!(
+            text,
+            "{tau:.2} over the {} of {} pairs whose measured intervals do not overlap: {} right, {} wrong",
+            told.pairs, told.all_pairs, told.right, told.wrong
+        )
+        .ok();
     }
     text
 }

@@ -9,6 +9,7 @@ use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One way of access, on as much memory: the time of one access, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,9 +23,9 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// What huge pages save each access, in nanoseconds: nothing where the timings do not tell it from nothing.
+    /// What huge pages save each access, in nanoseconds: the best guess, however unsure.
     pub fn saving(&self) -> f64 {
-        if self.ratio[0] > 1.0 { (self.base - self.huge).max(0.0) } else { 0.0 }
+        (self.base - self.huge).max(0.0)
     }
 }
 
@@ -57,6 +58,9 @@ pub struct AccessTimes {
     steps: Vec<Step>,
     /// How often all was timed. 0: never, they are a guess.
     times: u32,
+    /// When, in seconds since 1970, the latest; 0 where nobody knows.
+    #[serde(default)]
+    taken: u64,
 }
 
 /// The most memory that is timed; there are two of it, on base pages and on huge ones. A debug build is for tests.
@@ -98,7 +102,7 @@ pub enum NoTimes {
 impl AccessTimes {
     /// Times from a table, ascending by memory; `None` where that is empty, does not ascend, or has a time that is none.
     pub fn from_table(steps: Vec<Step>) -> Option<AccessTimes> {
-        let times = AccessTimes { steps, times: 1 };
+        let times = AccessTimes { steps, times: 1, taken: 0 };
         times.is_sound().then_some(times)
     }
 
@@ -131,12 +135,10 @@ impl AccessTimes {
             return Err(NoTimes::NoHugePages(100.0 * share));
         }
         let pair = Pair { base, huge };
-        let step = |bytes: u64| Step {
-            bytes,
-            overlapping: ORDERS.map(|order| pair.time(order, bytes as usize)),
-            stream: pair.time(AccessOrder::Stream, bytes as usize),
-        };
-        let times = AccessTimes { steps: sizes.into_iter().map(step).collect(), times: 1 };
+        let cached = 2 * reach(geometry);
+        let steps = sizes.into_iter().map(|bytes| pair.step(bytes, bytes <= cached)).collect();
+        let taken = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let times = AccessTimes { steps, times: 1, taken };
         if times.is_sound() { Ok(times) } else { Err(NoTimes::Senseless) }
     }
 
@@ -159,7 +161,7 @@ impl AccessTimes {
                 [(260.0, 190.0), (120.0, 95.0), (58.0, 45.0), (28.0, 23.0), (12.5, 10.6), (128.0, 126.0)],
             ),
         ];
-        AccessTimes { steps, times: 0 }
+        AccessTimes { steps, times: 0, taken: 0 }
     }
 
     /// The median of several timings of one machine, figure by figure; `None` of none. Those of another shape than the
@@ -187,7 +189,8 @@ impl AccessTimes {
             stream: timed(&|times| times.steps[at].stream),
         };
         let times = alike.iter().map(|it| it.times).sum();
-        Some(AccessTimes { steps: (0..last.steps.len()).map(step).collect(), times })
+        let taken = alike.iter().map(|it| it.taken).max().unwrap_or(0);
+        Some(AccessTimes { steps: (0..last.steps.len()).map(step).collect(), times, taken })
     }
 
     /// Whether this machine could not be timed.
@@ -198,6 +201,17 @@ impl AccessTimes {
     /// How often the machine was timed.
     pub fn times(&self) -> u32 {
         self.times
+    }
+
+    /// Whether they were made within `seconds` of others.
+    pub(super) fn is_near(&self, others: &AccessTimes, seconds: u64) -> bool {
+        self.taken.abs_diff(others.taken) <= seconds
+    }
+
+    /// The same, made at another moment.
+    #[cfg(test)]
+    pub(super) fn made_at(self, taken: u64) -> AccessTimes {
+        AccessTimes { taken, ..self }
     }
 
     /// By memory, ascending.
@@ -240,13 +254,18 @@ impl AccessTimes {
 /// Doublings of memory beyond the last timing over which times are taken to rise on.
 const FARTHEST: f64 = 2.0;
 
-/// Memory that is timed: what the first level of the TLB holds, half of what the second does, twice that; then as much
-/// as may be, and a quarter of that.
+/// What the second level of the TLB reaches with base pages, in bytes.
+fn reach(geometry: &Geometry) -> u64 {
+    u64::from(geometry.second.clamp(1024, 8192)) * BASE_PAGE as u64
+}
+
+/// Memory that is timed: what the first level of the TLB holds; a half of what the second does, all of that, twice that;
+/// then as much as may be, and a quarter of that.
 fn sizes(geometry: &Geometry, most: u64) -> Vec<u64> {
-    let reach = u64::from(geometry.second.clamp(1024, 8192)) * BASE_PAGE as u64;
+    let reach = reach(geometry);
     let rounded = |bytes: u64| (bytes / HUGE_2M as u64).max(1) * HUGE_2M as u64;
     let mut sizes = vec![u64::from(geometry.first_base.clamp(16, 512)) * BASE_PAGE as u64 * 3 / 4];
-    sizes.extend([reach / 2, 2 * reach, most / 4, most].map(|bytes| rounded(bytes).min(most)));
+    sizes.extend([reach / 2, reach, 2 * reach, most / 4, most].map(|bytes| rounded(bytes).min(most)));
     sizes.sort_unstable();
     // Two that are nearly the same tell noise.
     sizes.dedup_by(|later, kept| 2 * *later < 3 * *kept);
@@ -276,11 +295,25 @@ struct Pair {
     huge: TimedMemory,
 }
 
+/// Timings of one size: of all degrees of overlap, then of a stream.
+type Round = [f64; OVERLAPS + 1];
+
 impl Pair {
-    fn time(&self, order: AccessOrder, bytes: usize) -> Timed {
-        let pairs: Vec<[f64; 2]> = (0..PAIRS as u64)
+    /// Times every order on both. `resident`: so little that a program which comes back to it finds it where it left it,
+    /// in the caches and in the TLB; both then have it there when they are timed, one after the other.
+    fn step(&self, bytes: u64, resident: bool) -> Step {
+        let within = bytes as usize;
+        let rounds: Vec<[Round; 2]> = (0..PAIRS as u64)
             .map(|round| {
-                let of = |memory: &TimedMemory| burst(memory, order, bytes, round * (WARM + TIMED));
+                let of = |memory: &TimedMemory| {
+                    if resident {
+                        memory.read(AccessOrder::Stream, within, bytes / BASE_PAGE as u64, 0);
+                    }
+                    let seed = round * (WARM + TIMED);
+                    let timed = |order| burst(memory, order, within, seed);
+                    let [one, two, four, eight, random] = ORDERS.map(timed);
+                    [one, two, four, eight, random, timed(AccessOrder::Stream)]
+                };
                 // Whoever goes second meets other caches: they take turns at that, too.
                 if round % 2 == 0 {
                     let base = of(&self.base);
@@ -291,7 +324,10 @@ impl Pair {
                 }
             })
             .collect();
-        summary(&pairs)
+        let timed = |order: usize| {
+            summary(&rounds.iter().map(|round| [round[0][order], round[1][order]]).collect::<Vec<_>>())
+        };
+        Step { bytes, overlapping: std::array::from_fn(timed), stream: timed(OVERLAPS) }
     }
 }
 

@@ -90,9 +90,10 @@ const BUNCH: f64 = 3.0;
 /// The timed accesses leave the caches to the page tables and to the lines that are read; a program's other data push
 /// the tables out: a walk of its costs up to so many times as much.
 const CACHE_SPREAD: f64 = 1.5;
-/// How much of what it reaches the second level of the TLB really holds: it is no perfect LRU, and shared with code and
-/// with the entries of page tables.
-const HELD: f64 = 0.75;
+/// How much of what it reaches the second level of the TLB holds for certain: it is no perfect LRU, and shared with code
+/// and with the entries of page tables. What huge pages save of the rest, the timings of just this much, of what it
+/// reaches and of twice that tell.
+const HELD: f64 = 0.5;
 /// The largest share that translation may take: the worst that is known of, nested paging and all, stays below it.
 const LARGEST_SHARE: f64 = 0.8;
 
@@ -114,11 +115,16 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     let mine = |classes: Vec<Class>| -> Vec<Class> {
         classes.into_iter().map(|class| Class { pages: class.pages / parallel, ..class }).collect()
     };
-    let of = |stratum: &Option<Stratum>, size| stratum.as_ref().map_or(Vec::new(), |it| it.classes(size));
-    let movable = mine(of(&promotable, EntrySize::Base));
-    let mut fixed = mine(of(&other, EntrySize::Base));
+    let of = |stratum: &Option<Stratum>, size| {
+        let (classes, at_least): (Vec<Class>, Vec<bool>) =
+            stratum.as_ref().map_or(Vec::new(), |it| it.classes(size)).into_iter().unzip();
+        (mine(classes), at_least)
+    };
+    let (movable, mut at_least) = of(&promotable, EntrySize::Base);
+    let (mut fixed, fixed_at_least) = of(&other, EntrySize::Base);
+    at_least.extend(fixed_at_least);
     let fixed_base = fixed.len();
-    fixed.extend(mine(of(&huge, EntrySize::Huge2m)));
+    fixed.extend(of(&huge, EntrySize::Huge2m).0);
     let load: Vec<Class> = movable.iter().chain(&fixed).copied().collect();
     let by_chance = walks(geometry, &load).total() * parallel;
     let promoted = mine(promotable.as_ref().map_or(Vec::new(), Stratum::classes_when_huge));
@@ -130,20 +136,21 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     let now = order.streaming * in_order + (1.0 - order.streaming) * by_chance;
     let walks_when_huge = (walks(geometry, &when_huge).total() * parallel).min(now);
 
+    let reach = f64::from(geometry.second) * BASE_PAGE as f64;
     let visits: Vec<Visits> = load[..movable.len() + fixed_base]
         .iter()
         .enumerate()
         .map(|(index, class)| {
-            Visits::of(class, index < movable.len(), &load, parallel, order, geometry, times)
+            let of = Visits::of(class, index < movable.len(), &load, parallel, order, geometry, times);
+            Visits { at_least: at_least[index] && of.bytes <= 2.0 * reach, ..of }
         })
         .collect();
-    let reach = f64::from(geometry.second) * BASE_PAGE as f64;
     let mut visits = possible(visits, reach);
     // While a program does something else, its other data push page tables out of the caches.
     let elsewhere = (1.0 - waited(&visits)).max(0.0);
     let in_a_second = |class: &Class| class.pages * parallel * (1.0 - (-class.rate).exp());
     let visited = load[..movable.len() + fixed_base].iter().map(in_a_second).sum::<f64>() * BASE_PAGE as f64;
-    for it in &mut visits {
+    for it in visits.iter_mut().filter(|it| !it.at_least) {
         it.step = times.at(it.bytes + elsewhere * visited);
     }
     let could_be_huge =
@@ -196,6 +203,9 @@ struct Visits {
     rate: f64,
     /// Whether the pages could be huge.
     movable: bool,
+    /// Whether the pages, few enough for that, were all touched as soon as anybody looked, so that `rate` is what it is at
+    /// least. Visits that come so fast do not wait for each other.
+    at_least: bool,
     /// The memory that would be visited as seldom, page by page, were all of it visited alike.
     bytes: f64,
     /// What such visits take.
@@ -203,6 +213,11 @@ struct Visits {
 }
 
 impl Visits {
+    /// How far these overlap where others do by `overlap`.
+    fn overlap(&self, overlap: f64) -> f64 {
+        if self.at_least { (OVERLAPS - 1) as f64 } else { overlap }
+    }
+
     fn of(
         class: &Class,
         movable: bool,
@@ -224,6 +239,7 @@ impl Visits {
         Visits {
             rate: class.pages * class.rate * parallel * missed * (1.0 - order.streaming),
             movable,
+            at_least: false,
             bytes,
             step: times.at(bytes),
         }
@@ -232,22 +248,28 @@ impl Visits {
 
 /// Leaves out visits that the second level of the TLB answers (`reach`, in bytes), which huge pages save next to nothing,
 /// and those that there is no time for: of the fastest, which are known least. A page that was found touched a moment
-/// after its clearing may be visited a million times a second, or have been touched just then.
+/// after its clearing may be visited a million times a second, or have been touched just then: of those whose rate is known
+/// from below alone, half as many are added as there is time for.
 fn possible(mut visits: Vec<Visits>, reach: f64) -> Vec<Visits> {
     visits.retain(|it| it.bytes > HELD * reach);
     visits.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
     let mut left = 1.0;
     for visits in &mut visits {
         let each = visits.step.overlapping[OVERLAPS - 1].base * 1e-9;
-        visits.rate = visits.rate.min(left / each);
+        let most = left / each;
+        visits.rate = visits.rate.min(most);
+        if visits.at_least {
+            visits.rate = (visits.rate + most) / 2.0;
+        }
         left = (left - visits.rate * each).max(0.0);
     }
     visits
 }
 
-/// The share of the time that visits would take, were each waited for.
+/// The share of the time that visits would take, were each waited for: without those that are not.
 fn waited(visits: &[Visits]) -> f64 {
-    visits.iter().map(|it| it.rate * it.step.overlapping[0].base).sum::<f64>() * 1e-9
+    visits.iter().filter(|it| !it.at_least).map(|it| it.rate * it.step.overlapping[0].base).sum::<f64>()
+        * 1e-9
 }
 
 /// What the visits of a program ask for.
@@ -279,14 +301,14 @@ struct Shares {
 impl Demand<'_> {
     /// The time that the visits take for each second, `overlap` (from 0: each waited for) as in [`OVERLAPS`].
     fn time(&self, overlap: f64) -> f64 {
-        self.visits.iter().map(|it| it.rate * at_overlap(&it.step, overlap, |timed| timed.base)).sum::<f64>()
-            * 1e-9
+        let time = |it: &Visits| it.rate * at_overlap(&it.step, it.overlap(overlap), |timed| timed.base);
+        self.visits.iter().map(time).sum::<f64>() * 1e-9
     }
 
     fn saved(&self, overlap: f64, of: impl Fn(&Timed) -> f64 + Copy) -> Share {
         let mut share = Share::default();
         for visits in self.visits {
-            let saved = visits.rate * at_overlap(&visits.step, overlap, of) * 1e-9;
+            let saved = visits.rate * at_overlap(&visits.step, visits.overlap(overlap), of) * 1e-9;
             share.all += saved;
             share.movable += if visits.movable { saved } else { 0.0 };
         }
@@ -425,16 +447,17 @@ impl<'a> Stratum<'a> {
         self.population / self.sampled
     }
 
-    fn classes(&self, size: EntrySize) -> Vec<Class> {
+    /// Pages by rate, and whether that is known from below alone.
+    fn classes(&self, size: EntrySize) -> Vec<(Class, bool)> {
         let count = |histories: &[&History]| -> f64 {
             histories.iter().flat_map(|it| it.records()).map(|it| it.count).sum()
         };
-        let of = |rates: &Option<Rates>, pages: f64| -> Vec<Class> {
-            let class = |(share, rate)| Class { size, pages: share * pages, rate };
+        let of = |rates: &Option<Rates>, pages: f64, at_least: bool| -> Vec<(Class, bool)> {
+            let class = |(share, rate)| (Class { size, pages: share * pages, rate }, at_least);
             rates.iter().flat_map(Rates::classes).map(class).collect()
         };
-        let mut classes = of(&self.rates, self.weight() * count(&self.histories));
-        classes.extend(of(&self.full_rates, self.weight() * count(&self.full)));
+        let mut classes = of(&self.rates, self.weight() * count(&self.histories), false);
+        classes.extend(of(&self.full_rates, self.weight() * count(&self.full), true));
         classes
     }
 

@@ -1,8 +1,8 @@
 //! Samples when pages are first touched: clears a few regions at a time and reads them again and again.
 //!
 //! A first touch after a clearing costs the target about as much as ten TLB misses, whenever it comes: also long after
-//! the last reading. So every page that is cleared is charged as if it were touched, and no more pages are cleared than
-//! keep the target's slow-down within the budget even then. Reading costs it nothing.
+//! the last reading. So every bit that is cleared is charged as if its page were touched, and no more bits are cleared
+//! than keep the target's slow-down within the budget even then. Reading costs it nothing.
 
 use super::touches::{History, Reading, Touches, neighbours_among};
 use crate::tracker::{PageBits, TrackError, Tracker};
@@ -346,10 +346,9 @@ impl Run<'_> {
         let ranges: Vec<VirtRange> = sorted.iter().map(|region| region.range()).collect();
         let before = Moment::now(self.clock, self.pid)?;
         // Charged before it is done, for it may be done in part and fail.
-        let charge = |region: &&Region| if region.leaf.is_huge() { 1.0 } else { f64::from(region.present) };
         self.spent += match self.shared {
             true => resident_pages(process),
-            false => sorted.iter().map(charge).sum::<f64>(),
+            false => self.charge(&sorted, &ranges),
         };
         self.tracker.clear(self.pid, &ranges)?;
         if self.shared {
@@ -398,6 +397,22 @@ impl Run<'_> {
             .histories
             .extend(histories.into_iter().filter(|it| it.present > 0 && !it.readings.is_empty()));
         if asked { Err(Stop::Asked) } else { Ok(()) }
+    }
+
+    /// The bits that clearing `regions` clears, each of which is a first touch sooner or later; those that are clear
+    /// already were charged when they were cleared. All pages, where the tracker cannot tell beforehand at no cost.
+    fn charge(&mut self, regions: &[&Region], ranges: &[VirtRange]) -> f64 {
+        let whole = |region: &Region| if region.leaf.is_huge() { 1.0 } else { f64::from(region.present) };
+        let found = match self.tracker.kind() {
+            TrackerKind::Bpf => self.tracker.read(self.pid, ranges).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let set = |region: &&Region| {
+            let at = found.binary_search_by_key(&region.start, |read| read.start).ok()?;
+            let accessed = f64::from(found[at].accessed?);
+            Some(if found[at].leaf.is_huge() { accessed.min(1.0) } else { accessed })
+        };
+        regions.iter().map(|region| set(region).unwrap_or_else(|| whole(region))).sum()
     }
 
     fn read(

@@ -13,6 +13,9 @@ use std::path::Path;
 /// So many timings are enough for who does not need the latest, and so many are kept.
 const ENOUGH: u32 = 3;
 const MOST: usize = 5;
+/// A timing that is to say what accesses take at the moment is not older, in seconds: what else a machine does, and what
+/// that leaves of its caches, changes.
+const FRESH: u64 = 300;
 /// The directory under the root of the system, and the file in it.
 const DIRECTORY: &str = "run/megapage";
 const FILE: &str = "access-times.json";
@@ -57,8 +60,8 @@ impl AccessTimes {
         self.times() >= ENOUGH
     }
 
-    /// The same with one timing more, made now: what else the machine does takes the caches that page tables lie in from
-    /// every program.
+    /// What accesses take at the moment: one timing more, made now, and those of the last five minutes. What else the
+    /// machine does takes the caches that page tables lie in from every program.
     pub fn renewed(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
         let Some(key) = Key::of(root, geometry) else { return AccessTimes::measure(root, geometry) };
         renewed_in(&root.path(DIRECTORY), &key, effective_uid() == 0, || AccessTimes::measure(root, geometry))
@@ -86,16 +89,29 @@ fn known_in(
     if let Some(former) = former.filter(|former| former.times() >= ENOUGH || !may_keep) {
         return Ok(former);
     }
-    renewed_in(directory, key, may_keep, measure)
+    AccessTimes::median(&with_one_more(directory, key, may_keep, measure)?).ok_or(NoTimes::Senseless)
 }
 
-/// What was kept, with one timing more.
 fn renewed_in(
     directory: &Path,
     key: &Key,
     may_keep: bool,
     measure: impl FnOnce() -> Result<AccessTimes, NoTimes>,
 ) -> Result<AccessTimes, NoTimes> {
+    let mut all = with_one_more(directory, key, may_keep, measure)?;
+    if let Some(latest) = all.last().cloned() {
+        all.retain(|times| times.is_near(&latest, FRESH));
+    }
+    AccessTimes::median(&all).ok_or(NoTimes::Senseless)
+}
+
+/// What was kept, with one timing more; without it where it failed and others are there.
+fn with_one_more(
+    directory: &Path,
+    key: &Key,
+    may_keep: bool,
+    measure: impl FnOnce() -> Result<AccessTimes, NoTimes>,
+) -> Result<Vec<AccessTimes>, NoTimes> {
     let mut all = read(directory, key);
     match measure() {
         Ok(now) => {
@@ -109,7 +125,7 @@ fn renewed_in(
         Err(why) if all.is_empty() => return Err(why),
         Err(_) => {}
     }
-    AccessTimes::median(&all).ok_or(NoTimes::Senseless)
+    Ok(all)
 }
 
 /// What was kept, the oldest first, if it is of this machine and this boot, whole, and nobody but root, or who asks, can
@@ -188,6 +204,18 @@ mod tests {
         assert_eq!(measured.get(), 4);
         assert_eq!((known(false).times(), measured.get()), (3, 4), "others read them");
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn what_was_timed_long_ago_says_nothing_of_the_moment() {
+        let (_top, path) = directory();
+        let long_ago = [made_up(9.0).made_at(1000), made_up(9.0).made_at(1001), made_up(1.0).made_at(1900)];
+        write(&path, &key(), &long_ago).unwrap();
+        let now = renewed_in(&path, &key(), true, || Ok(made_up(1.0).made_at(2000))).unwrap();
+        assert_eq!((now.times(), &now.steps()[0]), (2, &made_up(1.0).steps()[0]));
+        assert_eq!(known_in(&path, &key(), true, || panic!("there are enough")).unwrap().times(), 4);
+        let failed = renewed_in(&path, &key(), true, || Err(NoTimes::Senseless)).unwrap();
+        assert_eq!(failed.times(), 2, "the latest are the best that there is");
     }
 
     #[test]

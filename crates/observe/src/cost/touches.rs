@@ -85,10 +85,12 @@ pub struct Record {
 }
 
 impl History {
-    /// Whether (nearly) all pages were touched before the first reading: that they are hot is all that it tells.
+    /// Whether (nearly) all pages were touched by the first reading that is known to come after the clearing: that they
+    /// are hot is all that it tells.
     pub fn is_full_at_once(&self) -> bool {
         let full = |first: &Reading| 10 * u32::from(first.touched) >= 9 * u32::from(self.present);
-        !self.huge && self.readings.first().is_some_and(full)
+        let first = self.readings.iter().find(|reading| reading.cpu > reading.unsure);
+        !self.huge && first.or(self.readings.last()).is_some_and(full)
     }
 
     /// What the readings say about each page's first touch.
@@ -118,24 +120,25 @@ impl History {
     ///
     /// Two signs. Neighbours are touched in the same step: among the pages that are new in a step, more have a new
     /// neighbour than chance would give. And the whole region is new in one step: pages that are touched at random,
-    /// each at its own time, spread over several steps, since these grow by a constant factor; at a factor of 3.16
-    /// no step holds more than 40 % of them.
+    /// each at its own time, spread over several steps ([`most_in_a_step`]).
     pub fn order(&self) -> Option<(f64, f64)> {
         if self.huge || self.close {
             return None;
         }
         let end = self.readings.last().map_or(0.0, |reading| f64::from(reading.touched));
         let (mut sum, mut weight) = (0.0, 0.0);
-        let mut former = 0u16;
+        let (mut former, mut begun) = (0u16, 0.0f64);
         for (step, reading) in self.readings.iter().enumerate() {
             let new = f64::from(reading.touched.saturating_sub(former));
             let open = f64::from(self.present.saturating_sub(former));
             let former_share = f64::from(former) / f64::from(self.present.max(1));
-            // The first step has no beginning that is known to be open: a hot region is full in it, in any order.
-            let jumped = step > 0 && former_share < 0.1 && new >= LEAST_TO_TELL;
+            // The first step begins at once, and so does one after a reading that came too soon to tell: a hot region is
+            // full in it, in any order.
+            let most = most_in_a_step(begun, reading.cpu + reading.unsure) + STEP_MARGIN;
+            let jumped = most < MOST_TELLING && former_share < 0.1 && new >= LEAST_TO_TELL;
             let mut score = 0.0f64;
             if jumped {
-                score = ((new / open - MOST_IN_A_STEP) / (1.0 - MOST_IN_A_STEP)).clamp(0.0, 1.0);
+                score = ((new / open - most) / (1.0 - most)).clamp(0.0, 1.0);
             }
             let chance = new / open.max(1.0);
             // Hot pages side by side are new side by side in the first step, in whatever order they are visited.
@@ -151,6 +154,7 @@ impl History {
                 weight += new;
             }
             former = reading.touched.max(former);
+            begun = (reading.cpu - reading.unsure).max(begun);
         }
         (weight > 0.0).then(|| (sum / weight, weight))
     }
@@ -202,8 +206,22 @@ impl Touches {
 const LEAST_UNSURE: f64 = 10e-6;
 /// New pages in a step below which neighbours say nothing.
 const LEAST_TO_TELL: f64 = 8.0;
-/// The largest share of touches at random times that falls into one step where steps grow by 3.16, and a little.
-const MOST_IN_A_STEP: f64 = 0.45;
+/// What chance may add to the largest share of touches that a step holds.
+const STEP_MARGIN: f64 = 0.05;
+/// A step that may hold so large a share of touches at random times says nothing of their order.
+const MOST_TELLING: f64 = 0.75;
+
+/// The largest share of first touches at random times that can fall between two moments after the clearing, in seconds,
+/// whatever the rate: the largest of `exp(-rate begin) - exp(-rate end)`, where `rate = ln(end / begin) / (end - begin)`.
+/// 0.40 where the second comes 3.16 times as late as the first; all of them where the first is the clearing itself.
+fn most_in_a_step(begin: f64, end: f64) -> f64 {
+    if begin <= 0.0 {
+        return 1.0;
+    }
+    let factor = (end / begin).max(1.0 + 1e-6);
+    let log = factor.ln() / (factor - 1.0);
+    (-log).exp() - (-log * factor).exp()
+}
 
 /// How many of the pages that are set in `bits` and not in `former` have a next page that is too.
 pub(super) fn neighbours_among(bits: &PageBits, former: &PageBits) -> u16 {

@@ -7,6 +7,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, process_cpu_time};
 use megapage_snapshot::{Leaf, PAGES, TrackerKind};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 const REGION_PAGES: usize = PAGES as usize;
@@ -187,7 +188,7 @@ pub struct Exactness {
     /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by DAMON or the
     /// idle-page bitmap: somebody else cleared their bit in between.
     pub disturbed: u64,
-    /// Huge regions that were compared, over all rounds: one bit each.
+    /// Huge regions that were compared, over all rounds: one bit each. Those that the machine had no huge page for are not.
     pub huge_regions: u64,
     /// Those of them that were read wrongly, or had been split, less `disturbed_huge`.
     pub wrong_huge: u64,
@@ -211,6 +212,12 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
     let ranges = [whole(&child)];
     let gib = (base_regions * HUGE_2M) as f64 / (1u64 << 30) as f64;
     let others = Others::open(&child);
+    // A fragmented machine, or one on which somebody has just switched them off, may have had no huge page to give.
+    let given: HashSet<u64> = read(tracker, &child, &ranges)?
+        .iter()
+        .filter(|region| region.leaf.is_huge())
+        .map(|region| region.start)
+        .collect();
     let mut exactness = Exactness::default();
     let (mut reads, mut clears) = (Vec::new(), Vec::new());
     for round in 0..rounds {
@@ -227,6 +234,9 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
         for number in 0..base_regions + huge_regions {
             let start = child.base().start() + (number * HUGE_2M) as u64;
             let region = regions.next_if(|region| region.start == start);
+            if number >= base_regions && !given.contains(&start) {
+                continue;
+            }
             let expected: PageBits = std::array::from_fn(|word| {
                 (0..64).fold(0, |bits, n| {
                     bits | u64::from(is_touched(number * REGION_PAGES + word * 64 + n)) << n

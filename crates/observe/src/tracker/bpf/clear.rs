@@ -1,13 +1,17 @@
 //! Clearing accessed bits with MADV_COLD.
+//!
+//! The kernel looks at the `struct page` of each page in a range, whether its bit is set or not: some 60 ns, and 20 more
+//! for a bit that is set. The page tables tell first, at 3 ns a page, which regions have none, and those are left out.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
-use crate::tracker::{TrackError, part};
+use crate::tracker::{PageBits, TrackError, part};
 use megapage_kernel::page_tables::EntrySize;
 use megapage_kernel::{KernelError, maps, process_madvise, spawn};
 use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Memory in one call. The kernel holds the target's mmap lock (for reading) through a call, 1 ms for this much on
@@ -33,12 +37,30 @@ impl BpfTracker {
         // Where the kernel cannot bring them there, that many are overcounted.
         let _ = self.drain.drain();
         let mut refused = Vec::new();
-        let calls = if in_part { self.parts(pid, &whole)? } else { batches(&whole) };
+        let calls = if in_part { self.parts(pid, &whole)? } else { batches(&self.in_use(pid, &whole)?) };
         for batch in calls {
             cold(pidfd.as_fd(), &batch, &mut refused).map_err(|source| call_error(pid, source))?;
         }
         subtract(&mut whole, &refused);
         Ok(Cleared { space, ranges: whole })
+    }
+
+    /// The regions of `ranges` that have a bit to clear. Those that a huge entry maps are all among them: clearing tells
+    /// which of them are of hugetlb pages, and takes next to no time.
+    fn in_use(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<VirtRange>, TrackError> {
+        let mut found: Vec<VirtRange> = Vec::new();
+        self.walk(pid, ranges, |region| {
+            if region.size == EntrySize::Base && is_clear(&region.contents.accessed, 0..PAGES) {
+                return;
+            }
+            let end = region.start + HUGE_2M as u64;
+            // Ranges stay apart where mappings meet: a call that fails for one is then refused for it alone.
+            let begins = ranges.binary_search_by_key(&region.start, |range| range.start()).is_ok();
+            let goes_on = found.pop_if(|last| last.end() == region.start && !begins);
+            let first = goes_on.map_or(region.start, |last| last.start());
+            found.extend(VirtRange::new(first, end));
+        })?;
+        Ok(found)
     }
 
     /// The part of each region of `ranges`, in calls; all of a region that a huge entry maps at this moment, for a part
@@ -47,6 +69,7 @@ impl BpfTracker {
         let mut parts = Vec::new();
         self.walk(pid, ranges, |region| {
             let pages = match region.size {
+                EntrySize::Base if is_clear(&region.contents.accessed, part(region.start)) => return,
                 EntrySize::Base => part(region.start),
                 EntrySize::Huge2m | EntrySize::Huge1g => 0..PAGES,
             };
@@ -55,6 +78,11 @@ impl BpfTracker {
         })?;
         Ok(parts.chunks(CALL_PARTS).map(<[VirtRange]>::to_vec).collect())
     }
+}
+
+/// Whether none of `pages` has its bit set.
+fn is_clear(bits: &PageBits, mut pages: Range<u16>) -> bool {
+    pages.all(|page| bits[usize::from(page / 64)] >> (page % 64) & 1 == 0)
 }
 
 /// The regions of `ranges` that lie in one of `mappings` whole. Others may hold a large folio that lies in two
@@ -208,6 +236,15 @@ mod tests {
         assert_eq!(clip(&ranges, [].into_iter()), []);
         let overlapping = [range(0, 2 * HUGE), range(HUGE, 3 * HUGE), range(0, HUGE)];
         assert_eq!(clip(&ranges, overlapping.into_iter()), [range(0, 2 * HUGE), range(2 * HUGE, 3 * HUGE)]);
+    }
+
+    #[test]
+    fn a_bit_that_is_set_is_found_within_the_pages_that_are_asked_for() {
+        let mut bits: PageBits = [0; PAGES as usize / 64];
+        assert!(is_clear(&bits, 0..PAGES));
+        bits[2] = 1 << 5;
+        assert!(!is_clear(&bits, 0..PAGES) && !is_clear(&bits, 133..134));
+        assert!(is_clear(&bits, 0..133) && is_clear(&bits, 134..PAGES));
     }
 
     #[test]
