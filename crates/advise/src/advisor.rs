@@ -404,6 +404,8 @@ fn request(program: &Program, command: &[String]) -> Request {
         return_after: ReturnAfter::default(),
         children: false,
         watched: false,
+        jvm: false,
+        fix: false,
     }
 }
 

@@ -61,6 +61,8 @@ fn facts(gain: [f64; 3]) -> Facts {
             environment: Vec::new(),
             arguments: Vec::new(),
             notes: Vec::new(),
+            java: None,
+            unfixed: None,
         }),
         forks: Vec::new(),
         pool_2m: Bytes::ZERO,

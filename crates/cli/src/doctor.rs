@@ -1,5 +1,6 @@
 //! `megapage doctor`.
 
+mod log;
 mod text;
 mod why;
 
@@ -11,6 +12,7 @@ use megapage_doctor::{
 };
 use megapage_kernel::KernelRoot;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Find and explain what stands between a user or a program and huge pages
@@ -28,13 +30,19 @@ pub struct Args {
     /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
     #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
     why: Option<String>,
-    /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1)
+    /// Explain what a program has said of huge pages in this log; - is standard input
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["user", "program", "only_read", "why"])]
+    log: Option<PathBuf>,
+    /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log, megapage.doctor-log/1)
     #[arg(long)]
     json: bool,
 }
 
 /// 0 with nothing weightier than a note, 1 with findings.
 pub fn main(args: Args) -> Result<ExitCode> {
+    if let Some(path) = args.log {
+        return log::main(&path, args.json);
+    }
     if let Some(text) = args.why {
         let root = KernelRoot::live();
         let target = target(&root, &text)?;

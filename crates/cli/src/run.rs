@@ -59,6 +59,12 @@ pub struct Args {
     /// Let the program's children run with the preloaded library too
     #[arg(long)]
     children: bool,
+    /// The program is a script that starts a JVM: its switches go through JAVA_TOOL_OPTIONS
+    #[arg(long)]
+    jvm: bool,
+    /// Add the pages that a JVM lacks for the length of the run; needs root. With --dry-run: who has to run what
+    #[arg(long)]
+    fix: bool,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -66,6 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "PID", value_parser = pid,
         conflicts_with_all = [
             "program", "heap", "pool", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
+            "jvm", "fix",
         ])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
@@ -147,10 +154,12 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         return_after: args.return_after,
         children: args.children,
         watched: path.is_some() || args.require,
+        jvm: args.jvm,
+        fix: args.fix,
     };
     let prepared = prepare(&root, request).map_err(failure)?;
     if args.dry_run {
-        return print(prepared.dry_run());
+        return print(prepared.dry_run(&root).map_err(failure)?);
     }
     let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
     let report = prepared.run(&root, |report| target.live(&form(report))).map_err(failure)?;

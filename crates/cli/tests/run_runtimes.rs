@@ -2,14 +2,10 @@
 
 mod run_support;
 
-use megapage_kernel::KernelRoot;
-use megapage_kernel::cgroup::Cgroups;
-use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
-use megapage_units::PageSize;
+use megapage_testing::{MachineLock, is_root, skip};
 use run_support::{status as status_of, *};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// Whether `program` is installed; a loud skip where not.
@@ -26,60 +22,6 @@ fn verdict(report: &Value, mechanism: &str) -> (bool, String) {
     let considered = report["considered"].as_array().unwrap();
     let found = considered.iter().find(|it| it["mechanism"] == mechanism).unwrap();
     (found["used"].as_bool().unwrap(), found["reason"].as_str().unwrap().to_string())
-}
-
-const JAVA: &str = "public class Heap { public static void main(String[] a) throws Exception { \
-    byte[][] b = new byte[128][]; for (int i = 0; i < 128; i++) { b[i] = new byte[900000]; \
-    java.util.Arrays.fill(b[i], (byte) 1); } System.out.println(\"ready\"); System.in.read(); \
-    System.out.println(\"sum \" + b[7][3]); } }";
-
-fn java_source(directory: &Path) -> String {
-    let source = directory.join("Heap.java");
-    fs::write(&source, JAVA).unwrap();
-    source.to_str().unwrap().into()
-}
-
-#[test]
-fn java_gets_its_switch_for_thp() {
-    let directory = tempfile::tempdir().unwrap();
-    if !installed("java") {
-        return;
-    }
-    let source = java_source(directory.path());
-    let program = ["java", "-Xmx512m", &source];
-    let (status, report, said) = held_report(&["--heap", "thp"], &program, "32 MiB on THP", |report| {
-        mib(report, "peak.anonymous.thp_bytes") >= 32
-    });
-    assert_eq!((status, said.as_str()), (0, ""), "the JVM says nothing about it: {report:#}");
-    assert_eq!(verdict(&report, "runtime").1, "-XX:+UseTransparentHugePages reaches the whole Java heap");
-
-    let own = ["java", "-XX:-UseTransparentHugePages", "-Xmx512m", &source];
-    let planned = text(&output(&[&["--dry-run", "--"][..], &own].concat()).stdout);
-    assert!(planned.contains("runtime not used: the arguments choose already"), "{planned}");
-}
-
-#[test]
-fn java_gets_its_switch_for_hugetlb_where_the_pool_holds_its_heap() {
-    let directory = tempfile::tempdir().unwrap();
-    if !installed("java") {
-        return;
-    }
-    let source = java_source(directory.path());
-    // 256 MiB of heap, and 512 MiB for what the JVM maps besides.
-    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 400) else { return };
-    let limited = Cgroups::read(&KernelRoot::live(), None).unwrap().hugetlb_fault_may_be_refused();
-    for heap in ["2m", "auto"] {
-        if limited && heap == "auto" {
-            return skip("needs a control group without a hugetlb limit: with one, the default is THP");
-        }
-        let program = ["java", "-Xmx256m", &source];
-        let (status, report, said) =
-            held_report(&["--heap", heap], &program, "128 MiB on hugetlb", |report| {
-                mib(report, "peak.resident.hugetlb_2m_bytes") >= 128
-            });
-        assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
-        assert!(verdict(&report, "runtime").1.starts_with("-XX:+UseLargePages"), "{report:#}");
-    }
 }
 
 #[test]

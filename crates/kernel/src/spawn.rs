@@ -90,6 +90,17 @@ impl Signals {
         Ok(Some(Signal { number: info.ssi_signo as i32, sender }))
     }
 
+    /// Ends the taking. What came in and was not read is discarded: it was meant for a program that has ended. `ignored`
+    /// is ignored by this process from now on, so that one that comes late does not end it.
+    pub fn finish(self, ignored: i32) -> io::Result<()> {
+        // SAFETY: SIG_IGN is a disposition that runs no code; it also discards what is pending (sigaction(2)).
+        if unsafe { libc::signal(ignored, libc::SIG_IGN) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+        while self.next()?.is_some() {}
+        Ok(())
+    }
+
     /// Starts `command` with the signal mask that the caller had before [`Signals::take`]. The child stays in
     /// the caller's process group, so that the terminal's job control works on both. An error is execve(2)'s.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {

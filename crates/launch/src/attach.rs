@@ -65,6 +65,7 @@ impl Attachment {
                 start,
                 now: Instant::now(),
                 notes: note.map(String::from).into_iter().collect(),
+                said: Vec::new(),
             }
             .report()
         };
@@ -166,6 +167,8 @@ fn plan() -> Plan {
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
+        java: None,
+        unfixed: None,
     }
 }
 

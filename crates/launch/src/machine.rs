@@ -1,13 +1,17 @@
 //! What the choice of a mechanism needs to know of the machine and of the caller.
 
 use crate::broker::Broker;
+use crate::jvm::obstacles::Surroundings;
+use megapage_act::pool::floor;
 use megapage_act::promote::lacking_right;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::limits::{Limits, Sysctls};
 use megapage_kernel::own_segments::try_replacing;
-use megapage_kernel::process::read_own_status;
+use megapage_kernel::probe::{Answer, Trial, attempt};
+use megapage_kernel::process::{Status, read_own_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::{KernelError, KernelRoot};
+use megapage_kernel::{KernelError, KernelRoot, effective_uid, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,6 +57,8 @@ pub struct Machine {
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
     pub may_trace_others: bool,
+    /// What a JVM's large pages depend on besides.
+    pub surroundings: Surroundings,
     /// The environment that the program will have, as far as it is text.
     pub environment: BTreeMap<String, String>,
 }
@@ -89,6 +95,7 @@ impl Machine {
             broker: None,
             promotion_lacks: lacking_right(root, None)?,
             may_trace_others: own.capabilities.sys_ptrace(),
+            surroundings: surroundings(root, &own, &groups)?,
             environment,
         })
     }
@@ -97,6 +104,45 @@ impl Machine {
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
+}
+
+fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Surroundings, KernelError> {
+    let info = meminfo(root)?;
+    let sysctls = Sysctls::read(root);
+    let limits = Limits::read(root, None)?;
+    let total = info.total.unwrap_or_default();
+    let group_limits =
+        groups.memory.iter().flat_map(|lineage| &lineage.levels).filter_map(|it| it.figures.limit);
+    let room = |size| {
+        let rooms = [groups.hugetlb_fault_room(size), groups.hugetlb_reservation_room(size)];
+        rooms.into_iter().flatten().min()
+    };
+    let may_add = match effective_uid() {
+        0 => info.available.unwrap_or_default().saturating_sub(floor(total)),
+        _ => Bytes::ZERO,
+    };
+    let shm_group = sysctls.hugetlb_shm_group;
+    Ok(Surroundings {
+        memory: group_limits.fold(total, Bytes::min),
+        default_page: info.default_huge_size,
+        room_2m: room(PageSize::HUGE_2M),
+        room_1g: room(PageSize::HUGE_1G),
+        data: limits.data,
+        address_space: limits.address_space,
+        sysctls,
+        shm_permitted: own.capabilities.ipc_lock()
+            || shm_group.is_some_and(|group| own.gids[1] == group || own.groups.contains(&group)),
+        group: own.gids[1],
+        may_add,
+        page_refused: || match attempt(None, &Trial::MapHugetlb(PageSize::HUGE_2M)) {
+            Ok(Answer::Refused { call, errno }) => {
+                Some(format!("{call}: {}", std::io::Error::from_raw_os_error(errno)))
+            }
+            Ok(Answer::Killed(signal)) => Some(format!("the trial was killed by signal {signal}")),
+            // A trial that cannot be made tells nothing.
+            Ok(Answer::Obtained | Answer::BasePages) | Err(_) => None,
+        },
+    })
 }
 
 /// What a new mapping of pages of `size` can have.

@@ -1,6 +1,8 @@
 //! Which mechanisms a run uses, and the reason for each that it uses or not. Pure: facts in, a plan out.
 
 use crate::broker::PoolPlan;
+use crate::jvm::JavaPlan;
+use crate::jvm::obstacles::Obstacle;
 use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
 use crate::request::{Heap, Mechanism, Request};
@@ -24,7 +26,7 @@ pub struct Considered {
 }
 
 /// How a run will be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Every mechanism, with its reason.
     pub considered: Vec<Considered>,
@@ -38,6 +40,10 @@ pub struct Plan {
     pub arguments: Vec<String>,
     /// What a reader of the report should know besides.
     pub notes: Vec<String>,
+    /// What is known of the JVM; `None` where there is none.
+    pub java: Option<JavaPlan>,
+    /// Why `--fix` cannot mend what is in the way: found before the start.
+    pub unfixed: Option<String>,
 }
 
 impl Plan {
@@ -89,7 +95,8 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     if request.heap == Heap::None && request.mechanism.is_none() {
         return Ok(idle("--heap none asks for nothing"));
     }
-    if request.require {
+    // What --fix adds is not there yet.
+    if request.require && !request.fix {
         unobtainable(request.heap, machine).map_or(Ok(()), |why| Err(Refusal::Unobtainable(why)))?;
     }
     let user_arguments: Vec<String> =
@@ -97,10 +104,11 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     let preload = preload(program, request.heap, machine);
     let tunable = tunable(program, request.heap, machine);
     let outside = outside(program, request.heap, machine);
-    let switch = match (program.runtime, program.privilege) {
+    let runtime = if request.jvm { Some(Runtime::Jvm) } else { program.runtime };
+    let switch = match (runtime, program.privilege) {
         (None, _) => Err("no language runtime with a switch is recognised".to_string()),
         (_, Some(privilege)) => Err(raised(privilege)),
-        (Some(runtime), None) => runtimes::switch(runtime, program, &user_arguments, request.heap, machine)
+        (Some(runtime), None) => runtimes::switch(runtime, program, &user_arguments, request, machine)
             .and_then(|switch| match &preload {
                 Err(why) if switch.needs_preload => {
                     Err(format!("its switch needs the preloaded malloc: {why}"))
@@ -108,6 +116,22 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
                 _ => Ok(switch),
             }),
     };
+    let java = switch.as_ref().ok().and_then(|switch| switch.java.clone());
+    let short = switch.as_ref().ok().and_then(|switch| switch.short.clone());
+    let unfixed = match (&short, &java) {
+        _ if !request.fix => None,
+        (Some(short), _) => Some(short.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(match (runtime, &switch) {
+            (Some(Runtime::Jvm), Err(why)) => why.clone(),
+            _ => "what the program will take is known of a JVM alone: megapage pool set 2MB:+N makes pages"
+                .into(),
+        }),
+    };
+    if let (true, Some(short)) = (request.require && !request.fix, &short) {
+        return Err(Refusal::Unobtainable(short.clone()));
+    }
+    let switch = switch.and_then(|switch| if switch.left_alone { Err(switch.reason) } else { Ok(switch) });
 
     let wanted: Vec<Mechanism> = match request.mechanism {
         Some(Mechanism::Runtime) if switch.as_ref().is_ok_and(|switch| switch.needs_preload) => {
@@ -124,6 +148,8 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
+        java: None,
+        unfixed,
     };
     for mechanism in Mechanism::ALL {
         let verdict: Result<String, String> = match mechanism {
@@ -142,7 +168,16 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         };
         plan.considered.push(Considered { mechanism, used, reason });
     }
-    if plan.used().is_empty() {
+    // Its own switches are at work where the arguments choose; another mechanism asked for leaves it as it is.
+    let by_itself = request.mechanism.is_none_or(|it| it == Mechanism::Runtime);
+    if let Some(java) = java.filter(|_| by_itself) {
+        if java.page.is_none() {
+            let say = |it: &Obstacle| format!("large pages of the JVM: {it}");
+            plan.notes.extend(java.obstacles.iter().map(say));
+        }
+        plan.java = Some(java);
+    }
+    if plan.used().is_empty() && plan.java.is_none() {
         plan.notes.push("no mechanism applies: the program runs as it would without megapage".into());
         if request.require {
             let reasons: Vec<String> =
@@ -172,6 +207,8 @@ fn idle(reason: &str) -> Plan {
         environment: Vec::new(),
         arguments: Vec::new(),
         notes: Vec::new(),
+        java: None,
+        unfixed: None,
     }
 }
 
@@ -342,7 +379,7 @@ fn outside(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
 fn apply_switch(plan: &mut Plan, switch: &Switch) {
     plan.arguments.extend(switch.arguments.iter().cloned());
     for (name, value) in &switch.environment {
-        plan.environment.push(((*name).into(), (*value).into()));
+        plan.environment.push(((*name).into(), value.into()));
         plan.notes.push(format!("{name}={value} is inherited by the processes that the program starts"));
     }
 }

@@ -1,6 +1,7 @@
 //! What a program is, from its files alone: which mechanisms can reach it, and what would make one harmful.
 
 use crate::elf::{ElfFacts, FileKind, inspect_file, machine_name};
+use crate::jvm::Java;
 use crate::libraries::LibraryPath;
 use megapage_kernel::exec;
 use std::collections::BTreeSet;
@@ -205,6 +206,8 @@ pub struct Program {
     pub privilege: Option<Privilege>,
     /// The language runtime, where one is recognised.
     pub runtime: Option<Runtime>,
+    /// The Java installation, where the runtime is one.
+    pub java: Option<Java>,
     /// The allocator that it brings along.
     pub allocator: Option<Allocator>,
     /// An import of an allocator's private interface.
@@ -292,6 +295,7 @@ impl Program {
             heap_tunable: false,
             privilege: privilege_of(path),
             runtime: None,
+            java: None,
             allocator: None,
             private_allocation: None,
             forks: Vec::new(),
@@ -333,6 +337,7 @@ impl Program {
             heap_tunable,
             privilege: privilege_of(path),
             runtime: None,
+            java: None,
             allocator: facts.exports.contains(&"malloc").then_some(Allocator::InExecutable),
             private_allocation: None,
             forks: Vec::new(),
@@ -341,6 +346,7 @@ impl Program {
             missing: Vec::new(),
         };
         program.follow_libraries(path, facts);
+        program.java = (program.runtime == Some(Runtime::Jvm)).then(|| Java::of(path));
         program
     }
 

@@ -21,7 +21,7 @@ pub fn not_obtained(report: &RunReport) -> Vec<String> {
 }
 
 fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
-    if report.mechanisms.is_empty() {
+    if report.mechanisms.is_empty() && report.java.is_none() {
         missing.push("no mechanism applies to the program".to_string());
     }
     let preloaded = report.mechanisms.contains(&Mechanism::Preload);
@@ -69,12 +69,12 @@ fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
 
 /// What one moment's memory is short of.
 fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option<String> {
-    // The preloaded heap answers for its own memory; without it, for all anonymous memory. One that has
+    // The preloaded heap, and Java's, answer for their own memory; without one, all anonymous memory does. One that has
     // never outgrown the first chunks maps nothing huge, and nothing was refused to it.
     let heap: Backed = match (preloaded, &moment.heap) {
-        (true, Some(heap)) => *heap,
+        (_, Some(heap)) => *heap,
         (true, None) => return None,
-        (false, _) => moment.anonymous,
+        (false, None) => moment.anonymous,
     };
     let obtained = match asked {
         Heap::None => return None,

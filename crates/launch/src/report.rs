@@ -1,7 +1,9 @@
 //! What a run says of itself: schema `megapage.run/1`.
 
 use crate::broker::PoolPlan;
+use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
+use crate::messages::Explained;
 use crate::program::{Allocator, Linkage, Program};
 use crate::request::{Heap, Mechanism, Request, Text};
 use crate::sample::{Sample, Samples};
@@ -66,7 +68,7 @@ pub struct Moment {
     pub resident: Backed,
     /// Its private, writable, anonymous memory, stacks aside.
     pub anonymous: Backed,
-    /// What the preloaded heap maps, a broker's shared pages included; `None` where it maps none.
+    /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
     pub heap: Option<Backed>,
     /// Bytes swapped out.
     pub swapped_bytes: u64,
@@ -337,6 +339,43 @@ pub struct RunReport {
     pub not_obtained: Vec<String>,
     /// What a reader should know besides.
     pub notes: Vec<String>,
+    /// The JVM's account; `None` for other programs.
+    pub java: Option<JavaReport>,
+    /// What the program has said of huge pages, where that went into a file.
+    pub said: Vec<Explained>,
+}
+
+/// What a JVM takes, and what it was given before the start. Bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JavaReport {
+    /// Its feature release; `None` where its files do not say.
+    pub version: Option<u32>,
+    /// The page size of the pool that its heap was to come from; `None`: THP, or its own arguments' choice.
+    pub pool_page_bytes: Option<u64>,
+    /// The largest heap.
+    pub max_heap_bytes: u64,
+    /// Code cache and class space.
+    pub code_and_classes_bytes: u64,
+    /// The collector's tables, at most.
+    pub tables_bytes: u64,
+    /// What stood in the way of pages of the pool.
+    pub obstacles: Vec<String>,
+    /// What `--fix` added to the pools for the length of the run.
+    pub added_bytes: u64,
+}
+
+impl JavaReport {
+    fn of(plan: &JavaPlan) -> JavaReport {
+        JavaReport {
+            version: plan.java.version,
+            pool_page_bytes: plan.page.map(|page| page.bytes().0),
+            max_heap_bytes: plan.need.heap.0,
+            code_and_classes_bytes: (plan.need.code_cache + plan.need.class_space).0,
+            tables_bytes: plan.need.tables.0,
+            obstacles: plan.obstacles.iter().map(ToString::to_string).collect(),
+            added_bytes: plan.add.iter().map(|(size, pages)| size.bytes().0 * pages).sum(),
+        }
+    }
 }
 
 /// The pieces that a report is made of.
@@ -352,6 +391,7 @@ pub(crate) struct Pieces<'a> {
     pub start: Instant,
     pub now: Instant,
     pub notes: Vec<String>,
+    pub said: Vec<Explained>,
 }
 
 impl Pieces<'_> {
@@ -388,6 +428,8 @@ impl Pieces<'_> {
             },
             not_obtained: Vec::new(),
             notes: self.plan.notes.iter().cloned().chain(self.notes).collect(),
+            java: self.plan.java.as_ref().map(JavaReport::of),
+            said: self.said,
         };
         report.not_obtained = crate::proof::not_obtained(&report);
         report

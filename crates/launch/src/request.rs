@@ -229,6 +229,10 @@ pub struct Request {
     pub children: bool,
     /// Whether a report will be made at the end: only then is the program sampled.
     pub watched: bool,
+    /// The program is a script that starts a JVM: its switches go through a variable.
+    pub jvm: bool,
+    /// Add what is missing in the pools for the length of the run.
+    pub fix: bool,
 }
 
 #[cfg(test)]

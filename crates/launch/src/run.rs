@@ -1,16 +1,21 @@
 //! One run: starts the program, passes signals on to it, watches it, and reports.
 
 use crate::broker::Broker;
+use crate::fix::Added;
+use crate::jvm::{Java, JavaPlan};
 use crate::machine::Machine;
 use crate::mechanism::{Plan, Refusal, choose};
+use crate::messages::Explained;
 use crate::program::{InspectError, Program};
 use crate::promoter::Promoter;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::Text;
 use crate::request::{Mechanism, Request};
+use crate::said::Said;
 use crate::sample::{Places, Samples};
 use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
+use megapage_act::pool::AdditionError;
 use megapage_act::promote::{PromoteError, PromoteOutcome};
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
@@ -88,6 +93,12 @@ pub enum RunError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// `--fix` could not make the pages.
+    #[error("--fix: {0}")]
+    Fix(#[from] AdditionError),
+    /// `--fix` cannot mend what is in the way.
+    #[error("--fix: {0}")]
+    Unfixed(String),
     /// A process cannot be promoted.
     #[error(transparent)]
     Promote(#[from] PromoteError),
@@ -136,9 +147,17 @@ pub struct Prepared {
 
 /// Looks at the program and the machine and decides. Changes nothing.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
-    let program = Program::inspect(&request.program)?;
+    let mut program = Program::inspect(&request.program)?;
     let mut machine = Machine::read(root)?;
     machine.broker = request.pool.as_deref().map(Broker::look);
+    if request.jvm && program.java.is_none() {
+        program.java = Java::installed(&machine.environment);
+    }
+    if let Some(java) = &mut program.java {
+        let arguments: Vec<String> =
+            request.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        java.read_argument_files(&arguments);
+    }
     let plan = choose(&program, &request, &machine)?;
     let text = match request.text.kind {
         Text::None => None,
@@ -163,7 +182,7 @@ impl Prepared {
     }
 
     /// The run as shell lines: the reasons as comments, then the command.
-    pub fn dry_run(&self) -> Vec<String> {
+    pub fn dry_run(&self, root: &KernelRoot) -> Result<Vec<String>, RunError> {
         let mut lines: Vec<String> = self
             .plan
             .considered
@@ -193,8 +212,29 @@ impl Prepared {
         for argument in self.arguments() {
             command.push_str(&format!(" {}", quoted(&argument.to_string_lossy())));
         }
+        let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
+        let (before, after) = Added::commands(root, add)?;
+        lines.extend(self.plan.unfixed.iter().map(|why| format!("# --fix would refuse: {why}")));
+        lines.extend(self.remedies());
+        lines.extend(before);
         lines.push(command);
-        lines
+        lines.extend(after);
+        Ok(lines)
+    }
+
+    /// What an administrator runs once, so that any user's JVM gets its pages from then on.
+    fn remedies(&self) -> Vec<String> {
+        let Some(java) = &self.plan.java else { return Vec::new() };
+        let open = java.obstacles.iter().filter(|it| it.missing.is_none_or(|it| !java.add.contains(&it)));
+        let lines: Vec<String> = open.flat_map(|it| &it.remedy).map(|line| format!("#   {line}")).collect();
+        match lines.is_empty() {
+            true => lines,
+            false => {
+                let head =
+                    "# for large pages, once (pools and settings as root; they stay until the next boot):";
+                std::iter::once(head.to_string()).chain(lines).collect()
+            }
+        }
     }
 
     /// The variables to set: the mechanism's, and those of the library that moves text, which is preloaded behind the
@@ -229,9 +269,15 @@ impl Prepared {
 
     /// Runs the program to its end. `live` is given a report whenever the launcher receives SIGUSR1.
     pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+        if let Some(why) = &self.plan.unfixed {
+            return Err(RunError::Unfixed(why.clone()));
+        }
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
+        let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
+        let mut added = Added::make(root, add)?;
+        let said = Said::listen(self.plan.java.is_some() && self.request.watched);
         let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
@@ -279,9 +325,14 @@ impl Prepared {
             text_replaced: false,
             map: None,
             notes: Vec::new(),
+            said: Vec::new(),
         };
         let (ended, usage) = running.watch(&signals, &mut live)?;
         let totals = Totals::of(ended, start.elapsed(), usage);
+        // One that was sent while the last look was taken would end us before the report is written.
+        signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
+        running.notes.extend(added.take_out());
+        running.said = said.explain();
         Ok(running.report(Some(totals)))
     }
 
@@ -337,6 +388,8 @@ struct Running<'a> {
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),
     notes: Vec<String>,
+    /// Messages of the program that are known.
+    said: Vec<Explained>,
 }
 
 impl Running<'_> {
@@ -519,6 +572,7 @@ impl Running<'_> {
     fn places(&self) -> Places {
         Places {
             heap: self.span(),
+            java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),
             text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
             text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),
             text_library: self.run.text.as_ref().and_then(TextPlan::library_name),
@@ -545,6 +599,7 @@ impl Running<'_> {
             start: self.start,
             now: Instant::now(),
             notes: self.notes.clone(),
+            said: self.said.clone(),
         }
         .report()
     }

@@ -1,41 +1,46 @@
 //! The switches of language runtimes for huge pages: one entry for each runtime, each tested with the real
 //! program in `crates/cli/tests/run_runtimes.rs`.
 
+use crate::jvm::need::Need;
+use crate::jvm::obstacles::{Obstacle, Question, Surroundings, obstacles};
+use crate::jvm::options::Options;
+use crate::jvm::{Java, JavaPlan};
 use crate::machine::Machine;
 use crate::program::{Program, Runtime};
-use crate::request::Heap;
-use megapage_units::Bytes;
+use crate::request::{Heap, Request};
+use megapage_units::{Bytes, PageSize};
 
 /// A runtime's switch, thrown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Switch {
     /// Arguments to put before the program's own.
     pub arguments: Vec<String>,
     /// Variables to set. Processes that the program starts inherit them.
-    pub environment: Vec<(&'static str, &'static str)>,
+    pub environment: Vec<(&'static str, String)>,
     /// Whether the switch only works together with the preloaded library.
     pub needs_preload: bool,
     /// What it does, in words.
     pub reason: String,
+    /// The JVM's plan; `None` for other runtimes.
+    pub java: Option<JavaPlan>,
+    /// Why it is less than was asked for.
+    pub short: Option<String>,
+    /// The user's own arguments have thrown it: nothing is added.
+    pub left_alone: bool,
 }
 
-/// Memory that a JVM maps from the pool besides its heap: code cache (240 MiB by default), tables of the
-/// collector, room for alignment.
-const JVM_BESIDES_HEAP: Bytes = Bytes::mib(512);
-
-/// The switch of `runtime` for a heap as asked; the reason where there is none that applies. `arguments` are
-/// the user's.
+/// The switch of `runtime` for a run as asked; the reason where there is none that applies. `arguments` are the user's.
 pub fn switch(
     runtime: Runtime,
     program: &Program,
     arguments: &[String],
-    heap: Heap,
+    request: &Request,
     machine: &Machine,
 ) -> Result<Switch, String> {
     match runtime {
-        Runtime::Jvm => jvm(program, arguments, heap, machine),
-        Runtime::Python => python(heap, machine),
-        Runtime::Php => php(heap, machine),
+        Runtime::Jvm => jvm(program, arguments, request, machine),
+        Runtime::Python => python(request.heap, machine),
+        Runtime::Php => php(request.heap, machine),
         Runtime::Node => {
             Err("Node.js has a switch for its text alone (--use-largepages), none for its heap".into())
         }
@@ -43,61 +48,137 @@ pub fn switch(
     }
 }
 
-/// The JVM reserves its whole heap at start: from the pool with UseLargePages, or as memory advised to be
-/// huge with UseTransparentHugePages. Arguments, for the variables JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS make
-/// it print a line.
-fn jvm(program: &Program, arguments: &[String], heap: Heap, machine: &Machine) -> Result<Switch, String> {
-    if let Some(own) = arguments
-        .iter()
-        .find(|argument| argument.contains("UseLargePages") || argument.contains("UseTransparentHugePages"))
-    {
-        return Err(format!("the arguments choose already: {own}"));
-    }
-    let name = program.path.file_name().unwrap_or_default();
-    if !program.script_arguments.is_empty() {
-        return Err("a script starts the JVM".into());
-    }
-    let large = |size: &str, why: String| Switch {
-        arguments: vec!["-XX:+UseLargePages".into(), format!("-XX:LargePageSizeInBytes={size}")],
-        reason: why,
-        ..Switch::default()
-    };
-    let needed =
-        arguments.iter().rev().find_map(|argument| heap_limit(argument)).map(|it| it + JVM_BESIDES_HEAP);
-    let pool = if heap == Heap::Huge1G { machine.pool_1g } else { machine.pool_2m };
-    let asks_hugetlb = matches!(heap, Heap::Huge1G | Heap::Huge2M);
-    let mut switch = match heap {
-        // Too short a pool makes the JVM print a warning and take base pages.
-        _ if asks_hugetlb && pool < needed.unwrap_or(Bytes(1)) => transparent(
-            machine,
-            "-XX:+UseTransparentHugePages, because the pool is too short for the Java heap".into(),
-        )?,
-        Heap::Huge1G => large("1g", "-XX:+UseLargePages with 1 GiB pages, as asked".into()),
-        Heap::Huge2M => large("2m", "-XX:+UseLargePages with 2 MiB pages, as asked".into()),
-        Heap::Auto
-            if needed.is_some_and(|bytes| machine.pool_2m >= bytes) && !machine.hugetlb_may_be_refused =>
-        {
-            large("2m", "-XX:+UseLargePages: the pool can hold all of -Xmx".into())
+/// How the JVM is told.
+enum Way {
+    /// `java`: before its own arguments. Nothing is printed, and children do not inherit it.
+    Arguments,
+    /// The JDK's other tools hand what follows -J to the JVM.
+    BehindJ,
+    /// A script of Java's own (`#!/usr/bin/java --source 17`): only the launcher `java` reads it, since Java 9.
+    LauncherVariable,
+    /// A script that starts a JVM: every JVM below it reads it, prints a line, and hands it on to its children.
+    ToolVariable,
+}
+
+impl Way {
+    fn of(program: &Program, request: &Request, java: &Java) -> Way {
+        if request.jvm && program.runtime != Some(Runtime::Jvm) {
+            return Way::ToolVariable;
         }
-        _ => transparent(machine, "-XX:+UseTransparentHugePages reaches the whole Java heap".into())?,
-    };
-    // The JDK's other tools hand what follows -J to the JVM.
-    if name != "java" {
-        switch.arguments = switch.arguments.iter().map(|argument| format!("-J{argument}")).collect();
+        match program.path.file_name().unwrap_or_default() == "java" {
+            _ if !program.script_arguments.is_empty() && java.is_at_least(9) => Way::LauncherVariable,
+            _ if !program.script_arguments.is_empty() => Way::ToolVariable,
+            true => Way::Arguments,
+            false => Way::BehindJ,
+        }
     }
+
+    fn apply(&self, words: Vec<String>, machine: &Machine, switch: &mut Switch) {
+        let name = match self {
+            Way::Arguments => return switch.arguments = words,
+            Way::BehindJ => {
+                switch.arguments = words.iter().map(|word| format!("-J{word}")).collect();
+                return;
+            }
+            Way::LauncherVariable => "JDK_JAVA_OPTIONS",
+            Way::ToolVariable => "JAVA_TOOL_OPTIONS",
+        };
+        let before = machine.variable(name).map(|value| format!("{value} ")).unwrap_or_default();
+        switch.environment.push((name, format!("{before}{}", words.join(" "))));
+        switch.reason.push_str(&format!(" (by {name}, of which the JVM prints a line)"));
+    }
+}
+
+/// The JVM reserves its whole heap at start: from the pool with UseLargePages, or as memory advised to be
+/// huge with UseTransparentHugePages.
+fn jvm(
+    program: &Program,
+    arguments: &[String],
+    request: &Request,
+    machine: &Machine,
+) -> Result<Switch, String> {
+    let java = program.java.clone().unwrap_or_default();
+    if let Some(other) = &java.other_vm {
+        return Err(format!("{other} is not HotSpot: it has other switches"));
+    }
+    let way = Way::of(program, request, &java);
+    let is_java = matches!(way, Way::Arguments | Way::LauncherVariable);
+    let options = Options::read(&java, &machine.environment, arguments, is_java);
+    let around = &machine.surroundings;
+    let need = Need::of(&options, &java, around.memory);
+    let asks_hugetlb = matches!(request.heap, Heap::Huge1G | Heap::Huge2M);
+    let page = if request.heap == Heap::Huge1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
+    let by_option = options.chosen.clone();
+    // A heap that nobody has sized is no reason to take a quarter of the memory from the pool; a limit that can refuse a
+    // page later would kill the JVM.
+    let wants_pool = asks_hugetlb
+        || request.heap == Heap::Auto
+            && (request.fix || need.heap_is_given && matches!(way, Way::Arguments | Way::BehindJ))
+            && !machine.hugetlb_may_be_refused;
+    let looks = wants_pool && by_option.is_none() || options.large == Some(true);
+    let mut plan = JavaPlan { java, need, page: None, obstacles: Vec::new(), add: Vec::new() };
+    if looks {
+        let pools = (machine.pool_2m, machine.pool_1g);
+        let question = Question { java: &plan.java, options: &options, need: &plan.need, page, pools };
+        plan.obstacles = obstacles(&question, around);
+    }
+    if request.fix {
+        plan.add = additions(&plan.obstacles, around);
+    }
+    let open = plan.obstacles.iter().filter(|it| it.missing.is_none_or(|it| !plan.add.contains(&it)));
+    let first = open.map(ToString::to_string).next();
+    if let Some(chosen) = by_option {
+        // Its own switches stay; what --fix adds, and what will come of it, is said all the same.
+        let reason = format!("the arguments choose already: {chosen}");
+        let short = first.filter(|_| asks_hugetlb || request.fix);
+        return Ok(Switch { reason, java: Some(plan), short, left_alone: true, ..Switch::default() });
+    }
+    let mut switch = Switch::default();
+    let words = match (wants_pool, first) {
+        (true, None) => {
+            let mut words = vec!["-XX:+UseLargePages".to_string()];
+            // Before Java 17 it only warns that it has no effect.
+            if plan.java.is_at_least(17) {
+                let size = if page == PageSize::HUGE_1G { "1g" } else { "2m" };
+                words.push(format!("-XX:LargePageSizeInBytes={size}"));
+            }
+            let why = if asks_hugetlb { "as asked" } else { "the pool can hold all of the JVM" };
+            let why = if plan.add.is_empty() { why } else { "the pool is made to hold all of the JVM" };
+            switch.reason =
+                format!("-XX:+UseLargePages with pages of {page}: {why} ({})", plan.need.describe());
+            plan.page = Some(page);
+            words
+        }
+        (wanted, obstacle) => {
+            if let Err(off) = &machine.thp {
+                return Err(match obstacle {
+                    Some(obstacle) => obstacle,
+                    // It would print a warning.
+                    None => format!("the JVM's switch for THP needs them on: {off}"),
+                });
+            }
+            switch.reason = match obstacle {
+                Some(obstacle) if wanted => {
+                    format!("-XX:+UseTransparentHugePages, not pages of the pool: {obstacle}")
+                }
+                _ => "-XX:+UseTransparentHugePages reaches the whole Java heap".into(),
+            };
+            switch.short =
+                plan.obstacles.first().map(ToString::to_string).filter(|_| asks_hugetlb || request.fix);
+            plan.add.clear();
+            vec!["-XX:+UseTransparentHugePages".to_string()]
+        }
+    };
+    way.apply(words, machine, &mut switch);
+    switch.java = Some(plan);
     Ok(switch)
 }
 
-/// The JVM's switch for THP. It prints a warning where they are off.
-fn transparent(machine: &Machine, reason: String) -> Result<Switch, String> {
-    machine.thp.clone().map_err(|off| format!("the JVM's switch for THP needs them on: {off}"))?;
-    let arguments = vec!["-XX:+UseTransparentHugePages".into()];
-    Ok(Switch { arguments, reason, ..Switch::default() })
-}
-
-/// The heap limit that a JVM argument gives: `-Xmx512m`, `-J-Xmx2g`.
-fn heap_limit(argument: &str) -> Option<Bytes> {
-    argument.strip_prefix("-J").unwrap_or(argument).strip_prefix("-Xmx")?.parse().ok()
+/// The pages that `--fix` adds: all that are missing, where the caller may and the machine keeps its safe floor.
+fn additions(obstacles: &[Obstacle], around: &Surroundings) -> Vec<(PageSize, u64)> {
+    let missing: Vec<(PageSize, u64)> = obstacles.iter().filter_map(|it| it.missing).collect();
+    let bytes: Bytes = missing.iter().map(|(size, pages)| size.bytes() * *pages).sum();
+    if bytes <= around.may_add { missing } else { Vec::new() }
 }
 
 /// CPython keeps small objects in arenas of its own (pymalloc), which malloc does not see.
@@ -109,7 +190,7 @@ fn python(heap: Heap, machine: &Machine) -> Result<Switch, String> {
         return Err("no huge pages are asked for".into());
     }
     Ok(Switch {
-        environment: vec![("PYTHONMALLOC", "malloc")],
+        environment: vec![("PYTHONMALLOC", "malloc".into())],
         needs_preload: true,
         reason: "PYTHONMALLOC=malloc sends Python's objects through the preloaded malloc".into(),
         ..Switch::default()
@@ -139,21 +220,8 @@ fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
         }
     };
     Ok(Switch {
-        environment: vec![("USE_ZEND_ALLOC_HUGE_PAGES", "1")],
+        environment: vec![("USE_ZEND_ALLOC_HUGE_PAGES", "1".into())],
         reason: format!("USE_ZEND_ALLOC_HUGE_PAGES=1 makes PHP {what}"),
         ..Switch::default()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jvm_heap_limits_are_read() {
-        assert_eq!(heap_limit("-Xmx512m"), Some(Bytes::mib(512)));
-        assert_eq!(heap_limit("-J-Xmx2g"), Some(Bytes::gib(2)));
-        assert_eq!(heap_limit("-Xms2g"), None);
-        assert_eq!(heap_limit("-Xmxmuch"), None);
-    }
 }

@@ -1,5 +1,6 @@
 //! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
 
+use crate::jvm::heap::java_heap;
 use crate::machine::LIBRARY_NAME;
 use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::smaps::{BackingBytes, Mapping, backing, read_smaps};
@@ -24,7 +25,7 @@ pub struct Sample {
     pub whole: BackingBytes,
     /// Private, writable, anonymous memory, stacks aside.
     pub anonymous: BackingBytes,
-    /// What the preloaded heap maps of it, and of a broker's pages; zero without one.
+    /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
     pub heap: BackingBytes,
     /// The text that was asked for; zero where none was.
     pub text: BackingBytes,
@@ -43,6 +44,8 @@ pub struct Sample {
 pub struct Places {
     /// The preloaded heap's range of addresses.
     pub heap: Option<VirtRange>,
+    /// The largest that the Java heap can become, of a JVM.
+    pub java_heap: Option<Bytes>,
     /// Files whose mappings are the text that was asked for.
     pub text_files: Vec<String>,
     /// Ranges of addresses that are such text, whatever is mapped there.
@@ -88,7 +91,10 @@ impl Sample {
             at: Instant::now(),
             whole: backing(&mappings),
             anonymous: backing(mappings.iter().filter(|mapping| mapping.is_heap_like())),
-            heap: backing(mappings.iter().filter(in_span)),
+            heap: match places.java_heap {
+                Some(largest) => java_heap(&mappings, largest),
+                None => backing(mappings.iter().filter(in_span)),
+            },
             text: backing(mappings.iter().filter(is_text)),
             peak_rss: status.peak_rss,
             swap: mappings.iter().map(|mapping| mapping.swap).sum(),

@@ -22,6 +22,8 @@ fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
         return_after: ReturnAfter::default(),
         children: false,
         watched: true,
+        jvm: false,
+        fix: false,
     }
 }
 
@@ -158,21 +160,6 @@ fn runtimes_combine_with_what_reaches_the_rest() {
     assert!(reason(&plan, Mechanism::Runtime).contains("a child that finds it empty is killed"));
     let plan = auto(&of(Runtime::Php), &Machine { pool_2m: Bytes::ZERO, ..machine() });
     assert_eq!(plan.used(), [Mechanism::Runtime]);
-
-    let java = Program { path: "/usr/bin/java".into(), ..of(Runtime::Jvm) };
-    let plan = auto(&java, &machine());
-    assert_eq!(
-        (plan.used(), plan.arguments.clone()),
-        (vec![Mechanism::Runtime], vec!["-XX:+UseTransparentHugePages".to_string()])
-    );
-    let sized = Request { arguments: vec!["-Xmx512m".into()], ..request(Heap::Auto, None) };
-    let plan = choose(&java, &sized, &machine()).unwrap();
-    assert_eq!(plan.arguments[0], "-XX:+UseLargePages", "1 GiB of pool holds 512 MiB and what is besides");
-    let sized = Request { arguments: vec!["-Xmx513m".into()], ..request(Heap::Huge2M, None) };
-    let plan = choose(&java, &sized, &machine()).unwrap();
-    assert_eq!(plan.arguments, ["-XX:+UseTransparentHugePages"], "the pool is too short");
-    let tool = Program { path: "/usr/bin/javac".into(), ..java };
-    assert_eq!(auto(&tool, &machine()).arguments, ["-J-XX:+UseTransparentHugePages"]);
 }
 
 #[test]

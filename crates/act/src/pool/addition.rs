@@ -45,6 +45,11 @@ impl Addition {
         Addition { root: root.clone(), size, added }
     }
 
+    /// The size of the pages.
+    pub fn page_size(&self) -> PageSize {
+        self.size
+    }
+
     /// Pages added.
     pub fn added(&self) -> u64 {
         self.added

@@ -67,6 +67,20 @@ pub fn text(report: &RunReport) -> String {
             promotion.no_memory
         ));
     }
+    if let Some(java) = &report.java {
+        let version = java.version.map_or("of unknown release".into(), |version| version.to_string());
+        line(format!(
+            "Java {version}: heap of at most {}; from a pool it would take {} more for code and {} for tables",
+            Bytes(java.max_heap_bytes),
+            Bytes(java.code_and_classes_bytes),
+            Bytes(java.tables_bytes.next_multiple_of(1 << 20))
+        ));
+    }
+    for said in &report.said {
+        line(format!("{} said, {}: {}", said.program, times(said.times), said.line));
+        line(format!("  meaning: {}", said.meaning));
+        line(format!("  helps: {}", said.remedy));
+    }
     line(format!(
         "sampling: {} samples, {:.1} ms ({:.2} % of the run)",
         report.sampling.samples, report.sampling.cost_ms, report.sampling.cost_percent
@@ -78,6 +92,10 @@ pub fn text(report: &RunReport) -> String {
         line(format!("not obtained: {missing}"));
     }
     out
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
 fn headline(report: &RunReport) -> String {

@@ -1,8 +1,10 @@
 //! A program and a machine that nobody has, for the choices made of them.
 
+use megapage_kernel::limits::{Limit, Sysctls};
+use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
 use megapage_launch::program::{Linkage, Program};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 
 /// A dynamic program of glibc's with nothing special about it.
@@ -18,6 +20,7 @@ pub fn program() -> Program {
         heap_tunable: true,
         privilege: None,
         runtime: None,
+        java: None,
         allocator: None,
         private_allocation: None,
         forks: Vec::new(),
@@ -43,6 +46,19 @@ pub fn machine() -> Machine {
         broker: None,
         promotion_lacks: None,
         may_trace_others: true,
+        surroundings: Surroundings {
+            memory: Bytes::gib(8),
+            default_page: Some(PageSize::HUGE_2M),
+            room_2m: None,
+            room_1g: None,
+            data: Limit(None),
+            address_space: Limit(None),
+            sysctls: Sysctls::default(),
+            shm_permitted: false,
+            group: 100,
+            may_add: Bytes::ZERO,
+            page_refused: || None,
+        },
         environment: BTreeMap::new(),
     }
 }

@@ -1,0 +1,54 @@
+//! `megapage doctor --log`: what programs have said of huge pages, and what it means.
+
+use super::text::wrapped;
+use crate::output::print;
+use anyhow::{Context, Result};
+use megapage_launch::messages::{Explained, explain};
+use serde::Serialize;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+const SCHEMA: &str = "megapage.doctor-log/1";
+/// A log that is longer is read in its first part: what is said of memory is said at the start.
+const LONGEST: u64 = 64 << 20;
+
+#[derive(Serialize)]
+struct Found {
+    /// The messages that are known, each once.
+    messages: Vec<Explained>,
+}
+
+/// 0 where nothing is known of it, 1 where something was found.
+pub fn main(path: &Path, json: bool) -> Result<ExitCode> {
+    let is_input = path == Path::new("-");
+    let name = if is_input { "standard input".into() } else { path.display().to_string() };
+    let mut bytes = Vec::new();
+    let read = match is_input {
+        true => std::io::stdin().take(LONGEST).read_to_end(&mut bytes),
+        false => std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)),
+    };
+    read.with_context(|| format!("--log {name}"))?;
+    let found = Found { messages: explain(&String::from_utf8_lossy(&bytes)) };
+    let any = !found.messages.is_empty();
+    if json {
+        print(&(megapage_report::json(SCHEMA, &found) + "\n"))?;
+    } else {
+        print(&human(&found.messages))?;
+    }
+    Ok(ExitCode::from(u8::from(any)))
+}
+
+fn human(messages: &[Explained]) -> String {
+    if messages.is_empty() {
+        return "No message about huge pages that is known.\n".into();
+    }
+    let mut text = String::new();
+    for message in messages {
+        let times = if message.times == 1 { "once".into() } else { format!("{} times", message.times) };
+        text += &wrapped(&format!("{}, {times}: {}", message.program, message.line), "", "    ");
+        text += &wrapped(message.meaning, "    means  ", "           ");
+        text += &wrapped(message.remedy, "    helps  ", "           ");
+    }
+    text
+}

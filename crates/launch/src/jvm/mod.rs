@@ -1,0 +1,151 @@
+//! The Java virtual machine (HotSpot): which one it is, what its options say, what it takes from the pools, what stands
+//! in the way of that, and where its heap lies.
+//!
+//! The choice of its switches is in [`crate::runtimes`]; everything here but [`Java::of`], [`Java::installed`] and
+//! [`Java::read_argument_files`] is pure.
+
+pub mod heap;
+pub mod need;
+pub mod obstacles;
+pub mod options;
+
+use crate::jvm::need::Need;
+use crate::jvm::obstacles::Obstacle;
+use megapage_units::{Bytes, PageSize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A Java installation, as the file `release` in its directory tells; nothing is started to find out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Java {
+    /// The feature release: 8, 11, 17; `None` where no file says.
+    pub version: Option<u32>,
+    /// The virtual machine where it is not HotSpot, whose switches these are.
+    pub other_vm: Option<String>,
+    /// The argument files (`@FILE`) of the command line, by name.
+    pub argument_files: BTreeMap<String, String>,
+}
+
+impl Java {
+    /// Of an executable such as `/usr/bin/java`, links followed.
+    pub fn of(executable: &Path) -> Java {
+        let Ok(path) = std::fs::canonicalize(executable) else { return Java::default() };
+        // JDK/bin/java, and JDK/jre/bin/java of Java 8.
+        let text = path
+            .ancestors()
+            .skip(2)
+            .take(2)
+            .find_map(|home| std::fs::read_to_string(home.join("release")).ok());
+        text.map_or_else(Java::default, |text| Java::of_release(&text))
+    }
+
+    /// The one that a script is most likely to start: of JAVA_HOME, else the first in PATH.
+    pub fn installed(environment: &BTreeMap<String, String>) -> Option<Java> {
+        let home = environment.get("JAVA_HOME").map(|home| Path::new(home).join("bin"));
+        let path = environment.get("PATH").map(String::as_str).unwrap_or("/bin:/usr/bin");
+        let directories = home.into_iter().chain(std::env::split_paths(path));
+        directories.map(|it| it.join("java")).find(|file| file.is_file()).map(|file| Java::of(&file))
+    }
+
+    /// From the text of a file `release`: lines such as `JAVA_VERSION="17.0.15"`.
+    pub fn of_release(text: &str) -> Java {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+            Some(line.trim().trim_matches('"'))
+        };
+        // Eclipse's builds name it; those that do not are HotSpot's.
+        let other_vm = value("JVM_VARIANT").filter(|variant| !variant.eq_ignore_ascii_case("hotspot"));
+        Java {
+            version: value("JAVA_VERSION").and_then(feature),
+            other_vm: other_vm.map(String::from),
+            argument_files: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the argument files that `arguments` name; one that cannot be read is the JVM's to complain of.
+    pub fn read_argument_files(&mut self, arguments: &[String]) {
+        let names = arguments.iter().filter_map(|argument| argument.strip_prefix('@'));
+        self.argument_files = names
+            .filter_map(|name| Some((name.to_string(), std::fs::read_to_string(PathBuf::from(name)).ok()?)))
+            .collect();
+    }
+
+    /// Whether this is at least that release. One that is not known counts as a present one.
+    pub fn is_at_least(&self, version: u32) -> bool {
+        self.version.is_none_or(|own| own >= version)
+    }
+}
+
+/// The feature release of a version: 8 of `1.8.0_292`, 17 of `17.0.15`, 25 of `25-ea`.
+fn feature(version: &str) -> Option<u32> {
+    let mut figures = version.split(['.', '-', '_', '+']).map(str::parse::<u32>);
+    match figures.next()?.ok()? {
+        1 => figures.next()?.ok(),
+        figure => Some(figure),
+    }
+}
+
+/// How a run means to bring a JVM onto huge pages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JavaPlan {
+    /// The installation.
+    pub java: Java,
+    /// What it takes.
+    pub need: Need,
+    /// The pool that its heap comes from; `None`: transparent huge pages, or what its own arguments say.
+    pub page: Option<PageSize>,
+    /// What stands in the way of pages of the pool.
+    pub obstacles: Vec<Obstacle>,
+    /// Pages that `--fix` adds for the length of the run.
+    pub add: Vec<(PageSize, u64)>,
+}
+
+impl JavaPlan {
+    /// The largest that its heap can become.
+    pub fn max_heap(&self) -> Bytes {
+        self.need.heap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_told_by_their_files() {
+        // As Debian's and Temurin's packages have them.
+        let eight = "JAVA_VERSION=\"1.8.0_412\"\nOS_NAME=\"Linux\"\nSOURCE=\"\"\n";
+        let eleven = "IMPLEMENTOR=\"Eclipse Adoptium\"\nJAVA_VERSION=\"11.0.23\"\nJVM_VARIANT=\"Hotspot\"\n";
+        let later = "JAVA_VERSION=\"21.0.3\"\nJVM_VARIANT=\"Openj9\"\n";
+        assert_eq!(Java::of_release(eight).version, Some(8));
+        assert_eq!(Java::of_release(eleven), Java { version: Some(11), ..Java::default() });
+        let found = Java::of_release(later);
+        assert_eq!((found.version, found.other_vm.as_deref()), (Some(21), Some("Openj9")));
+        assert_eq!(Java::of_release("nothing of it"), Java::default());
+        assert_eq!(Java::of_release("JAVA_VERSION=\"25-ea\"").version, Some(25));
+        assert_eq!(Java::of_release("JAVA_VERSION=\"soon\"").version, None);
+    }
+
+    #[test]
+    fn the_file_is_found_from_the_executable() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().join("jdk8");
+        std::fs::create_dir_all(home.join("jre/bin")).unwrap();
+        std::fs::create_dir_all(home.join("bin")).unwrap();
+        std::fs::write(home.join("release"), "JAVA_VERSION=\"1.8.0_412\"\n").unwrap();
+        for place in ["bin", "jre/bin"] {
+            std::fs::write(home.join(place).join("java"), "").unwrap();
+            assert_eq!(Java::of(&home.join(place).join("java")).version, Some(8), "{place}");
+        }
+        assert_eq!(Java::of(&directory.path().join("none")), Java::default());
+        let environment = |name: &str, value: &Path| {
+            BTreeMap::from([
+                ("PATH".to_string(), "/nowhere".to_string()),
+                (name.to_string(), value.display().to_string()),
+            ])
+        };
+        assert_eq!(Java::installed(&environment("JAVA_HOME", &home)).unwrap().version, Some(8));
+        assert_eq!(Java::installed(&environment("PATH", &home.join("jre/bin"))).unwrap().version, Some(8));
+        assert_eq!(Java::installed(&environment("JAVA_HOME", Path::new("/nowhere"))), None);
+    }
+}

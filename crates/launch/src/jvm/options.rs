@@ -1,0 +1,285 @@
+//! What a JVM's options say of its memory: from the variables that it reads, its argument files and its arguments.
+
+use crate::jvm::Java;
+use megapage_units::Bytes;
+use std::collections::BTreeMap;
+
+/// The garbage collectors that differ in what they take from the pools beside the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collector {
+    /// `-XX:+UseSerialGC`, and Epsilon, which collects nothing.
+    Serial,
+    /// `-XX:+UseParallelGC`.
+    Parallel,
+    /// `-XX:+UseG1GC`, and any that is not known.
+    G1,
+    /// `-XX:+UseShenandoahGC`.
+    Shenandoah,
+    /// `-XX:+UseZGC`.
+    Z,
+}
+
+/// Options, the last word of each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// `-Xmx` or `-XX:MaxHeapSize`.
+    pub max_heap: Option<Bytes>,
+    /// `-XX:MaxRAM`.
+    pub max_ram: Option<Bytes>,
+    /// `-XX:MaxRAMPercentage`, or what `-XX:MaxRAMFraction` comes to.
+    pub max_ram_percent: f64,
+    /// `-XX:ReservedCodeCacheSize`.
+    pub code_cache: Option<Bytes>,
+    /// Whether code is compiled in tiers, which takes a greater code cache.
+    pub tiered: bool,
+    /// The collector, where one is named.
+    pub collector: Option<Collector>,
+    /// `-XX:CompressedClassSpaceSize`.
+    pub class_space: Option<Bytes>,
+    /// `-XX:+UseLargePagesInMetaspace` (Java 8 to 16): the class space comes from the pool as well.
+    pub class_space_large: bool,
+    /// `-XX:+UseSHM`: System V segments in place of mappings (until Java 21).
+    pub shm: bool,
+    /// `-XX:+UseLargePages`, where the user has set it.
+    pub large: Option<bool>,
+    /// The first word that chooses pages already.
+    pub chosen: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_heap: None,
+            max_ram: None,
+            max_ram_percent: 25.0,
+            code_cache: None,
+            tiered: true,
+            collector: None,
+            class_space: None,
+            class_space_large: false,
+            shm: false,
+            large: None,
+            chosen: None,
+        }
+    }
+}
+
+/// Options of the launcher whose value is the next word.
+const WITH_VALUE: [&str; 14] = [
+    "-cp",
+    "-classpath",
+    "--class-path",
+    "-p",
+    "--module-path",
+    "--upgrade-module-path",
+    "--add-modules",
+    "--enable-native-access",
+    "--add-reads",
+    "--add-exports",
+    "--add-opens",
+    "--limit-modules",
+    "--patch-module",
+    "--source",
+];
+/// What ends the options: the program is named by the word behind it.
+const PROGRAM_FOLLOWS: [&str; 3] = ["-jar", "-m", "--module"];
+
+impl Options {
+    /// In the order in which the JVM reads them, the later winning: JAVA_TOOL_OPTIONS, JDK_JAVA_OPTIONS (the launcher
+    /// `java` since Java 9), the command line, _JAVA_OPTIONS. `is_java`: the command is `java`; the JDK's other tools
+    /// take the JVM's options behind `-J`, and scripts take none.
+    pub fn read(
+        java: &Java,
+        environment: &BTreeMap<String, String>,
+        arguments: &[String],
+        is_java: bool,
+    ) -> Options {
+        let mut options = Options::default();
+        let mut variable = |name: &str| {
+            for word in environment.get(name).map(|text| words(text)).unwrap_or_default() {
+                options.take(&word);
+            }
+        };
+        variable("JAVA_TOOL_OPTIONS");
+        if is_java && java.is_at_least(9) {
+            variable("JDK_JAVA_OPTIONS");
+        }
+        if is_java {
+            for word in launcher_words(java, arguments) {
+                options.take(&word);
+            }
+        } else {
+            arguments.iter().filter_map(|word| word.strip_prefix("-J")).for_each(|word| options.take(word));
+        }
+        for word in environment.get("_JAVA_OPTIONS").map(|text| words(text)).unwrap_or_default() {
+            options.take(&word);
+        }
+        options
+    }
+
+    fn take(&mut self, word: &str) {
+        // What the launcher itself ignores.
+        let word = word.strip_prefix("-J").unwrap_or(word);
+        let size = |text: &str| text.parse::<Bytes>().ok();
+        if let Some(figure) = word.strip_prefix("-Xmx") {
+            self.max_heap = size(figure).or(self.max_heap);
+            return;
+        }
+        let Some(flag) = word.strip_prefix("-XX:") else { return };
+        if let Some((name, value)) = flag.split_once('=') {
+            match name {
+                "MaxHeapSize" => self.max_heap = size(value).or(self.max_heap),
+                "MaxRAM" => self.max_ram = size(value).or(self.max_ram),
+                "MaxRAMPercentage" => {
+                    self.max_ram_percent =
+                        value.parse().ok().filter(|it| (0.0..=100.0).contains(it)).unwrap_or(25.0);
+                }
+                "MaxRAMFraction" => {
+                    let fraction = value.parse::<f64>().ok().filter(|it| *it >= 1.0);
+                    self.max_ram_percent = fraction.map_or(25.0, |it| 100.0 / it);
+                }
+                "ReservedCodeCacheSize" => self.code_cache = size(value).or(self.code_cache),
+                "CompressedClassSpaceSize" => self.class_space = size(value).or(self.class_space),
+                "LargePageSizeInBytes" => drop(self.chosen.get_or_insert_with(|| word.into())),
+                _ => {}
+            }
+            return;
+        }
+        let (on, name) = match flag.strip_prefix('+') {
+            Some(name) => (true, name),
+            None => (false, flag.strip_prefix('-').unwrap_or(flag)),
+        };
+        match name {
+            "UseLargePages" => self.large = Some(on),
+            "UseTransparentHugePages" if on => self.large = Some(false),
+            "UseSHM" => self.shm = on,
+            "UseLargePagesInMetaspace" => self.class_space_large = on,
+            "TieredCompilation" => self.tiered = on,
+            "UseSerialGC" | "UseEpsilonGC" if on => self.collector = Some(Collector::Serial),
+            "UseParallelGC" | "UseParallelOldGC" if on => self.collector = Some(Collector::Parallel),
+            "UseG1GC" if on => self.collector = Some(Collector::G1),
+            "UseShenandoahGC" if on => self.collector = Some(Collector::Shenandoah),
+            "UseZGC" if on => self.collector = Some(Collector::Z),
+            _ => {}
+        }
+        if ["UseLargePages", "UseTransparentHugePages", "UseSHM", "UseHugeTLBFS"].contains(&name) {
+            self.chosen.get_or_insert_with(|| word.into());
+        }
+    }
+}
+
+/// The words that the launcher reads as its own and the JVM's options: those before the class, file or module that it
+/// runs, with the argument files in their places.
+fn launcher_words(java: &Java, arguments: &[String]) -> Vec<String> {
+    let mut all = Vec::new();
+    for argument in arguments {
+        match argument.strip_prefix('@').and_then(|name| java.argument_files.get(name)) {
+            Some(text) if java.is_at_least(9) => all.extend(words(&without_comments(text))),
+            _ => all.push(argument.clone()),
+        }
+    }
+    let mut taken = Vec::new();
+    let mut rest = all.into_iter();
+    while let Some(word) = rest.next() {
+        if !word.starts_with('-') || PROGRAM_FOLLOWS.contains(&word.as_str()) {
+            break;
+        }
+        if WITH_VALUE.contains(&word.as_str()) {
+            rest.next();
+        }
+        taken.push(word);
+    }
+    taken
+}
+
+fn without_comments(text: &str) -> String {
+    text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// Words between blanks; quotes hold blanks together.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(version: u32, environment: &[(&str, &str)], arguments: &[&str], is_java: bool) -> Options {
+        let java = Java {
+            version: Some(version),
+            argument_files: BTreeMap::from([(
+                "big".to_string(),
+                "-Xmx3g # the heap\n-cp \"a b\"\n".to_string(),
+            )]),
+            ..Java::default()
+        };
+        let environment = environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        Options::read(&java, &environment, &arguments, is_java)
+    }
+
+    #[test]
+    fn the_last_word_wins_and_the_programs_own_words_do_not_count() {
+        let of = |arguments: &[&str]| read(17, &[], arguments, true).max_heap;
+        assert_eq!(of(&["-Xmx512m", "-Xmx1g", "Main", "-Xmx9g"]), Some(Bytes::gib(1)));
+        assert_eq!(of(&["-cp", "lib", "-Xmx2g", "-jar", "app.jar", "-Xmx9g"]), Some(Bytes::gib(2)));
+        assert_eq!(of(&["-cp", "-Xmx9g", "Main"]), None);
+        assert_eq!(of(&["-XX:MaxHeapSize=256m", "Main"]), Some(Bytes::mib(256)));
+        assert_eq!(of(&["-Xmxmuch", "Main"]), None);
+        assert_eq!(of(&["@big", "-Xmx4g", "Main"]), Some(Bytes::gib(4)));
+        assert_eq!(of(&["@big", "Main"]), Some(Bytes::gib(3)), "the file's, without its comment");
+        assert_eq!(read(8, &[], &["@big", "Main"], true).max_heap, None, "Java 8 knows no such files");
+        assert_eq!(read(17, &[], &["-J-Xmx2g", "-Xmx1g"], false).max_heap, Some(Bytes::gib(2)));
+    }
+
+    #[test]
+    fn variables_have_their_order() {
+        let both = [("JAVA_TOOL_OPTIONS", "-Xmx1g"), ("JDK_JAVA_OPTIONS", "-Xmx2g '-Da=b c'")];
+        assert_eq!(read(17, &both, &["Main"], true).max_heap, Some(Bytes::gib(2)));
+        assert_eq!(read(8, &both, &["Main"], true).max_heap, Some(Bytes::gib(1)), "since Java 9");
+        assert_eq!(read(17, &both, &[], false).max_heap, Some(Bytes::gib(1)), "the launcher's alone");
+        assert_eq!(read(17, &both, &["-Xmx3g", "Main"], true).max_heap, Some(Bytes::gib(3)));
+        let last = [("_JAVA_OPTIONS", "-Xmx5g")];
+        assert_eq!(read(17, &last, &["-Xmx3g", "Main"], true).max_heap, Some(Bytes::gib(5)));
+        let chosen = [("JAVA_TOOL_OPTIONS", "-XX:+UseLargePages")];
+        let options = read(17, &chosen, &["Main"], true);
+        assert_eq!((options.large, options.chosen.as_deref()), (Some(true), Some("-XX:+UseLargePages")));
+    }
+
+    #[test]
+    fn what_decides_over_memory_is_read() {
+        let words = [
+            "-XX:+UseShenandoahGC",
+            "-XX:-TieredCompilation",
+            "-XX:ReservedCodeCacheSize=64m",
+            "-XX:+UseLargePagesInMetaspace",
+            "-XX:CompressedClassSpaceSize=256m",
+            "-XX:MaxRAMPercentage=70.0",
+            "-XX:MaxRAM=4g",
+            "Main",
+        ];
+        let options = read(11, &[], &words, true);
+        assert_eq!(options.collector, Some(Collector::Shenandoah));
+        assert!(!options.tiered && options.class_space_large && options.chosen.is_none());
+        assert_eq!((options.code_cache, options.class_space), (Some(Bytes::mib(64)), Some(Bytes::mib(256))));
+        assert_eq!((options.max_ram_percent, options.max_ram), (70.0, Some(Bytes::gib(4))));
+        assert_eq!(read(8, &[], &["-XX:MaxRAMFraction=2"], true).max_ram_percent, 50.0);
+        assert!(read(11, &[], &["-XX:+UseSHM"], true).shm);
+    }
+}
