@@ -88,8 +88,6 @@ pub struct Beat {
 const LINE: usize = 8;
 /// Cache lines in a base page.
 const PAGE: usize = 64;
-/// The step from one page's line to the next one's, within the page: odd, so that all places are used alike.
-const PLACES: usize = 37;
 const FAULT_WORDS: usize = (4 << 20) / 8;
 /// How long one that sleeps does nothing at a time.
 const DOZE: Duration = Duration::from_millis(20);
@@ -176,9 +174,11 @@ fn successor(at: usize) -> usize {
     at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
-/// The line that is read of a page.
+/// The line that is read of a page. Its place in the page depends on all bits of the page's number: did it follow from the
+/// lowest ones, then on huge pages, which are contiguous, few sets of the caches would have to hold all lines.
 fn line_of_page(page: usize) -> usize {
-    page * PAGE + page * PLACES % PAGE
+    let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    page * PAGE + (hash >> (64 - PAGE.ilog2())) as usize
 }
 
 /// Fills the memory, says [`READY`], and follows `requests` until they end. While it works it writes a [`Beat`] as a line
