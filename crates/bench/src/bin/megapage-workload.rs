@@ -8,7 +8,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use megapage_bench::workload::{
-    Measurement, access, fork, idle, keep, pattern, probe, release, retrieval, steady,
+    Measurement, access, first_touch, fork, idle, keep, pattern, probe, release, retrieval, steady,
 };
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
@@ -141,6 +141,12 @@ enum Workload {
         #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         writes: u32,
     },
+    /// Allocate memory, and write to each 2 MiB of it for the first time.
+    FirstTouch {
+        /// Bytes, a multiple of 2 MiB.
+        #[arg(long, default_value = "4g", value_parser = size)]
+        size: Bytes,
+    },
     /// Do nothing: what it takes to start.
     Startup,
 }
@@ -247,6 +253,12 @@ fn main() -> ExitCode {
         Workload::Probe { size, filled } => {
             let options = probe::Options { size: size.0, filled };
             return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
+        }
+        Workload::FirstTouch { size } => {
+            return match first_touch::run(size) {
+                Ok(found) => print_line(&found),
+                Err(error) => fail(&error),
+            };
         }
         Workload::Fork { pages, size, launches, writes } => {
             let options = fork::Options { size: size.0, pages, launches, writes: writes as usize };

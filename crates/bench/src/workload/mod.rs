@@ -2,6 +2,7 @@
 //! kernel backs its memory while it holds all of it.
 
 pub mod access;
+pub mod first_touch;
 pub mod fork;
 pub mod idle;
 pub mod keep;
