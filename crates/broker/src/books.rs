@@ -27,14 +27,6 @@ impl Rules {
     }
 }
 
-/// A parcel that is out.
-#[derive(Debug)]
-struct Lease<P> {
-    parcel: P,
-    uid: u32,
-    process: u64,
-}
-
 /// What one user has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -51,13 +43,17 @@ pub struct Held {
 pub struct Books<P> {
     rules: Rules,
     ready: VecDeque<P>,
-    leases: Vec<Lease<P>>,
+    /// Parcels that are out, by process and user.
+    leases: BTreeMap<(u64, u32), Vec<P>>,
+    /// How many there are, of all and of each user who has any.
+    out: usize,
+    out_of: BTreeMap<u32, usize>,
 }
 
 impl<P> Books<P> {
     /// With nothing in stock.
     pub fn new(rules: Rules) -> Books<P> {
-        Books { rules, ready: VecDeque::new(), leases: Vec::new() }
+        Books { rules, ready: VecDeque::new(), leases: BTreeMap::new(), out: 0, out_of: BTreeMap::new() }
     }
 
     /// What holds for all.
@@ -75,6 +71,13 @@ impl<P> Books<P> {
         self.rules.stock.saturating_sub(self.ready.len())
     }
 
+    /// So many parcels are to be ready from now on; those that are too many.
+    #[must_use = "they are nobody's any more"]
+    pub fn keep_ready(&mut self, stock: usize) -> Vec<P> {
+        self.rules.stock = stock;
+        self.ready.split_off(stock.min(self.ready.len())).into()
+    }
+
     /// Puts a parcel into stock: one that nobody else has ever had.
     pub fn add(&mut self, parcel: P) {
         self.ready.push_back(parcel);
@@ -85,7 +88,7 @@ impl<P> Books<P> {
     pub fn take(&mut self, uid: u32, process: u64, pages: u64) -> Result<Vec<&P>, Verdict> {
         let asked = usize::try_from(pages / self.rules.parcel_pages).unwrap_or(usize::MAX).max(1);
         let mut count = asked.min(self.rules.most_at_once);
-        let room = self.rules.most_leases.saturating_sub(self.leases.len());
+        let room = self.rules.most_leases.saturating_sub(self.out);
         if room == 0 {
             return Err(Verdict::Full);
         }
@@ -99,56 +102,72 @@ impl<P> Books<P> {
         if count == 0 {
             return Err(Verdict::Empty);
         }
-        let first = self.leases.len();
-        self.leases.extend(self.ready.drain(..count).map(|parcel| Lease { parcel, uid, process }));
-        Ok(self.leases[first..].iter().map(|lease| &lease.parcel).collect())
+        self.out += count;
+        *self.out_of.entry(uid).or_default() += count;
+        let parcels = self.leases.entry((process, uid)).or_default();
+        let first = parcels.len();
+        parcels.extend(self.ready.drain(..count));
+        Ok(parcels[first..].iter().collect())
     }
 
     /// How many parcels more the user may have.
     fn within_quota(&self, uid: u32, quota: u64) -> usize {
         let most = usize::try_from(quota / self.rules.parcel_bytes()).unwrap_or(usize::MAX);
-        most.saturating_sub(self.leases.iter().filter(|lease| lease.uid == uid).count())
+        most.saturating_sub(self.out_of.get(&uid).copied().unwrap_or(0))
     }
 
     /// The leases of a process are over: its parcels, which are not to be handed out again.
     #[must_use = "their pages have to be given back"]
     pub fn end(&mut self, process: u64) -> Vec<P> {
-        let (ended, kept) = std::mem::take(&mut self.leases)
-            .into_iter()
-            .partition::<Vec<_>, _>(|lease| lease.process == process);
-        self.leases = kept;
-        ended.into_iter().map(|lease| lease.parcel).collect()
+        self.take_back(process, usize::MAX)
     }
 
     /// The last `count` leases of a process are over: they did not reach it.
     #[must_use = "their pages have to be given back"]
     pub fn take_back(&mut self, process: u64, count: usize) -> Vec<P> {
         let mut back = Vec::new();
-        for _ in 0..count {
-            let Some(at) = self.leases.iter().rposition(|lease| lease.process == process) else { break };
-            back.push(self.leases.remove(at).parcel);
+        // More than one user's where it has changed its own.
+        while back.len() < count
+            && let Some((&(_, uid), parcels)) =
+                self.leases.range_mut((process, 0)..=(process, u32::MAX)).next_back()
+        {
+            let kept = parcels.len().saturating_sub(count - back.len());
+            let ended = parcels.split_off(kept);
+            self.over(process, uid, ended.len(), kept);
+            back.extend(ended);
         }
         back
     }
 
+    /// So many leases are over, and so many are left.
+    fn over(&mut self, process: u64, uid: u32, ended: usize, left: usize) {
+        self.out -= ended;
+        if left == 0 {
+            self.leases.remove(&(process, uid));
+        }
+        if let Some(out) = self.out_of.get_mut(&uid) {
+            *out -= ended;
+            if *out == 0 {
+                self.out_of.remove(&uid);
+            }
+        }
+    }
+
     /// Whether a process has any lease.
     pub fn has(&self, process: u64) -> bool {
-        self.leases.iter().any(|lease| lease.process == process)
+        self.leases.range((process, 0)..=(process, u32::MAX)).next().is_some()
     }
 
     /// What each user has, by user.
     pub fn held(&self, weigh: impl Fn(&P) -> u64) -> BTreeMap<u32, Held> {
-        let mut users: BTreeMap<u32, (Held, Vec<u64>)> = BTreeMap::new();
-        for lease in &self.leases {
-            let (held, processes) = users.entry(lease.uid).or_default();
-            held.parcels += 1;
-            held.bytes += weigh(&lease.parcel);
-            if !processes.contains(&lease.process) {
-                processes.push(lease.process);
-                held.processes += 1;
-            }
+        let mut users: BTreeMap<u32, Held> = BTreeMap::new();
+        for ((_, uid), parcels) in &self.leases {
+            let held = users.entry(*uid).or_default();
+            held.parcels += parcels.len();
+            held.processes += 1;
+            held.bytes += parcels.iter().map(&weigh).sum::<u64>();
         }
-        users.into_iter().map(|(uid, (held, _))| (uid, held)).collect()
+        users
     }
 }
 
@@ -216,6 +235,16 @@ mod tests {
         assert_eq!(books.take(1, 8, 12).unwrap(), [&2, &3]);
     }
 
+    #[test]
+    fn less_can_be_kept_ready() {
+        let mut books = books(6);
+        assert_eq!(books.keep_ready(4), [4, 5]);
+        assert_eq!((books.ready(), books.missing()), (4, 0));
+        books.take(1, 1, 4).unwrap();
+        assert_eq!(books.keep_ready(6), [] as [u64; 0]);
+        assert_eq!(books.missing(), 3);
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Add,
@@ -272,7 +301,10 @@ mod tests {
                 }
                 let held = books.held(whole);
                 prop_assert!(held.values().all(|held| held.bytes <= RULES.quota.unwrap()));
-                prop_assert!(held.values().map(|held| held.parcels).sum::<usize>() <= RULES.most_leases);
+                let out = held.values().map(|held| held.parcels).sum::<usize>();
+                prop_assert!(out <= RULES.most_leases);
+                prop_assert_eq!(out, books.out, "the account closes");
+                prop_assert_eq!(out, books.out_of.values().sum::<usize>());
             }
         }
     }

@@ -7,6 +7,7 @@ use megapage_kernel::{KernelRoot, parcel};
 use megapage_units::PageSize;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -21,6 +22,9 @@ const AFTER_SHORTAGE: Duration = Duration::from_millis(500);
 /// CAP_SYS_RESOURCE.
 const STALL: Duration = Duration::from_millis(100);
 const WINDOWS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// How long the watch waits for an event, and after the kernel has said nothing. Nothing depends on either.
+const LONGEST_WATCH: Duration = Duration::from_secs(3600);
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// Clearing gives way to programs.
 const NICE: i32 = 10;
 
@@ -51,6 +55,8 @@ struct State {
     on_the_way: usize,
     stop: bool,
     waits: Option<Waits>,
+    /// When tasks have last waited for memory.
+    pressed: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -81,35 +87,47 @@ impl Shared {
     }
 }
 
-/// The thread. Dropping it stops it.
+/// The thread, and one that waits to be told of memory pressure. Dropping it stops both.
 #[derive(Debug)]
 pub(crate) struct Filler {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    watches_pressure: bool,
+    /// The thread that watches, and what keeps it at that.
+    watch: Option<(JoinHandle<()>, UnixStream)>,
 }
 
 impl Filler {
-    /// Starts it: parcels go to `made`, and a byte to `wake` for each.
+    /// Starts it: parcels go to `made`, and a byte to `wake` for each, and whenever tasks have waited for memory.
     pub(crate) fn start(order: Order, made: Sender<File>, wake: UnixStream) -> io::Result<Filler> {
         wake.set_nonblocking(true)?;
         let trigger = WINDOWS.iter().find_map(|window| Trigger::on_memory(&order.root, STALL, *window).ok());
-        let watches_pressure = trigger.is_some();
-        let shared = Arc::new(Shared::default());
-        let for_thread = Arc::clone(&shared);
+        let mut filler = Filler { shared: Arc::new(Shared::default()), thread: None, watch: None };
+        if let Some(trigger) = trigger {
+            let (kept, gone) = UnixStream::pair()?;
+            let (shared, wake) = (Arc::clone(&filler.shared), wake.try_clone()?);
+            let thread = std::thread::Builder::new().name("megapage-watch".into());
+            let thread = thread.spawn(move || watch(&trigger, &gone, &shared, &wake))?;
+            filler.watch = Some((thread, kept));
+        }
+        let shared = Arc::clone(&filler.shared);
         let thread = std::thread::Builder::new().name("megapage-clear".into()).spawn(move || {
             // Where that is refused it only goes before others.
             let _ = set_nice(NICE);
-            let next = Instant::now();
-            let mut work = Work { order, trigger, shared: for_thread, made, wake, next };
+            let mut work = Work { order, shared, made, wake, next: Instant::now() };
             while work.make_one() {}
         })?;
-        Ok(Filler { shared, thread: Some(thread), watches_pressure })
+        filler.thread = Some(thread);
+        Ok(filler)
     }
 
     /// Whether the kernel tells of memory pressure.
     pub(crate) fn watches_pressure(&self) -> bool {
-        self.watches_pressure
+        self.watch.is_some()
+    }
+
+    /// When tasks have last waited for memory.
+    pub(crate) fn pressed(&self) -> Option<Instant> {
+        self.shared.lock().pressed
     }
 
     /// Tells it how many parcels are missing from the stock, into which `fetched` of those that it made have come since
@@ -136,12 +154,31 @@ impl Drop for Filler {
             // It panics where the machine is out of threads or memory; the stock just stays as it is.
             let _ = thread.join();
         }
+        if let Some((thread, kept)) = self.watch.take() {
+            drop(kept);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Notes each event, until nothing keeps it at that.
+fn watch(trigger: &Trigger, gone: &UnixStream, shared: &Shared, mut wake: &UnixStream) {
+    loop {
+        match trigger.wait(&[gone.as_fd()], LONGEST_WATCH) {
+            Ok((true, false)) => {
+                shared.lock().pressed = Some(Instant::now());
+                shared.changed.notify_all();
+                let _ = wake.write(b"p");
+            }
+            // A signal, or the time is up. Should the kernel say nothing at all, it is not asked without a pause.
+            Ok((false, false)) => std::thread::sleep(WATCH_PAUSE),
+            Ok((_, true)) | Err(_) => return,
+        }
     }
 }
 
 struct Work {
     order: Order,
-    trigger: Option<Trigger>,
     shared: Arc<Shared>,
     made: Sender<File>,
     wake: UnixStream,
@@ -165,7 +202,7 @@ impl Work {
                 return false;
             }
         }
-        if !self.has_room() {
+        if !self.has_room(self.order.pages) {
             return !self.shared.pause_until(Instant::now() + AFTER_SHORTAGE, Some(Waits::PoolShort));
         }
         match self.fill() {
@@ -186,20 +223,20 @@ impl Work {
         }
     }
 
-    /// Whether a parcel can be taken so that enough is left to others.
-    fn has_room(&self) -> bool {
+    /// Whether so many pages can be taken so that enough is left to others.
+    fn has_room(&self, pages: u64) -> bool {
         let available = figures(&self.order.root, self.order.size, PoolScope::Machine)
             .ok()
             .and_then(|figures| figures.available());
-        available.is_some_and(|available| available >= self.order.pages.saturating_add(self.order.leave))
+        available.is_some_and(|available| available >= pages.saturating_add(self.order.leave))
     }
 
     /// A parcel, page by page; `None`: to stop. On an error what was taken has been given back.
     fn fill(&mut self) -> io::Result<Option<File>> {
         let file = parcel::create(self.order.size, self.order.pages)?;
         for page in 0..self.order.pages {
-            while self.is_pressed() {
-                if self.shared.pause_until(Instant::now() + AFTER_PRESSURE, Some(Waits::Pressure)) {
+            while let Some(end) = self.calm_from() {
+                if self.shared.pause_until(end, Some(Waits::Pressure)) {
                     return Ok(None);
                 }
             }
@@ -208,17 +245,20 @@ impl Work {
             }
             let spent = Duration::from_secs_f64(self.order.size.bytes().0 as f64 / self.order.rate as f64);
             self.next = self.next.max(Instant::now()) + spent;
+            // Before each: a page that others have taken meanwhile would be made up for by one beyond the pool.
+            if !self.has_room(self.order.pages - page) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             parcel::fill(&file, self.order.size, page)?;
         }
         parcel::seal(&file)?;
         Ok(Some(file))
     }
 
-    /// Whether tasks have waited for memory since this was asked last.
-    fn is_pressed(&self) -> bool {
-        self.trigger
-            .as_ref()
-            .is_some_and(|trigger| trigger.wait(&[], Duration::ZERO).is_ok_and(|(pressed, _)| pressed))
+    /// When clearing may go on, where tasks have just waited for memory.
+    fn calm_from(&self) -> Option<Instant> {
+        let end = self.shared.lock().pressed? + AFTER_PRESSURE;
+        (end > Instant::now()).then_some(end)
     }
 }
 

@@ -15,6 +15,7 @@ mod clients;
 mod debt;
 mod filler;
 mod options;
+mod relief;
 mod serve;
 mod status;
 

@@ -21,6 +21,8 @@ pub struct Options {
     pub parcel: u64,
     /// Pages by which the machine's pool is grown while it runs.
     pub grow: u64,
+    /// Keep what was added while tasks wait for memory; else half of the stock goes back each time.
+    pub keep: bool,
     /// Pages of the pool that are left to others.
     pub leave: u64,
     /// What one user may have; `None`: as much as there is.

@@ -5,6 +5,7 @@ use crate::clients::{Client, Clients, Heard, Processes};
 use crate::debt::Debt;
 use crate::filler::{Filler, Order, Waits};
 use crate::options::{BrokerError, Options};
+use crate::relief::Relief;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
@@ -79,7 +80,7 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
     let mut debt = Debt::take_over(root, &options.socket, options.size);
     debt.set(options.grow, debt.pages() > options.grow)?;
     let served =
-        Serving::start(root, options, &signals, &socket, debt.pages(), limit).and_then(|mut serving| {
+        Serving::start(root, options, &signals, &socket, &mut debt, limit).and_then(|mut serving| {
             let ready = format!("serves pages of {} on {}", options.size, options.socket.display());
             notice(&ready);
             Notify::from_environment().send("READY=1");
@@ -99,7 +100,8 @@ struct Serving<'a> {
     options: &'a Options,
     signals: &'a Signals,
     socket: &'a SocketFile,
-    added: u64,
+    debt: &'a mut Debt,
+    relief: Relief,
     books: Books<File>,
     filler: Filler,
     made: Receiver<File>,
@@ -119,7 +121,7 @@ impl<'a> Serving<'a> {
         options: &'a Options,
         signals: &'a Signals,
         socket: &'a SocketFile,
-        added: u64,
+        debt: &'a mut Debt,
         limit: u64,
     ) -> Result<Serving<'a>, BrokerError> {
         let stock = options.stock / options.parcel;
@@ -156,7 +158,8 @@ impl<'a> Serving<'a> {
             options,
             signals,
             socket,
-            added,
+            debt,
+            relief: Relief::default(),
             books,
             filler,
             made,
@@ -176,6 +179,7 @@ impl<'a> Serving<'a> {
         self.clients.expire(now);
         let accepts_from = self.clients.room_from(now).max(self.not_before);
         let mut until = self.clients.next_end().unwrap_or(now + LONGEST).min(now + LONGEST);
+        until = self.relief.next().map_or(until, |next| until.min(next));
         let mut fds = vec![(self.signals.as_fd(), Interest::Read), (self.woken.as_fd(), Interest::Read)];
         let accepts = accepts_from <= now;
         match accepts {
@@ -194,6 +198,10 @@ impl<'a> Serving<'a> {
         let ended = self.processes.ended(&ready[clients..]);
         ended.into_iter().for_each(|process| self.end(process));
         let fetched = if ready[1] { self.stock_up() } else { 0 };
+        if !self.options.keep {
+            let pressed = self.filler.pressed();
+            self.relief.work(Instant::now(), pressed, &mut self.books, self.debt);
+        }
         for (client, bytes) in self.clients.heard(&ready[first..clients]) {
             self.answer(client, Request::decode(&bytes));
         }
@@ -206,7 +214,7 @@ impl<'a> Serving<'a> {
 
     /// Takes into stock what the filler has made; how many parcels.
     fn stock_up(&mut self) -> usize {
-        // As many bytes as parcels, or fewer.
+        // As many bytes as parcels and events, or fewer.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(64)) {}
         let mut fetched = 0;
         while let Ok(parcel) = self.made.try_recv() {
@@ -360,7 +368,8 @@ impl<'a> Serving<'a> {
             parcel_pages: self.options.parcel,
             stock_pages: self.options.stock,
             ready_pages: self.books.ready() as u64 * self.options.parcel,
-            added_pages: self.added,
+            added_pages: self.debt.pages(),
+            given_back_pages: self.relief.pages(self.options.parcel),
             leave_pages: self.options.leave,
             rate_bytes: self.options.rate.0,
             quota_bytes: self.options.quota.map(|quota| quota.0),

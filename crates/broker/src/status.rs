@@ -44,6 +44,9 @@ pub struct Status {
     pub ready_pages: u64,
     /// Pages that it has added to the machine's pool.
     pub added_pages: u64,
+    /// Pages of them that it has given back while tasks waited for memory, and will take up again.
+    #[serde(default)]
+    pub given_back_pages: u64,
     /// Pages that it leaves to others.
     pub leave_pages: u64,
     /// Bytes that it has cleared in a second, at most.

@@ -385,13 +385,13 @@ fn the_pool_is_grown_and_put_back_also_after_a_kill() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 0) else { return };
     let (_tree, path) = place();
     let before = persistent();
-    let arguments = ["--stock", "4", "--parcel", "4", "--grow", "6"];
+    let arguments = ["--stock", "4", "--parcel", "4", "--keep", "--grow", "6"];
     let mut broker = Broker::start(&path, &arguments);
     assert_eq!(broker.full()["added_pages"], 6);
     assert_eq!(persistent(), before + 6);
     broker.kill();
     assert_eq!(persistent(), before + 6, "nobody was there to put it back");
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4", "--grow", "8"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4", "--keep", "--grow", "8"]);
     assert_eq!(broker.full()["added_pages"], 8, "what the former added counts");
     assert_eq!(persistent(), before + 8);
     assert_eq!(broker.stop(), Some(0));
@@ -449,8 +449,10 @@ fn a_dry_run_changes_nothing_and_a_second_broker_is_refused() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 2) else { return };
     let (_tree, path) = place();
     let socket = path.to_str().unwrap();
-    let output =
-        serve(&["--socket", socket, "--grow", "3", "--dry-run"]).stdout(Stdio::piped()).output().unwrap();
+    let output = serve(&["--socket", socket, "--keep", "--grow", "3", "--dry-run"])
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let file = megapage_kernel::hugetlb::path(SIZE, PoolScope::Machine, PoolFile::Pages);
     let line = format!("echo {} > /{file}", persistent() + 3);

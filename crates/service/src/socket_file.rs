@@ -139,8 +139,8 @@ fn which(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Refuses a path on which somebody else could put another socket: one that leads through a symbolic link, or whose
-/// directory belongs to another user than root or the caller's, or may be written to by others. A directory that is
-/// missing is nobody's: its own parent is looked at.
+/// directory, or one above it, belongs to another user than root or the caller's, or may be written to by others (above it:
+/// and is not sticky). A directory that is missing is nobody's: its own parent is looked at.
 pub fn trusted_directory(path: &Path) -> io::Result<()> {
     let refuse = |what: String| Err(io::Error::new(ErrorKind::PermissionDenied, what));
     let Some(parent) = path.parent() else { return refuse("it is no path of a file".into()) };
@@ -164,6 +164,21 @@ pub fn trusted_directory(path: &Path) -> io::Result<()> {
     }
     if found.mode() & 0o022 != 0 {
         return refuse(format!("directory {name} may be written to by others: use one that may not"));
+    }
+    // Whoever may write to a directory above could put another in its place; a sticky one keeps them from it.
+    for above in std::path::absolute(parent)?.ancestors().skip(1) {
+        // No link is on the way, as has been seen; to look is not to read.
+        let found = fs::symlink_metadata(above)?;
+        let name = above.display();
+        if found.uid() != 0 && found.uid() != effective_uid() {
+            let uid = found.uid();
+            return refuse(format!("directory {name}, above it, belongs to user {uid}: use one of your own"));
+        }
+        if found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
+            return refuse(format!(
+                "directory {name}, above it, may be written to by others: use one that may not"
+            ));
+        }
     }
     Ok(())
 }
@@ -234,7 +249,16 @@ mod tests {
         fs::create_dir(base.join("open")).unwrap();
         fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o1777)).unwrap();
         symlink(&base, base.join("link")).unwrap();
-        for (path, what) in [("open/s", "written to by others"), ("link/s", "symbolic link")] {
+        fs::create_dir_all(base.join("wide/inner")).unwrap();
+        fs::set_permissions(base.join("wide"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir(base.join("open/inner")).unwrap();
+        trusted_directory(&base.join("open/inner/s")).unwrap();
+        for (path, what) in [
+            ("open/s", "written to by others"),
+            ("link/s", "symbolic link"),
+            ("wide/inner/s", "above it, may be written to"),
+            ("wide/inner/missing/s", "above it, may be written to"),
+        ] {
             let error = trusted_directory(&base.join(path)).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");
         }

@@ -34,6 +34,9 @@ pub struct Args {
     /// Grow the machine's pool by so many pages meanwhile, within the safe floor of available memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
+    /// Keep the pages of --grow also while tasks wait for memory; without it half of the stock goes back each time.
+    #[arg(long)]
+    keep: bool,
     /// Leave so many available pages of the pool to others.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     leave: u64,
@@ -97,6 +100,7 @@ fn options(args: &Args) -> Result<Options> {
         stock: args.stock,
         parcel: args.parcel.unwrap_or(if args.size == PageSize::HUGE_2M { 16 } else { 1 }),
         grow: args.grow,
+        keep: args.keep,
         leave: args.leave,
         quota: args.quota_per_uid.0,
         rate: args.rate,
@@ -157,6 +161,12 @@ fn human(status: &Status) -> String {
         None if !status.watches_pressure => "Does not heed memory pressure: the kernel does not tell.\n",
         None => "",
     };
+    if status.given_back_pages > 0 {
+        text += &format!(
+            "{} more went back while tasks waited for memory, until they do no longer.\n",
+            status.given_back_pages
+        );
+    }
     let refused: u64 = status.refused.values().sum();
     text += &format!(
         "{} parcels handed out, {} of them ended; {refused} requests refused, {} connections dropped.\n",

@@ -1,0 +1,139 @@
+//! Memory goes back while tasks wait for it, and is taken up again when they have not for a while.
+//!
+//! Only what the broker has added to the machine's pool: the rest is the pool's, whose pages nothing but hugetlb can use,
+//! whether in stock or not.
+
+use crate::books::Books;
+use crate::debt::Debt;
+use std::time::{Duration, Instant};
+
+/// Pages are taken up again after so long without pressure, and when that has failed.
+pub(crate) const AFTER_RELIEF: Duration = Duration::from_secs(30);
+
+/// What has gone back.
+#[derive(Debug, Default)]
+pub(crate) struct Relief {
+    /// Parcels that are to be taken up again.
+    parcels: u64,
+    /// The event that was answered last.
+    answered: Option<Instant>,
+    next: Option<Instant>,
+}
+
+impl Relief {
+    /// Pages that are to be taken up again.
+    pub(crate) fn pages(&self, parcel: u64) -> u64 {
+        self.parcels * parcel
+    }
+
+    /// When there is something to do next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next.filter(|_| self.parcels > 0)
+    }
+
+    /// Answers pressure that came at `pressed`, if it has not been: half of the stock goes back, as far as it was added.
+    /// Else, where all has been calm, a parcel is taken up again. What is dropped of the stock nobody has ever had.
+    pub(crate) fn work<P>(
+        &mut self,
+        now: Instant,
+        pressed: Option<Instant>,
+        books: &mut Books<P>,
+        debt: &mut Debt,
+    ) {
+        let parcel = books.rules().parcel_pages;
+        let stock = books.rules().stock;
+        if pressed > self.answered {
+            self.answered = pressed;
+            self.next = Some(now + AFTER_RELIEF);
+            let parcels = (stock as u64).div_ceil(2).min(debt.pages() / parcel);
+            if parcels == 0 {
+                return;
+            }
+            drop(books.keep_ready(stock - parcels as usize));
+            // Forced: should others have taken the pages, they turn into surplus, and go when they are freed.
+            match debt.set(debt.pages() - parcels * parcel, true) {
+                Ok(()) => self.parcels += parcels,
+                // The pages stay in the pool, and so they are filled again.
+                Err(_) => drop(books.keep_ready(stock)),
+            }
+        } else if self.next().is_some_and(|next| next <= now) {
+            // Within the floor of available memory, as at the start.
+            if debt.set(debt.pages() + parcel, false).is_ok() {
+                self.parcels -= 1;
+                drop(books.keep_ready(stock + 1));
+                self.next = Some(now);
+            } else {
+                self.next = Some(now + AFTER_RELIEF);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::books::Rules;
+    use megapage_kernel::KernelRoot;
+    use megapage_testing::PoolGuard;
+    use megapage_units::PageSize;
+
+    const SIZE: PageSize = PageSize::HUGE_2M;
+
+    #[test]
+    fn half_goes_back_at_each_event_and_comes_again_when_it_is_calm() {
+        let Some(pool) = PoolGuard::reserve(SIZE, 0) else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let before = pool.figures().persistent();
+        let mut debt = Debt::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
+        debt.set(8, false).unwrap();
+        let rules = Rules {
+            page_bytes: SIZE.bytes().0,
+            parcel_pages: 2,
+            stock: 4,
+            quota: None,
+            most_leases: 9,
+            most_at_once: 9,
+        };
+        let mut books = Books::new(rules);
+        (0..4).for_each(|parcel| books.add(parcel));
+        let mut relief = Relief::default();
+        let start = Instant::now();
+        relief.work(start, None, &mut books, &mut debt);
+        assert_eq!((debt.pages(), books.ready(), relief.next()), (8, 4, None), "all is calm");
+
+        let event = |seconds| Some(start + Duration::from_secs(seconds));
+        relief.work(start, event(1), &mut books, &mut debt);
+        assert_eq!((debt.pages(), books.ready(), books.missing()), (4, 2, 0));
+        assert_eq!(pool.figures().persistent(), before + 4, "the machine has the memory");
+        relief.work(start, event(1), &mut books, &mut debt);
+        assert_eq!(debt.pages(), 4, "one event is answered once");
+        relief.work(start, event(2), &mut books, &mut debt);
+        assert_eq!((debt.pages(), books.ready(), relief.pages(2)), (2, 1, 6));
+
+        let calm = relief.next().unwrap();
+        assert_eq!(calm, start + AFTER_RELIEF);
+        // A machine that has no page at the moment is asked again.
+        for _ in 0..100 {
+            let Some(next) = relief.next() else { break };
+            relief.work(next, event(2), &mut books, &mut debt);
+            let taken = debt.pages() - 2;
+            assert_eq!((books.missing() as u64 * 2, relief.pages(2)), (taken, 6 - taken));
+        }
+        assert_eq!((relief.next(), debt.pages()), (None, 8), "all is as it was");
+        debt.set(0, true).unwrap();
+        assert_eq!(pool.figures().persistent(), before);
+    }
+
+    #[test]
+    fn what_was_not_added_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut debt = Debt::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
+        let rules =
+            Rules { page_bytes: 1, parcel_pages: 1, stock: 2, quota: None, most_leases: 9, most_at_once: 9 };
+        let mut books = Books::new(rules);
+        (0..2).for_each(|parcel| books.add(parcel));
+        let now = Instant::now();
+        Relief::default().work(now, Some(now), &mut books, &mut debt);
+        assert_eq!((books.ready(), debt.pages()), (2, 0));
+    }
+}
