@@ -39,6 +39,7 @@ soak:
 		cargo test --release --locked -p megapage-act --test soak -- --nocapture
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
 		cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
+	MEGAPAGE_SOAK=1 cargo test --release --locked -p megapage-segment --test kill -- --nocapture nothing_is_lost
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
 demo:

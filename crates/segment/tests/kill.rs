@@ -1,6 +1,6 @@
 //! A program that is killed at any moment, over and over, and started again: nothing that it had stored is lost or torn.
 //!
-//! 100 cycles, 1000 where the environment says MEGAPAGE_SOAK.
+//! 100 cycles, 1000 where the environment says MEGAPAGE_SOAK, as `make soak` does.
 
 use megapage_segment::heap::{Depth, Handle, Heap, HeapError, Request, Tag};
 use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError};
@@ -220,6 +220,7 @@ fn cycles(place: &Path, layout: Layout, count: u64) {
         kept += check(pool(place).open_segment(&options(layout)).unwrap());
     }
     assert!(kept > 0, "nothing was ever published");
+    println!("{word}: killed and opened again {count} times; {kept} blocks found, none lost or torn");
 }
 
 fn count() -> u64 {
