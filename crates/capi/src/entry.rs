@@ -432,7 +432,8 @@ pub extern "C" fn megapage_backing_of(
 /// static data. Calls wait for each other.
 ///
 /// Ownership: a library that was opened with dlopen must not be closed during the call; one on pages of the pool, never: its
-/// addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL).
+/// addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL). Locks (mlock)
+/// and advice (madvise) on what is moved are lost: give them afterwards.
 ///
 /// Errors: -ENOENT a library of that name is not loaded; -EACCES the process may not make executable what it has written
 /// (PR_SET_MDWE, a security module), other numbers where a seccomp filter refuses it; -EOPNOTSUPP it was built with a sanitizer;

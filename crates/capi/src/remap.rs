@@ -2,16 +2,43 @@
 
 use crate::failure::{Failure, errno};
 use crate::types::{MEGAPAGE_REMAP_2M, MEGAPAGE_REMAP_REQUIRE, MEGAPAGE_REMAP_THP, megapage_remapped};
-use megapage_kernel::KernelRoot;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::own_segments::{Refused, own_sanitizer, try_replacing};
+use megapage_kernel::{KernelRoot, SHARED_WORDS};
 use megapage_remap::ledger::{Entry, Step, TextLedger};
 use megapage_remap::own::{PROGRAM, Pages, copied_bytes, first_absent, huge_bytes, move_segments};
 use megapage_units::Bytes;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 
-/// The one ledger of the process; who holds the lock moves.
-static LEDGER: Mutex<Option<TextLedger>> = Mutex::new(None);
+/// The words of the one ledger of the process. A forked child has its own.
+static WORDS: [AtomicU64; SHARED_WORDS] = [const { AtomicU64::new(0) }; SHARED_WORDS];
+/// The process in which a thread is moving segments; 0: none. Not a lock of the C library's or of Rust's: a child that was
+/// forked meanwhile finds its parent's number in it, and is not held up by a thread that it does not have.
+static MOVING: AtomicU32 = AtomicU32::new(0);
+
+/// The right to move, until it is dropped.
+struct Turn;
+
+impl Turn {
+    fn wait() -> Turn {
+        let own = std::process::id();
+        loop {
+            let now = MOVING.load(Acquire);
+            if now != own && MOVING.compare_exchange(now, own, AcqRel, Acquire).is_ok() {
+                return Turn;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        MOVING.store(0, Release);
+    }
+}
 
 /// What a call has done.
 pub struct Done {
@@ -55,11 +82,8 @@ pub fn remap_self(pages: u32, libraries: Option<&str>, flags: u32) -> Result<Don
         };
         Failure::new(number, refused.to_string())
     })?;
-    let guard = &mut *LEDGER.lock().unwrap_or_else(PoisonError::into_inner);
-    let ledger = match guard {
-        Some(ledger) => ledger,
-        None => guard.insert(TextLedger::own().map_err(|error| Failure::system("memory for notes", &error))?),
-    };
+    let _turn = Turn::wait();
+    let ledger = &TextLedger::own(&WORDS);
     ledger.clear();
     has_room(copied_bytes(&list))?;
     move_segments(pages, &list, ledger);

@@ -160,3 +160,33 @@ fn code_is_measured_on_pages_of_each_kind() {
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(absent.len() + rows.len(), 6, "each way has run or says why not: {report:#}");
 }
+
+#[test]
+fn real_programs_are_measured_where_they_are_installed() {
+    // It changes the pool of 2 MiB pages, and puts it back.
+    let _lock = megapage_testing::MachineLock::take();
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("megapage");
+    copied(megapage(), &copy);
+    copied(Path::new("/bin/true"), &directory.path().join("megapage-workload"));
+    let output = bench(&copy, &["text", "node", "--runs", "1", "--scale", "0.002", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let absent: Vec<&str> =
+        report["absent"].as_array().unwrap().iter().filter_map(|it| it["way"].as_str()).collect();
+    if absent.contains(&"node") {
+        return megapage_testing::skip("needs node");
+    }
+    for way in ["none", "file", "thp", "own"] {
+        let row = report["rows"].as_array().unwrap().iter().find(|row| row["way"] == way).unwrap();
+        assert!(row["ns"]["cpu"][0].as_f64().unwrap() > 0.0, "{row:#}");
+    }
+    let findings: Vec<&str> =
+        report["findings"].as_array().unwrap().iter().filter_map(|it| it.as_str()).collect();
+    // One round is no interval, and nothing is claimed.
+    assert!(findings.len() >= 3, "{findings:?}");
+    assert!(
+        findings.iter().all(|finding| finding.ends_with("too few rounds for an interval")),
+        "{findings:?}"
+    );
+}

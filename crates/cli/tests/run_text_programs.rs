@@ -69,7 +69,7 @@ fn launch(case: &Case, report: &Path) -> (Child, u32) {
 /// Runs gdb to its end, poking the program meanwhile. `None`, after a loud skip, where it may not trace.
 fn gdb(arguments: &[&str], mut poked: Option<(&mut Child, &str)>) -> Option<String> {
     let mut command = Command::new("timeout");
-    command.args(["150", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off"]);
+    command.args(["900", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off"]);
     // The JVM asks for these itself.
     command.args(["-ex", "handle SIGSEGV SIGUSR1 nostop noprint pass"]).args(arguments);
     let mut output = tempfile::tempfile().unwrap();
@@ -79,12 +79,18 @@ fn gdb(arguments: &[&str], mut poked: Option<(&mut Child, &str)>) -> Option<Stri
         skip("needs gdb");
         return None;
     };
-    while gdb.try_wait().unwrap().is_none() {
-        if let Some((launcher, words)) = poked.as_mut().filter(|(_, words)| !words.is_empty()) {
-            launcher.stdin.as_mut().unwrap().write_all(words.as_bytes()).unwrap();
+    // Enough for the limit above, and no more than a pipe holds of a program that is stopped.
+    for number in 0.. {
+        if gdb.try_wait().unwrap().is_some() {
+            break;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        if let Some((launcher, words)) = poked.as_mut().filter(|_| number % 60 == 0) {
+            // A program that has ended is told by what it printed.
+            let _ = launcher.stdin.as_mut().unwrap().write_all(words.as_bytes());
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
+    assert_ne!(gdb.wait().unwrap().code(), Some(124), "gdb has not ended within 15 minutes");
     use std::io::{Read, Seek};
     let mut said = Vec::new();
     output.rewind().unwrap();

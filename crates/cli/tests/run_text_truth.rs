@@ -273,6 +273,9 @@ fn profilers_are_given_the_names_of_what_was_moved() {
         let mapping = maps.lines().find(holds).unwrap_or_else(|| panic!("{line}: {maps}"));
         assert!(mapping.contains(" r-xp ") && !mapping.contains(&path), "code without a file: {mapping}");
     }
+    let (report, _) = report("file", &["--text-map"], &["true"]);
+    let missing = report["text"]["map"]["missing"].as_str().unwrap_or_default();
+    assert_eq!(missing, "nothing is moved: perf finds the names in the files", "{report:#}");
     let refused = command(&["--text-map", "--", "true"]).output().unwrap();
     assert_refused(&refused, 125, "--text-map goes with --text");
 }

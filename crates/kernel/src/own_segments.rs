@@ -423,7 +423,11 @@ pub fn own_sanitizer() -> Option<&'static str> {
     ];
     // SAFETY: the name is a C string, and the address that comes back is not followed.
     let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
-    known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name)
+    let found = known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name);
+    // What was not found would be the next error that the program is told of.
+    // SAFETY: the message is the loader's, and is not looked at.
+    unsafe { libc::dlerror() };
+    found
 }
 
 /// Tries on pages of its own what [`Part::replace_by`] does to a program's code. What the kernel refuses the calling

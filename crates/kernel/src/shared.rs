@@ -21,6 +21,11 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
+    /// Words of the process's own that live until it ends: after a fork, each side has its own.
+    pub const fn own(words: &'static [AtomicU64; SHARED_WORDS]) -> SharedWords {
+        SharedWords { words }
+    }
+
     /// A new page of zeros in a memory file (memfd_create(2)) that is closed on exec.
     pub fn create(name: &std::ffi::CStr) -> io::Result<(File, SharedWords)> {
         // SAFETY: the name is a C string; the call has no other memory argument.

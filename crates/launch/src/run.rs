@@ -30,6 +30,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -61,6 +62,9 @@ const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
 /// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
 const PROMOTE_AFTER: Duration = Duration::from_millis(200);
+
+/// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
+const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
 /// Where ld.so(8) finds libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -323,11 +327,18 @@ impl Prepared {
             exiting: false,
             replaced: false,
             text_replaced: false,
-            map: None,
+            map: Map::None,
             notes: Vec::new(),
             said: Vec::new(),
         };
+        if self.request.text.map {
+            running.map = Map::Due;
+            if running.text_ledger.is_none() {
+                running.no_map("nothing is moved: perf finds the names in the files");
+            }
+        }
         let (ended, usage) = running.watch(&signals, &mut live)?;
+        running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);
         // One that was sent while the last look was taken would end us before the report is written.
         signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
@@ -364,6 +375,18 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// The map for profilers.
+enum Map {
+    /// Not asked for.
+    None,
+    /// It waits for the text to be moved.
+    Due,
+    /// A thread reads the names, and writes them.
+    Making(JoinHandle<(MapReport, Option<PerfMap>)>),
+    /// What is said of it, and the file itself.
+    Made(MapReport, Option<PerfMap>),
+}
+
 struct Running<'a> {
     root: &'a KernelRoot,
     run: &'a Prepared,
@@ -384,7 +407,7 @@ struct Running<'a> {
     /// The same of the library that has moved text.
     text_replaced: bool,
     /// What is said of the map for profilers, and the file itself.
-    map: Option<(MapReport, Option<PerfMap>)>,
+    map: Map,
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),
     notes: Vec<String>,
@@ -447,7 +470,7 @@ impl Running<'_> {
             pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
         }
         if self.map_is_due() {
-            pause = pause.min(SHORTEST_LOOK);
+            pause = pause.min((self.start.elapsed() / 50).clamp(SHORTEST_LOOK, LONGEST_LOOK));
         }
         if let Some(promoter) = &self.promoter {
             pause = pause.min(promoter.due().saturating_duration_since(Instant::now()));
@@ -455,32 +478,47 @@ impl Running<'_> {
         pause
     }
 
-    /// Whether a map for profilers was asked for that is not made yet.
+    /// Whether a map for profilers was asked for, and the text is not moved yet.
     fn map_is_due(&self) -> bool {
-        self.run.request.text.map && self.text_ledger.is_some() && self.map.is_none()
+        matches!(self.map, Map::Due) && self.start.elapsed() < LONGEST_MOVE
     }
 
-    /// Makes the map for profilers once the text is moved.
-    fn write_map(&mut self) {
+    /// Has the map for profilers made once the text is moved: by a thread, for reading all names of a large program takes
+    /// longer than the program waits at its end.
+    fn make_map(&mut self) {
         let (Some(plan), Some(ledger)) = (&self.run.text, &self.text_ledger) else { return };
-        if !self.map_is_due() || ledger.took().is_none() {
-            return;
+        if matches!(self.map, Map::Due) && ledger.took().is_some() {
+            let (files, pid) = (text::moved_of(plan, ledger), self.pid);
+            let make = move || symbols::make(Path::new(symbols::DIRECTORY), pid, &files);
+            self.map = Map::Making(std::thread::spawn(make));
+        } else if matches!(self.map, Map::Due) && !self.map_is_due() {
+            self.no_map("the text was not moved in time");
         }
-        let (text, functions, missing) = text::map_of(plan, ledger);
-        let directory = Path::new(symbols::DIRECTORY);
-        let file = PerfMap::path(directory, self.pid);
-        self.map = Some(match PerfMap::write(directory, self.pid, &text) {
-            Ok(map) => (MapReport { file, functions, missing }, Some(map)),
-            Err(error) => {
-                let missing = Some(format!("it could not be written: {error}"));
-                (MapReport { file, functions: 0, missing }, None)
-            }
-        });
+        if matches!(&self.map, Map::Making(thread) if thread.is_finished()) {
+            self.finish_map();
+        }
+    }
+
+    fn no_map(&mut self, why: &str) {
+        let path = PerfMap::path(Path::new(symbols::DIRECTORY), self.pid);
+        self.map = Map::Made(MapReport::none(path, why), None);
+    }
+
+    /// Waits for the thread that makes the map.
+    fn finish_map(&mut self) {
+        match std::mem::replace(&mut self.map, Map::None) {
+            Map::Making(thread) => match thread.join() {
+                Ok((report, map)) => self.map = Map::Made(report, map.filter(|_| !self.text_replaced)),
+                Err(_) => self.no_map("the thread that makes it has failed"),
+            },
+            Map::Due => self.no_map("the text was not moved"),
+            other => self.map = other,
+        }
     }
 
     /// Does what is due: the final sample, one on the way, a pass of promotion.
     fn look(&mut self) {
-        self.write_map();
+        self.make_map();
         if let Some(promoter) = &mut self.promoter
             && promoter.due() <= Instant::now()
         {
@@ -520,7 +558,7 @@ impl Running<'_> {
         let taken = self.samples.take(self.root, self.pid, &places, size);
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
-            if let Some((_, map)) = self.map.as_mut().filter(|_| self.text_replaced) {
+            if let (true, Map::Made(_, map)) = (self.text_replaced, &mut self.map) {
                 // What another program has at those addresses has other names.
                 *map = None;
             }
@@ -591,7 +629,10 @@ impl Running<'_> {
                 ledger: self.text_ledger.as_ref(),
                 end: self.samples.last.map(|last| last.text.into()),
                 huge: &self.samples.text_huge,
-                map: self.map.as_ref().map(|(report, _)| report),
+                map: match &self.map {
+                    Map::Made(report, _) => Some(report),
+                    _ => None,
+                },
                 replaced: self.text_replaced,
             }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),

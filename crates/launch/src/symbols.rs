@@ -60,6 +60,36 @@ pub fn lines(functions: &BTreeMap<u64, (u64, String)>, bias: u64, ranges: &[Rang
     (count, text)
 }
 
+/// What of a file was moved: where its addresses are `bias` less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// What to add to its addresses.
+    pub bias: u64,
+    /// The memory.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Reads what the files name, and writes the map of process `pid`: what is said of it, and the file.
+pub fn make(directory: &Path, pid: Pid, files: &[MovedFile]) -> (MapReport, Option<PerfMap>) {
+    let (mut text, mut functions, mut missing) = (String::new(), 0, None);
+    for file in files {
+        match self::functions(&file.path) {
+            Ok(found) => {
+                let (more, lines) = lines(&found, file.bias, &file.ranges);
+                (functions, text) = (functions + more, text + &lines);
+            }
+            Err(error) => missing = Some(format!("{}: {error}", file.path.display())),
+        }
+    }
+    let path = PerfMap::path(directory, pid);
+    match PerfMap::write(directory, pid, &text) {
+        Ok(map) => (MapReport { file: path, functions, missing }, Some(map)),
+        Err(error) => (MapReport::none(path, &format!("it could not be written: {error}")), None),
+    }
+}
+
 /// What a report says of the map.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapReport {
@@ -77,6 +107,13 @@ pub struct PerfMap {
     path: PathBuf,
     /// Device, inode and bytes, by which it is known again.
     identity: (u64, u64, u64),
+}
+
+impl MapReport {
+    /// There is none.
+    pub fn none(file: PathBuf, why: &str) -> MapReport {
+        MapReport { file, functions: 0, missing: Some(why.into()) }
+    }
 }
 
 impl PerfMap {

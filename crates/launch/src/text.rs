@@ -7,7 +7,7 @@ use crate::mechanism::{Refusal, raised, sanitized};
 use crate::program::{Linkage, Program, Runtime};
 use crate::report::Backed;
 use crate::request::{Text, TextRequest};
-use crate::symbols::{self, MapReport};
+use crate::symbols::{MapReport, MovedFile};
 use megapage_kernel::KernelRoot;
 use megapage_remap::check::{Check, check};
 use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger};
@@ -391,27 +391,18 @@ pub fn ranges(ledger: &TextLedger) -> Vec<VirtRange> {
     ledger.entries().iter().filter_map(|entry| VirtRange::new(entry.start, entry.end)).collect()
 }
 
-/// Lines for profilers: the functions that were moved, their number, and why some are missing.
-pub fn map_of(plan: &TextPlan, ledger: &TextLedger) -> (String, usize, Option<String>) {
-    let (mut text, mut count, mut missing) = (String::new(), 0, None);
+/// For profilers: what of each file was moved.
+pub fn moved_of(plan: &TextPlan, ledger: &TextLedger) -> Vec<MovedFile> {
     let entries = ledger.entries();
-    for (object, file) in plan.by(|mechanism| mechanism != TextMechanism::File).enumerate() {
+    let files = plan.by(|mechanism| mechanism != TextMechanism::File).enumerate();
+    let moved = files.filter_map(|(object, file)| {
         let own = || entries.iter().filter(|entry| entry.object == object);
         let headers = file.file.check.segments.iter().map(|it| it.segment.address & !(BASE_PAGE as u64 - 1));
-        let (Some(start), Some(first)) = (own().map(|entry| entry.start).min(), headers.min()) else {
-            continue;
-        };
-        let ranges: Vec<_> =
-            own().filter(|entry| entry.moved > 0).map(|entry| entry.start..entry.end).collect();
-        match symbols::functions(&file.file.path) {
-            Ok(functions) => {
-                let (more, lines) = symbols::lines(&functions, start.wrapping_sub(first), &ranges);
-                (count, text) = (count + more, text + &lines);
-            }
-            Err(error) => missing = Some(format!("{}: {error}", file.file.path.display())),
-        }
-    }
-    (text, count, missing)
+        let bias = own().map(|entry| entry.start).min()?.wrapping_sub(headers.min()?);
+        let ranges = own().filter(|entry| entry.moved > 0).map(|entry| entry.start..entry.end).collect();
+        Some(MovedFile { path: file.file.path.clone(), bias, ranges })
+    });
+    moved.collect()
 }
 
 /// What a report says of the text.

@@ -2,8 +2,9 @@
 //!
 //! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
 
-use megapage_kernel::{Errno, SharedWords};
+use megapage_kernel::{Errno, SHARED_WORDS, SharedWords};
 use megapage_units::Bytes;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Environment variable: the pages that are asked for, `thp` or `2m`.
@@ -153,8 +154,8 @@ impl TextLedger {
     }
 
     /// A ledger of this process's own: for a program that moves its own segments.
-    pub fn own() -> std::io::Result<TextLedger> {
-        SharedWords::create(c"megapage text").map(|(_, words)| TextLedger::launcher(words))
+    pub fn own(words: &'static [AtomicU64; SHARED_WORDS]) -> TextLedger {
+        TextLedger::launcher(SharedWords::own(words))
     }
 
     /// Forgets everything that was noted.

@@ -306,14 +306,16 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
     moved
 }
 
-/// Bytes of so many entries that the kernel shows on huge pages now.
+/// Of the whole blocks of these entries, the bytes that the kernel shows on huge pages now.
 pub fn huge_bytes(entries: &[Entry]) -> Result<u64, Errno> {
-    let mut huge = 0;
+    let mut huge = vec![0; entries.len()];
     own_huge_bytes(|start, end, bytes| {
-        let common = |entry: &Entry| entry.end.min(end as u64).saturating_sub(entry.start.max(start as u64));
-        huge += entries.iter().map(common).sum::<u64>().min(bytes as u64);
+        for (huge, entry) in huge.iter_mut().zip(entries) {
+            let common = entry.end.min(end as u64).saturating_sub(entry.start.max(start as u64));
+            *huge += common.min(bytes as u64);
+        }
     })?;
-    Ok(huge)
+    Ok(huge.into_iter().zip(entries).map(|(huge, entry)| huge.min(entry.possible)).sum())
 }
 
 /// The place in the list of the first object that is not loaded.

@@ -505,7 +505,7 @@ fn findings(report: &Report) -> Vec<String> {
             _ => "this machine shows neither gain nor loss",
         };
         Some(format!(
-            "{} {}: processor time of a transaction {:.3}x less ({:.3} to {:.3}): {shown}",
+            "{} {}: processor time of a transaction, none to this way: {:.3} ({:.3} to {:.3}): {shown}",
             row.case, row.way, gain.median, gain.low, gain.high
         ))
     });

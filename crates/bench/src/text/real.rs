@@ -16,8 +16,8 @@ use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, cpu_time_of, effective_uid};
 use megapage_units::{Bytes, PageSize, Pid};
 use serde_json::Value;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,6 +82,9 @@ pub(super) struct Mount(tempfile::TempDir);
 
 impl Mount {
     pub(super) fn new() -> Result<Mount, String> {
+        if LIBHUGETLBFS.find().is_none() {
+            return Err(format!("it is not installed: {}", LIBHUGETLBFS.how_to_install()));
+        }
         if effective_uid() != 0 {
             return Err("only root may mount the hugetlbfs that it needs".into());
         }
@@ -206,14 +209,17 @@ impl Bench<'_> {
             // What is laid out so already is not laid out anew.
             fs::copy(plain, &primed).context("a copy of the program")?;
         }
-        // Servers run as users who must be able to reach it.
-        fs::set_permissions(self.directory.path(), Permissions::from_mode(0o755))?;
         self.undo(plain)?;
         // By root: other users are not told what of a file is in memory.
         let mut command = Command::new(&self.place.megapage);
         command.args(["remap", "prime", "--json"]).arg(&primed);
         Child::output(&self.signals, &mut command, LONGEST_RUN)?;
         Ok(Files { plain: plain.into(), primed })
+    }
+
+    /// Where the server has its data and its socket: for the caller alone.
+    fn private(&self) -> PathBuf {
+        self.directory.path().join("private")
     }
 
     /// Why libhugetlbfs remaps nothing of a program: asked of the program's answer to `--version`.
@@ -266,11 +272,17 @@ impl Bench<'_> {
     fn prepare(&mut self, server: &Server, files: &Files) -> Result<()> {
         match server {
             Server::Mariadb => {
+                // Without tables of rights everybody who reaches its socket may do everything: nobody else does.
+                let private = self.private();
+                DirBuilder::new().mode(0o700).create(&private).context("a directory for the server")?;
                 // A directory in the directory of the data is a database.
-                fs::create_dir_all(self.directory.path().join("data/test"))?;
+                fs::create_dir_all(private.join("data/test"))?;
+                fs::create_dir_all(private.join("none"))?;
             }
             Server::Postgres(programs) => {
                 if let Some(user) = &programs.user {
+                    // The server's user must be able to reach the program.
+                    fs::set_permissions(self.directory.path(), Permissions::from_mode(0o755))?;
                     chown(&files.primed, Some(user.uid), Some(user.gid)).context("chown")?;
                     chown(self.directory.path(), Some(user.uid), Some(user.gid)).context("chown")?;
                 }
@@ -303,7 +315,7 @@ impl Bench<'_> {
 
     fn start_server(&self, server: &Server, files: &Files, way: Way) -> Result<Running> {
         let (mut command, report) = self.launch(way);
-        let directory = self.directory.path();
+        let directory = self.private();
         command.arg(files.of(way));
         let pid_file = match server {
             Server::Mariadb => {
@@ -313,6 +325,9 @@ impl Bench<'_> {
                 command.arg(option("--datadir", &data)).arg(option("--pid-file", &pid));
                 command.arg(option("--socket", &directory.join("socket")));
                 command.arg(option("--log-error", &directory.join("log")));
+                // It reads, writes and loads nothing from elsewhere.
+                command.arg(option("--secure-file-priv", &directory.join("none")));
+                command.arg(option("--plugin-dir", &directory.join("none")));
                 command.args(["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=16M"]);
                 if effective_uid() == 0 {
                     command.arg("--user=root");
@@ -422,7 +437,7 @@ impl Bench<'_> {
     fn sysbench(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(find("sysbench").context("sysbench")?);
         command.args(["oltp_point_select", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=test"]);
-        command.arg(option("--mysql-socket", &self.directory.path().join("socket")));
+        command.arg(option("--mysql-socket", &self.private().join("socket")));
         command.args(TABLES).arg("--threads=1").args(words);
         let (printed, _) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
         let printed = String::from_utf8_lossy(&printed).into_owned();

@@ -62,7 +62,13 @@ int main(int argc, char **argv) {
         if (sum() != before) return 4;
         int status;
         pid_t child = fork();
-        if (child == 0) { memset(data, 1, sizeof data); _exit(last(3)); }
+        if (child == 0) {
+            /* A child has its own account. */
+            megapage_remapped got = {0};
+            if (megapage_remap_self(pages, NULL, 0, &got) < 0 || got.possible == 0 || got.threads != 1) _exit(99);
+            memset(data, 1, sizeof data);
+            _exit(last(3));
+        }
         waitpid(child, &status, 0);
         if (WEXITSTATUS(status) != 5 || sum() != before) return 5;
     } else if (!strcmp(task, "threads")) {
