@@ -23,9 +23,9 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// What huge pages save each access, in nanoseconds: the best guess, however unsure.
+    /// What huge pages save each access, in nanoseconds: nothing where the timings do not tell it from nothing.
     pub fn saving(&self) -> f64 {
-        (self.base - self.huge).max(0.0)
+        if self.ratio[0] > 1.0 { (self.base - self.huge).max(0.0) } else { 0.0 }
     }
 }
 
@@ -212,6 +212,11 @@ impl AccessTimes {
     #[cfg(test)]
     pub(super) fn made_at(self, taken: u64) -> AccessTimes {
         AccessTimes { taken, ..self }
+    }
+
+    /// Bytes of the least memory that was timed beyond what the first level of the TLB holds.
+    pub(super) fn least(&self) -> f64 {
+        self.steps.get(1).or(self.steps.first()).map_or(0.0, |step| step.bytes as f64)
     }
 
     /// By memory, ascending.

@@ -90,10 +90,6 @@ const BUNCH: f64 = 3.0;
 /// The timed accesses leave the caches to the page tables and to the lines that are read; a program's other data push
 /// the tables out: a walk of its costs up to so many times as much.
 const CACHE_SPREAD: f64 = 1.5;
-/// How much of what it reaches the second level of the TLB holds for certain: it is no perfect LRU, and shared with code
-/// and with the entries of page tables. What huge pages save of the rest, the timings of just this much, of what it
-/// reaches and of twice that tell.
-const HELD: f64 = 0.5;
 /// The largest share that translation may take: the worst that is known of, nested paging and all, stays below it.
 const LARGEST_SHARE: f64 = 0.8;
 
@@ -145,7 +141,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
             Visits { at_least: at_least[index] && of.bytes <= 2.0 * reach, ..of }
         })
         .collect();
-    let mut visits = possible(visits, reach);
+    let mut visits = possible(visits, times.least());
     // While a program does something else, its other data push page tables out of the caches.
     let elsewhere = (1.0 - waited(&visits)).max(0.0);
     let in_a_second = |class: &Class| class.pages * parallel * (1.0 - (-class.rate).exp());
@@ -206,6 +202,8 @@ struct Visits {
     /// Whether the pages, few enough for that, were all touched as soon as anybody looked, so that `rate` is what it is at
     /// least. Visits that come so fast do not wait for each other.
     at_least: bool,
+    /// The most of them that there is time for: `rate`, but where that is known from below alone.
+    most: f64,
     /// The memory that would be visited as seldom, page by page, were all of it visited alike.
     bytes: f64,
     /// What such visits take.
@@ -236,31 +234,24 @@ impl Visits {
         let pages = between / (1.0 - (-1.0f64).exp());
         let bytes = pages * BASE_PAGE as f64;
         let missed = (1.0 - f64::from(geometry.first_base) / pages.max(1.0)).max(0.0);
-        Visits {
-            rate: class.pages * class.rate * parallel * missed * (1.0 - order.streaming),
-            movable,
-            at_least: false,
-            bytes,
-            step: times.at(bytes),
-        }
+        let rate = class.pages * class.rate * parallel * missed * (1.0 - order.streaming);
+        Visits { rate, movable, at_least: false, most: rate, bytes, step: times.at(bytes) }
     }
 }
 
-/// Leaves out visits that the second level of the TLB answers (`reach`, in bytes), which huge pages save next to nothing,
-/// and those that there is no time for: of the fastest, which are known least. A page that was found touched a moment
-/// after its clearing may be visited a million times a second, or have been touched just then: of those whose rate is known
-/// from below alone, half as many are added as there is time for.
-fn possible(mut visits: Vec<Visits>, reach: f64) -> Vec<Visits> {
-    visits.retain(|it| it.bytes > HELD * reach);
+/// Leaves out visits to less memory than was timed (`least`, in bytes: a half of what the second level of the TLB reaches),
+/// which huge pages save next to nothing, and those that there is no time for: of the fastest, which are known least. A page
+/// that was found touched a moment after its clearing may be visited a million times a second, or have been touched just
+/// then.
+fn possible(mut visits: Vec<Visits>, least: f64) -> Vec<Visits> {
+    visits.retain(|it| it.bytes > least);
     visits.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
     let mut left = 1.0;
     for visits in &mut visits {
         let each = visits.step.overlapping[OVERLAPS - 1].base * 1e-9;
         let most = left / each;
         visits.rate = visits.rate.min(most);
-        if visits.at_least {
-            visits.rate = (visits.rate + most) / 2.0;
-        }
+        visits.most = if visits.at_least { most } else { visits.rate };
         left = (left - visits.rate * each).max(0.0);
     }
     visits
@@ -306,9 +297,19 @@ impl Demand<'_> {
     }
 
     fn saved(&self, overlap: f64, of: impl Fn(&Timed) -> f64 + Copy) -> Share {
+        self.saved_at(|visits| visits.rate, overlap, of)
+    }
+
+    /// As `saved`, of so many visits.
+    fn saved_at(
+        &self,
+        rate: impl Fn(&Visits) -> f64,
+        overlap: f64,
+        of: impl Fn(&Timed) -> f64 + Copy,
+    ) -> Share {
         let mut share = Share::default();
         for visits in self.visits {
-            let saved = visits.rate * at_overlap(&visits.step, visits.overlap(overlap), of) * 1e-9;
+            let saved = rate(visits) * at_overlap(&visits.step, visits.overlap(overlap), of) * 1e-9;
             share.all += saved;
             share.movable += if visits.movable { saved } else { 0.0 };
         }
@@ -338,8 +339,8 @@ impl Demand<'_> {
         let likely = dependent.by(1.0 - apart).with(bunched.by(apart));
         let low =
             self.saved(deepest, |timed| timed.base * (1.0 - 1.0 / timed.ratio[0]).max(0.0)).by(fits(deepest));
-        let high =
-            self.saved(least, |timed| timed.base * (1.0 - 1.0 / timed.ratio[1]).max(0.0)).by(fits(least));
+        let most = |timed: &Timed| timed.base * (1.0 - 1.0 / timed.ratio[1]).max(0.0);
+        let high = self.saved_at(|visits| visits.most, least, most).by(fits(least));
         let stream = self.stream();
         Shares {
             low: low.at_most(likely).plus(stream[0], self.could_be_huge),

@@ -239,18 +239,19 @@ fn a_reading_that_came_too_soon_or_too_late_tells_neither_order_nor_rate() {
     assert!(!stream.is_full_at_once());
 }
 
-/// What about fills the TLB, visited faster than can be told: some of it walks, and the walks overlap.
+/// What about fills the TLB, visited faster than can be told.
 #[test]
-fn a_hot_set_of_the_size_of_the_tlb_gains_what_was_timed_of_so_much() {
+fn a_hot_set_of_the_size_of_the_tlb_gains_at_most_what_was_timed_of_so_much() {
     // 8 MiB, the reach of this TLB, all touched within the first 0.1 ms.
     let hot = sample(GIB, GIB, false, |page, random, _| match page / REGION % 128 {
         0 => -random.unit().max(1e-300).ln() / 1e5,
         _ => f64::INFINITY,
     });
     let found = of(&hot);
-    // Between 4 and 32 MiB, of reads that do not wait: 1.00 and 1.05.
-    assert!((1.001..1.05).contains(&found.gain.likely), "{}", brief(&found));
-    assert!(found.gain.low < 1.01 && found.streaming < 0.1, "{}", brief(&found));
+    // How often they come is not known, and the timings of so much are not sure: nothing is promised, and it is not ruled
+    // out that the process does nothing else.
+    assert!(found.gain.low == 1.0 && found.gain.likely < 1.02, "{}", brief(&found));
+    assert!((1.03..2.0).contains(&found.gain.high) && found.streaming < 0.1, "{}", brief(&found));
 }
 
 #[test]

@@ -109,19 +109,43 @@ fn readings_come_in_order_and_locked_memory_is_left_alone() {
 }
 
 #[test]
-fn bits_that_are_cleared_are_paid_for_and_others_are_not() {
+fn what_is_cleared_is_paid_for_whether_or_not_it_is_touched_while_watched() {
     let process = process(4000);
-    let pages = |touched| {
-        let mut tracker = Made { touched, cleared: Vec::new(), fail: false };
-        run(&mut tracker, &process, 4, 5e6).unwrap();
-        tracker.cleared.len() * usize::from(PAGES)
-    };
+    let mut tracker = Made { touched: PAGES, cleared: Vec::new(), fail: false };
+    run(&mut tracker, &process, 4, 5e6).unwrap();
     // 36 s of slow-down, of which half is given in advance, at 5 ms a first touch: 3600 to 7200 pages, fewer where this
     // process does not get the processor. The first round is made in any case.
-    let (all, none) = (pages(PAGES), pages(0));
-    assert!((512..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&all), "{all}");
-    // Where no bit is set the account stays as it was: every round is a full one.
-    assert!(none > 2 * all, "{none} {all}");
+    let pages = tracker.cleared.len() * usize::from(PAGES);
+    assert!((512..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&pages), "{pages}");
+}
+
+#[test]
+fn bits_that_are_clear_already_are_not_paid_for_again() {
+    let process = process(40);
+    let regions: Vec<&Region> = process.regions[..40].iter().collect();
+    let ranges: Vec<VirtRange> = regions.iter().map(|region| region.range()).collect();
+    let root = KernelRoot::live();
+    let clock = ProcessClock::open(&root, process.id.pid).unwrap();
+    for touched in [0, 3, PAGES] {
+        let mut tracker = Made { touched, cleared: Vec::new(), fail: false };
+        let mut run = Run {
+            root: &root,
+            tracker: &mut tracker,
+            pid: process.id.pid,
+            clock: &clock,
+            start: Moment::now(&clock, process.id.pid).unwrap(),
+            touches: Touches::default(),
+            wait: &mut |_| true,
+            spent: 0.0,
+            cpu: 0.0,
+            hot: VecDeque::new(),
+            shared: false,
+            first_access: 1e-7,
+        };
+        assert_eq!(run.charge(&regions, &ranges), 40.0 * f64::from(touched));
+        // What the tracker does not find is charged whole.
+        assert_eq!(run.charge(&regions, &ranges[..10]), f64::from(10 * touched + 30 * PAGES));
+    }
 }
 
 #[test]
