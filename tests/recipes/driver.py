@@ -1,0 +1,401 @@
+#!/usr/bin/env python3
+"""Runs the recipes of docs/recipes/ as they are written, one line for each page.
+
+A page says in one comment, `<!-- recipe: KEY VALUE; KEY VALUE -->`, what it is run with:
+
+    programs A B    commands that must be there, else the page is skipped
+    memory 600m     what it takes at most: so much must be available, and 2 GiB beyond
+    not-run WHY     nothing on it can be run here, and why; the page has no blocks then
+
+What is run, in the order of the page, as the user nobody in one shell, `bash -euo pipefail`:
+
+    ```sh run       the lines between the fences
+    ```sh run root  the same as root, in a shell of its own
+    ```sh run fails must end with an error; in a shell of its own
+    <!-- test       lines that a reader need not see, to the closing -->: waiting, and checking. `wait_until COMMAND` waits
+                    until it succeeds
+
+and what follows a block with ```text said must be found in the block's output, line by line in this order, `...` standing
+for anything. What has been left running is killed, and the pool is put back, also after a failure.
+
+Closes with "N passed, N failed, N skipped".
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import pathlib
+import pwd
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+PAGES = REPOSITORY / "docs/recipes"
+POOL_FILE = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+# The lock that the Rust tests take before they change the machine (crates/testing).
+LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
+LEAST_AVAILABLE_KIB = 2 << 20
+# For what never ends: a busy machine is not to fail a page.
+LONGEST_S = 300
+USER = "nobody"
+
+
+class Bad(Exception):
+    """A page that cannot be run as it stands."""
+
+
+class Block:
+    """A piece of a page: kind is user, root, fails, test or said."""
+
+    def __init__(self, kind, line, text):
+        self.kind, self.line, self.text = kind, line, text
+
+
+KINDS = {
+    "sh run": "user",
+    "sh run root": "root",
+    "sh run fails": "fails",
+    "text said": "said",
+}
+
+
+class Page:
+    """A page, taken apart."""
+
+    def __init__(self, path):
+        self.path, self.name = path, path.stem
+        self.settings, self.blocks = {}, []
+        lines = path.read_text().splitlines()
+        index = 0
+        while index < len(lines):
+            line = lines[index]
+            index += 1
+            if line.startswith("<!-- recipe:"):
+                self._header(line)
+            elif line.strip() == "<!-- test":
+                index = self._take("test", lines, index, "-->")
+            elif line.startswith("```") and line != "```":
+                index = self._take(KINDS.get(line[3:].strip()), lines, index, "```")
+        if not self.settings:
+            raise Bad(f"{path.name}: no line '<!-- recipe: ... -->'")
+        runs = [block for block in self.blocks if block.kind in ("user", "root", "fails")]
+        if "not-run" in self.settings:
+            if runs:
+                raise Bad(f"{path.name}: 'not-run', and a block to run in line {runs[0].line}")
+        elif not any(block.kind == "user" for block in runs):
+            raise Bad(f"{path.name}: no block '```sh run', and no 'not-run' that says why")
+        if self.blocks and self.blocks[0].kind == "said":
+            raise Bad(f"{path.name}:{self.blocks[0].line}: '```text said' before anything is run")
+
+    def _header(self, line):
+        inside = line.removeprefix("<!-- recipe:").removesuffix("-->")
+        for part in filter(None, (part.strip() for part in inside.split(";"))):
+            key, _, value = part.partition(" ")
+            if key not in ("programs", "memory", "not-run") or not value:
+                raise Bad(f"{self.path.name}: '{part}' in its recipe line is not known")
+            self.settings[key] = value.strip()
+
+    def _take(self, kind, lines, start, end):
+        stop = start
+        while stop < len(lines) and lines[stop].strip() != end:
+            stop += 1
+        if stop == len(lines):
+            raise Bad(f"{self.path.name}:{start}: a block that does not end")
+        if kind:
+            self.blocks.append(Block(kind, start, "\n".join(lines[start:stop])))
+        return stop + 1
+
+    def memory_kib(self):
+        figure = re.fullmatch(r"(\d+)([mg])", self.settings.get("memory", "512m"))
+        if not figure:
+            raise Bad(f"{self.path.name}: memory '{self.settings['memory']}' is not like 600m")
+        return int(figure[1]) << (10 if figure[2] == "m" else 20)
+
+
+def script(page, scratch):
+    """The page as one shell script. What is not for the user asks the driver, over a pair of descriptors."""
+    lines = [
+        "set -euo pipefail",
+        # The driver's answer is the block's exit status.
+        'driver_() { echo "$1" >&"$TO_DRIVER"; local status_; read -r status_ <&"$FROM_DRIVER"; return "$status_"; }',
+        'wait_until() { for _ in $(seq 900); do "$@" && return 0; sleep 0.1; done; echo "waited in vain: $*"; return 1; }',
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
+    ]
+    for number, block in enumerate(page.blocks):
+        lines.append(f"echo {number} >{scratch}/at")
+        output = f">>{scratch}/{number}.out 2>&1"
+        if block.kind == "user":
+            lines += ["{", block.text, f"}} {output}"]
+        elif block.kind == "fails":
+            lines += [
+                "set +e",
+                f"( set -euo pipefail\n{block.text}\n) {output}",
+                "status_=$?",
+                "set -e",
+                '[ "$status_" -ne 0 ] || { echo "it succeeded, and was to fail" >&2; exit 1; }',
+            ]
+        elif block.kind == "test":
+            lines += [block.text]
+        else:
+            lines += [f"driver_ {number}"]
+    lines.append("trap - EXIT; kill $(jobs -p) 2>/dev/null || true")
+    return "\n".join(lines) + "\n"
+
+
+def pattern(line):
+    """A line of what was said, `...` standing for anything."""
+    return ".*".join(re.escape(part) for part in re.split(r"\s*\.\.\.\s*", line.strip()))
+
+
+class Served:
+    """Root's blocks, and what was said: the driver's part of a page that runs."""
+
+    def __init__(self, page, scratch, work, environment):
+        self.page, self.scratch, self.work, self.environment = page, scratch, work, environment
+        self.why = ""
+
+    def serve(self, number):
+        """The exit status of one block."""
+        block = self.page.blocks[number]
+        if block.kind == "root":
+            with open(self.scratch / f"{number}.out", "w") as output:
+                return subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", block.text],
+                    cwd=self.work,
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                ).returncode
+        # What a program in the background says may come later.
+        ran = max(n for n in range(number) if self.page.blocks[n].kind in ("user", "root", "fails"))
+        wanted = [pattern(line) for line in block.text.splitlines() if line.strip()]
+        for _ in range(600):
+            text = (self.scratch / f"{ran}.out").read_text(errors="replace").splitlines()
+            rest = iter(text)
+            missing = [one for one in wanted if not any(re.search(one, line) for line in rest)]
+            if not missing:
+                return 0
+            time.sleep(0.1)
+        self.why = f"not said: {missing[0]}"
+        return 1
+
+
+def available_kib():
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def machine():
+    """The machine's lock; afterwards the pool is as it was."""
+    with open(LOCK_FILE, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = POOL_FILE.read_text() if POOL_FILE.exists() else None
+        try:
+            yield
+        finally:
+            if before is not None and POOL_FILE.read_text() != before:
+                POOL_FILE.write_text(before)
+
+
+def absent(page):
+    """Why the page cannot be run on this machine; empty where it can."""
+    if os.getuid() != 0:
+        return "needs root"
+    if not POOL_FILE.exists():
+        return "needs a pool of 2 MiB pages"
+    lacking = [name for name in page.settings.get("programs", "").split() if not shutil.which(name, path=search_path())]
+    if lacking:
+        return f"not installed: {', '.join(lacking)}"
+    if available_kib() < page.memory_kib() + LEAST_AVAILABLE_KIB:
+        return f"needs {page.settings.get('memory', '512m')} and 2 GiB beyond to be available"
+    return ""
+
+
+def search_path():
+    """PATH, with what Debian puts elsewhere."""
+    postgres = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
+    return ":".join([*map(str, postgres[-1:]), os.environ["PATH"], "/usr/local/sbin:/usr/sbin:/sbin"])
+
+
+def run(page, prefix, scratch):
+    """(outcome, why, seconds) of one page."""
+    why = absent(page)
+    if why:
+        return "skipped", why, 0.0
+    scratch.mkdir()
+    scratch.chmod(0o777)
+    work = scratch / "work"
+    work.mkdir()
+    account = pwd.getpwnam(USER)
+    os.chown(work, account.pw_uid, account.pw_gid)
+    environment = {
+        "PATH": f"{prefix}/bin:{search_path()}",
+        "HOME": str(work),
+        "USER": USER,
+        "TMPDIR": str(work),
+        "LC_ALL": "C.UTF-8",
+    }
+    to_driver, from_driver = os.pipe(), os.pipe()
+    inherited = (to_driver[1], from_driver[0])
+    environment_of_user = dict(
+        environment, TO_DRIVER=str(inherited[0]), FROM_DRIVER=str(inherited[1]), REPOSITORY=str(REPOSITORY)
+    )
+    file = scratch / "script"
+    file.write_text(script(page, scratch))
+    served = Served(page, scratch, work, environment)
+    with machine():
+        started = time.monotonic()
+        with open(scratch / "errors", "w") as errors:
+            process = subprocess.Popen(
+                ["setpriv", f"--reuid={USER}", f"--regid={account.pw_gid}", "--clear-groups", "bash", str(file)],
+                cwd=work,
+                env=environment_of_user,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=subprocess.STDOUT,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+        for descriptor in inherited:
+            os.close(descriptor)
+        watchdog = threading.Timer(LONGEST_S, kill, [process.pid])
+        watchdog.start()
+        try:
+            asking = os.fdopen(to_driver[0])
+            while not has_ended(process):
+                number = read_number(asking, process)
+                if number is not None:
+                    status = served.serve(number)
+                    with contextlib.suppress(OSError):
+                        os.write(from_driver[1], f"{status}\n".encode())
+        finally:
+            late = not watchdog.is_alive()
+            watchdog.cancel()
+            kill(process.pid)
+            process.wait()
+            asking.close()
+            with contextlib.suppress(OSError):
+                os.close(from_driver[1])
+    seconds = time.monotonic() - started
+    if process.returncode == 0:
+        return "passed", "", seconds
+    at = int((scratch / "at").read_text() or 0) if (scratch / "at").exists() else 0
+    block = page.blocks[at]
+    said = "\n".join(
+        part.read_text(errors="replace").strip()[-1500:]
+        for part in [scratch / "errors", *(scratch / f"{n}.out" for n in range(max(0, at - 1), at + 1))]
+        if part.exists()
+    )
+    why = f"no end after {LONGEST_S} s" if late else served.why or f"exit status {process.returncode}"
+    return "failed", f"{page.path.name}:{block.line} ({block.kind}): {why}\n{said}", seconds
+
+
+def has_ended(process):
+    """Whether the script has ended. It is not waited for yet: its number stays its own until its session is gone."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+def read_number(asking, process):
+    """The number that the script asks for; None where it has ended without. What it has left running may hold the
+    other end of the pipe: the script's own end is what counts."""
+    while not has_ended(process):
+        if select.select([asking], [], [], 0.05)[0]:
+            line = asking.readline()
+            return int(line) if line.strip() else None
+    return None
+
+
+def kill(leader):
+    """Everything in the page's session."""
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            # Behind the name, which may hold anything: state, parent, group, session.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def install(megapage, prefix):
+    """The command and its libraries where any user may read them, laid out as `make install` does."""
+    libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
+    for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
+        target = prefix / target / source.name
+        if not source.exists():
+            sys.exit(f"driver: {source} is missing: run `cargo build --release`")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+        target.chmod(0o755)
+
+
+def report(page, outcome, why, seconds):
+    """One line for the terminal; a skip is noted where the whole run collects them."""
+    print(f"{outcome:7} {page.name:14} {seconds:6.1f} s" + (f"  {why}" if why else ""), flush=True)
+    if outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
+        with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
+            skipped.write(f"recipe {page.name}: {why}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs the recipes of docs/recipes/ as they are written.")
+    default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
+    parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
+    parser.add_argument("--only", action="append", metavar="PAGE", help="only this page; may be repeated")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
+    arguments = parser.parse_args()
+    try:
+        pages = [Page(path) for path in sorted(PAGES.glob("*.md")) if path.stem != "README"]
+        index = (PAGES / "README.md").read_text()
+        for page in pages:
+            if f"({page.path.name})" not in index:
+                raise Bad(f"{page.path.name}: docs/recipes/README.md has no link to it")
+    except Bad as error:
+        sys.exit(f"driver: {error}")
+    unknown = set(arguments.only or []) - {page.name for page in pages}
+    if unknown:
+        sys.exit(f"driver: no page {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in pages)}")
+    pages = [page for page in pages if not arguments.only or page.name in arguments.only]
+
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-recipes."))
+    scratch.chmod(0o755)
+    # A signal unwinds as an exception, so that the pool is put back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    try:
+        install(arguments.megapage.resolve(), scratch / "prefix")
+        for page in pages:
+            if "not-run" in page.settings:
+                print(f"not run {page.name:14}  {page.settings['not-run']}", flush=True)
+                continue
+            outcome, why, seconds = run(page, scratch / "prefix", scratch / page.name)
+            if outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
+                outcome, why = "failed", f"skipped where nothing may be: {why}"
+            counts[outcome] += 1
+            report(page, outcome, why, seconds)
+    finally:
+        if arguments.keep:
+            print(f"kept {scratch}", file=sys.stderr)
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    return 0 if counts["failed"] == 0 and sum(counts.values()) > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
