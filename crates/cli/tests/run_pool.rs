@@ -342,10 +342,21 @@ fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
 
 #[test]
 fn users_have_each_their_own() {
-    let Some((_pool, _tree, broker, program)) = stage(32, &["--quota-per-uid", "32m"]) else { return };
+    let Some((_pool, tree, broker, program)) = stage(32, &["--quota-per-uid", "32m"]) else { return };
+    // Where they may read it: the build's own directory may be closed to them.
+    let own = |file: &Path, name: &str| {
+        let copy = tree.path().join(name);
+        // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+        let installed = Command::new("install").args(["-m", "755"]).arg(file).arg(&copy).status().unwrap();
+        assert!(installed.success());
+        copy
+    };
+    let command = own(Path::new(env!("CARGO_BIN_EXE_megapage")), "megapage");
+    let library = own(library(), "libmegapage.so");
     let start = |uid: u32| {
-        let mut command = hold(&broker, &program, None);
-        command.env("MEGAPAGE_LIBRARY", library()).current_dir("/").gid(uid).uid(uid);
+        let mut command = Command::new(&command);
+        command.args(["run", "--pool"]).arg(&broker.path).args(["--", &program, "hold", "24"]);
+        command.env("MEGAPAGE_LIBRARY", &library).current_dir("/").gid(uid).uid(uid);
         Holder::start(command)
     };
     // A program that finds a byte that it did not write ends at once.
