@@ -71,7 +71,7 @@ pub struct Daemon {
     alarmed: bool,
     /// Whether a process was probed for its cost since the last pass: one each time.
     probed: bool,
-    /// Whether the last pass left something to do, found memory short, or a large new process.
+    /// Whether the last pass left something to do that is worth doing soon, found memory short, or a large new process.
     busy: bool,
     newcomers: Newcomers,
     /// Whether there is a large new process.
@@ -240,7 +240,7 @@ impl Daemon {
         self.urgent = actions.iter().any(is_urgent);
         self.new = self.newcomers.wait(&snapshot);
         self.due = false;
-        self.busy = self.urgent || self.new || short || left > 0;
+        self.busy = self.urgent || self.new || short || left > 0 || self.state.wants_more();
         Pass {
             number: self.number,
             at,

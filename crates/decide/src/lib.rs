@@ -120,6 +120,11 @@ impl State {
         self.guard.restore(now, regions, &self.limits);
     }
 
+    /// Whether the last step ended at a bound of work while there was more that is worth doing soon.
+    pub fn wants_more(&self) -> bool {
+        self.policy.wants_more()
+    }
+
     /// How many processes and regions are remembered.
     pub fn remembered(&self) -> usize {
         self.guard.remembered() + self.policy.remembered()

@@ -52,6 +52,11 @@ pub trait Policy: Debug + Send {
 
     /// How many processes and regions it remembers: a test holds that against the snapshot.
     fn remembered(&self) -> usize;
+
+    /// Whether the last step ended at a bound of work while there was more that is worth doing soon.
+    fn wants_more(&self) -> bool {
+        false
+    }
 }
 
 /// A policy that a user can name.

@@ -28,7 +28,7 @@ const CHUNK: usize = 256;
 const UNDO: Duration = Duration::from_secs(30);
 /// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
 /// processor empty its LRU queues, which is better done for several regions at once.
-const COLLAPSE_CALL: u32 = 8;
+const COLLAPSE_CALL: u32 = 4;
 /// The longest rest between two calls.
 const MOST_REST: Duration = Duration::from_millis(1);
 /// Processes whose pace is remembered, and for how long after the last action.

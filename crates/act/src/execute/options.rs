@@ -43,7 +43,7 @@ impl Default for ExecutorOptions {
             moved_per_process: Bytes::mib(512),
             scanned: Bytes::gib(4),
             scanned_per_process: Bytes::gib(2),
-            time: Duration::from_millis(500),
+            time: Duration::from_millis(250),
             call: Duration::from_millis(1),
             rest_percent: 25,
             slow: Duration::from_millis(15),

@@ -192,6 +192,8 @@ pub struct Megapage {
     turn: u64,
     /// What the promotions of the last step took.
     asked: BTreeMap<(ProcessId, u64), Asked>,
+    /// Whether the last round was used up while more would have paid soon.
+    more: bool,
 }
 
 /// What a promotion took of what is due.
@@ -287,6 +289,7 @@ impl Megapage {
             zeroings: Rounds::default(),
             turn: 0,
             asked: BTreeMap::new(),
+            more: false,
         }
     }
 
@@ -446,14 +449,21 @@ impl Megapage {
         if work == 0 {
             return;
         }
-        self.promote_within(tick, gains, &mut work, &mut patient);
+        self.more = self.promote_within(tick, gains, &mut work, &mut patient);
         // A step that comes before the next round may find what this one has not.
         self.promotions.give_back(patient.min(work));
         self.promotions_quick.give_back(work.min(quick));
     }
 
-    /// Asks for at most `work` promotions, of which at most `patient` need not pay soon; lowers both.
-    fn promote_within(&mut self, tick: &mut Tick<'_>, gains: &mut Gains, work: &mut u64, patient: &mut u64) {
+    /// Asks for at most `work` promotions, of which at most `patient` need not pay soon; lowers both. Answers whether more
+    /// would have paid soon.
+    fn promote_within(
+        &mut self,
+        tick: &mut Tick<'_>,
+        gains: &mut Gains,
+        work: &mut u64,
+        patient: &mut u64,
+    ) -> bool {
         let must_pay = self.parameters.guaranteed_pays;
         let mut competitors = self.compete(tick, gains);
         let mut grants = Grants::new(&self.parameters.claims, gains.processes);
@@ -505,7 +515,7 @@ impl Megapage {
             } else {
                 best().or_else(needy)
             };
-            let Some((at, reason)) = chosen else { return };
+            let Some((at, reason)) = chosen else { return false };
             let competitor = &mut competitors[at];
             let process = competitor.process;
             let Some(candidate) = competitor.candidates.pop() else { continue };
@@ -547,9 +557,13 @@ impl Megapage {
                     self.asked.insert((process.id, region.start), Asked { patient: is_patient, pages });
                 }
                 Answer::Refused => {}
-                Answer::Spent => return,
+                Answer::Spent => return candidate.quick,
             }
         }
+        competitors.iter().any(|competitor| {
+            competitor.candidates.peek().is_some_and(|best| best.quick)
+                && self.caps.left(competitor.process.id).is_none_or(|left| left > 0)
+        })
     }
 
     /// Zeroes free blocks for faults to come, the more the faster memory fills.
@@ -641,6 +655,10 @@ impl Policy for Megapage {
 
     fn prefers_zeroed(&self) -> bool {
         true
+    }
+
+    fn wants_more(&self) -> bool {
+        self.more
     }
 
     fn remembered(&self) -> usize {

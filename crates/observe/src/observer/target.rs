@@ -3,7 +3,7 @@
 use super::Round;
 use super::budget::{Account, Candidate, Terms};
 use super::history::{History, accessed_entries, entries};
-use super::part::{accessed_by_part, both, keep_part, ones, part_bits, rate};
+use super::part::{Peek, accessed_by_part, both, keep_part, ones, part_bits, rate};
 use crate::mappings::Details;
 use crate::process::gone;
 use crate::tracker::{PART_PAGES, PageBits, RegionBits, TrackError, Tracker};
@@ -25,6 +25,8 @@ const HUGE_REST: u64 = 32;
 /// The window of a process's first sample, where it is about promotion, is so much shorter. What is hot shows soon, and a
 /// window in which every page is accessed tells nothing of how often.
 const FIRST_WINDOW: u32 = 16;
+/// A quarter through it is looked at what was accessed by then.
+const EARLY: u32 = 4;
 /// A process must have taken so much processor time in that window for rates to be told. The kernel counts it in steps of
 /// up to 10 ms.
 const LEAST_WORK: Duration = Duration::from_millis(10);
@@ -53,17 +55,28 @@ struct Cycle {
     in_part: bool,
     cleared: Duration,
     read: bool,
-    /// The process's processor time at the clearing, where rates are to be told.
-    cpu: Option<Duration>,
+    /// The process's processor time before and after the clearing, where rates are to be told.
+    cpu: Option<(Duration, Duration)>,
+    /// When the clearing was done.
+    done: Duration,
     /// How long the window is: longer where the process has not run yet.
     window: Duration,
+    /// What was accessed early in it, where rates are to be told.
+    peek: Option<Peek>,
 }
 
 impl Cycle {
-    /// The processor time that the process has taken since the clearing; `None` where rates are not asked for.
+    /// The processor time that the process has taken since the clearing was done; `None` where rates are not asked for.
     fn worked(&self, pid: Pid) -> Option<Duration> {
-        let from = self.cpu?;
-        Some(cpu_time_of(pid).ok()?.saturating_sub(from))
+        let (_, done) = self.cpu?;
+        Some(cpu_time_of(pid).ok()?.saturating_sub(done))
+    }
+
+    /// What of the clearing it has worked after the region at this place was cleared: one after the other was.
+    fn worked_before(&self, place: usize) -> Duration {
+        let (begun, done) = self.cpu.unwrap_or_default();
+        let left = 1.0 - place as f64 / self.starts.len().max(1) as f64;
+        done.saturating_sub(begun).mul_f64(left)
     }
 }
 
@@ -257,17 +270,41 @@ impl Target {
             Some(due) if (pass.now)() >= due => {}
             _ => return Ok(()),
         }
-        // Where others have the processors, it has not accessed anything yet.
-        if let Some(cycle) = self.cycle.as_mut().filter(|_| !self.once)
-            && cycle.worked(self.id.pid).is_some_and(|worked| worked < LEAST_WORK)
-            && cycle.window < self.window
-        {
-            let now = (pass.now)();
-            cycle.window = (now.saturating_sub(cycle.cleared) + self.window / FIRST_WINDOW).min(self.window);
-            return Ok(());
+        match self.wait_for_rates(pass, targets) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => return self.unless_refused((pass.now)(), Err(error)),
         }
         let result = self.read_sample(pass, targets);
         self.unless_refused((pass.now)(), result)
+    }
+
+    /// Where rates are to be told: looks early at what was accessed, and puts the end of the window off as long as the
+    /// process has not run enough. Whether the window goes on.
+    fn wait_for_rates(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<bool, TrackError> {
+        let (pid, most) = (self.id.pid, self.window);
+        let Some(cycle) = self.cycle.as_mut().filter(|_| !self.once) else { return Ok(false) };
+        let Some(worked) = cycle.worked(pid).filter(|_| cycle.window < most) else { return Ok(false) };
+        let begin = (pass.now)();
+        let clearing = cycle.done.saturating_sub(cycle.cleared);
+        let passed = begin.saturating_sub(cycle.done);
+        let wanted = cycle.peek.as_ref().map_or(LEAST_WORK, |peek| peek.worked * (EARLY - 1));
+        if worked < wanted {
+            // Where others have the processors, it has not accessed anything yet.
+            cycle.window = (clearing + passed + most / FIRST_WINDOW / EARLY).min(most);
+            return Ok(true);
+        }
+        if cycle.peek.is_some() {
+            return Ok(false);
+        }
+        let read = pass.tracker.read(pid, &cycle.ranges)?;
+        cycle.peek = Some(Peek::new(&read, cycle.in_part, worked));
+        cycle.window = (clearing + passed * EARLY).min(most);
+        let end = (pass.now)();
+        if let Some(account) = &mut self.account {
+            account.worked(end, end.saturating_sub(begin), targets);
+        }
+        Ok(true)
     }
 
     fn read_sample(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), TrackError> {
@@ -275,14 +312,26 @@ impl Target {
         let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
         let end = (pass.now)();
         let worked = cycle.worked(self.id.pid);
-        for bits in found.iter().filter(|bits| cycle.starts.binary_search(&bits.start).is_ok()) {
+        let is_whole = |bits: &&RegionBits| {
+            let pages = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
+            !bits.leaf.is_huge() && pages.is_some_and(|pages| pages >= bits.present)
+        };
+        let whole = || found.iter().filter(is_whole).map(|bits| bits.start);
+        let comes_back = cycle.peek.as_ref().is_some_and(|peek| peek.comes_back(whole()));
+        for bits in &found {
+            let Ok(place) = cycle.starts.binary_search(&bits.start) else { continue };
             let accessed = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
             if let Some(pages) = accessed {
                 self.history.note(bits.start, pages, end);
                 let seen = if cycle.in_part { PART_PAGES } else { bits.present };
                 match worked {
                     Some(worked) if worked >= LEAST_WORK && pages > 0 && !bits.leaf.is_huge() => {
-                        self.history.note_rate(bits.start, rate(pages, bits.present, seen, worked));
+                        let peek = cycle.peek.as_ref();
+                        let again = peek.is_some_and(|peek| peek.is_visited_again(bits.start, comes_back));
+                        self.history.note_rate(
+                            bits.start,
+                            rate(pages, bits.present, seen, worked + cycle.worked_before(place), again),
+                        );
                     }
                     Some(_) => {}
                     None => self.history.confirm_rate(bits.start, pages, bits.present),
@@ -471,8 +520,13 @@ impl Target {
             };
             self.outstanding.insert(*start, again);
         }
-        let (in_window, by_now, read) = (0, 0, false);
-        let window = if self.is_first() { self.window / FIRST_WINDOW } else { self.window };
+        let (in_window, by_now, read, done) = (0, 0, false, end);
+        let cpu = cpu.zip(cpu_time_of(self.id.pid).ok());
+        let window = match (self.is_first(), cpu) {
+            (true, Some(_)) => done.saturating_sub(cleared) + self.window / FIRST_WINDOW / EARLY,
+            (true, None) => self.window / FIRST_WINDOW,
+            (false, _) => self.window,
+        };
         self.cycle = Some(Cycle {
             starts,
             ranges,
@@ -485,6 +539,8 @@ impl Target {
             read,
             cpu,
             window,
+            peek: None,
+            done,
         });
         Ok(())
     }
