@@ -79,7 +79,7 @@ fn a_heap_that_is_not_sized_gets_thp() {
 fn a_pool_that_holds_the_jvm_gives_it_its_heap() {
     let Some(class) = class() else { return };
     // 128 + 120 for heap and code cache, and what the tables may take.
-    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 270) else { return };
+    let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 300) else { return };
     if limited() {
         return;
     }
@@ -175,6 +175,9 @@ fn installed() -> TempDir {
 fn as_user(prefix: &TempDir, home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]);
+    for name in ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"] {
+        command.env_remove(name);
+    }
     command.arg(prefix.path().join("bin/megapage")).arg("run").args(arguments).current_dir(home);
     command
 }
@@ -238,7 +241,7 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
 fn what_the_jvm_says_into_a_file_is_explained() {
     let Some(class) = class() else { return };
     // Enough for the trial at the start, for no mapping.
-    let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
+    let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
     let heap = format!("-Xmx{}m", 2 * (pool.former().total + 128));
     let (log, report): (PathBuf, PathBuf) = (class.path().join("log"), class.path().join("report"));
     let program = ["java", "-XX:+UseSerialGC", "-XX:+UseLargePages", &heap, "-cp", path(&class), "Heap", "1"];

@@ -93,7 +93,8 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
 
 fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
     if request.heap == Heap::None && request.mechanism.is_none() {
-        return Ok(idle("--heap none asks for nothing"));
+        let unfixed = request.fix.then(|| "--heap none asks for nothing".to_string());
+        return Ok(Plan { unfixed, ..idle("--heap none asks for nothing") });
     }
     // What --fix adds is not there yet.
     if request.require && !request.fix {
@@ -118,16 +119,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     };
     let java = switch.as_ref().ok().and_then(|switch| switch.java.clone());
     let short = switch.as_ref().ok().and_then(|switch| switch.short.clone());
-    let unfixed = match (&short, &java) {
-        _ if !request.fix => None,
-        (Some(short), _) => Some(short.clone()),
-        (None, Some(_)) => None,
-        (None, None) => Some(match (runtime, &switch) {
-            (Some(Runtime::Jvm), Err(why)) => why.clone(),
-            _ => "what the program will take is known of a JVM alone: megapage pool set 2MB:+N makes pages"
-                .into(),
-        }),
-    };
+    let unfixed = if request.fix { unfixed(runtime, request, &switch) } else { None };
     if let (true, Some(short)) = (request.require && !request.fix, &short) {
         return Err(Refusal::Unobtainable(short.clone()));
     }
@@ -196,6 +188,38 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         apply_tunable(&mut plan, accepted, machine);
     }
     Ok(plan)
+}
+
+/// Why `--fix` has nothing to mend, or cannot: it is never passed over in silence.
+fn unfixed(runtime: Option<Runtime>, request: &Request, switch: &Result<Switch, String>) -> Option<String> {
+    let other = request.mechanism.filter(|mechanism| *mechanism != Mechanism::Runtime);
+    match (runtime, switch) {
+        (Some(Runtime::Jvm), Err(why)) => Some(why.clone()),
+        (Some(Runtime::Jvm), Ok(Switch { java: Some(java), short, .. })) => {
+            if let Some(mechanism) = other {
+                return Some(format!(
+                    "it makes pages for the JVM's own switch, and --mechanism {mechanism} was asked"
+                ));
+            }
+            if !java.need.heap_is_given {
+                return Some(
+                    "the heap is not sized: without -Xmx it would be a quarter of the memory".into(),
+                );
+            }
+            if let Some(short) = short {
+                return Some(short.clone());
+            }
+            let heap = request.heap.name();
+            (!java.takes_pool).then(|| {
+                format!(
+                    "it makes pages of the pool, and with --heap {heap} this run takes none (--heap 2m does)"
+                )
+            })
+        }
+        _ => Some(
+            "what the program will take is known of a JVM alone: megapage pool set 2MB:+N makes pages".into(),
+        ),
+    }
 }
 
 fn idle(reason: &str) -> Plan {

@@ -125,7 +125,7 @@ const MESSAGES: [Message; 18] = [
     Message {
         parts: &["Transparent Huge Pages (THP) support enabled in your kernel"],
         program: "Redis",
-        meaning: "THP are set to 'always': after a fork (BGSAVE) each first write copies 2 MiB",
+        meaning: "THP are set to 'always': after a fork (BGSAVE) each first write to a huge page splits it",
         remedy: "set 'madvise', and start Redis by megapage run, which gives it huge pages all the same",
     },
     Message {

@@ -48,6 +48,9 @@ const TAKEN: [i32; 10] = [
     signal::SIGTSTP,
 ];
 
+/// Those of them that end a program that does not handle them.
+const ENDING: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
+
 /// While a program is watched, the launcher looks at the ledger this often: a fiftieth of the program's age,
 /// so that what the handshake at exit adds stays below 2 % of the run, within these limits.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
@@ -100,6 +103,9 @@ pub enum RunError {
     /// `--fix` could not make the pages.
     #[error("--fix: {0}")]
     Fix(#[from] AdditionError),
+    /// A signal came before the program was started.
+    #[error("ended by signal {0} before the start")]
+    Interrupted(i32),
     /// `--fix` cannot mend what is in the way.
     #[error("--fix: {0}")]
     Unfixed(String),
@@ -279,10 +285,17 @@ impl Prepared {
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
+        // Before anything is added: what would end us is taken, so that it is taken out again.
+        let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
         let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
         let mut added = Added::make(root, add)?;
+        while let Some(signal) = signals.next().map_err(system("signalfd"))? {
+            if ENDING.contains(&signal.number) {
+                added.take_out();
+                return Err(RunError::Interrupted(signal.number));
+            }
+        }
         let said = Said::listen(self.plan.java.is_some() && self.request.watched);
-        let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
             true => {

@@ -113,10 +113,12 @@ fn jvm(
     // page later would kill the JVM.
     let wants_pool = asks_hugetlb
         || request.heap == Heap::Auto
-            && (request.fix || need.heap_is_given && matches!(way, Way::Arguments | Way::BehindJ))
+            && need.heap_is_given
+            && (request.fix || matches!(way, Way::Arguments | Way::BehindJ))
             && !machine.hugetlb_may_be_refused;
     let looks = wants_pool && by_option.is_none() || options.large == Some(true);
-    let mut plan = JavaPlan { java, need, page: None, obstacles: Vec::new(), add: Vec::new() };
+    let takes_pool = options.large == Some(true);
+    let mut plan = JavaPlan { java, need, page: None, takes_pool, obstacles: Vec::new(), add: Vec::new() };
     if looks {
         let pools = (machine.pool_2m, machine.pool_1g);
         let question = Question { java: &plan.java, options: &options, need: &plan.need, page, pools };
@@ -147,6 +149,7 @@ fn jvm(
             switch.reason =
                 format!("-XX:+UseLargePages with pages of {page}: {why} ({})", plan.need.describe());
             plan.page = Some(page);
+            plan.takes_pool = true;
             words
         }
         (wanted, obstacle) => {

@@ -173,6 +173,12 @@ fn what_is_missing_is_added_where_that_is_asked_and_allowed() {
     assert!(plan.unfixed.as_ref().unwrap().contains("megapage pool set 2m:+"), "{plan:?}");
     assert!(plan.java.unwrap().add.is_empty());
     assert!(fix(Heap::Auto, Bytes::gib(4), &["-Xmx4g", "Main"]).unfixed.is_some());
+    // Never in silence: a heap that nobody has sized, and runs that take nothing from a pool.
+    assert!(fix(Heap::Auto, Bytes::gib(4), &["Main"]).unfixed.unwrap().contains("-Xmx"));
+    assert!(fix(Heap::Thp, Bytes::gib(4), &words).unfixed.unwrap().contains("takes none"));
+    assert!(fix(Heap::None, Bytes::gib(4), &words).unfixed.is_some());
+    let outside = Request { fix: true, mechanism: Some(Mechanism::Outside), ..request(Heap::Auto, &words) };
+    assert!(choose(&java, &outside, &machine()).unwrap().unfixed.unwrap().contains("--mechanism outside"));
     // The user's own switch gets its pages as well.
     let plan = fix(Heap::Auto, Bytes::gib(4), &["-XX:+UseLargePages", "-Xmx256m", "Main"]);
     assert!(plan.arguments.is_empty() && plan.unfixed.is_none() && plan.java.unwrap().add.len() == 1);

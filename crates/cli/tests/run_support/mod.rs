@@ -31,6 +31,10 @@ pub fn library() -> &'static Path {
 pub fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
     command.arg("run").args(arguments).env("MEGAPAGE_LIBRARY", library()).stdin(Stdio::null());
+    // A JVM says on standard error that it has read these.
+    for name in ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"] {
+        command.env_remove(name);
+    }
     command
 }
 
