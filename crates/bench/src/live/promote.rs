@@ -214,8 +214,9 @@ fn one(
     if configuration.is_always() {
         worker.fault()?;
     }
+    let begun = start.elapsed();
     worker.go()?;
-    let watched = watch(worker, before, &mut running, hot, reference, start, stage);
+    let watched = watch(worker, before, &mut running, hot, reference, (start, begun), stage);
     worker.pause()?;
     let (relief, watched_seconds, cpu) = match watched {
         Ok(watched) => watched,
@@ -240,22 +241,23 @@ fn one(
     Ok(sample)
 }
 
-/// Waits for relief: when it came, in seconds after `start`, how long was watched, and the processor time until then.
+/// Waits for relief: when it came, in seconds after the start, how long was watched, and the processor time until then.
+/// `started`: the start, and how long after it the program began to work.
 fn watch(
     worker: &mut Worker,
     first: usize,
     running: &mut Running,
     hot: u64,
     reference: [f64; 2],
-    start: Instant,
+    started: (Instant, Duration),
     stage: &mut Stage<'_>,
 ) -> Result<(Option<f64>, f64, Duration)> {
+    let (start, begun) = (started.0, started.1.as_secs_f64());
     let longest = longest(stage);
     let top = worker.top(hot)?;
     let mut before = first;
     // What was spent by when: relief is known a moment after it came.
     let mut spent: Vec<(f64, Duration)> = Vec::new();
-    let begun = start.elapsed().as_secs_f64();
     loop {
         sleep(&stage.signals, INTERVAL / 2)?;
         running.check()?;
@@ -269,7 +271,10 @@ fn watch(
             }
             let skipped = worker.beats[before].wall_ns - worker.beats[first].wall_ns;
             let at = begun + skipped as f64 / 1e9 + after;
-            let cpu = spent.iter().find(|(when, _)| *when >= at).map_or(Duration::ZERO, |(_, cpu)| *cpu);
+            let cpu = match spent.iter().find(|(when, _)| *when >= at) {
+                Some((_, cpu)) => *cpu,
+                None => running.spent()?,
+            };
             return Ok((Some(at), now.as_secs_f64(), cpu));
         }
         if now >= longest {
