@@ -144,6 +144,7 @@ fn program() -> Program {
         heap_tunable: true,
         privilege: None,
         runtime: None,
+        java: None,
         allocator: None,
         private_allocation: None,
         forks: Vec::new(),
