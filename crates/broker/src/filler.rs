@@ -39,6 +39,8 @@ pub(crate) struct Order {
     pub rate: u64,
     /// Pages of the pool that are left to others.
     pub leave: u64,
+    /// Not to be told of memory pressure.
+    pub ignore_pressure: bool,
 }
 
 /// Why it waits although parcels are missing.
@@ -100,7 +102,8 @@ impl Filler {
     /// Starts it: parcels go to `made`, and a byte to `wake` for each, and whenever tasks have waited for memory.
     pub(crate) fn start(order: Order, made: Sender<File>, wake: UnixStream) -> io::Result<Filler> {
         wake.set_nonblocking(true)?;
-        let trigger = WINDOWS.iter().find_map(|window| Trigger::on_memory(&order.root, STALL, *window).ok());
+        let windows = if order.ignore_pressure { &[][..] } else { &WINDOWS };
+        let trigger = windows.iter().find_map(|window| Trigger::on_memory(&order.root, STALL, *window).ok());
         let mut filler = Filler { shared: Arc::new(Shared::default()), thread: None, watch: None };
         if let Some(trigger) = trigger {
             let (kept, gone) = UnixStream::pair()?;
@@ -120,7 +123,7 @@ impl Filler {
         Ok(filler)
     }
 
-    /// Whether the kernel tells of memory pressure.
+    /// Whether the kernel tells of memory pressure, and is to.
     pub(crate) fn watches_pressure(&self) -> bool {
         self.watch.is_some()
     }
@@ -272,7 +275,7 @@ mod tests {
     const SIZE: PageSize = PageSize::HUGE_2M;
 
     fn order(leave: u64) -> Order {
-        Order { root: KernelRoot::live(), size: SIZE, pages: 2, rate: 1 << 40, leave }
+        Order { root: KernelRoot::live(), size: SIZE, pages: 2, rate: 1 << 40, leave, ignore_pressure: true }
     }
 
     #[test]

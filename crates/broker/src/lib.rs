@@ -21,4 +21,4 @@ mod status;
 
 pub use options::{BrokerError, Options};
 pub use serve::{dry_run, run};
-pub use status::{AskError, Holder, SCHEMA, Status, ask};
+pub use status::{AskError, Holder, SCHEMA, Status, ask, patience_from_environment};

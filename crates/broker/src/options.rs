@@ -23,6 +23,8 @@ pub struct Options {
     pub grow: u64,
     /// Keep what was added while tasks wait for memory; else half of the stock goes back each time.
     pub keep: bool,
+    /// Neither pause nor give back while tasks wait for memory.
+    pub ignore_pressure: bool,
     /// Pages of the pool that are left to others.
     pub leave: u64,
     /// What one user may have; `None`: as much as there is.

@@ -151,6 +151,7 @@ impl<'a> Serving<'a> {
             pages: options.parcel,
             rate: options.rate.0,
             leave: options.leave,
+            ignore_pressure: options.ignore_pressure,
         };
         let filler = Filler::start(order, send_made, wake).map_err(system("a thread"))?;
         filler.want(books.missing(), 0);

@@ -2,7 +2,7 @@
 
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_memory::stock::wire::{Request, Verdict};
-use megapage_memory::stock::{TakeError, ask as ask_for, connect};
+use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, TakeError, ask as ask_for, connect, set_patience};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -53,7 +53,7 @@ pub struct Status {
     pub rate_bytes: u64,
     /// Bytes that one user may have; `None`: as much as there is.
     pub quota_bytes: Option<u64>,
-    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not tell.
+    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not tell, or is not asked.
     pub watches_pressure: bool,
     /// Why it does not fill the stock at the moment: `memory-pressure`, `pool-short`.
     pub waits: Option<String>,
@@ -84,6 +84,17 @@ pub enum AskError {
     /// It speaks otherwise.
     #[error("it answers what no broker of this version does: {0}")]
     Text(String),
+}
+
+/// Takes this process's patience with brokers from the environment. Err: why it cannot, in one line.
+pub fn patience_from_environment() -> Result<(), String> {
+    match std::env::var_os(POOL_PATIENCE_VARIABLE) {
+        Some(value) if !set_patience(value.as_encoded_bytes()) => Err(format!(
+            "{POOL_PATIENCE_VARIABLE}={}: give a number of milliseconds from 1 to 60000, or leave it out for 500",
+            value.to_string_lossy()
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Asks the broker at `path`.

@@ -4,6 +4,7 @@ mod human;
 mod target;
 
 use crate::run::target::Target;
+use megapage_broker::patience_from_environment;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
@@ -177,6 +178,7 @@ fn broker_socket(name: &str) -> Result<PathBuf, Failure> {
     if name.is_empty() {
         return Err((FAILED, "--pool: the name is empty; leave it out for the broker 'default'".into()));
     }
+    patience_from_environment().map_err(|why| (FAILED, why))?;
     let path = socket_path(name);
     std::path::absolute(&path).map_err(|error| (FAILED, format!("--pool {name}: {error}")))
 }

@@ -438,10 +438,12 @@ fn tricks_with_the_path_and_wrong_figures_are_refused() {
     ] {
         refused(&serve(&[&["--socket", &socket], arguments].concat()).output().unwrap(), what);
     }
-    let stock = |path: &str| {
-        Command::new(env!("CARGO_BIN_EXE_megapage")).args(["pool", "stock", path]).output().unwrap()
+    let stock = |patience: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+        command.env("MEGAPAGE_POOL_PATIENCE_MS", patience).args(["pool", "stock", &socket]).output().unwrap()
     };
-    refused(&stock(&socket), "'megapage pool serve' starts one");
+    refused(&stock("60000"), "'megapage pool serve' starts one");
+    refused(&stock("soon"), "MEGAPAGE_POOL_PATIENCE_MS=soon: give a number of milliseconds");
 }
 
 #[test]

@@ -6,7 +6,9 @@
 mod client;
 pub mod wire;
 
-pub use client::{Granted, TakeError, ask, connect, socket_path, take};
+pub use client::{Granted, TakeError, ask, connect, set_patience, socket_path, take};
 
 /// Environment variable: the socket of a broker, from which the preloaded heap takes its pages.
 pub const POOL_VARIABLE: &str = "MEGAPAGE_POOL";
+/// Environment variable: how long a broker may take for each step, in milliseconds, from 1 to 60,000; 500 without it.
+pub const POOL_PATIENCE_VARIABLE: &str = "MEGAPAGE_POOL_PATIENCE_MS";

@@ -10,7 +10,7 @@ use megapage_kernel::{
     MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
 };
-use megapage_memory::stock::POOL_VARIABLE;
+use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
 use megapage_memory::{
     CHILDREN_VARIABLE, Config, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
     RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
@@ -69,6 +69,10 @@ pub fn configure() {
         && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer)
     {
         HEAP.use_broker(socket.to_bytes(), std::process::id());
+        if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
+            // The launcher has refused one that is no figure.
+            set_patience(value.to_bytes());
+        }
     }
     returner::configure(u64::try_from(return_after).ok());
     // SAFETY: any figure is allowed.

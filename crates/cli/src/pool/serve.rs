@@ -2,7 +2,7 @@
 
 use crate::output::print;
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, run};
+use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, patience_from_environment, run};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account;
 use megapage_memory::stock::socket_path;
@@ -37,6 +37,9 @@ pub struct Args {
     /// Keep the pages of --grow also while tasks wait for memory; without it half of the stock goes back each time.
     #[arg(long)]
     keep: bool,
+    /// Keep all, and go on clearing, while tasks wait for memory.
+    #[arg(long)]
+    ignore_pressure: bool,
     /// Leave so many available pages of the pool to others.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     leave: u64,
@@ -101,6 +104,7 @@ fn options(args: &Args) -> Result<Options> {
         parcel: args.parcel.unwrap_or(if args.size == PageSize::HUGE_2M { 16 } else { 1 }),
         grow: args.grow,
         keep: args.keep,
+        ignore_pressure: args.ignore_pressure,
         leave: args.leave,
         quota: args.quota_per_uid.0,
         rate: args.rate,
@@ -136,6 +140,7 @@ pub struct StockArgs {
 }
 
 pub fn stock(args: StockArgs) -> Result<ExitCode> {
+    patience_from_environment().map_err(|why| anyhow!(why))?;
     let path: PathBuf = socket_path(&args.socket);
     let status = ask(&path).map_err(|error| {
         anyhow!("the broker at {}: {error}; 'megapage pool serve' starts one", path.display())
@@ -158,7 +163,9 @@ fn human(status: &Status) -> String {
         Some(_) => {
             "Waits, because the pool has no pages to spare: 'megapage pool set' adds some, or --grow.\n"
         }
-        None if !status.watches_pressure => "Does not heed memory pressure: the kernel does not tell.\n",
+        None if !status.watches_pressure => {
+            "Does not heed memory pressure: the kernel does not tell, or is not asked (--ignore-pressure).\n"
+        }
         None => "",
     };
     if status.given_back_pages > 0 {

@@ -8,10 +8,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a broker may take for each step.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a broker may take for each step, in milliseconds, until [`set_patience`] says otherwise.
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(500);
+/// The longest that can be asked for.
+const MOST_PATIENCE_MS: u64 = 60_000;
 
 /// Why there is nothing.
 #[derive(Debug)]
@@ -67,6 +70,26 @@ pub fn socket_path(name: &str) -> PathBuf {
     if name.contains('/') { name.into() } else { format!("/run/megapage/pool-{name}.sock").into() }
 }
 
+/// How long a broker may take for each step of this process's requests.
+pub(crate) fn patience() -> Duration {
+    Duration::from_millis(PATIENCE_MS.load(Relaxed))
+}
+
+/// Takes the value of [`super::POOL_PATIENCE_VARIABLE`] for all of this process's requests. `false`, and all stays as it
+/// was, where it is no number of milliseconds from 1 to 60,000.
+pub fn set_patience(value: &[u8]) -> bool {
+    let milliseconds = milliseconds(value);
+    if let Some(milliseconds) = milliseconds {
+        PATIENCE_MS.store(milliseconds, Relaxed);
+    }
+    milliseconds.is_some()
+}
+
+fn milliseconds(value: &[u8]) -> Option<u64> {
+    let figure = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (1..=MOST_PATIENCE_MS).contains(&figure).then_some(figure)
+}
+
 /// Connects to the broker at `path`, which must be root's or the caller's own.
 pub fn connect(path: &Path) -> Result<UnixStream, TakeError> {
     let stream = connect_to(path)?;
@@ -75,8 +98,8 @@ pub fn connect(path: &Path) -> Result<UnixStream, TakeError> {
         return Err(TakeError::Stranger(uid));
     }
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience()))?;
+    stream.set_write_timeout(Some(patience()))?;
     Ok(stream)
 }
 
@@ -114,7 +137,7 @@ pub fn ask(
     let mut bytes = [0; ANSWER];
     let mut length = 0;
     // For all of it: one that sends a byte at a time, or signals that interrupt, do not make it longer.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while length < ANSWER {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -137,13 +160,25 @@ mod tests {
     use std::io::Write;
 
     #[test]
+    fn patience_is_a_number_of_milliseconds() {
+        for (value, expected) in [("1", Some(1)), ("60000", Some(60_000)), ("60001", None), ("0", None)] {
+            assert_eq!(milliseconds(value.as_bytes()), expected, "{value}");
+        }
+        for value in [&b""[..], b"-1", b"1s", b" 1", b"\xff", b"99999999999999999999"] {
+            assert_eq!(milliseconds(value), None, "{value:?}");
+            assert!(!set_patience(value));
+        }
+        assert_eq!(patience(), Duration::from_millis(500), "nothing has changed it");
+    }
+
+    #[test]
     fn a_broker_that_trickles_is_given_up() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let trickle = std::thread::spawn(move || {
             let answer =
                 Answer { verdict: Verdict::Empty, page_bytes: 0, parcel_pages: 0, parcels: 0, text: 0 };
             answer.encode().iter().all(|byte| {
-                std::thread::sleep(PATIENCE / 10);
+                std::thread::sleep(patience() / 10);
                 theirs.write_all(&[*byte]).is_ok()
             })
         });
