@@ -4,8 +4,9 @@ mod broker_support;
 mod run_support;
 
 use broker_support::{Broker, USERS, place};
+use megapage_kernel::{KernelRoot, meminfo};
 use megapage_testing::{PoolGuard, skip};
-use megapage_units::PageSize;
+use megapage_units::{Bytes, PageSize};
 use run_support::*;
 use serde_json::Value;
 use std::fs;
@@ -18,11 +19,12 @@ const SIZE: PageSize = PageSize::HUGE_2M;
 const MIB: u64 = 1 << 20;
 
 /// A program with argv[2] MiB in blocks of 1 MiB, each byte of which it knows, and a task. It exits with 3 where all went
-/// well. `hold`: says "ready"; each byte of its input is a block more, which it says, and at the end of its input all are
-/// looked at.
+/// well. `hold`: says "ready"; each "m" of its input is a block more, and "f" frees all of them, which it says; at the end of
+/// its input all are looked at. What may be refused for a moment it tries again, for a minute at most.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,8 +60,16 @@ static int wait_for(pid_t child, int expected) {
     int status;
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == expected;
 }
-static int forks(void) {
+static pid_t fork_soon(void) {
     pid_t child = fork();
+    for (int left = 6000; child < 0 && errno == ENOMEM && left > 0; left--) {
+        usleep(10000);
+        child = fork();
+    }
+    return child;
+}
+static int forks(void) {
+    pid_t child = fork_soon();
     if (child == 0) _exit(whole(1) && more() && more() ? 5 : 6);
     return wait_for(child, 5) && whole(0);
 }
@@ -70,13 +80,24 @@ int main(int argc, char **argv) {
         char byte;
         write(1, "ready\n", 6);
         while (read(0, &byte, 1) > 0) {
-            if (!more()) return 9;
-            write(1, "more\n", 5);
+            if (byte == 'f') {
+                if (!whole(0)) return 8;
+                while (count > 0) free(blocks[--count]);
+                malloc_trim(0);
+                write(1, "freed\n", 6);
+            } else {
+                if (!more()) return 9;
+                write(1, "more\n", 5);
+            }
         }
     } else if (!strcmp(task, "fork")) {
         if (!forks() || !more() || !forks()) return 8;
     } else if (!strcmp(task, "daemon")) {
-        if (daemon(1, 1)) return 8;
+        int left = 6000;
+        while (daemon(1, 1)) {
+            if (errno != ENOMEM || left-- == 0) return 8;
+            usleep(10000);
+        }
         FILE *file = fopen(argv[3], "w");
         fputs(whole(0) && more() && whole(1) ? "whole\n" : "lost\n", file);
         fclose(file);
@@ -93,21 +114,13 @@ int main(int argc, char **argv) {
         pthread_mutex_unlock(&gate);
         pthread_join(thread, NULL);
         /* The thread is counted until the kernel has done away with it. */
-        while ((child = fork()) < 0 && errno == ENOMEM) usleep(1000);
+        child = fork_soon();
         if (child == 0) _exit(whole(1) ? 5 : 6);
         if (!wait_for(child, 5)) return 8;
     } else if (!strcmp(task, "spawn")) {
         pid_t child = vfork();
         if (child == 0) { execl("/bin/true", "true", NULL); _exit(1); }
         if (!wait_for(child, 0) || system("exit 4") != 4 << 8 || !more()) return 8;
-    } else if (!strcmp(task, "free")) {
-        for (int round = 0; round < 3; round++) {
-            int had = count;
-            if (!whole(0)) return 8;
-            while (count > 0) free(blocks[--count]);
-            malloc_trim(0);
-            while (count < had) if (!more()) return 8;
-        }
     } else if (!strcmp(task, "become")) {
         execv(argv[0], (char *[]){argv[0], "hold", argv[2], NULL});
         return 8;
@@ -127,18 +140,43 @@ fn stage(pages: u64, more: &[&str]) -> Option<(PoolGuard, tempfile::TempDir, Bro
     let (tree, path) = place();
     let program = program(tree.path())?;
     let stock = pages.to_string();
-    let broker = Broker::start(&path, &[&["--stock", &stock, "--parcel", "4"], more].concat());
+    // The tests are root, but for those of several users.
+    let mode = if more.contains(&"--mode") { &[][..] } else { &["--mode", "0600"] };
+    let broker = Broker::start(&path, &[&["--stock", &stock, "--parcel", "4"], mode, more].concat());
     broker.full();
     Some((pool, tree, broker, program))
+}
+
+/// Whether a heap of less than 256 MiB can be moved before a fork: that leaves a twentieth of the machine free. Where it
+/// cannot the test is skipped, loudly.
+fn room_to_fork() -> bool {
+    let memory = meminfo(&KernelRoot::live()).unwrap();
+    let (available, total) = (memory.available.unwrap_or(Bytes::ZERO), memory.total.unwrap_or(Bytes::ZERO));
+    let enough = available.0 > total.0 / 20 + Bytes::gib(1).0;
+    if !enough {
+        skip(&format!("{available} of {total} are available: too little for a fork under --pool"));
+    }
+    enough
 }
 
 fn held(report: &Value, moment: &str) -> u64 {
     report["account"][moment]["broker-2m"].as_u64().unwrap_or_else(|| panic!("{moment} in {report:#}")) / MIB
 }
 
-fn fell_back(report: &Value, reason: &str) -> bool {
-    let all = report["account"]["fall_backs"].as_array().unwrap();
-    all.iter().any(|it| it["reason"] == reason && it["bytes"].as_u64() > Some(0))
+/// How much fell back for this reason, in MiB.
+fn fallen(report: &Value, reason: &str) -> u64 {
+    let all = report["account"]["fall_backs"].as_array();
+    let bytes = all.into_iter().flatten().filter(|it| it["reason"] == reason).map(|it| &it["bytes"]);
+    bytes.filter_map(Value::as_u64).sum::<u64>() / MIB
+}
+
+fn holders(status: &Value) -> &Vec<Value> {
+    status["holders"].as_array().unwrap()
+}
+
+/// What the one holder has, in MiB; 0 where nobody has any.
+fn out(status: &Value) -> u64 {
+    holders(status).iter().filter_map(|it| it["bytes"].as_u64()).sum::<u64>() / MIB
 }
 
 /// A report of a run with `--pool`.
@@ -149,7 +187,7 @@ fn pooled(broker: &Broker, more: &[&str], words: &[&str]) -> (i32, Value, String
 
 /// Nobody has anything of the broker's, and its stock is what it was.
 fn all_is_back(broker: &Broker) {
-    broker.wait("nobody has anything", |status| status["holders"].as_array().unwrap().is_empty());
+    broker.wait("nobody has anything", |status| holders(status).is_empty());
     broker.full();
 }
 
@@ -179,8 +217,12 @@ impl Holder {
 
     /// Has it take a block more.
     fn more(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"m").unwrap();
-        assert_eq!(self.line(), "more");
+        self.told(b"m", "more");
+    }
+
+    fn told(&mut self, order: &[u8], answer: &str) {
+        self.input.as_mut().unwrap().write_all(order).unwrap();
+        assert_eq!(self.line(), answer);
     }
 
     /// Its exit status at the end of its input, when it has looked at all of its memory.
@@ -210,14 +252,19 @@ fn hold(broker: &Broker, program: &str, report: Option<&Path>) -> Command {
 #[test]
 fn the_heap_is_the_brokers_and_goes_back_at_the_end() {
     let Some((_pool, _tree, broker, program)) = stage(32, &[]) else { return };
-    let (status, report, said) = pooled(&broker, &["--require"], &[&program, "hold", "44"]);
+    let pool = ["--pool", broker.path.to_str().unwrap(), "--require"];
+    // As the kernel sees it, while the program lives: a launcher that is held up may miss the end.
+    let (status, report, said) =
+        held_report(&pool, &[&program, "hold", "44"], "a heap on hugetlb pages", |report| {
+            report["end"]["heap"]["hugetlb_2m_bytes"].as_u64() >= Some(40 * MIB)
+        });
     assert_eq!(status, 3, "{said}\n{report:#}");
     // All but the first two chunks, which every heap has on base pages.
     assert!((40..=44 + 8).contains(&held(&report, "held_at_peak_bytes")), "{report:#}");
     assert_eq!(report["pool"]["used"], true);
     assert_eq!(report["pool"]["ready_bytes"].as_u64(), Some(64 * MIB));
     assert_eq!(report["asked"]["pool"].as_str(), broker.path.to_str());
-    assert!(mib(&report, "end.heap.hugetlb_2m_bytes") >= 40, "as the kernel sees it: {report:#}");
+    assert_eq!(fallen(&report, "broker-gone"), 0, "{report:#}");
     all_is_back(&broker);
 }
 
@@ -226,8 +273,9 @@ fn what_the_broker_does_not_give_comes_from_elsewhere_and_the_report_says_why() 
     // A quota of one parcel.
     let Some((_pool, _tree, broker, program)) = stage(16, &["--quota-per-uid", "8m"]) else { return };
     let (status, report, said) = pooled(&broker, &[], &[&program, "hold", "32"]);
-    assert_eq!((status, held(&report, "held_at_peak_bytes")), (3, 8), "{said}\n{report:#}");
-    assert!(fell_back(&report, "broker-quota"), "{report:#}");
+    assert_eq!(status, 3, "{said}\n{report:#}");
+    assert!((2..=8).contains(&held(&report, "held_at_peak_bytes")), "{report:#}");
+    assert!(fallen(&report, "broker-quota") > 0, "{report:#}");
     let missing = report["not_obtained"].as_array().unwrap();
     assert!(missing.iter().any(|it| it.as_str().unwrap().contains("broker-quota")), "{report:#}");
     let (status, _, said) = pooled(&broker, &["--require"], &[&program, "hold", "32"]);
@@ -239,12 +287,13 @@ fn what_the_broker_does_not_give_comes_from_elsewhere_and_the_report_says_why() 
 #[test]
 fn a_program_of_one_thread_forks_with_all_of_its_memory() {
     let Some((_pool, tree, broker, program)) = stage(24, &[]) else { return };
+    if !room_to_fork() {
+        return;
+    }
     let (status, report, said) = pooled(&broker, &[], &[&program, "fork", "24"]);
     assert_eq!(status, 3, "{said}\n{report:#}");
-    assert!(held(&report, "held_at_peak_bytes") >= 16, "{report:#}");
     assert_eq!(held(&report, "held_bytes"), 0, "it has left the broker's pages: {report:#}");
-    assert!(fell_back(&report, "fork"), "{report:#}");
-    assert_eq!(report["account"]["forks_refused"], 0);
+    assert!(fallen(&report, "fork") >= 16, "what was on them: {report:#}");
     let notes = report["notes"].as_array().unwrap();
     assert!(notes.iter().any(|note| note.as_str().unwrap().contains("at its first fork")), "{report:#}");
     all_is_back(&broker);
@@ -260,6 +309,9 @@ fn a_program_of_one_thread_forks_with_all_of_its_memory() {
 #[test]
 fn a_fork_of_several_threads_is_refused_and_harms_nothing() {
     let Some((_pool, _tree, broker, program)) = stage(24, &[]) else { return };
+    if !room_to_fork() {
+        return;
+    }
     let (status, report, said) = pooled(&broker, &[], &[&program, "threads", "24"]);
     assert_eq!(status, 3, "{said}\n{report:#}");
     assert!(report["account"]["forks_refused"].as_u64() >= Some(2), "{report:#}");
@@ -280,10 +332,17 @@ fn children_that_are_another_program_change_nothing() {
 }
 
 #[test]
-fn memory_that_is_freed_goes_back_and_comes_again_zeroed() {
+fn memory_that_is_freed_goes_back_while_the_program_lives() {
     let Some((_pool, _tree, broker, program)) = stage(24, &["--quota-per-uid", "none"]) else { return };
-    let (status, report, said) = pooled(&broker, &["--return-after", "0s"], &[&program, "free", "24"]);
-    assert_eq!(status, 3, "{said}\n{report:#}");
+    let socket = broker.path.to_str().unwrap();
+    let mut holder =
+        Holder::start(run(&["--pool", socket, "--return-after", "0s", "--", &program, "hold", "24"]));
+    let before = out(&broker.wait("it has memory", |status| out(status) >= 16));
+    holder.told(b"f", "freed");
+    broker.wait("most of it is back", |status| out(status) <= before / 2);
+    // It finds a byte that is not zero, or not what it wrote.
+    (0..24).for_each(|_| holder.more());
+    assert_eq!(holder.end(), Some(3));
     all_is_back(&broker);
 }
 
@@ -291,7 +350,7 @@ fn memory_that_is_freed_goes_back_and_comes_again_zeroed() {
 fn a_killed_program_leaves_nothing_taken_and_a_killed_launcher_takes_nothing_away() {
     let Some((_pool, _tree, broker, program)) = stage(24, &[]) else { return };
     let holder = Holder::start(hold(&broker, &program, None));
-    broker.wait("it has memory", |status| !status["holders"].as_array().unwrap().is_empty());
+    broker.wait("it has memory", |status| !holders(status).is_empty());
     signal(child_of(holder.child.id()), "KILL");
     all_is_back(&broker);
     drop(holder);
@@ -301,8 +360,7 @@ fn a_killed_program_leaves_nothing_taken_and_a_killed_launcher_takes_nothing_awa
     holder.child.wait().unwrap();
     // The program goes on, and says more than its launcher would have let it, were its memory gone.
     holder.more();
-    let before = broker.status().unwrap();
-    assert_eq!(before["holders"].as_array().unwrap().len(), 1, "{before}");
+    broker.wait("it has its memory", |status| holders(status).len() == 1 && out(status) >= 16);
     drop(holder.input.take());
     assert_eq!(holder.line(), "", "it looks at its memory, and ends");
     all_is_back(&broker);
@@ -316,33 +374,33 @@ fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
     broker.kill();
     // More than is left of a parcel.
     (0..12).for_each(|_| holder.more());
-    signal(holder.child.id(), "USR1");
-    wait_for("a report", || {
-        fs::read(&report).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_ok())
-    });
-    let told: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
-    assert!(fell_back(&told, "broker-gone"), "{told:#}");
+    until_reported(&holder.child, &report, "that it is gone", |told| fallen(told, "broker-gone") > 0);
     let path = broker.path.clone();
     drop(broker);
-    let free = pool.figures().available().unwrap_or(0);
-    if free < 4 {
-        skip("the pool's pages were taken by another program meanwhile");
-        return;
-    }
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4"]);
+    // A broker's files are gone when the kernel is done with it.
+    wait_for("its stock is back in the pool", || pool.figures().available() >= Some(4));
+    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4", "--mode", "0600"]);
     broker.full();
-    // It is asked again after a second, or after two, and so on.
-    wait_for("the new one has given something", || {
+    // It is asked again after a second, or after two, and so on up to a minute: 600 MiB are the most that this takes.
+    let mut last = None;
+    for _ in 0..600 {
         holder.more();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        !broker.status().unwrap()["holders"].as_array().unwrap().is_empty()
-    });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        last = broker.status();
+        if last.as_ref().is_some_and(|status| !holders(status).is_empty()) {
+            break;
+        }
+    }
+    assert!(last.as_ref().is_some_and(|status| !holders(status).is_empty()), "it gives nothing: {last:?}");
     assert_eq!(holder.end(), Some(3), "all of its memory is as it was");
 }
 
 #[test]
 fn users_have_each_their_own() {
-    let Some((_pool, tree, broker, program)) = stage(32, &["--quota-per-uid", "32m"]) else { return };
+    let Some((_pool, tree, broker, program)) = stage(32, &["--quota-per-uid", "32m", "--mode", "0666"])
+    else {
+        return;
+    };
     // Where they may read it: the build's own directory may be closed to them.
     let own = |file: &Path, name: &str| {
         let copy = tree.path().join(name);
@@ -356,17 +414,17 @@ fn users_have_each_their_own() {
     let start = |uid: u32| {
         let mut command = Command::new(&command);
         command.args(["run", "--pool"]).arg(&broker.path).args(["--", &program, "hold", "24"]);
-        command.env("MEGAPAGE_LIBRARY", &library).current_dir("/").gid(uid).uid(uid);
+        command.env("MEGAPAGE_LIBRARY", &library).env(PATIENCE.0, PATIENCE.1);
+        command.current_dir("/").gid(uid).uid(uid);
         Holder::start(command)
     };
     // A program that finds a byte that it did not write ends at once.
     let (one, two) = (start(USERS[0]), start(USERS[1]));
-    let status = broker.wait("both have memory", |status| status["holders"].as_array().unwrap().len() == 2);
-    let uids: Vec<u64> =
-        status["holders"].as_array().unwrap().iter().map(|it| it["uid"].as_u64().unwrap()).collect();
+    let status = broker.wait("both have memory", |status| holders(status).len() == 2);
+    let uids: Vec<u64> = holders(&status).iter().map(|it| it["uid"].as_u64().unwrap()).collect();
     assert!(USERS.iter().all(|uid| uids.contains(&u64::from(*uid))), "{status}");
     drop(one);
-    broker.wait("one has it", |status| status["holders"].as_array().unwrap().len() == 1);
+    broker.wait("one has it", |status| holders(status).len() == 1);
     broker.full();
     let again = start(USERS[1]);
     assert_eq!((two.end(), again.end()), (Some(3), Some(3)));
@@ -375,11 +433,21 @@ fn users_have_each_their_own() {
 
 #[test]
 fn python_runs_on_it() {
-    let Some((_pool, _tree, broker, _)) = stage(64, &[]) else { return };
+    let Some((_pool, _tree, broker, _)) = stage(24, &[]) else { return };
+    if !room_to_fork() {
+        return;
+    }
     let script = "
-import os
+import errno, os, time
 rows = [{'number': n, 'text': str(n) * 9} for n in range(100_000)]
-pid = os.fork()
+for left in reversed(range(6000)):
+    try:
+        pid = os.fork()
+        break
+    except OSError as error:
+        if error.errno != errno.ENOMEM or left == 0:
+            raise
+        time.sleep(0.01)
 if pid == 0:
     os._exit(5 if sum(row['number'] for row in rows) == 4999950000 else 6)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
@@ -388,7 +456,7 @@ assert sum(len(row['text']) for row in rows) == 9 * sum(len(str(n)) for n in ran
 ";
     let (status, report, said) = pooled(&broker, &[], &["python3", "-c", script]);
     assert_eq!(status, 0, "{said}\n{report:#}");
-    assert!(held(&report, "held_at_peak_bytes") >= 16, "{report:#}");
+    assert!(fallen(&report, "fork") >= 16, "what was on the broker's pages at its fork: {report:#}");
     all_is_back(&broker);
 }
 

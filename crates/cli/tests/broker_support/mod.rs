@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use megapage_memory::stock::set_patience;
 use serde_json::Value;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,6 +28,11 @@ pub fn serve(arguments: &[&str]) -> Command {
     command
 }
 
+/// A broker on a busy machine may take its time to answer, and what this process waits for is bounded by itself.
+const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
+/// How long is waited for what has to come, on however busy a machine.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// A broker that runs until this is dropped.
 pub struct Broker {
     pub child: Child,
@@ -33,18 +40,35 @@ pub struct Broker {
 }
 
 impl Broker {
+    /// Starts one that serves all users, unless the arguments give a mode, and waits until it answers. What else the
+    /// machine does with its memory does not hold it up.
+    ///
+    /// # Panics
+    /// Where it ends: with what it has said.
     pub fn start(path: &Path, arguments: &[&str]) -> Broker {
+        assert!(set_patience(PATIENCE.1.as_bytes()));
         let socket = path.to_str().unwrap();
-        let mut command = serve(&["--socket", socket, "--mode", "0666"]);
-        let child = command.args(arguments).stderr(Stdio::null()).spawn().unwrap();
-        let broker = Broker { child, path: path.into() };
-        broker.wait("it answers", |_| true);
+        let mode: &[&str] = if arguments.contains(&"--mode") { &[] } else { &["--mode", "0666"] };
+        let mut command = serve(&["--socket", socket, "--ignore-pressure"]);
+        let child = command.args(mode).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut broker = Broker { child, path: path.into() };
+        let start = Instant::now();
+        while broker.status().is_none() {
+            if let Some(status) = broker.child.try_wait().unwrap() {
+                let mut said = String::new();
+                let _ = broker.child.stderr.take().unwrap().read_to_string(&mut said);
+                panic!("the broker has ended, {status}: {said}");
+            }
+            assert!(start.elapsed() < LONGEST, "it does not answer");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         broker
     }
 
     pub fn status(&self) -> Option<Value> {
         let output = Command::new(env!("CARGO_BIN_EXE_megapage"))
             .args(["pool", "stock", self.path.to_str().unwrap(), "--json"])
+            .env(PATIENCE.0, PATIENCE.1)
             .output()
             .unwrap();
         serde_json::from_slice(&output.stdout).ok()
@@ -58,7 +82,7 @@ impl Broker {
             if let Some(status) = status.clone().filter(|status| holds(status)) {
                 return status;
             }
-            assert!(start.elapsed() < Duration::from_secs(120), "in vain: {what}: {status:?}");
+            assert!(start.elapsed() < LONGEST, "in vain: {what}: {status:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

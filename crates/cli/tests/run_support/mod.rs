@@ -27,6 +27,9 @@ pub fn library() -> &'static Path {
     })
 }
 
+/// A broker on a busy machine may take its time.
+pub const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
+
 /// `megapage run` with these arguments.
 pub fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
@@ -35,6 +38,7 @@ pub fn run(arguments: &[&str]) -> Command {
     for name in ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"] {
         command.env_remove(name);
     }
+    command.env(PATIENCE.0, PATIENCE.1);
     command
 }
 
