@@ -27,9 +27,9 @@ const HUGE_REST: u64 = 32;
 const FIRST_WINDOW: u32 = 16;
 /// A quarter through it is looked at what was accessed by then.
 const EARLY: u32 = 4;
-/// A process must have taken so much processor time in that window for rates to be told. The kernel counts it in steps of
-/// up to 10 ms.
-const LEAST_WORK: Duration = Duration::from_millis(10);
+/// A process must have taken so much processor time by the early look for rates to be told. The kernel counts it in steps of
+/// up to 10 ms: one step may have been worked before the clearing.
+const LEAST_WORK: Duration = Duration::from_millis(20);
 
 /// What a step of a sample needs from outside.
 pub(super) struct Pass<'a> {
