@@ -48,6 +48,13 @@ The exit status is 0 where all that is present is huge or could not be, 1 where 
 process or an address that is not there. `--json` prints the schema `megapage.doctor-why/1`: the process's backing, the
 region asked for, and the groups of ranges, each with its reasons as findings.
 
+## What a log says
+
+`megapage doctor --log FILE` (`-` is standard input) explains what programs have said of huge pages: JVMs of each release,
+PostgreSQL, MariaDB, DPDK, QEMU, Redis, memcached, PHP. Each reason is told once, with the first such line, how often, what has
+happened, and what helps. It changes nothing, and reads the first 64 MiB. The exit status is 0 where nothing of it is known, 1
+where something was found, 2 for a file that cannot be read. `--json` prints the schema `megapage.doctor-log/1`: the messages.
+
 ## Reasons
 ";
 
