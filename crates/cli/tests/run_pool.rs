@@ -46,7 +46,8 @@ static int more(void) {
 }
 static int whole(int change) {
     for (int b = 0; b < count; b++) {
-        for (int i = 0; i < BLOCK; i++) if (blocks[b][i] != mark(b)) return 0;
+        const unsigned char expected = mark(b);
+        for (int i = 0; i < BLOCK; i++) if (blocks[b][i] != expected) return 0;
         if (change) memset(blocks[b], 0, BLOCK);
     }
     return 1;
