@@ -8,7 +8,7 @@ mod executor;
 mod options;
 mod pace;
 mod promoted;
-mod ready;
+pub(crate) mod ready;
 mod verdict;
 mod work;
 

@@ -9,12 +9,15 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+pub use crate::execute::ready::Ready;
 pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_right};
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
+/// No rest between two calls is longer.
+const MOST_REST: Duration = Duration::from_millis(50);
 
 /// Regions of one process that are to be huge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct PromoteOutcome {
     /// Regions refused for want of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
     /// since.
     pub no_memory: u64,
+    /// Regions left as they are because another process shares pages of them since a fork: a collapse would copy them.
+    pub shared: u64,
     /// Regions that were not tried: time was up, memory was short, or the process ended.
     pub not_tried: u64,
     /// Time in the calls, in nanoseconds.
@@ -60,6 +65,7 @@ impl PromoteOutcome {
         self.busy += later.busy;
         self.not_collapsible += later.not_collapsible;
         self.no_memory += later.no_memory;
+        self.shared += later.shared;
         self.not_tried += later.not_tried;
         self.elapsed_ns += later.elapsed_ns;
         self.gone |= later.gone;
@@ -104,6 +110,25 @@ pub fn candidates(
     Ok(found)
 }
 
+/// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps some as well:
+/// a forked child that has not executed a program, its children, or whoever KSM has merged them for. On kernels before
+/// 6.7, which do not tell, all are its own.
+pub fn part_shared(
+    root: &KernelRoot,
+    pid: Pid,
+    regions: Vec<VirtRange>,
+) -> Result<(Vec<VirtRange>, Vec<VirtRange>), PromoteError> {
+    let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+    let (mut own, mut shared) = (Vec::new(), Vec::new());
+    for region in regions {
+        match pagemap.shared_pages(region).map_err(|error| refusal(root, pid, error))? {
+            Some(1..) => shared.push(region),
+            _ => own.push(region),
+        }
+    }
+    Ok((own, shared))
+}
+
 /// Whether a mapping holds memory that the program uses as heap and that a collapse is for.
 fn is_promotable(mapping: &Mapping) -> bool {
     mapping.is_heap_like() && mapping.kernel_page_size == PageSize::BASE
@@ -117,6 +142,11 @@ fn region_bytes(mapping: &Mapping) -> Bytes {
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
     pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
+        self.apply_with(root, &mut Ready::default())
+    }
+
+    /// The same, with huge pages made ready ahead of the calls where `ready` has found that to be worth it.
+    pub fn apply_with(&self, root: &KernelRoot, ready: &mut Ready) -> Result<PromoteOutcome, PromoteError> {
         if !root.is_live() {
             return Err(PromoteError::NotLive);
         }
@@ -131,15 +161,22 @@ impl Promotion {
         let mut target = Target::open(root, pid)?;
         let start = Instant::now();
         let (mut calls, mut shortages) = (0, 0);
+        ready.before(self.bounds.batch.min(self.regions.len()));
         let tried = advise(&mut target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
             calls += 1;
+            ready.after(&call);
             match call.refused {
                 None => shortages = 0,
                 Some(Refusal::NoMemory | Refusal::GroupFull) => shortages += 1,
                 Some(refusal) if refusal.is_final() => return None,
                 Some(_) => {}
             }
-            (shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time).then_some(self.bounds.batch)
+            let goes_on = shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time;
+            if goes_on {
+                std::thread::sleep((call.took * self.bounds.rest_percent / 100).min(MOST_REST));
+                ready.before(self.bounds.batch);
+            }
+            goes_on.then_some(self.bounds.batch)
         });
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
@@ -150,6 +187,7 @@ impl Promotion {
                 Answer::Refused(Refusal::Busy) => outcome.busy += 1,
                 Answer::Refused(Refusal::Invalid) => outcome.not_collapsible += 1,
                 Answer::Refused(Refusal::NoMemory | Refusal::GroupFull) => outcome.no_memory += 1,
+                Answer::Refused(Refusal::Shared) => outcome.shared += 1,
                 Answer::Refused(refusal) => {
                     if let Some(error) = call_failed(root, pid, refusal.to_error(), Advice::Collapse.name()) {
                         return Err(error);

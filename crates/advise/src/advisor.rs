@@ -9,7 +9,7 @@ use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
-use megapage_launch::request::{Heap, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::{Fork, Heap, Request, ReturnAfter, TextRequest};
 use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_observe::cost::estimate::{Estimate, NoEstimate, estimate};
 use megapage_observe::cost::pmu::Pmu;
@@ -403,6 +403,7 @@ fn request(program: &Program, command: &[String]) -> Request {
         require: false,
         return_after: ReturnAfter::default(),
         children: false,
+        fork: Fork::Auto,
         watched: false,
         jvm: false,
         fix: false,

@@ -64,7 +64,7 @@ const LONGEST_WINDOW: Duration = Duration::from_millis(500);
 /// After a promotion or its undoing the caches are others': they get so long.
 const SETTLE: Duration = Duration::from_millis(20);
 /// Promoted within a second or not at all.
-const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2) };
+const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), rest_percent: 0 };
 /// Comparisons below which nothing is said.
 const LEAST_PAIRS: usize = 4;
 /// Attempts at undoing.

@@ -9,7 +9,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
-use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
 use megapage_units::Pid;
@@ -66,6 +66,9 @@ pub struct Args {
     /// Add the pages that a JVM lacks for the length of the run; needs root. With --dry-run: who has to run what
     #[arg(long)]
     fix: bool,
+    /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
+    #[arg(long, value_name = "WHY", default_value = "auto")]
+    fork: Fork,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -131,7 +134,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
     if let Some(pid) = args.attach {
-        let attachment = Attachment { pid, once: args.once, require: args.require };
+        let attachment = Attachment { pid, once: args.once, require: args.require, fork: args.fork };
         if args.dry_run {
             return print(attachment.dry_run(&root).map_err(failure)?);
         }
@@ -154,6 +157,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         require: args.require,
         return_after: args.return_after,
         children: args.children,
+        fork: args.fork,
         watched: path.is_some() || args.require,
         jvm: args.jvm,
         fix: args.fix,

@@ -40,6 +40,7 @@ pub mod memory_group;
 pub mod mounts;
 pub mod own_advice;
 mod own_memory;
+mod own_region;
 pub mod own_segments;
 pub mod page_idle;
 #[cfg(feature = "bpf")]
@@ -86,6 +87,7 @@ pub use lock::{Lock, Locked};
 pub use machine::{Machine, Processor, machine, processor};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_memory::own_memory;
+pub use own_region::OwnRegion;
 pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};

@@ -82,39 +82,39 @@ pub struct Pagemap {
 }
 
 /// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)`, since Linux 6.7.
-const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610;
-const IS_PRESENT: u64 = 1 << 3;
-const IS_SWAPPED: u64 = 1 << 4;
-const IS_ZERO_PAGE: u64 = 1 << 5;
-const IS_HUGE: u64 = 1 << 6;
+pub(crate) const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610;
+pub(crate) const IS_PRESENT: u64 = 1 << 3;
+pub(crate) const IS_SWAPPED: u64 = 1 << 4;
+pub(crate) const IS_ZERO_PAGE: u64 = 1 << 5;
+pub(crate) const IS_HUGE: u64 = 1 << 6;
 /// Runs of pages that one ioctl returns at most.
 const MOST_RUNS: usize = 4096;
 
 /// `struct pm_scan_arg` of linux/fs.h.
 #[repr(C)]
 #[derive(Default)]
-struct ScanArgument {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
+pub(crate) struct ScanArgument {
+    pub(crate) size: u64,
+    pub(crate) flags: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) walk_end: u64,
+    pub(crate) vec: u64,
+    pub(crate) vec_len: u64,
+    pub(crate) max_pages: u64,
+    pub(crate) category_inverted: u64,
+    pub(crate) category_mask: u64,
+    pub(crate) category_anyof_mask: u64,
+    pub(crate) return_mask: u64,
 }
 
 /// `struct page_region` of linux/fs.h.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Run {
-    start: u64,
-    end: u64,
-    categories: u64,
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) categories: u64,
 }
 
 impl Pagemap {
@@ -269,6 +269,20 @@ impl Pagemap {
     /// Numbers of page frames need CAP_SYS_ADMIN.
     pub fn entries(&self, range: VirtRange) -> Result<Vec<Entry>, KernelError> {
         self.read_range(range).map_err(|source| KernelError::Io { path: self.path.clone(), source })
+    }
+
+    /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
+    /// program, or one with which KSM has merged them. `None` where the kernel (before 6.7) does not tell the shared
+    /// page of zeros apart, which counts as nobody's. About 15 us for a region on base pages.
+    pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
+        let zeros: u64 = self.regions(region)?.iter().map(|region| u64::from(region.zero_page)).sum();
+        if !self.can_scan {
+            return Ok(None);
+        }
+        let is_shared =
+            |entry: &Entry| entry.is_present() && !entry.is_file_or_shared() && !entry.is_exclusive();
+        let shared = self.entries(region)?.into_iter().filter(is_shared).count() as u64;
+        Ok(Some(shared.saturating_sub(zeros).min(u64::from(u16::MAX)) as u16))
     }
 
     fn read_range(&self, range: VirtRange) -> io::Result<Vec<Entry>> {

@@ -4,7 +4,7 @@ use crate::mechanism::{Considered, Plan};
 use crate::program::{Program, Runtime};
 use crate::promoter::Promoter;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
-use crate::request::{Heap, Mechanism, Text};
+use crate::request::{Fork, Heap, Mechanism, Text};
 use crate::run::RunError;
 use crate::sample::{Places, Samples};
 use megapage_act::promote::{PromoteError, Promotion, lacking_right};
@@ -27,13 +27,15 @@ pub struct Attachment {
     pub once: bool,
     /// Whether to fail unless the process's heap is huge at the end.
     pub require: bool,
+    /// What the process forks for.
+    pub fork: Fork,
 }
 
 impl Attachment {
     /// What the first pass would do, as shell lines. Changes nothing.
     pub fn dry_run(&self, root: &KernelRoot) -> Result<Vec<String>, RunError> {
         self.check(root)?;
-        let promotion: Promotion = Promoter::new(self.pid, Duration::ZERO).plan(root)?;
+        let promotion: Promotion = Promoter::new(self.pid, Duration::ZERO, self.fork).plan(root)?;
         Ok(promotion.dry_run())
     }
 
@@ -43,7 +45,7 @@ impl Attachment {
             .map_err(|source| RunError::System { what: "signals", source })?;
         let born = self.check(root)?;
         let (start, mut samples) = (Instant::now(), Samples::default());
-        let mut promoter = Promoter::new(self.pid, Duration::ZERO);
+        let mut promoter = Promoter::new(self.pid, Duration::ZERO, self.fork);
         let facts = self.facts(root);
         let plan = plan();
         let report = |samples: &Samples, promoter: &Promoter, note: Option<&str>| {
@@ -55,6 +57,7 @@ impl Attachment {
                     mechanism: Some(Mechanism::Outside),
                     require: self.require,
                     text: Text::None,
+                    fork: self.fork,
                 },
                 plan: &plan,
                 samples,
@@ -185,7 +188,7 @@ mod tests {
         // proc_pid_stat(5): the ninth field is the flags, here PF_KTHREAD.
         let stat = format!("2 (kthreadd) S 0 0 0 0 -1 2097152 {}", "0 ".repeat(43));
         std::fs::write(directory.join("stat"), stat).unwrap();
-        let attachment = Attachment { pid: Pid(2), once: true, require: false };
+        let attachment = Attachment { pid: Pid(2), once: true, require: false, fork: Fork::Auto };
         let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
         assert_eq!(error.to_string(), "process 2 (kthreadd) is a kernel thread: it has no memory of its own");
         assert_eq!(error.exit_status(), 125);

@@ -5,10 +5,12 @@ use crate::jvm::JavaPlan;
 use crate::jvm::obstacles::Obstacle;
 use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
-use crate::request::{Heap, Mechanism, Request};
+use crate::request::{Fork, Heap, Mechanism, Request};
 use crate::runtimes::{self, Switch};
 use megapage_memory::stock::POOL_VARIABLE;
-use megapage_memory::{CHILDREN_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE};
+use megapage_memory::{
+    CHILDREN_VARIABLE, FORK_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE,
+};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -69,6 +71,26 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
+    /// `--fork` with pages that forks make dear.
+    #[error(
+        "--fork {} and --heap {}: a hugetlb page is copied whole by the first write after a fork, and where the pool \
+         has none left the child is killed; leave --heap out, or choose thp",
+        fork.name(),
+        heap.name()
+    )]
+    HugetlbForks {
+        /// What the program forks for.
+        fork: Fork,
+        /// The heap asked for.
+        heap: Heap,
+    },
+    /// `--fork` with `--pool`.
+    #[error(
+        "--fork {} and --pool: at its first fork the heap leaves the broker's pages, and a fork of several threads is \
+         refused; leave one of the two out",
+        .0.name()
+    )]
+    PoolForks(Fork),
     /// A library that was named for its text cannot be looked at.
     #[error("--text-libs: {0}")]
     TextLibrary(String),
@@ -86,12 +108,27 @@ struct Accepted {
 /// Chooses. `request.mechanism` overrides; `request.require` turns what is known to be impossible into a
 /// refusal.
 pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
+    if request.fork != Fork::Auto && machine.broker.is_some() {
+        return Err(Refusal::PoolForks(request.fork));
+    }
     let mut plan = choose_mechanisms(program, request, machine)?;
     apply_pool(&mut plan, program, request, machine)?;
     Ok(plan)
 }
 
 fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
+    // Huge pages for a program that forks are THP: their page tables are as small, and a write copies 4 KiB.
+    let forking = Request {
+        heap: match (request.fork, request.heap) {
+            (Fork::Auto, heap) | (_, heap @ (Heap::Thp | Heap::None)) => heap,
+            (_, Heap::Auto) => Heap::Thp,
+            (fork, heap @ (Heap::Huge1G | Heap::Huge2M)) => {
+                return Err(Refusal::HugetlbForks { fork, heap });
+            }
+        },
+        ..request.clone()
+    };
+    let request = &forking;
     if request.heap == Heap::None && request.mechanism.is_none() {
         let unfixed = request.fix.then(|| "--heap none asks for nothing".to_string());
         return Ok(Plan { unfixed, ..idle("--heap none asks for nothing") });
@@ -125,13 +162,20 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     }
     let switch = switch.and_then(|switch| if switch.left_alone { Err(switch.reason) } else { Ok(switch) });
 
-    let wanted: Vec<Mechanism> = match request.mechanism {
+    let mut wanted: Vec<Mechanism> = match request.mechanism {
         Some(Mechanism::Runtime) if switch.as_ref().is_ok_and(|switch| switch.needs_preload) => {
             vec![Mechanism::Runtime, Mechanism::Preload]
         }
         Some(mechanism) => vec![mechanism],
         None => automatic(program, request.heap, machine, &switch, &preload, &tunable, &outside),
     };
+
+    // The preloaded heap mends itself; for others the launcher does.
+    let mends_itself = wanted.contains(&Mechanism::Preload);
+    let unmended = request.fork != Fork::Auto && !mends_itself && !wanted.contains(&Mechanism::Outside);
+    if unmended && outside.is_ok() {
+        wanted.push(Mechanism::Outside);
+    }
 
     let mut plan = Plan {
         considered: Vec::new(),
@@ -177,6 +221,13 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
             return Err(Refusal::Unobtainable(format!("no mechanism applies ({})", reasons.join("; "))));
         }
         return Ok(plan);
+    }
+    if let (true, Err(why)) = (unmended, &outside) {
+        let note = format!("--fork {}: nothing mends what forks split: {why}", request.fork.name());
+        if request.require {
+            return Err(Refusal::Unobtainable(note));
+        }
+        plan.notes.push(note);
     }
     if let (true, Ok(switch)) = (plan.uses(Mechanism::Runtime), &switch) {
         apply_switch(&mut plan, switch);
@@ -429,6 +480,9 @@ fn apply_preload(
     let populate =
         if machine.hugetlb_may_be_refused || machine.several_nodes || request.children { "1" } else { "0" };
     plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
+    if request.fork != Fork::Auto {
+        plan.environment.push((FORK_VARIABLE.into(), request.fork.name().into()));
+    }
     if request.children {
         plan.environment.push((CHILDREN_VARIABLE.into(), "1".into()));
         plan.notes.push(

@@ -5,7 +5,7 @@ use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
 use crate::program::{Allocator, Linkage, Program};
-use crate::request::{Heap, Mechanism, Request, Text};
+use crate::request::{Fork, Heap, Mechanism, Request, Text};
 use crate::sample::{Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::PromoteOutcome;
@@ -142,6 +142,8 @@ pub struct Asked {
     pub mechanism: Option<Mechanism>,
     /// `--require`.
     pub require: bool,
+    /// `--fork`.
+    pub fork: Fork,
 }
 
 impl Asked {
@@ -152,6 +154,7 @@ impl Asked {
             text: request.text.kind,
             mechanism: request.mechanism,
             require: request.require,
+            fork: request.fork,
         }
     }
 }
@@ -192,6 +195,8 @@ pub struct HeapAccount {
     pub forks: u64,
     /// Forks that were refused (ENOMEM), for the hugetlb pool could not carry a second copy.
     pub forks_refused: u64,
+    /// Bytes that writes after forks had split, and that the heap has made huge again (`--fork cheap`, `snapshot`).
+    pub mended_bytes: u64,
 }
 
 impl HeapAccount {
@@ -224,6 +229,7 @@ impl HeapAccount {
             populate_ns,
             forks,
             forks_refused,
+            mended_bytes: ledger.mended_bytes(),
         })
     }
 }

@@ -206,6 +206,42 @@ impl FromStr for ReturnAfter {
     }
 }
 
+/// What the program forks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fork {
+    /// Nothing is known: what writes after a fork split stays split.
+    #[default]
+    Auto,
+    /// To start other programs: forks are to cost little, and to go on doing so.
+    Cheap,
+    /// To save its memory, as databases do: the first writes after the fork are to cost little, and the heap is to be
+    /// huge again afterwards.
+    Snapshot,
+}
+
+impl Fork {
+    /// As on the command line, in the preloaded library's variable, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fork::Auto => "auto",
+            Fork::Cheap => "cheap",
+            Fork::Snapshot => "snapshot",
+        }
+    }
+}
+
+impl FromStr for Fork {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fork, String> {
+        [Fork::Auto, Fork::Cheap, Fork::Snapshot]
+            .into_iter()
+            .find(|fork| fork.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of auto, cheap, snapshot"))
+    }
+}
+
 /// A run, as asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -227,6 +263,8 @@ pub struct Request {
     pub return_after: ReturnAfter,
     /// Leave the mechanism in place for the program's children.
     pub children: bool,
+    /// What the program forks for.
+    pub fork: Fork,
     /// Whether a report will be made at the end: only then is the program sampled.
     pub watched: bool,
     /// The program is a script that starts a JVM: its switches go through a variable.

@@ -333,7 +333,10 @@ impl Prepared {
             ledger,
             text_ledger,
             samples: Samples::default(),
-            promoter: self.plan.uses(Mechanism::Outside).then(|| Promoter::new(pid, PROMOTE_AFTER)),
+            promoter: self
+                .plan
+                .uses(Mechanism::Outside)
+                .then(|| Promoter::new(pid, PROMOTE_AFTER, self.request.fork)),
             promoted: PromoteOutcome::default(),
             resident: (start, 0),
             stop_asked: false,

@@ -8,7 +8,7 @@ use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Program, Runtime};
-use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, TextRequest};
 use megapage_units::{Bytes, PageSize};
 
 fn java(release: &str) -> Program {
@@ -34,6 +34,7 @@ fn request(heap: Heap, arguments: &[&str]) -> Request {
         require: false,
         return_after: ReturnAfter::default(),
         children: false,
+        fork: Fork::Auto,
         watched: true,
         pool: None,
         jvm: false,

@@ -7,7 +7,7 @@ use megapage_launch::broker::Broker;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
-use megapage_launch::request::{Heap, Mechanism, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, TextRequest};
 use megapage_units::Bytes;
 
 fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
@@ -21,6 +21,7 @@ fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
         require: false,
         return_after: ReturnAfter::default(),
         children: false,
+        fork: Fork::Auto,
         watched: true,
         jvm: false,
         fix: false,
@@ -70,6 +71,35 @@ fn a_program_that_forks_gets_thp_unless_asked_otherwise() {
     assert!(reason(&plan, Mechanism::Preload).contains("/bin/program imports fork"));
     let plan = choose(&forking, &request(Heap::Huge2M, None), &machine()).unwrap();
     assert_eq!(plan.heap, Heap::Huge2M);
+}
+
+#[test]
+fn what_forks_split_is_mended_by_the_heap_itself_or_from_outside() {
+    let forks = |fork, heap, mechanism| Request { fork, ..request(heap, mechanism) };
+    let machine = machine();
+    for (fork, name) in [(Fork::Cheap, "cheap"), (Fork::Snapshot, "snapshot")] {
+        let plan = choose(&program(), &forks(fork, Heap::Auto, None), &machine).unwrap();
+        assert_eq!((plan.used(), plan.heap), (vec![Mechanism::Preload], Heap::Thp));
+        assert_eq!(variable(&plan, "MEGAPAGE_FORK").as_deref(), Some(name));
+        for heap in [Heap::Huge1G, Heap::Huge2M] {
+            let refused = choose(&program(), &forks(fork, heap, None), &machine);
+            assert_eq!(refused.unwrap_err(), Refusal::HugetlbForks { fork, heap });
+        }
+    }
+    assert_eq!(variable(&auto(&program(), &machine), "MEGAPAGE_FORK"), None);
+    let fixed = Program { linkage: Linkage::Static, ..program() };
+    let asked = forks(Fork::Snapshot, Heap::Auto, None);
+    let both = vec![Mechanism::Tunable, Mechanism::Outside];
+    assert_eq!(choose(&fixed, &asked, &machine).unwrap().used(), both);
+    // Without the right to promote, that is said; and refused where it is required.
+    let plain = Machine { promotion_lacks: Some("CAP_SYS_NICE lacks".into()), ..machine };
+    let plan = choose(&fixed, &asked, &plain).unwrap();
+    assert_eq!(plan.used(), [Mechanism::Tunable]);
+    assert_eq!(plan.notes[0], "--fork snapshot: nothing mends what forks split: CAP_SYS_NICE lacks");
+    let required = Request { require: true, ..asked };
+    assert!(matches!(choose(&fixed, &required, &plain), Err(Refusal::Unobtainable(_))));
+    let nothing = forks(Fork::Cheap, Heap::None, None);
+    assert!(choose(&program(), &nothing, &plain).unwrap().used().is_empty());
 }
 
 #[test]

@@ -14,6 +14,9 @@
 mod broker;
 mod fork;
 mod give_back;
+mod mend;
+
+pub use mend::{Mend, Mended};
 
 use self::broker::Stock;
 use crate::chunk::{Chunk, Mapping, slice_mask};
@@ -70,6 +73,8 @@ pub struct HugeHeap {
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
+    /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
+    split: AtomicBool,
     /// Addresses of the first chunks, on base pages until collapsed; 0 where there is none.
     first_chunks: [AtomicUsize; (SMALL_HEAP as usize / HUGE_2M) + 1],
     collapsed: AtomicBool,
@@ -108,6 +113,7 @@ impl HugeHeap {
             dry_until: AtomicU64::new(0),
             thp_off: AtomicBool::new(false),
             forked: AtomicBool::new(false),
+            split: AtomicBool::new(false),
             first_chunks: [const { AtomicUsize::new(0) }; (SMALL_HEAP as usize / HUGE_2M) + 1],
             collapsed: AtomicBool::new(false),
             short_checked: AtomicU64::new(0),

@@ -22,6 +22,9 @@ pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
 /// Environment variable: `1` leaves the library in the environment of the program's children.
 pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 
+/// Environment variable: what the program forks for (`cheap`, `snapshot`), as `megapage run --fork` spells it.
+pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
+
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
 pub const FORMAT: u64 = 2;
 
@@ -141,6 +144,8 @@ mod word {
     pub const RETURNED_BYTES: usize = 67;
     pub const FORKS: usize = 68;
     pub const FORKS_REFUSED: usize = 69;
+    /// Bytes that writes after forks had split, and that are huge again.
+    pub const MENDED_BYTES: usize = 60;
     /// The program's exit handler raises EXITING and waits a bounded time for ACKNOWLEDGED, so that the
     /// launcher can read the kernel's final figures while there are any.
     pub const EXITING: usize = 70;
@@ -252,6 +257,16 @@ impl Ledger {
     /// Notes a fork, and whether it was refused because the pool could not carry a second copy.
     pub fn forked(&self, refused: bool) {
         self.word(if refused { word::FORKS_REFUSED } else { word::FORKS }).fetch_add(1, Relaxed);
+    }
+
+    /// Notes that `bytes` that a fork had split are huge again.
+    pub fn mended(&self, bytes: u64) {
+        self.word(word::MENDED_BYTES).fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes that writes after forks had split, and that were made huge again.
+    pub fn mended_bytes(&self) -> u64 {
+        self.word(word::MENDED_BYTES).load(Relaxed)
     }
 
     /// Bytes held now as `backing`, by the heap's own account.

@@ -13,9 +13,9 @@ mod span;
 pub mod stock;
 
 pub use chunk::{Chunk, Mapping, SLICE};
-pub use config::{Config, Heap};
-pub use heap::{HugeHeap, Reserved};
+pub use config::{Config, Fork, Heap};
+pub use heap::{HugeHeap, Mend, Mended, Reserved};
 pub use ledger::{
-    Backing, CHILDREN_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger, POPULATE_VARIABLE,
-    RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
+    Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,
+    POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };

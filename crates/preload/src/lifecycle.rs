@@ -12,7 +12,7 @@ use megapage_kernel::{
 };
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
 use megapage_memory::{
-    CHILDREN_VARIABLE, Config, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
+    CHILDREN_VARIABLE, Config, FORK_VARIABLE, Fork, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
     RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };
 use std::ffi::CStr;
@@ -56,6 +56,11 @@ pub fn configure() {
         if let Some(bytes) = environment_variable(SHORT_BELOW_VARIABLE, &mut buffer).and_then(figure) {
             config.short_below = bytes;
         }
+        if let Some(fork) =
+            environment_variable(FORK_VARIABLE, &mut buffer).and_then(|v| Fork::parse(v.to_bytes()))
+        {
+            config.fork = fork;
+        }
         if let Some(value) = environment_variable(RETURN_AFTER_VARIABLE, &mut buffer) {
             return_after = match figure(value) {
                 Some(milliseconds) => c_long::try_from(milliseconds).unwrap_or(c_long::MAX),
@@ -74,7 +79,7 @@ pub fn configure() {
             set_patience(value.to_bytes());
         }
     }
-    returner::configure(u64::try_from(return_after).ok());
+    returner::configure(u64::try_from(return_after).ok(), config.fork);
     // SAFETY: any figure is allowed.
     unsafe { megapage_set_return_after(return_after) };
 }
@@ -123,6 +128,7 @@ fn leave_environment() {
             POPULATE_VARIABLE,
             SHORT_BELOW_VARIABLE,
             POOL_VARIABLE,
+            FORK_VARIABLE,
             CHILDREN_VARIABLE,
         ]
     };
@@ -207,7 +213,7 @@ unsafe extern "C" fn fork_child() {
     }
 }
 
-type Fork = unsafe extern "C" fn() -> c_int;
+type RealFork = unsafe extern "C" fn() -> c_int;
 type Daemon = unsafe extern "C" fn(c_int, c_int) -> c_int;
 type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
 
@@ -217,10 +223,10 @@ fn real(name: &'static CStr, found: &OnceLock<usize>) -> *mut c_void {
     *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize) as *mut c_void
 }
 
-fn real_fork() -> Option<Fork> {
+fn real_fork() -> Option<RealFork> {
     static REAL: OnceLock<usize> = OnceLock::new();
     // SAFETY: the C library's `fork` has this type; a null pointer is `None`.
-    unsafe { std::mem::transmute::<*mut c_void, Option<Fork>>(real(c"fork", &REAL)) }
+    unsafe { std::mem::transmute::<*mut c_void, Option<RealFork>>(real(c"fork", &REAL)) }
 }
 
 fn real_daemon() -> Option<Daemon> {

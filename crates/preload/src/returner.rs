@@ -1,9 +1,10 @@
-//! The thread that gives freed memory back when the program has stopped calling the allocator.
+//! The thread that gives freed memory back when the program has stopped calling the allocator, and mends what forks have
+//! split.
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
 //! it. So a process whose heap has outgrown [`THRESHOLD`] gets one thread, which blocks every signal, wakes
 //! when something expires (or once per delay, to look) and purges it. It ends when the heap has become small. With
-//! `--return-after never` there is none.
+//! `--return-after never` there is none, unless forks are to be mended.
 //!
 //! File-level obligation: the thread is detached and runs a function of this library, which is never unloaded;
 //! it shares nothing with the rest but atomics.
@@ -12,11 +13,12 @@
 
 use crate::HEAP;
 use megapage_kernel::{Lock, main_has_ended};
+use megapage_memory::{Fork, Mend, Mended};
 use std::mem::MaybeUninit;
 use std::os::raw::{c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of heap below which no thread is worth having.
 const THRESHOLD: u64 = 64 << 20;
@@ -25,12 +27,30 @@ const STACK: usize = 128 << 10;
 /// The thread wakes at most this often, however short the delay, in milliseconds.
 const SHORTEST_MS: u64 = 50;
 
+/// Where forks are to be mended the thread looks this often, in milliseconds,
+const MEND_MS: u64 = 250;
+/// but a walk over the heap costs at most this part of the time.
+const MEND_SHARE: u32 = 50;
+/// After each huge page it rests for so many times what that took, with `--fork snapshot` and otherwise: the program's
+/// next fault does not wait again, and has the processor.
+const RESTS: [u64; 2] = [3, 1];
+/// No rest is longer.
+const MOST_REST: Duration = Duration::from_millis(50);
+
 unsafe extern "C" {
     fn megapage_purge_expired() -> c_long;
 }
 
-/// The delay in milliseconds; 0 for "never": no thread.
+/// The delay in milliseconds; 0 for "never": nothing is given back.
 static DELAY_MS: AtomicU64 = AtomicU64::new(0);
+/// Whether what forks have split is mended,
+static MENDS: AtomicBool = AtomicBool::new(false);
+/// and with what rests.
+static REST: AtomicU64 = AtomicU64::new(RESTS[1]);
+/// Threads that wait for [`WORKING`] to fork: the thread lets them go first.
+static FORKING: AtomicU64 = AtomicU64::new(0);
+/// For so long.
+const GIVE_WAY: Duration = Duration::from_micros(200);
 /// A thread is wanted, and the next call of malloc may start it.
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// A thread runs, or is being started.
@@ -40,14 +60,20 @@ static ALIVE: AtomicBool = AtomicBool::new(false);
 /// Held while the thread works on the heap.
 static WORKING: Lock = Lock::new();
 
-/// Sets the delay; `None` for never.
-pub fn configure(delay_ms: Option<u64>) {
+/// Sets the delay, `None` for never; and what the program forks for.
+pub fn configure(delay_ms: Option<u64>, fork: Fork) {
     DELAY_MS.store(delay_ms.map_or(0, |ms| ms.max(SHORTEST_MS)), Relaxed);
+    MENDS.store(fork != Fork::Auto, Relaxed);
+    REST.store(RESTS[usize::from(fork != Fork::Snapshot)], Relaxed);
+}
+
+fn has_work() -> bool {
+    DELAY_MS.load(Relaxed) != 0 || MENDS.load(Relaxed)
 }
 
 /// Called after the heap has grown.
 pub fn consider() {
-    if !RUNNING.load(Relaxed) && DELAY_MS.load(Relaxed) != 0 && held() >= THRESHOLD {
+    if !RUNNING.load(Relaxed) && has_work() && held() >= THRESHOLD {
         WANTED.store(true, Relaxed);
     }
 }
@@ -95,22 +121,68 @@ pub fn start() {
     }
 }
 
+/// How long to sleep until something is due: a look for what forks have split, or a purge.
+fn pause(look: Instant, purge: Instant) -> Duration {
+    let now = Instant::now();
+    let until = |due: Instant| due.saturating_duration_since(now);
+    match (MENDS.load(Relaxed), DELAY_MS.load(Relaxed) != 0) {
+        (true, true) => until(look).min(until(purge)),
+        (true, false) => until(look),
+        (false, _) => until(purge),
+    }
+}
+
+/// Walks over the heap and mends it, where the program has forked. Answers what looking cost; what mending took is paid
+/// for by the rests, or by being done.
+fn mend() -> Duration {
+    let mut walk = Mend::default();
+    let mut looked = Duration::ZERO;
+    if !HEAP.may_be_split() {
+        return looked;
+    }
+    loop {
+        // A fork waits for one step at most.
+        while FORKING.load(Relaxed) > 0 {
+            std::thread::sleep(GIVE_WAY);
+        }
+        let (step, took) = WORKING.with(|| {
+            let start = Instant::now();
+            (HEAP.mend(&mut walk), start.elapsed())
+        });
+        match step {
+            Mended::Nothing => looked += took,
+            Mended::Ready => {}
+            Mended::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
+            Mended::End { .. } => return looked + took,
+        }
+    }
+}
+
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     // SAFETY: the name is a C string of at most 15 bytes.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
-    let mut pause = DELAY_MS.load(Relaxed);
     ALIVE.store(true, Relaxed);
+    let mut look = Instant::now();
+    let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
     while held() >= THRESHOLD && !main_has_ended(1) {
-        std::thread::sleep(Duration::from_millis(pause));
-        pause = WORKING.with(|| {
-            // SAFETY: mimalloc lets any thread purge.
-            let next = unsafe { megapage_purge_expired() };
-            HEAP.sweep();
-            match u64::try_from(next) {
-                Ok(0) | Err(_) => DELAY_MS.load(Relaxed),
-                Ok(milliseconds) => milliseconds.max(SHORTEST_MS),
-            }
-        });
+        std::thread::sleep(pause(look, purge));
+        let delay = DELAY_MS.load(Relaxed);
+        if delay != 0 && purge <= Instant::now() {
+            let next = WORKING.with(|| {
+                // SAFETY: mimalloc lets any thread purge.
+                let next = unsafe { megapage_purge_expired() };
+                HEAP.sweep();
+                match u64::try_from(next) {
+                    Ok(0) | Err(_) => delay,
+                    Ok(milliseconds) => milliseconds.max(SHORTEST_MS),
+                }
+            });
+            purge = Instant::now() + Duration::from_millis(next);
+        }
+        if MENDS.load(Relaxed) && look <= Instant::now() {
+            let busy = mend();
+            look = Instant::now() + Duration::from_millis(MEND_MS).max(busy * MEND_SHARE);
+        }
     }
     ALIVE.store(false, Relaxed);
     RUNNING.store(false, Relaxed);
@@ -120,7 +192,9 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
 /// Keeps the thread off the heap until [`unlock_after_fork`], which the parent and the child both call.
 /// Answers how many threads the process has when the program runs in one.
 pub fn lock_for_fork() -> u64 {
+    FORKING.fetch_add(1, Relaxed);
     WORKING.lock();
+    FORKING.fetch_sub(1, Relaxed);
     1 + u64::from(ALIVE.load(Relaxed))
 }
 
@@ -133,5 +207,6 @@ pub fn unlock_after_fork() {
 pub fn forget_in_child() {
     RUNNING.store(false, Relaxed);
     ALIVE.store(false, Relaxed);
+    FORKING.store(0, Relaxed);
     consider();
 }

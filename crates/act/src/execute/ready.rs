@@ -21,9 +21,9 @@ const GIVEN_UP: u32 = 512;
 /// Most pages made ready at once, for one call.
 const MOST: usize = 8;
 
-/// Whether pages are made ready, and what came of it.
+/// Whether pages are made ready, and what came of it: kept from one promotion to the next.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
+pub struct Ready {
     primer: Option<Primer>,
     wanted: bool,
     /// Whether it was done for the call under way.
@@ -37,7 +37,7 @@ pub(super) struct Ready {
 
 impl Ready {
     /// Before a call that collapses so many regions.
-    pub fn before(&mut self, regions: usize) {
+    pub(crate) fn before(&mut self, regions: usize) {
         self.done = false;
         if !self.wanted || regions == 0 {
             return;
@@ -61,7 +61,7 @@ impl Ready {
     }
 
     /// How a call that collapses went.
-    pub fn after(&mut self, call: &Call) {
+    pub(crate) fn after(&mut self, call: &Call) {
         let is_dear = call.busy > DEAR * call.regions.max(1) as u32;
         if self.done {
             self.vain = if is_dear { self.vain + 1 } else { 0 };
@@ -77,7 +77,7 @@ impl Ready {
     }
 
     #[cfg(test)]
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
 }

@@ -91,6 +91,9 @@ fn refused(refusal: Refusal) -> Verdict {
             Verdict::refused(Obtained::Busy, "EAGAIN: pinned, locked or off the LRU lists for now")
         }
         Refusal::GroupFull => Verdict::refused(Obtained::Busy, "EBUSY: something holds it"),
+        Refusal::Shared => {
+            Verdict::refused(Obtained::Busy, "another process shares it since a fork: it would be copied")
+        }
         Refusal::Invalid | Refusal::NoMemory => {
             Verdict::refused(Obtained::Impossible, "the kernel refuses it")
         }

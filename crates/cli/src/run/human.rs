@@ -57,14 +57,15 @@ pub fn text(report: &RunReport) -> String {
     if let Some(promotion) = &report.promotion {
         line(format!(
             "promotion: {} of {} asked for, in {} calls and {:.1} ms; {} regions busy, {} not collapsible, {} \
-             short of memory",
+             short of memory, {} shared with a child",
             Bytes(promotion.obtained_bytes),
             Bytes(promotion.asked_bytes),
             promotion.calls,
             promotion.elapsed_ns as f64 / 1e6,
             promotion.busy,
             promotion.not_collapsible,
-            promotion.no_memory
+            promotion.no_memory,
+            promotion.shared
         ));
     }
     if let Some(java) = &report.java {
@@ -209,8 +210,10 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
     }
     if account.forks + account.forks_refused > 0 {
         line(format!(
-            "forks: {} made, {} refused for want of huge pages",
-            account.forks, account.forks_refused
+            "forks: {} made, {} refused for want of huge pages; {} split by writes after them made huge again",
+            account.forks,
+            account.forks_refused,
+            Bytes(account.mended_bytes)
         ));
     }
 }

@@ -133,6 +133,7 @@ impl HugeHeap {
 
     /// Releases what [`HugeHeap::lock_for_fork`] took; `child` ends the child's part in the ledger.
     pub fn unlock_after_fork(&self, child: bool) {
+        self.split.store(true, Relaxed);
         if child {
             self.attached.store(false, Relaxed);
         }

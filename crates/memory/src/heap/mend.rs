@@ -1,0 +1,133 @@
+//! What writes after a fork have split is made huge again, once no other process maps it any more.
+//!
+//! The kernel splits the entry of a transparent huge page at its first write after a fork and copies 4 KiB; nothing
+//! brings it back. While a child shares the pages a collapse would copy 2 MiB that the child keeps in use, so that is
+//! left until the child has executed a program or is gone, which the page table tells exactly.
+
+use super::HugeHeap;
+use crate::chunk::Mapping;
+use crate::config::Fork;
+use crate::ledger::Backing;
+use crate::span::Span;
+use megapage_kernel::{Errno, ErrnoGuard, OwnRegion, OwnedRange};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::sync::atomic::Ordering::Relaxed;
+
+const PAGES: usize = HUGE_2M / BASE_PAGE;
+
+/// Where a walk over the heap is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mend {
+    slot: usize,
+    index: usize,
+    /// A huge page was made ready for the chunk where the walk is.
+    ready: bool,
+    /// Something was left as it is, because another process maps it.
+    left: bool,
+}
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mended {
+    /// One chunk was looked at and is as it should be, or cannot be mended.
+    Nothing,
+    /// The next step will mend a chunk: a huge page was made ready for it.
+    Ready,
+    /// One chunk is huge again.
+    Chunk,
+    /// The walk is at its end; whether anything is left to do later, because a child lives.
+    End {
+        /// See there.
+        left: bool,
+    },
+}
+
+impl HugeHeap {
+    /// Whether a walk may find something to mend.
+    pub fn may_be_split(&self) -> bool {
+        self.split.load(Relaxed) && self.config().fork != Fork::Auto && !self.thp_off.load(Relaxed)
+    }
+
+    /// One step of a walk: looks at one chunk, or mends it. At most one huge page is taken or copied; for the copy the
+    /// program's faults, and its next fork, may wait. With [`Fork::Snapshot`] the walk ends where a child is seen.
+    pub fn mend(&self, walk: &mut Mend) -> Mended {
+        let _errno = ErrnoGuard::save();
+        if *walk == Mend::default() {
+            // A fork from here on counts for the next walk.
+            self.split.store(false, Relaxed);
+        }
+        let found = self.walks.with(|| {
+            let (span, more) = self.spans.with(|spans| spans.slot(walk.slot));
+            match span {
+                Some(span) if walk.index < span.chunks() => {
+                    let index = walk.index;
+                    walk.index += 1;
+                    let ready = std::mem::take(&mut walk.ready);
+                    let found =
+                        self.group_lock(&span, index).with(|| self.mend_chunk(&span, index, ready, walk));
+                    if found == Mended::Ready {
+                        walk.index = index;
+                    }
+                    found
+                }
+                _ if more => {
+                    (walk.slot, walk.index) = (walk.slot + 1, 0);
+                    Mended::Nothing
+                }
+                _ => Mended::End { left: walk.left },
+            }
+        });
+        let found = match found {
+            Mended::Ready => {
+                walk.ready = true;
+                // Where there is no huge page the next step will tell.
+                let _ = make_ready();
+                found
+            }
+            found => found,
+        };
+        let stops = walk.left && self.config().fork == Fork::Snapshot;
+        let found = if stops { Mended::End { left: true } } else { found };
+        if found == (Mended::End { left: true }) {
+            self.split.store(true, Relaxed);
+        }
+        found
+    }
+
+    /// With the chunk's group locked.
+    fn mend_chunk(&self, span: &Span, index: usize, ready: bool, walk: &mut Mend) -> Mended {
+        if span.chunk(index).mapping() != Mapping::Mapped(Backing::Thp) {
+            return Mended::Nothing;
+        }
+        let range = span.chunk_range(index, 1);
+        match OwnRegion::look(range.start()) {
+            Some(OwnRegion::Base { shared: 1.., .. }) => {
+                walk.left = true;
+                Mended::Nothing
+            }
+            Some(OwnRegion::Base { present: PAGES, .. }) if !ready => Mended::Ready,
+            Some(OwnRegion::Base { present: PAGES, .. }) => match range.collapse() {
+                Ok(()) => {
+                    self.ledger().mended(HUGE_2M as u64);
+                    Mended::Chunk
+                }
+                Err(Errno::EINVAL) => Mended::Nothing,
+                // No huge page is to be had now, for this one or another.
+                Err(_) => {
+                    walk.left = true;
+                    Mended::End { left: true }
+                }
+            },
+            // One with holes was split on purpose, to give memory back: a collapse would fill them with zeros.
+            _ => Mended::Nothing,
+        }
+    }
+}
+
+/// Takes a huge page and gives it back, so that the collapse that comes next finds one. In a virtual machine the host may
+/// have to find memory for it, for some milliseconds: not while the program's faults wait for a collapse.
+fn make_ready() -> Result<(), Errno> {
+    let range = OwnedRange::reserve(HUGE_2M, HUGE_2M)?;
+    let taken = range.open().and_then(|()| range.advise_thp()).and_then(|()| range.populate());
+    range.release().and(taken)
+}
