@@ -56,6 +56,7 @@ bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench malloc --install --save bench/results/malloc.json
 	$(CARGO_TARGET_DIR)/release/megapage bench fault --save bench/results/fault.json
 	$(CARGO_TARGET_DIR)/release/megapage bench fork --install --save bench/results/fork.json
+	$(CARGO_TARGET_DIR)/release/megapage bench snapshot --install --save bench/results/snapshot.json
 
 # The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:

@@ -18,5 +18,6 @@ pub mod live;
 pub mod observe;
 pub mod peers;
 pub mod run;
+pub mod snapshot;
 pub mod text;
 pub mod workload;

@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{fault, fork, kept, live, observe, text};
+use megapage_bench::{fault, fork, kept, live, observe, snapshot, text};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use std::fs::File;
@@ -194,6 +194,26 @@ enum BenchArgs {
         #[arg(long)]
         install: bool,
         /// Print what would be run, and how the pool would be set, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What does Redis notice that saves by a fork, on base pages and on huge ones?
+    Snapshot {
+        /// Bytes of all values, up to 16g
+        #[arg(long, default_value = "1g")]
+        size: Bytes,
+        /// Configurations to compare, separated by commas: base, thp, run-snapshot... [default: all]
+        #[arg(long, value_delimiter = ',')]
+        configurations: Vec<String>,
+        /// Rounds that medians are taken of
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+        runs: u32,
+        /// Install redis first where it is absent (apt-get)
+        #[arg(long)]
+        install: bool,
+        /// Print what would be run, and run nothing
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -389,6 +409,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
                 let report = fork::run(&options, place, progress)?;
                 let json = megapage_report::json("megapage.bench/1", &report);
                 Ok((json, fork::human(&report), report.is_clean()))
+            });
+        }
+        BenchArgs::Snapshot { size, configurations, runs, install, dry_run, output } => {
+            let options = snapshot::Options { configurations, size, runs, install };
+            if dry_run {
+                print(&(snapshot::dry_run(&options)?.join("\n") + "\n"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            return measure(&output, |place, progress| {
+                let report = snapshot::run(&options, place, progress)?;
+                let json = megapage_report::json("megapage.bench/1", &report);
+                Ok((json, snapshot::human(&report), report.is_clean()))
             });
         }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),

@@ -56,6 +56,11 @@ fn wrong_arguments_are_refused() {
         (&["fork", "--sizes", "3m", "--dry-run"], "a heap of 3 MiB: it is 2 MiB to 16 GiB in whole 2 MiB"),
         (&["fork", "--jvm-sizes", "1g,64g", "--dry-run"], "the JVM's heap of 64 GiB: it is "),
         (&["fork", "--sizes", "128x"], "unknown unit"),
+        (&["snapshot", "--size", "17g", "--dry-run"], "values of 17 GiB: 16 MiB to 16 GiB are possible"),
+        (
+            &["snapshot", "--configurations", "never", "--dry-run"],
+            "'never' is no configuration of bench snapshot",
+        ),
         (&["promote", "--configurations", "windows", "--dry-run"], "'windows' is no configuration"),
         (&["cost", "--configurations", "thp-hard", "--dry-run"], "'thp-hard' is none of its policies"),
         (&["text", "--runs", "0"], "0 is not in 1..=100"),

@@ -17,14 +17,14 @@ use tempfile::TempDir;
 
 /// A daemon that runs.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     directory: TempDir,
 }
 
 impl Daemon {
     /// Starts one under `policy` that looks at `pids` alone.
-    pub(super) fn start(policy: &str, pids: &[Pid], place: &Place, signals: &Signals) -> Result<Daemon> {
+    pub(crate) fn start(policy: &str, pids: &[Pid], place: &Place, signals: &Signals) -> Result<Daemon> {
         let directory =
             tempfile::Builder::new().prefix("megapage-bench-daemon").tempdir().context("a directory")?;
         let file = directory.path().join("daemon.toml");
@@ -65,7 +65,7 @@ impl Daemon {
     }
 
     /// Ends it. Promotions stay. An error where it does not end well.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         self.must_run()?;
         let words = |directory: &Path| fs::read_to_string(log(directory)).unwrap_or_default();
         match self.child.stop()? {

@@ -31,6 +31,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use bloat::{Bloat, BloatRow};
 pub use configuration::{CONFIGURATIONS, Configuration, ConfigurationReport, Who};
 pub use cost::{Cost, Slowdown};
+pub(crate) use daemon::Daemon;
 pub use fair::{Fair, FairRow, Person};
 pub use promote::{Promote, PromoteRow};
 pub use stalls::StallReport;

@@ -8,7 +8,7 @@ pub mod idle;
 pub mod keep;
 pub mod pattern;
 pub mod probe;
-mod random;
+pub(crate) mod random;
 pub mod release;
 pub mod retrieval;
 pub mod steady;
