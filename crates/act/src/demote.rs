@@ -98,8 +98,8 @@ impl Demotion {
         let start = Instant::now();
         let mut calls = 0;
         let tried = advise(&mut target, Advice::ColdSplit, &regions, self.bounds.batch, |call| {
-            calls += 1;
-            let goes_on = !call.refused.is_some_and(Refusal::is_final);
+            calls += u64::from(call.is_some());
+            let goes_on = !call.and_then(|call| call.refused).is_some_and(Refusal::is_final);
             (goes_on && start.elapsed() < self.bounds.time).then_some(self.bounds.batch)
         });
         outcome.calls = calls;

@@ -139,7 +139,8 @@ pub(crate) struct Call {
 }
 
 /// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
-/// name; with `None` the rest is not tried.
+/// name; with `None` the rest is not tried. It is asked, without a call, also where a look has left nothing to call for:
+/// looks take time, too.
 ///
 /// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
 /// empty its LRU queues (lru_add_drain_all), so that one range disturbs a large machine once, not once for each region.
@@ -153,7 +154,7 @@ pub(crate) fn advise(
     advice: Advice,
     regions: &[VirtRange],
     batch: usize,
-    mut next: impl FnMut(Call) -> Option<usize>,
+    mut next: impl FnMut(Option<Call>) -> Option<usize>,
 ) -> Vec<Tried> {
     let mut tried = vec![Tried { answer: Answer::NotTried, took: Duration::ZERO }; regions.len()];
     // Places in `regions`; those behind `alone` from the front on get a call each.
@@ -166,16 +167,24 @@ pub(crate) fn advise(
         alone = alone.saturating_sub(1);
         if advice == Advice::Collapse {
             let shared = target.shared(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
-            // Only what lies before the first shared one goes into this call: a call names adjacent regions.
-            let free = shared.iter().position(|shared| *shared).unwrap_or(places.len());
-            let rest = places.split_off(free);
-            if let Some((&first, others)) = rest.split_first() {
-                tried[first].answer = Answer::Refused(Refusal::Shared);
-                others.iter().rev().for_each(|&place| queue.push_front(place));
+            // A call names adjacent regions: what lies behind a gap waits for another, and is looked at anew then.
+            let (mut free, mut behind, mut is_behind) = (Vec::new(), Vec::new(), false);
+            for (&place, shared) in places.iter().zip(shared) {
+                if shared {
+                    tried[place].answer = Answer::Refused(Refusal::Shared);
+                    is_behind = !free.is_empty();
+                } else if is_behind {
+                    behind.push(place);
+                } else {
+                    free.push(place);
+                }
             }
-            if places.is_empty() {
+            behind.iter().rev().for_each(|&place| queue.push_front(place));
+            if free.is_empty() {
+                batch = next(None);
                 continue;
             }
+            places = free;
         }
         let parts: Vec<VirtRange> = match (advice, &places[..]) {
             (Advice::Collapse, [first, .., last]) => {
@@ -232,7 +241,15 @@ pub(crate) fn advise(
         // A range that failed as a whole has told nothing yet about any region.
         let told = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = told.and_then(|_| places.get(accepted).copied());
-        batch = next(Call { regions: dealt, took, busy, held, refused: told, failed: refused.is_some(), at });
+        batch = next(Some(Call {
+            regions: dealt,
+            took,
+            busy,
+            held,
+            refused: told,
+            failed: refused.is_some(),
+            at,
+        }));
     }
     tried
 }
@@ -250,6 +267,11 @@ fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacen
     taken
 }
 
+/// So many of the 512 pages of a region may be shared where it is collapsed: at most 256 KiB are then copied, once. A
+/// process that was forked shares some page of nearly every region with its parent for good; left alone for one page,
+/// it would never have a huge page.
+const FEW_SHARED: u16 = 64;
+
 /// Something that takes advice: a process, or a test's model of one.
 pub(crate) trait Advisable {
     /// One process_madvise(2).
@@ -258,7 +280,8 @@ pub(crate) trait Advisable {
     /// Which of the regions are huge, by the page tables. Where nobody can tell, none.
     fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
-    /// Which of the regions have anonymous pages that another process maps as well. Where nobody can tell, none.
+    /// Of which of the regions another process maps so many anonymous pages that a collapse should not copy them. Where
+    /// nobody can tell, none.
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 }
 
@@ -290,7 +313,7 @@ impl Advisable for Target {
 
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
         let mut shared = |region: &VirtRange| self.pagemap.shared_pages(*region).ok().flatten();
-        regions.iter().map(|region| shared(region).is_some_and(|pages| pages > 0)).collect()
+        regions.iter().map(|region| shared(region).is_some_and(|pages| pages > FEW_SHARED)).collect()
     }
 }
 
@@ -349,6 +372,7 @@ mod tests {
         errno: BTreeMap<u64, i32>,
         huge: RefCell<BTreeSet<u64>>,
         shared: BTreeSet<u64>,
+        looks: usize,
         calls: RefCell<Vec<Vec<u64>>>,
     }
 
@@ -385,6 +409,7 @@ mod tests {
         }
 
         fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+            self.looks += regions.len();
             regions.iter().map(|region| self.shared.contains(&region.start())).collect()
         }
     }
@@ -395,7 +420,13 @@ mod tests {
 
     fn model(refused: &[(u64, i32)]) -> Model {
         let errno = refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect();
-        Model { errno, huge: RefCell::default(), shared: BTreeSet::new(), calls: RefCell::default() }
+        Model {
+            errno,
+            huge: RefCell::default(),
+            shared: BTreeSet::new(),
+            looks: 0,
+            calls: RefCell::default(),
+        }
     }
 
     fn answers(tried: &[Tried]) -> Vec<Answer> {
@@ -439,6 +470,7 @@ mod tests {
         let regions: Vec<VirtRange> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
         let mut model = model(&[]);
         let tried = advise(&mut model, Advice::Collapse, &regions, 3, |call| {
+            let call = call.unwrap();
             assert!(call.held <= call.took && call.refused.is_none() && !call.failed);
             Some(3)
         });
@@ -454,6 +486,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut failed = 0;
         let tried = advise(&mut model, Advice::Collapse, &regions, 8, |call| {
+            let call = call.unwrap();
             failed += usize::from(call.failed);
             seen.extend(call.refused.map(|refusal| (refusal, call.at)));
             (call.refused != Some(Refusal::NoMemory)).then_some(8)
@@ -493,6 +526,33 @@ mod tests {
         model.calls.borrow_mut().clear();
         let tried = advise(&mut model, Advice::ColdSplit, &regions[..1], 8, |_| Some(8));
         assert_eq!(answers(&tried), [yes], "a split copies nothing");
+    }
+
+    #[test]
+    fn shared_regions_are_looked_at_once_and_within_the_bounds() {
+        let regions: Vec<VirtRange> = (0..64).map(region).collect();
+        let shared = Answer::Refused(Refusal::Shared);
+        let mut all = model(&[]);
+        all.shared = regions.iter().map(|region| region.start()).collect();
+        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |call| {
+            assert!(call.is_none(), "nothing to call for");
+            Some(32)
+        });
+        assert_eq!((all.looks, answers(&tried)), (64, vec![shared; 64]));
+        // Whoever paces ends it between two looks as well.
+        all.looks = 0;
+        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_| None);
+        assert_eq!(all.looks, 32);
+        assert_eq!(answers(&tried)[32..], [Answer::NotTried; 32]);
+        assert!(all.calls.borrow().is_empty());
+        // Every second one: those that are free are looked at once more, right before their calls.
+        let mut half = model(&[]);
+        half.shared = (0..64).step_by(2).map(|number| region(number).start()).collect();
+        let tried = advise(&mut half, Advice::Collapse, &regions, 32, |_| Some(32));
+        assert!(half.looks <= 64 + 32, "{}", half.looks);
+        for (number, answer) in answers(&tried).into_iter().enumerate() {
+            assert_eq!(answer, if number % 2 == 0 { shared } else { Answer::Accepted }, "{number}");
+        }
     }
 
     #[test]

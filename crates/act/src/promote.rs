@@ -163,6 +163,9 @@ impl Promotion {
         let (mut calls, mut shortages) = (0, 0);
         ready.before(self.bounds.batch.min(self.regions.len()));
         let tried = advise(&mut target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
+            let Some(call) = call else {
+                return (start.elapsed() < self.bounds.time).then_some(self.bounds.batch);
+            };
             calls += 1;
             ready.after(&call);
             match call.refused {

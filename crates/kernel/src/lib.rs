@@ -87,7 +87,7 @@ pub use lock::{Lock, Locked};
 pub use machine::{Machine, Processor, machine, processor};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_memory::own_memory;
-pub use own_region::OwnRegion;
+pub use own_region::{OwnRegion, leave_descriptors};
 pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
 pub use shared::{SHARED_WORDS, SharedWords};

@@ -3,7 +3,7 @@
 //!
 //! File-level obligation: the path is a C string; each buffer is writable and of the length stated; the argument of the
 //! ioctl is initialised, of the size that it states, and points to a vector as long as it states that outlives the call.
-//! The descriptor is opened and closed here.
+//! The descriptor is opened and closed here. What closes others closes none of the program's: see there.
 
 #![allow(unsafe_code)]
 
@@ -42,6 +42,22 @@ impl OwnRegion {
         // SAFETY: the descriptor is ours.
         unsafe { libc::close(fd) };
         found
+    }
+}
+
+/// Gives the calling thread a table of descriptors of its own, which is empty: what it opens and closes from then on
+/// does not meet the numbers that the rest of the process uses, and keeps none of its files open. `false` where the kernel
+/// refuses (before Linux 5.9, or by a filter of system calls): nothing has changed then. Does not allocate.
+///
+/// For a thread that keeps no descriptor; `false` for the main thread. The process's table, its locks of files, /proc/PID/fd and what
+/// a child inherits stay as they are.
+pub fn leave_descriptors() -> bool {
+    // SAFETY: no memory is passed. The kernel copies the table where another thread uses it as well, without the
+    // descriptors of the range, and closes what is left of them in the copy. Beside the main thread another does; where
+    // all others have ended, nobody is left to use them.
+    unsafe {
+        libc::gettid() != libc::getpid()
+            && libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
     }
 }
 
@@ -87,6 +103,41 @@ fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
 mod tests {
     use super::*;
     use crate::OwnedRange;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_thread_that_leaves_the_descriptors_takes_none_with_it_and_keeps_none_open() {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        let (go, waits) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let left = leave_descriptors();
+            // SAFETY: no memory is passed.
+            let open = (0..64).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).count();
+            let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+            let seen = OwnRegion::look(range.start()).is_some();
+            range.release().unwrap();
+            tell.send((left, open, seen)).unwrap();
+            waits.recv().unwrap();
+        });
+        let (left, open, seen) = told.recv().unwrap();
+        let seen_here = OwnRegion::look(0).is_some();
+        if left {
+            assert_eq!((open, seen), (0, seen_here));
+        } else {
+            megapage_testing::skip("needs CLOSE_RANGE_UNSHARE (Linux 5.9)");
+        }
+        // The process's own are open still,
+        near.write_all(b"x").unwrap();
+        let mut byte = [0];
+        far.read_exact(&mut byte).unwrap();
+        // and closed means closed, while the thread lives.
+        drop(near);
+        assert_eq!(far.read(&mut byte).unwrap(), 0);
+        go.send(()).unwrap();
+        thread.join().unwrap();
+    }
 
     #[test]
     fn a_region_tells_what_maps_it() {

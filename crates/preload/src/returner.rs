@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use crate::HEAP;
-use megapage_kernel::{Lock, main_has_ended};
+use megapage_kernel::{Lock, leave_descriptors, main_has_ended};
 use megapage_memory::{Fork, Mend, Mended};
 use std::mem::MaybeUninit;
 use std::os::raw::{c_long, c_void};
@@ -152,6 +152,8 @@ fn mend() -> Duration {
         match step {
             Mended::Nothing => looked += took,
             Mended::Ready => {}
+            // The process ends only when this thread does.
+            Mended::Chunk if main_has_ended(1) => return looked,
             Mended::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
             Mended::End { .. } => return looked + took,
         }
@@ -162,9 +164,14 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     // SAFETY: the name is a C string of at most 15 bytes.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
     ALIVE.store(true, Relaxed);
+    // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
+    // and replaces by their numbers. Where there is no other table nothing is mended.
+    if MENDS.load(Relaxed) && !leave_descriptors() {
+        MENDS.store(false, Relaxed);
+    }
     let mut look = Instant::now();
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
-    while held() >= THRESHOLD && !main_has_ended(1) {
+    while has_work() && held() >= THRESHOLD && !main_has_ended(1) {
         std::thread::sleep(pause(look, purge));
         let delay = DELAY_MS.load(Relaxed);
         if delay != 0 && purge <= Instant::now() {

@@ -276,6 +276,9 @@ impl Executor {
         }
         let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
         let tried = advise(target, advice, wanted, batch.size(), |call| {
+            let Some(call) = call else {
+                return (!clock.is_up()).then(|| batch.size());
+            };
             counters.call(call);
             batch.learn(call, most);
             left = left.saturating_sub(call.regions);

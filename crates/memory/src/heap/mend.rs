@@ -22,9 +22,16 @@ pub struct Mend {
     index: usize,
     /// A huge page was made ready for the chunk where the walk is.
     ready: bool,
-    /// Something was left as it is, because another process maps it.
+    /// Something was left as it is, because another process maps it,
+    shared: bool,
+    /// or because the kernel would not mend it now.
     left: bool,
+    /// How many chunks the kernel would not mend.
+    failures: u8,
 }
+
+/// Each failure costs a huge page that was made ready and a try of some milliseconds: a walk ends at so many.
+const MOST_FAILURES: u8 = 8;
 
 /// What one step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +42,31 @@ pub enum Mended {
     Ready,
     /// One chunk is huge again.
     Chunk,
-    /// The walk is at its end; whether anything is left to do later, because a child lives.
+    /// The walk is at its end; whether anything is left to do later, because a child lives or a page was
+    /// held.
     End {
         /// See there.
         left: bool,
     },
+}
+
+impl Mend {
+    /// What an error of one chunk's collapse means for the walk.
+    fn failed(&mut self, errno: Errno) -> Mended {
+        if errno == Errno::EINVAL {
+            // Not a mapping that can be huge: no later walk fares better.
+            return Mended::Nothing;
+        }
+        self.left = true;
+        self.failures += 1;
+        // Without memory no other chunk fares better. All else is about this one: a page that a transfer has pinned,
+        // or that is off the lists for now, holds back no other chunk.
+        if errno == Errno::ENOMEM || self.failures >= MOST_FAILURES {
+            Mended::End { left: true }
+        } else {
+            Mended::Nothing
+        }
+    }
 }
 
 impl HugeHeap {
@@ -74,7 +101,7 @@ impl HugeHeap {
                     (walk.slot, walk.index) = (walk.slot + 1, 0);
                     Mended::Nothing
                 }
-                _ => Mended::End { left: walk.left },
+                _ => Mended::End { left: walk.left || walk.shared },
             }
         });
         let found = match found {
@@ -86,7 +113,7 @@ impl HugeHeap {
             }
             found => found,
         };
-        let stops = walk.left && self.config().fork == Fork::Snapshot;
+        let stops = walk.shared && self.config().fork == Fork::Snapshot;
         let found = if stops { Mended::End { left: true } } else { found };
         if found == (Mended::End { left: true }) {
             self.split.store(true, Relaxed);
@@ -102,7 +129,7 @@ impl HugeHeap {
         let range = span.chunk_range(index, 1);
         match OwnRegion::look(range.start()) {
             Some(OwnRegion::Base { shared: 1.., .. }) => {
-                walk.left = true;
+                walk.shared = true;
                 Mended::Nothing
             }
             Some(OwnRegion::Base { present: PAGES, .. }) if !ready => Mended::Ready,
@@ -111,12 +138,7 @@ impl HugeHeap {
                     self.ledger().mended(HUGE_2M as u64);
                     Mended::Chunk
                 }
-                Err(Errno::EINVAL) => Mended::Nothing,
-                // No huge page is to be had now, for this one or another.
-                Err(_) => {
-                    walk.left = true;
-                    Mended::End { left: true }
-                }
+                Err(errno) => walk.failed(errno),
             },
             // One with holes was split on purpose, to give memory back: a collapse would fill them with zeros.
             _ => Mended::Nothing,
@@ -130,4 +152,25 @@ fn make_ready() -> Result<(), Errno> {
     let range = OwnedRange::reserve(HUGE_2M, HUGE_2M)?;
     let taken = range.open().and_then(|()| range.advise_thp()).and_then(|()| range.populate());
     range.release().and(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_is_held_holds_back_no_other_and_a_lack_of_memory_all() {
+        let end = Mended::End { left: true };
+        // EAGAIN.
+        for errno in [Errno(11), Errno::EBUSY] {
+            let mut walk = Mend::default();
+            for _ in 1..MOST_FAILURES {
+                assert_eq!((walk.failed(errno), walk.left, walk.shared), (Mended::Nothing, true, false));
+            }
+            assert_eq!(walk.failed(errno), end);
+        }
+        assert_eq!(Mend::default().failed(Errno::ENOMEM), end);
+        let mut walk = Mend::default();
+        assert_eq!((walk.failed(Errno::EINVAL), walk), (Mended::Nothing, Mend::default()));
+    }
 }
