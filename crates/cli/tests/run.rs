@@ -161,8 +161,9 @@ fn nothing_is_printed_and_the_streams_are_the_programs() {
 
 #[test]
 fn children_are_untouched_unless_asked() {
-    let plain =
-        Command::new("sh").args(["-c", "env; :"]).env("MEGAPAGE_LIBRARY", library()).output().unwrap();
+    let mut plain = Command::new("sh");
+    plain.args(["-c", "env; :"]).env("MEGAPAGE_LIBRARY", library()).env(PATIENCE.0, PATIENCE.1);
+    let plain = plain.output().unwrap();
     let sorted = |bytes: &[u8]| {
         let mut lines: Vec<String> = text(bytes).lines().map(String::from).collect();
         // The shell numbers itself, and names the command it runs.
