@@ -7,7 +7,7 @@ use crate::filler::{Filler, Order, Waits};
 use crate::options::{BrokerError, Options};
 use crate::relief::Relief;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
-use megapage_kernel::descriptors::{MOST_DESCRIPTORS, raise_limit, refuse, send};
+use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, parcel};
@@ -274,6 +274,12 @@ impl<'a> Serving<'a> {
                 return;
             }
             Some(Request::Take { size, .. }) if size != self.options.size => Verdict::OtherSize,
+            // A process that has given up may have asked again meanwhile, and been answered: what it was given then must not
+            // end by what it asked before.
+            Some(Request::Take { .. }) if has_hung_up(client.stream()).unwrap_or(false) => {
+                self.clients.dropped += 1;
+                return;
+            }
             Some(Request::Take { pages, fresh, .. }) => match self.hand_out(&client, pages, fresh) {
                 Ok(()) => return,
                 Err(verdict) => verdict,

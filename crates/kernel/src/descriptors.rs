@@ -62,6 +62,14 @@ pub fn receive(
     if fits { Ok(got.bytes) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
+/// Whether the other side of `stream` is closed, both for reading and for writing (POLLHUP of poll(2)).
+pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut waited = [PollFd::new(&stream, PollFlags::empty())];
+    poll(&mut waited, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(waited[0].revents().contains(PollFlags::HUP))
+}
+
 /// Has nobody pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): who tries gets EPERM.
 /// To close a descriptor that was passed can take as long as its sender wishes (SO_LINGER of socket(7)), and reading what
 /// it came with, or closing the connection, closes it. ENOPROTOOPT: the kernel cannot.
@@ -178,6 +186,17 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Seek, Write};
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn who_hangs_up_is_told_from_who_has_said_all() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(!has_hung_up(&ours).unwrap());
+        (&theirs).write_all(b"request").unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!has_hung_up(&ours).unwrap(), "it waits for the answer");
+        drop(theirs);
+        assert!(has_hung_up(&ours).unwrap(), "though its bytes are still there");
+    }
 
     #[test]
     fn descriptors_arrive_with_their_bytes() {

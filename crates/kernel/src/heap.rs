@@ -38,20 +38,57 @@ impl From<Errno> for std::io::Error {
     }
 }
 
-/// Saves the caller's errno and puts it back when dropped: an allocator must not change it.
+/// Saves the caller's errno and puts it back when dropped: an allocator must not change it. Nor is the thread cancelled
+/// meanwhile: see [`NoCancel`].
 #[derive(Debug)]
-pub struct ErrnoGuard(c_int);
+pub struct ErrnoGuard {
+    errno: c_int,
+    _no_cancel: NoCancel,
+}
 
 impl ErrnoGuard {
     /// Remembers errno as it is now.
     pub fn save() -> ErrnoGuard {
-        ErrnoGuard(Errno::last().0)
+        ErrnoGuard { errno: Errno::last().0, _no_cancel: NoCancel::begin() }
     }
 }
 
 impl Drop for ErrnoGuard {
     fn drop(&mut self) {
-        set_errno(self.0);
+        set_errno(self.errno);
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
+}
+
+/// PTHREAD_CANCEL_DISABLE of pthread.h.
+const CANCEL_DISABLE: c_int = 1;
+
+/// While it lives the calling thread is not cancelled (pthread_cancel(3)): malloc is no cancellation point, but open(2),
+/// read(2), close(2) and others are, and a thread that ends in one of them would leave what it has locked locked.
+#[derive(Debug)]
+pub struct NoCancel {
+    former: c_int,
+    // It is the state of one thread.
+    _here: std::marker::PhantomData<*mut ()>,
+}
+
+impl NoCancel {
+    /// Cancellation waits from now on.
+    pub fn begin() -> NoCancel {
+        let mut former = CANCEL_DISABLE;
+        // SAFETY: the state is one that pthread.h knows, and the former one goes into a live integer.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut former) };
+        NoCancel { former, _here: std::marker::PhantomData }
+    }
+}
+
+impl Drop for NoCancel {
+    fn drop(&mut self) {
+        // SAFETY: the state is the one that the same call gave; nothing is written through a null pointer.
+        unsafe { pthread_setcancelstate(self.former, ptr::null_mut()) };
     }
 }
 
@@ -282,28 +319,36 @@ impl OwnedRange {
     /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
     /// wait meanwhile, for their handlers may write. On an error nothing has changed.
     pub fn move_to_thp(self) -> Result<(), Errno> {
-        self.move_to_private(|_| {})
+        self.move_to_private(None)
     }
 
     /// The same for a range that [`OwnedRange::map_parcel`] mapped, whose pages go back to the pool.
     pub fn move_parcel_to_thp(self) -> Result<(), Errno> {
-        // Before the mapping goes: later there is no way to them. Where it fails they go when the process ends.
-        self.move_to_private(|range| {
-            let _ = range.remove();
-        })
+        let aside = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
+        let moved = self.move_to_private(Some(aside));
+        if moved.is_ok() {
+            // Only now: until here the pages were the way back. Where it fails they go when the process ends.
+            let _ = aside.remove();
+        }
+        let _ = aside.release();
+        moved
     }
 
-    fn move_to_private(self, copied: impl FnOnce(OwnedRange)) -> Result<(), Errno> {
+    /// With the former mapping put `aside`, where there is such a range, and else dropped.
+    fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
         let copy = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
         let moved = copy.open().and_then(|()| {
             let _ = copy.advise_thp();
             copy.populate()?;
             without_signals(|| {
                 copy.copy_from(self);
-                copied(self);
+                if let Some(aside) = aside {
+                    self.move_over(aside)?;
+                }
                 copy.move_over(self).inspect_err(|_| {
                     // mremap may have unmapped the target before it failed: the bytes go back.
-                    if self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
+                    let returned = aside.is_some_and(|aside| aside.move_over(self).is_ok());
+                    if !returned && self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
                         self.copy_from(copy);
                     }
                 })
@@ -326,7 +371,7 @@ impl OwnedRange {
 }
 
 /// Runs `work` with every signal of the calling thread blocked.
-pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: all-zero bytes are a valid signal set, and each call gets pointers to live ones.
     let former = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -544,6 +589,28 @@ mod tests {
         assert_eq!(first_figure(b"  12 kB"), Some(12));
         assert_eq!(first_figure(b"none"), None);
         assert_eq!(first_figure(b"99999999999999999999"), None);
+    }
+
+    #[test]
+    fn a_guard_holds_off_cancellation_and_gives_back_what_was() {
+        let state = || {
+            let mut former = -1;
+            // SAFETY: as in `NoCancel::begin`.
+            unsafe {
+                pthread_setcancelstate(CANCEL_DISABLE, &mut former);
+                pthread_setcancelstate(former, ptr::null_mut());
+            }
+            former
+        };
+        let outside = state();
+        assert_ne!(outside, CANCEL_DISABLE, "threads start so");
+        {
+            let _guard = ErrnoGuard::save();
+            assert_eq!(state(), CANCEL_DISABLE);
+            drop(ErrnoGuard::save());
+            assert_eq!(state(), CANCEL_DISABLE, "an inner guard does not end the outer one");
+        }
+        assert_eq!(state(), outside);
     }
 
     #[test]

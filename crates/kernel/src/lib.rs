@@ -80,8 +80,8 @@ pub use environment::{
     remove_environment_variable, remove_from_environment_list,
 };
 pub use heap::{
-    Errno, ErrnoGuard, OwnedRange, allocate_words, hugetlb_available, is_plausible, main_has_ended,
-    memory_available_and_total, release_words, set_errno, thp_is_possible, thread_count,
+    Errno, ErrnoGuard, NoCancel, OwnedRange, allocate_words, hugetlb_available, is_plausible, main_has_ended,
+    memory_available_and_total, release_words, set_errno, thp_is_possible, thread_count, without_signals,
 };
 pub use lock::{Lock, Locked};
 pub use machine::{Machine, Processor, machine, processor};

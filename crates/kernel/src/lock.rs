@@ -33,6 +33,11 @@ impl Lock {
         }
     }
 
+    /// Takes the lock if it is free; whether it was.
+    pub fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok()
+    }
+
     #[cold]
     fn lock_contended(&self) {
         // What is held here, a page fault or a system call long at most, is often over within the spin.
@@ -124,6 +129,14 @@ impl Default for Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_is_not_taken() {
+        let lock = Lock::new();
+        assert!(lock.try_lock() && !lock.try_lock());
+        lock.unlock();
+        assert!(lock.try_lock());
+    }
 
     #[test]
     fn no_two_threads_are_inside() {

@@ -54,6 +54,8 @@ const DRY_MS: u64 = 1000;
 /// How often, in milliseconds, the available memory is looked at.
 const SHORT_MS: u64 = 100;
 const LOCKS: usize = 64;
+/// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
+const MOST_ASKS: usize = 16;
 
 /// The heap of one process.
 #[derive(Debug)]
@@ -61,6 +63,8 @@ pub struct HugeHeap {
     config: Locked<Config>,
     spans: Locked<Spans>,
     stock: Locked<Stock>,
+    /// Held while the broker is asked, with no other lock of the heap.
+    asking: Lock,
     groups: [Lock; LOCKS],
     /// Held while a span is walked that its owner might release meanwhile, and while one is released.
     walks: Lock,
@@ -104,6 +108,7 @@ impl HugeHeap {
             config: Locked::new(Config::DEFAULT),
             spans: Locked::new(Spans::new()),
             stock: Locked::new(Stock::new()),
+            asking: Lock::new(),
             groups: [const { Lock::new() }; LOCKS],
             walks: Lock::new(),
             private: Ledger::private(),
@@ -250,18 +255,28 @@ impl HugeHeap {
         }
         let mut clean = true;
         let mut index = start / HUGE_2M;
+        let mut asked = 0;
         while index * HUGE_2M < end {
+            // What another thread has asked for may be gone before this one comes to it.
+            let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, bulk.is_some());
+            if asks(index, asked) {
+                self.ask_broker(bulk.map_or(1, |end| end - index));
+            }
             let group_end = ((index / GROUP + 1) * GROUP).min(end.div_ceil(HUGE_2M));
             let lock = self.group_lock(span, index);
             lock.lock();
             let mut done = true;
             while index < group_end && done {
+                if asks(index, asked) {
+                    asked += 1;
+                    break;
+                }
                 done = self.prepare(span, index, group_end, bulk);
                 if done {
                     let base = index * HUGE_2M;
                     let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
                     clean &= span.chunk(index).commit(mask);
-                    index += 1;
+                    (index, asked) = (index + 1, 0);
                 }
             }
             lock.unlock();

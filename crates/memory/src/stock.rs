@@ -6,6 +6,7 @@
 mod client;
 pub mod wire;
 
+pub(crate) use client::take_noting;
 pub use client::{Granted, TakeError, ask, connect, set_patience, socket_path, take};
 
 /// Environment variable: the socket of a broker, from which the preloaded heap takes its pages.

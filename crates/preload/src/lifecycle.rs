@@ -7,7 +7,7 @@
 
 use crate::{HEAP, interpose, returner};
 use megapage_kernel::{
-    MAX_VALUE, SharedWords, environment_is_ready, environment_list_item, environment_variable,
+    MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
 };
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -248,11 +248,17 @@ fn checked(forks: Option<impl FnOnce() -> c_int>) -> c_int {
         set_errno(libc::ENOSYS);
         return -1;
     };
+    // daemon(3) and forkpty(3) have cancellation points in which a lock would be held for ever.
+    let _no_cancel = NoCancel::begin();
     let safe = HEAP.before_fork(returner::lock_for_fork());
     let answer = safe.map(|()| {
         CHECKED.store(this_thread(), Relaxed);
         let answer = forks();
         CHECKED.store(0, Relaxed);
+        if answer == -1 {
+            // It may have failed before it came to the fork, and so to the handlers.
+            HEAP.fork_failed();
+        }
         answer
     });
     returner::unlock_after_fork();

@@ -55,9 +55,9 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// A thread runs, or is being started.
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// The thread exists: set by itself, first and last.
+/// The thread exists, or will in a moment, and is counted among the process's threads. Changes under [`WORKING`] only.
 static ALIVE: AtomicBool = AtomicBool::new(false);
-/// Held while the thread works on the heap.
+/// Held while the thread works on the heap, starts and ends.
 static WORKING: Lock = Lock::new();
 
 /// Sets the delay, `None` for never; and what the program forks for.
@@ -115,7 +115,16 @@ pub fn start() {
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+        // Not waited for: the calling thread may be in a fork, and hold it itself.
+        if WORKING.try_lock() {
+            ALIVE.store(true, Relaxed);
+            let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+            ALIVE.store(error == 0, Relaxed);
+            WORKING.unlock();
+        } else {
+            RUNNING.store(false, Relaxed);
+            WANTED.store(true, Relaxed);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
     }
@@ -163,7 +172,6 @@ fn mend() -> Duration {
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     // SAFETY: the name is a C string of at most 15 bytes.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
-    ALIVE.store(true, Relaxed);
     // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
     // and replaces by their numbers. Where there is no other table nothing is mended.
     if MENDS.load(Relaxed) && !leave_descriptors() {
@@ -191,7 +199,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
             look = Instant::now() + Duration::from_millis(MEND_MS).max(busy * MEND_SHARE);
         }
     }
-    ALIVE.store(false, Relaxed);
+    WORKING.with(|| ALIVE.store(false, Relaxed));
     RUNNING.store(false, Relaxed);
     ptr::null_mut()
 }

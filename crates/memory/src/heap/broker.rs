@@ -7,18 +7,20 @@
 //! then moved behind chunks, one after the other (mremap(2)). It is mapped shared, for a private mapping would copy each
 //! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
 
-use super::HugeHeap;
+use super::{HugeHeap, SMALL_HEAP};
 use crate::chunk::Mapping;
+use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
 use crate::stock::wire::Verdict;
-use crate::stock::{Granted, TakeError, take};
-use megapage_kernel::{Errno, OwnedRange};
+use crate::stock::{Granted, TakeError, take_noting};
+use megapage_kernel::{Errno, ErrnoGuard, OwnedRange, without_signals};
 use megapage_units::{HUGE_2M, PageSize};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The longest path of a socket (`sun_path` of unix(7)), in bytes.
 const MOST_PATH: usize = 108;
@@ -26,6 +28,8 @@ const MOST_PATH: usize = 108;
 const PAUSE_MS: u64 = 1000;
 /// up to this: one that hangs takes half a second each time.
 const LONGEST_PAUSE_MS: u64 = 64_000;
+/// After pages came that could not be used: never again, for what was granted counts in the quota until the program ends.
+const FOR_EVER_MS: u64 = u64::MAX;
 
 /// What the heap knows of its broker, and has of it.
 #[derive(Debug)]
@@ -35,7 +39,7 @@ pub(super) struct Stock {
     path_len: usize,
     /// The process that may ask: a child that shares this memory (vfork(2)) would get parcels that end with it.
     pid: u32,
-    /// This program has not taken anything yet: what its process had before an execve(2) is no longer in use.
+    /// This program has not asked for anything yet: what its process had before an execve(2) is no longer in use.
     fresh: bool,
     /// Pages that are mapped and populated, and behind no chunk yet.
     rest: Option<OwnedRange>,
@@ -45,7 +49,7 @@ pub(super) struct Stock {
     out: usize,
     not_before: u64,
     pause: u64,
-    why: FallBack,
+    why: (FallBack, Errno),
     /// A fork is under way, which what is taken now would be missing from.
     forking: bool,
 }
@@ -62,7 +66,7 @@ impl Stock {
             out: 0,
             not_before: 0,
             pause: PAUSE_MS,
-            why: FallBack::BrokerGone,
+            why: (FallBack::BrokerEmpty, Errno(0)),
             forking: false,
         }
     }
@@ -80,29 +84,19 @@ impl Stock {
         Some(rest.part(0, len))
     }
 
-    /// Asks for `count` pages, and maps what comes.
-    fn ask(&mut self, count: usize) -> Result<(), (FallBack, Errno)> {
-        let path = Path::new(OsStr::from_bytes(&self.path[..self.path_len]));
-        let granted =
-            take(path, PageSize::HUGE_2M, count as u64, self.fresh).map_err(|error| reason(&error))?;
-        self.fresh = false;
-        let other = |errno: Errno| (FallBack::Other, errno);
-        let parcel = usize::try_from(granted.bytes).map_err(|_| other(Errno::EINVAL))?;
-        let all = OwnedRange::reserve(parcel * granted.count, HUGE_2M).map_err(other)?;
-        match map(&granted, all, parcel) {
-            Ok(()) => {
-                (self.rest, self.parcel) = (Some(all), parcel);
-                Ok(())
-            }
-            Err(errno) => {
-                // Pages that are mapped go back now, the others when the process ends.
-                for at in 0..granted.count {
-                    let _ = all.part(at * parcel, parcel).remove();
-                }
-                let _ = all.release();
-                Err(other(errno))
-            }
-        }
+    /// Whether the broker is to be asked before a chunk can have a page of it.
+    fn is_dry(&self, now: u64) -> bool {
+        self.path_len > 0
+            && !self.forking
+            && self.rest.is_none()
+            && now >= self.not_before
+            && self.pid == std::process::id()
+    }
+
+    /// Nothing is asked for `pause` milliseconds from `now` on, and this is why.
+    fn leave_alone(&mut self, now: u64, pause: u64, why: (FallBack, Errno)) {
+        self.why = why;
+        self.not_before = now.saturating_add(pause);
     }
 
     /// Gives back what is behind no chunk.
@@ -112,6 +106,36 @@ impl Stock {
             let _ = part.release();
         }
     }
+}
+
+/// Why nothing came of asking.
+#[derive(Debug)]
+struct Failure {
+    why: (FallBack, Errno),
+    /// Pages came, and went back, for they could not be mapped.
+    unusable: bool,
+}
+
+/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one parcel. `fresh` is over once it was said.
+fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(OwnedRange, usize), Failure> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
+        .map_err(|error| Failure { why: reason(&error), unusable: false })?;
+    let mapped = usize::try_from(granted.bytes)
+        .ok()
+        .and_then(|parcel| Some((parcel, parcel.checked_mul(granted.count)?)))
+        .ok_or(Errno::EINVAL)
+        .and_then(|(parcel, bytes)| {
+            let all = OwnedRange::reserve(bytes, HUGE_2M)?;
+            map(&granted, all, parcel).map(|()| (all, parcel)).inspect_err(|_| {
+                let _ = all.release();
+            })
+        });
+    mapped.map_err(|errno| {
+        // They would stay until the process ends.
+        granted.give_back(PageSize::HUGE_2M);
+        Failure { why: (FallBack::Other, errno), unusable: true }
+    })
 }
 
 /// Maps each parcel behind the other, and has page tables filled: a page that is missing is an error here, and would be a
@@ -157,9 +181,46 @@ impl HugeHeap {
         self.stock.with(|stock| stock.path_len > 0)
     }
 
-    /// Puts pages of the broker behind up to `count` chunks from `index` on, which are not mapped. Whether the first has
-    /// one; the others are ready where all of `ahead` chunks are about to be used, which is what is asked for, and else
-    /// reserved. With its group locked.
+    /// Whether a page of the broker is wanted for a chunk, and the broker has to be asked for it.
+    pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
+        span.chunk(index).mapping() == Mapping::None
+            && self.config().heap != Heap::None
+            && (bulk || self.held() + HUGE_2M as u64 > SMALL_HEAP)
+            && !self.forked.load(Relaxed)
+            && self.stock.with(|stock| stock.is_dry(self.now_ms()))
+    }
+
+    /// Asks for `count` pages, unless another thread has just done so, which is waited for. With no group locked, nor the
+    /// stock: one that hangs holds up those that need its pages, for the time that it is given, and nobody else. No signal's
+    /// handler runs meanwhile: it may fork.
+    pub(super) fn ask_broker(&self, count: usize) {
+        without_signals(|| {
+            self.asking.with(|| {
+                let ask = self.stock.with(|stock| {
+                    stock.is_dry(self.now_ms()).then_some((stock.path, stock.path_len, stock.fresh))
+                });
+                let Some((path, path_len, mut fresh)) = ask else { return };
+                let obtained = obtain(&path[..path_len], count, &mut fresh);
+                self.stock.with(|stock| {
+                    stock.fresh = fresh;
+                    match obtained {
+                        Ok((all, parcel)) => {
+                            (stock.rest, stock.parcel, stock.pause) = (Some(all), parcel, PAUSE_MS);
+                        }
+                        Err(Failure { why, unusable: true }) => stock.leave_alone(0, FOR_EVER_MS, why),
+                        Err(Failure { why, unusable: false }) => {
+                            // From now on: half a second has gone where nobody answered.
+                            stock.leave_alone(self.now_ms(), stock.pause, why);
+                            stock.pause = (stock.pause * 2).min(LONGEST_PAUSE_MS);
+                        }
+                    }
+                });
+            });
+        });
+    }
+
+    /// Puts pages of the stock behind up to `count` chunks from `index` on, which are not mapped. Whether the first has
+    /// one; the others are ready where all of `ahead` chunks are about to be used, and else reserved. With its group locked.
     pub(super) fn map_from_broker(
         &self,
         span: &Span,
@@ -168,27 +229,14 @@ impl HugeHeap {
         ahead: Option<usize>,
     ) -> bool {
         self.stock.with(|stock| {
-            if stock.path_len == 0 || stock.forking {
+            if stock.path_len == 0 {
                 return false;
             }
-            if stock.rest.is_none() {
-                let now = self.now_ms();
-                let own = stock.pid == std::process::id();
-                let asked = match (own, now < stock.not_before) {
-                    (false, _) => Err((FallBack::BrokerRefused, Errno(0))),
-                    (_, true) => Err((stock.why, Errno(0))),
-                    _ => stock.ask(ahead.unwrap_or(1)).inspect_err(|(why, _)| {
-                        stock.why = *why;
-                        // The clock has gone on, half a second where nobody answered.
-                        stock.not_before = self.now_ms() + stock.pause;
-                        stock.pause = (stock.pause * 2).min(LONGEST_PAUSE_MS);
-                    }),
-                };
-                if let Err((why, errno)) = asked {
-                    self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
-                    return false;
-                }
-                stock.pause = PAUSE_MS;
+            let refused = stock.forking || (stock.rest.is_none() && stock.pid != std::process::id());
+            if refused || stock.rest.is_none() {
+                let (why, errno) = if refused { (FallBack::BrokerRefused, Errno(0)) } else { stock.why };
+                self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                return false;
             }
             let Some(pages) = stock.next(count) else { return false };
             let chunks = pages.len() / HUGE_2M;
@@ -197,6 +245,9 @@ impl HugeHeap {
                 let _ = pages.release();
                 // Where even that fails nothing is mapped there, and nothing will be.
                 let _ = span.chunk_range(index, chunks).close();
+                // What is refused once (no room for mappings, or a kernel that moves no hugetlb pages) is so for the rest.
+                stock.give_rest_back();
+                stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, pages.len() as u64, errno.0);
                 return false;
             }
@@ -245,9 +296,20 @@ impl HugeHeap {
             stock.forking = false;
             if child {
                 (stock.rest, stock.out) = (None, 0);
-                (stock.pid, stock.fresh) = (std::process::id(), true);
+                // Nothing was taken for it, so that there is nothing to end.
+                (stock.pid, stock.fresh) = (std::process::id(), false);
             }
         });
+        if child {
+            // Who asked is a thread of the parent, which the child does not have.
+            self.asking.unlock();
+        }
+    }
+
+    /// What forks has failed, perhaps before it came to fork.
+    pub fn fork_failed(&self) {
+        let _errno = ErrnoGuard::save();
+        self.take_again(false);
     }
 
     /// Gives back what is behind no chunk.

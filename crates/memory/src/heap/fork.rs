@@ -8,6 +8,22 @@ use megapage_kernel::{
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How many times, a millisecond apart, the threads are counted until those that are about to end have ended.
+const COUNTS: usize = 50;
+
+/// Whether the program runs in one thread. A thread is counted until the kernel has done away with it, a moment after it
+/// was joined: with `patience` that is waited for.
+fn is_alone(own_threads: u64, patience: bool) -> bool {
+    for _ in 0..if patience { COUNTS } else { 0 } {
+        if thread_count().is_none_or(|threads| threads <= own_threads) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    thread_count() == Some(own_threads)
+}
 
 impl HugeHeap {
     /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second page,
@@ -47,7 +63,7 @@ impl HugeHeap {
         let room = memory_available_and_total()
             .is_some_and(|(available, total)| available > held + shared + total / 20);
         let thp_off = self.thp_off.load(Relaxed);
-        if !room || thread_count() != Some(own_threads) || (thp_off && shared == 0) {
+        if !room || !is_alone(own_threads, shared > 0) || (thp_off && shared == 0) {
             return false;
         }
         self.forked.store(true, Relaxed);

@@ -65,6 +65,22 @@ pub struct Granted {
     pub bytes: u64,
 }
 
+impl Granted {
+    /// Gives the pages of all parcels, which are of `size`, back to the pool.
+    pub fn give_back(&self, size: PageSize) {
+        empty(&self.parcels, size);
+    }
+}
+
+/// Where one is no parcel, or it fails, the memory goes when the process ends.
+fn empty(parcels: &[Option<OwnedFd>], size: PageSize) {
+    for file in parcels.iter().flatten() {
+        if let Ok(Some(bytes)) = parcel::length(file, size) {
+            let _ = parcel::empty(file, 0, bytes);
+        }
+    }
+}
+
 /// Where the broker of this name listens: a NAME stands for `/run/megapage/pool-NAME.sock`, a path for itself.
 pub fn socket_path(name: &str) -> PathBuf {
     if name.contains('/') { name.into() } else { format!("/run/megapage/pool-{name}.sock").into() }
@@ -106,20 +122,47 @@ pub fn connect(path: &Path) -> Result<UnixStream, TakeError> {
 /// Asks for `pages` pages of `size`: see [`Request::Take`]. What comes is looked at: that it is memory on such pages, which
 /// cannot shrink.
 pub fn take(path: &Path, size: PageSize, pages: u64, fresh: bool) -> Result<Granted, TakeError> {
+    take_noting(path, size, pages, &mut { fresh })
+}
+
+/// As [`take`]; `fresh` becomes false before the request goes, whatever comes of it: a broker may yet hear one that was given
+/// up, and the next must not end what that one was granted. What comes of a failed attempt goes back.
+pub(crate) fn take_noting(
+    path: &Path,
+    size: PageSize,
+    pages: u64,
+    fresh: &mut bool,
+) -> Result<Granted, TakeError> {
     let stream = connect(path)?;
     let mut parcels = [const { None }; MOST_DESCRIPTORS];
-    let answer = ask(&stream, Request::Take { size, pages, fresh }, &mut parcels)?;
+    let request = Request::Take { size, pages, fresh: std::mem::take(fresh) };
+    let granted = ask(&stream, request, &mut parcels)
+        .map_err(TakeError::from)
+        .and_then(|answer| check(&answer, size, &parcels));
+    match granted {
+        Ok((count, bytes)) => Ok(Granted { parcels, count, bytes }),
+        Err(error) => {
+            empty(&parcels, size);
+            Err(error)
+        }
+    }
+}
+
+/// How many parcels came with an answer, and the bytes of each.
+fn check(
+    answer: &Answer,
+    size: PageSize,
+    parcels: &[Option<OwnedFd>; MOST_DESCRIPTORS],
+) -> Result<(usize, u64), TakeError> {
     if answer.verdict != Verdict::Done {
-        return Err(TakeError::Refused(answer));
+        return Err(TakeError::Refused(*answer));
     }
     let count = parcels.iter().flatten().count();
     let bytes = answer.parcel_pages.checked_mul(size.bytes().0).filter(|bytes| *bytes > 0);
     let all =
         parcels.iter().flatten().all(|file| parcel::length(file, size).is_ok_and(|length| length == bytes));
     match bytes {
-        Some(bytes) if all && count > 0 && count as u64 == answer.parcels => {
-            Ok(Granted { parcels, count, bytes })
-        }
+        Some(bytes) if all && count > 0 && count as u64 == answer.parcels => Ok((count, bytes)),
         _ => Err(TakeError::Io(io::ErrorKind::InvalidData.into())),
     }
 }
@@ -169,6 +212,62 @@ mod tests {
             assert!(!set_patience(value));
         }
         assert_eq!(patience(), Duration::from_millis(500), "nothing has changed it");
+    }
+
+    #[test]
+    fn what_comes_with_a_wrong_answer_goes_back() {
+        const SIZE: PageSize = PageSize::HUGE_2M;
+        let Some(_pool) = megapage_testing::PoolGuard::reserve(SIZE, 3) else { return };
+        let directory = std::env::temp_dir().join(format!("megapage-wrong-answer-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let file = parcel::create(SIZE, 2).unwrap();
+        (0..2).for_each(|page| parcel::fill(&file, SIZE, page).unwrap());
+        parcel::seal(&file).unwrap();
+        let theirs = file.try_clone().unwrap();
+        let broker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; crate::stock::wire::REQUEST];
+            std::io::Read::read_exact(&mut stream, &mut request).unwrap();
+            // Two parcels, it says.
+            let answer = Answer {
+                verdict: Verdict::Done,
+                page_bytes: SIZE.bytes().0,
+                parcel_pages: 2,
+                parcels: 2,
+                text: 0,
+            };
+            // Where this machine was too slow, nobody waits for it.
+            let _ = send(&stream, &answer.encode(), &[std::os::fd::AsFd::as_fd(&theirs)]);
+            request
+        });
+        let mut fresh = true;
+        let error = take_noting(&path, SIZE, 2, &mut fresh).unwrap_err();
+        assert!(!fresh, "it was said");
+        let sent = Request::decode(&broker.join().unwrap()).unwrap();
+        assert!(matches!(sent, Request::Take { fresh: true, pages: 2, .. }), "{sent:?}");
+        // Where this machine was too slow for the client's patience, the answer came to nobody.
+        if matches!(&error, TakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData) {
+            assert_eq!(parcel::present(&file).unwrap(), 0);
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+        // Nobody listens any more: nothing was said.
+        let mut fresh = true;
+        assert!(take_noting(&path, SIZE, 2, &mut fresh).is_err() && fresh);
+    }
+
+    #[test]
+    fn parcels_that_cannot_be_used_go_back() {
+        const SIZE: PageSize = PageSize::HUGE_2M;
+        let Some(_pool) = megapage_testing::PoolGuard::reserve(SIZE, 3) else { return };
+        let file = parcel::create(SIZE, 2).unwrap();
+        (0..2).for_each(|page| parcel::fill(&file, SIZE, page).unwrap());
+        parcel::seal(&file).unwrap();
+        let mut parcels = [const { None }; MOST_DESCRIPTORS];
+        parcels[0] = Some(file.try_clone().unwrap().into());
+        Granted { parcels, count: 1, bytes: 2 * SIZE.bytes().0 }.give_back(SIZE);
+        assert_eq!(parcel::present(&file).unwrap(), 0);
     }
 
     #[test]
