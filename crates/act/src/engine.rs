@@ -67,7 +67,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    fn of(error: &io::Error) -> Refusal {
+    pub(crate) fn of(error: &io::Error) -> Refusal {
         match (error.kind(), error.raw_os_error()) {
             (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => Refusal::Busy,
             (io::ErrorKind::ResourceBusy, _) => Refusal::GroupFull,
@@ -110,6 +110,16 @@ pub(crate) enum Answer {
     Refused(Refusal),
     /// The region was not reached.
     NotTried,
+}
+
+impl Answer {
+    /// The refusal, where it was one.
+    pub(crate) fn refusal(self) -> Option<Refusal> {
+        match self {
+            Answer::Refused(refusal) => Some(refusal),
+            Answer::Accepted | Answer::NotTried => None,
+        }
+    }
 }
 
 /// One region's part of the work.

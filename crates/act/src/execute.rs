@@ -7,8 +7,8 @@ mod dry_run;
 mod executor;
 mod options;
 mod pace;
-mod promoted;
 pub(crate) mod ready;
+mod regions;
 mod verdict;
 mod work;
 
@@ -76,6 +76,11 @@ pub trait Actuator: Send {
     /// was short.
     fn backed_off(&mut self) -> u64 {
         0
+    }
+
+    /// What it has done since it was started; `None` for one that does nothing.
+    fn counted(&self) -> Option<Counters> {
+        None
     }
 
     /// Takes other bounds from now on. What it knows stays.

@@ -13,7 +13,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{Process, Snapshot};
+use megapage_snapshot::{CostSource, Process, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -159,6 +159,37 @@ impl Daemon {
         }
     }
 
+    /// How translation costs are found out, in one line.
+    pub fn costing(&self) -> String {
+        match self.cost_source() {
+            Some(source) => format!("translation costs {}", source.name()),
+            None => "translation costs not known".into(),
+        }
+    }
+
+    /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
+    /// `None` where nothing is to be said.
+    pub fn cost_warning(&self) -> Option<String> {
+        if !self.state.needs_costs() {
+            return None;
+        }
+        let policy = self.state.policy();
+        match self.cost_source() {
+            Some(CostSource::Measured) => None,
+            Some(_) => Some(format!(
+                "policy {policy}: no performance counters here: it goes by estimates of translation costs, from samples"
+            )),
+            None => Some(format!(
+                "policy {policy} promotes nothing here: translation costs can be neither counted nor estimated; choose \
+                 hawkeye-g, which goes by accesses, or megapage"
+            )),
+        }
+    }
+
+    fn cost_source(&self) -> Option<CostSource> {
+        self.parts.costs.as_ref()?.source()
+    }
+
     /// Takes another configuration. What was learnt stays, as far as it does not depend on what has changed: with
     /// another policy, or another tracker, that begins anew. On an error the former configuration stays in force.
     pub fn reload(&mut self, config: Config) -> Result<(), DaemonError> {
@@ -260,6 +291,8 @@ impl Daemon {
             passed_over: self.selected.left_out
                 + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
             backed_off: self.parts.actuator.backed_off(),
+            executor: self.parts.actuator.counted(),
+            costs: self.cost_source(),
             snapshot,
         }
     }

@@ -31,4 +31,5 @@ pub use observability::{DEFAULT_SOCKET, Listen, LogConfig, LogFormat, LogLevel, 
 pub use pass::{Pass, PassDocument, SCHEMA, Times};
 pub use remember::Remembered;
 pub use reporter::{Reporter, ReporterError};
-pub use telemetry::metrics::{CLASSIC, Kind, METRICS, Metric, OPENMETRICS};
+pub use telemetry::metrics::{CLASSIC, OPENMETRICS};
+pub use telemetry::table::{Kind, METRICS, Metric};

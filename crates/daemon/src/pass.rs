@@ -1,8 +1,8 @@
 //! What one pass of the loop saw and did: what logs, metrics and views are made of. Plain values.
 
-use megapage_act::execute::Done;
+use megapage_act::execute::{Counters, Done};
 use megapage_decide::Obtained;
-use megapage_snapshot::{Missed, Snapshot, wire};
+use megapage_snapshot::{CostSource, Missed, Snapshot, wire};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::sync::Arc;
@@ -27,6 +27,10 @@ pub struct Pass {
     pub left: u64,
     /// How often actions took so long that whoever carries them out made a pause, or smaller batches, during this pass.
     pub backed_off: u64,
+    /// What whoever carries actions out has done since it was started; `None` for one that does nothing.
+    pub executor: Option<Counters>,
+    /// How translation costs are found out; `None` where nothing tells of them.
+    pub costs: Option<CostSource>,
     /// Whether the policy was told that memory runs short: by pressure stall information, not by the marks of a policy.
     pub short: bool,
     /// How long its parts took.

@@ -195,10 +195,12 @@ impl<'a> Service<'a> {
             info!("a daemon is running: this dry run samples no accesses of its own");
         }
         let actuator = actuator(root, &config, options.dry_run)?;
+        let daemon = Daemon::start(root, config, actuator, options.dry_run, alone)?;
+        daemon.cost_warning().iter().for_each(|warning| warn!("{warning}"));
         Ok(Service {
             root,
             options,
-            daemon: Daemon::start(root, config, actuator, options.dry_run, alone)?,
+            daemon,
             reporter: None,
             settings: Settings::default(),
             notify: Notify::from_environment(),
@@ -215,7 +217,8 @@ impl<'a> Service<'a> {
     ) -> Result<(), ServiceError> {
         let mut waker = Waker::new(self.root, self.daemon.config(), signals);
         let policy = &self.daemon.config().policy;
-        info!("policy {policy}, {}, {}", self.daemon.sampling(), waker.describe());
+        let (sampling, costing) = (self.daemon.sampling(), self.daemon.costing());
+        info!("policy {policy}, {sampling}, {costing}, {}", waker.describe());
         self.notify.send("READY=1");
         loop {
             let began = Instant::now();
@@ -305,6 +308,7 @@ impl<'a> Service<'a> {
         match taken {
             Ok(metrics) => {
                 info!("configuration read again: policy {}", self.daemon.config().policy);
+                self.daemon.cost_warning().iter().for_each(|warning| warn!("{warning}"));
                 let told = self.reporter.as_mut().map(|reporter| reporter.reload(&metrics));
                 if let Some(Err(error)) = told {
                     warn!("metrics stay as they were: {error}");

@@ -49,6 +49,8 @@ fn pass(number: u64) -> Pass {
         done: Vec::new(),
         left: 0,
         backed_off: 0,
+        executor: None,
+        costs: None,
         short: false,
         times: Times::default(),
         huge: Bytes::ZERO,

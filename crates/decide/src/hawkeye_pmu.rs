@@ -55,6 +55,10 @@ impl Policy for HawkEyePmu {
         self.0.on_fault(fault)
     }
 
+    fn needs_costs(&self) -> bool {
+        true
+    }
+
     fn prefers_zeroed(&self) -> bool {
         true
     }

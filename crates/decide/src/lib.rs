@@ -66,6 +66,11 @@ impl State {
         self.policy.samples()
     }
 
+    /// Whether the policy promotes nothing of a process whose translation cost is not known.
+    pub fn needs_costs(&self) -> bool {
+        self.policy.needs_costs()
+    }
+
     /// What a first touch is answered with. Where there are no such faults to answer, on a running kernel, this is
     /// not called: no policy depends on it.
     pub fn on_fault(&mut self, fault: &Fault) -> FaultSize {

@@ -28,6 +28,11 @@ pub trait Policy: Debug + Send {
         true
     }
 
+    /// Whether it promotes nothing of a process whose translation cost is not known.
+    fn needs_costs(&self) -> bool {
+        false
+    }
+
     /// Whether anonymous memory is taken from blocks that were zeroed ahead, where there are some.
     fn prefers_zeroed(&self) -> bool {
         false

@@ -1,7 +1,8 @@
 //! What an executor has done so far.
 
 use super::Done;
-use crate::engine::Call;
+use super::work::Work;
+use crate::engine::{Call, Refusal};
 use megapage_decide::{Action, Obtained};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -17,6 +18,10 @@ pub const OBTAINED: [(Obtained, &str); 7] = [
     (Obtained::Gone, "gone"),
     (Obtained::Unsupported, "unsupported"),
 ];
+
+/// The errors by which the kernel refuses a region, in the order of [`Kind::refused`]. EINTR counts as EAGAIN, EACCES as
+/// EPERM, EOPNOTSUPP as ENOSYS.
+pub const ERRORS: [&str; 8] = ["EAGAIN", "EBUSY", "EINVAL", "ENOMEM", "EPERM", "ESRCH", "ENOSYS", "other"];
 
 /// Upper bounds of the classes of [`Histogram`], in microseconds, each included. One more class is for what took
 /// longer.
@@ -52,8 +57,18 @@ impl Histogram {
 /// One kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kind {
+    /// Actions that were handed over: each is answered, or left for later.
+    pub asked: u64,
     /// How many came to what, in the order of [`OBTAINED`].
     pub obtained: [u64; OBTAINED.len()],
+    /// Regions that the kernel refused, by its error, in the order of [`ERRORS`].
+    pub refused: [u64; ERRORS.len()],
+    /// Regions for which no call was made, since a forked process shares them.
+    pub shared: u64,
+    /// How many were of a region that had failed when it was tried last.
+    pub retried: u64,
+    /// What was not answered, by what it was left for.
+    pub left: Left,
     /// Bytes promoted.
     pub promoted_bytes: u64,
     /// Bytes freed.
@@ -66,6 +81,30 @@ impl Kind {
     /// How many came to `obtained`.
     pub fn count(&self, obtained: Obtained) -> u64 {
         OBTAINED.iter().position(|(each, _)| *each == obtained).map_or(0, |index| self.obtained[index])
+    }
+
+    /// How many came to something that is not tried again soon, or ever: impossible, denied, gone, unsupported.
+    pub fn dropped(&self) -> u64 {
+        let kinds = [Obtained::Impossible, Obtained::Denied, Obtained::Gone, Obtained::Unsupported];
+        kinds.into_iter().map(|obtained| self.count(obtained)).sum()
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        let index = match refusal {
+            Refusal::Busy => 0,
+            Refusal::GroupFull => 1,
+            Refusal::Invalid => 2,
+            Refusal::NoMemory => 3,
+            Refusal::Denied => 4,
+            Refusal::Gone => 5,
+            Refusal::Unsupported => 6,
+            Refusal::Other(_) => 7,
+            Refusal::Shared => {
+                self.shared += 1;
+                return;
+            }
+        };
+        self.refused[index] += 1;
     }
 }
 
@@ -91,8 +130,6 @@ pub struct Counters {
     pub recover: Kind,
     /// Memory zeroed ahead: never obtained on a stock kernel.
     pub pre_zero: Kind,
-    /// What was left for later.
-    pub left: Left,
     /// Each call to the kernel, whatever number of regions it was for.
     pub calls: Histogram,
     /// How long the process's mmap lock was held at a stretch in each call: for so long it may have waited.
@@ -103,6 +140,8 @@ pub struct Counters {
     pub late_calls: u64,
     /// Pauses of all promotions for want of memory.
     pub memory_pauses: u64,
+    /// Pauses of a process's promotions, as its control group had no room.
+    pub group_pauses: u64,
     /// Promotions that are not remembered, because there were too many: they cannot be undone.
     pub forgotten: u64,
 }
@@ -113,14 +152,34 @@ impl Counters {
         self.held.add(call.held);
     }
 
+    /// Those of one kind of work.
+    pub(super) fn of(&mut self, work: Work) -> &mut Kind {
+        match work {
+            Work::Promote => &mut self.promote,
+            Work::Demote => &mut self.demote,
+            Work::Recover => &mut self.recover,
+        }
+    }
+
+    /// Those of an action; `None` for what is the observer's.
+    fn of_action(&mut self, action: &Action) -> Option<&mut Kind> {
+        match action {
+            Action::Promote { .. } => Some(&mut self.promote),
+            Action::Demote { .. } => Some(&mut self.demote),
+            Action::Recover { .. } => Some(&mut self.recover),
+            Action::PreZero { .. } => Some(&mut self.pre_zero),
+            Action::Sample { .. } | Action::ZeroScan { .. } => None,
+        }
+    }
+
+    pub(super) fn asked(&mut self, action: &Action) {
+        if let Some(kind) = self.of_action(action) {
+            kind.asked += 1;
+        }
+    }
+
     pub(super) fn done(&mut self, done: &Done) {
-        let kind = match done.outcome.action {
-            Action::Promote { .. } => &mut self.promote,
-            Action::Demote { .. } => &mut self.demote,
-            Action::Recover { .. } => &mut self.recover,
-            Action::PreZero { .. } => &mut self.pre_zero,
-            Action::Sample { .. } | Action::ZeroScan { .. } => return,
-        };
+        let Some(kind) = self.of_action(&done.outcome.action) else { return };
         if let Some(index) = OBTAINED.iter().position(|(obtained, _)| *obtained == done.outcome.obtained) {
             kind.obtained[index] += 1;
         }
@@ -139,6 +198,22 @@ impl Counters {
             ("recover", &self.recover),
             ("pre-zero", &self.pre_zero),
         ]
+    }
+
+    /// Why something was left alone for a while, by the name in metrics, and how often.
+    pub fn pauses(&self) -> [(&'static str, u64); 4] {
+        [
+            ("slow", self.slow_calls),
+            ("late", self.late_calls),
+            ("memory", self.memory_pauses),
+            ("group", self.group_pauses),
+        ]
+    }
+
+    /// What was left for later, of all kinds.
+    pub fn left(&self) -> Left {
+        let sum = |of: fn(&Left) -> u64| self.kinds().iter().map(|(_, kind)| of(&kind.left)).sum();
+        Left { budget: sum(|left| left.budget), time: sum(|left| left.time), pause: sum(|left| left.pause) }
     }
 
     /// Bytes promoted and bytes freed.
@@ -182,7 +257,38 @@ mod tests {
         assert_eq!(counters.pre_zero.obtained, [1; 7]);
         assert_eq!(counters.pre_zero.count(Obtained::Gone), 1);
         assert_eq!(counters.pre_zero.times.count(), 7);
-        assert_eq!(counters.bytes(), (Bytes(7), Bytes(14)));
+        assert_eq!((counters.bytes(), counters.pre_zero.dropped()), ((Bytes(7), Bytes(14)), 4));
         assert_eq!((counters.promote, counters.demote, counters.recover), Default::default());
+    }
+
+    #[test]
+    fn each_refusal_is_counted_by_its_error() {
+        let mut kind = Kind::default();
+        for (number, name) in [11, 16, 22, 12, 1, 3, 38, 5].into_iter().zip(ERRORS) {
+            kind.refuse(Refusal::of(&std::io::Error::from_raw_os_error(number)));
+            let at = ERRORS.iter().position(|error| *error == name).unwrap();
+            assert_eq!(kind.refused[at], 1, "{name}");
+        }
+        kind.refuse(Refusal::Shared);
+        assert_eq!((kind.refused, kind.shared), ([1; ERRORS.len()], 1));
+    }
+
+    #[test]
+    fn what_is_left_is_the_sum_over_the_kinds() {
+        let mut counters = Counters::default();
+        counters.of(Work::Promote).left = Left { budget: 1, time: 2, pause: 3 };
+        counters.of(Work::Recover).left = Left { budget: 10, time: 20, pause: 30 };
+        assert_eq!(counters.left(), Left { budget: 11, time: 22, pause: 33 });
+        let asked = Action::Demote {
+            process: megapage_snapshot::ProcessId {
+                pid: megapage_units::Pid(1),
+                start_ticks: 1,
+                start_stack: 1,
+            },
+            region: 0,
+            reason: Reason::OverCap,
+        };
+        counters.asked(&asked);
+        assert_eq!((counters.demote.asked, counters.promote.asked), (1, 0));
     }
 }

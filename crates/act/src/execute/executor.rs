@@ -3,8 +3,8 @@
 use super::abilities::{self, Abilities, Split};
 use super::budget::Bucket;
 use super::pace::{Batch, Pause, Speed};
-use super::promoted::Promoted;
 use super::ready::Ready;
+use super::regions::Regions;
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
@@ -35,6 +35,9 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
+/// Regions that failed, of which is remembered that trying them again is that; counts are too low beyond.
+const MOST_FAILED: usize = 1 << 16;
+
 /// Carries actions out on the running machine, within its budgets, and tells what came of each by the page tables.
 ///
 /// It holds no process open between two lots of actions, and nothing of the machine: killing it at any moment leaves
@@ -49,7 +52,9 @@ pub struct Executor {
     scanned: Bucket,
     processes: BTreeMap<ProcessId, Pace>,
     no_memory: Pause,
-    promoted: Promoted,
+    promoted: Regions,
+    /// What was not obtained when it was tried last.
+    failed: Regions,
     ready: Ready,
     /// Of the counters' back-offs, those that were told.
     backed_off: u64,
@@ -118,7 +123,8 @@ impl Executor {
             scanned: Bucket::new(options.scanned, Duration::ZERO),
             processes: BTreeMap::new(),
             no_memory: Pause::default(),
-            promoted: Promoted::default(),
+            promoted: Regions::default(),
+            failed: Regions::default(),
             ready: Ready::default(),
             backed_off: 0,
         }
@@ -157,11 +163,13 @@ impl Executor {
                     for (region, settled) in left.into_iter().zip(settled) {
                         let Some((verdict, took)) = settled else { continue };
                         if verdict.obtained == Obtained::Busy && !last {
+                            self.counters.demote.retried += 1;
                             again.push(region);
                             continue;
                         }
                         self.remember(Work::Demote, process, region, &verdict, &clock);
                         let action = Action::Demote { process, region: region.start(), reason: Reason::Undo };
+                        self.counters.asked(&action);
                         answers.push(self.note(&action, verdict, took));
                     }
                     left = again;
@@ -222,6 +230,9 @@ impl Executor {
         wanted.sort_unstable();
         wanted.dedup();
         let tried = self.call(advice, &mut target, id, &wanted, clock);
+        for refusal in tried.values().filter_map(|tried| tried.answer.refusal()) {
+            self.counters.of(work).refuse(refusal);
+        }
         let after = match target.look(&self.root, regions) {
             Ok(after) => after,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
@@ -304,6 +315,7 @@ impl Executor {
             }
             match call.refused {
                 Some(Refusal::GroupFull) if advice == Advice::Collapse => {
+                    counters.group_pauses += 1;
                     pace.group_full.start(clock.now(), options);
                     return None;
                 }
@@ -353,12 +365,13 @@ impl Executor {
         };
         if let Some(why) = unable {
             let &(place, _) = &regions[0];
+            self.counters.of(group.work).left.pause += regions.len() as u64 - 1;
             answers[place] = Some(self.answer(&actions[place], Obtained::Unsupported, why));
             return;
         }
         while !regions.is_empty() {
             if clock.is_up() {
-                self.counters.left.time += regions.len() as u64;
+                self.counters.of(group.work).left.time += regions.len() as u64;
                 return;
             }
             let (options, now) = (&self.options, clock.now());
@@ -367,7 +380,7 @@ impl Executor {
             let open = pace.pause.is_over(now)
                 && (!promotes || (pace.group_full.is_over(now) && self.no_memory.is_over(now)));
             if !open {
-                self.counters.left.pause += regions.len() as u64;
+                self.counters.of(group.work).left.pause += regions.len() as u64;
                 return;
             }
             let (own, all) = if promotes {
@@ -384,7 +397,7 @@ impl Executor {
                 taken += 1;
             }
             if taken == 0 {
-                self.counters.left.budget += regions.len() as u64;
+                self.counters.of(group.work).left.budget += regions.len() as u64;
                 return;
             }
             let (chunk, rest) = regions.split_at(taken);
@@ -408,12 +421,9 @@ impl Executor {
                 }
                 let all = if promotes { &mut self.moved } else { &mut self.scanned };
                 all.give_back(unused);
-                let left = not_tried + rest.len() as u64;
-                if clock.is_up() {
-                    self.counters.left.time += left;
-                } else {
-                    self.counters.left.pause += left;
-                }
+                let count = not_tried + rest.len() as u64;
+                let left = &mut self.counters.of(group.work).left;
+                *(if clock.is_up() { &mut left.time } else { &mut left.pause }) += count;
                 return;
             }
             regions = rest;
@@ -429,8 +439,15 @@ impl Executor {
         verdict: &Verdict,
         clock: &Clock,
     ) {
+        if self.failed.remove(process, region) {
+            self.counters.of(work).retried += 1;
+        }
+        if !matches!(verdict.obtained, Obtained::Done | Obtained::Gone) {
+            self.failed.add(process, region, MOST_FAILED);
+        }
         match (work, verdict.obtained) {
             (_, Obtained::Gone) => {
+                self.failed.remove_process(process);
                 self.promoted.remove_process(process);
                 self.processes.remove(&process);
             }
@@ -446,7 +463,9 @@ impl Executor {
                 self.no_memory.start(clock.now(), &self.options);
                 self.counters.memory_pauses += 1;
             }
-            (Work::Demote | Work::Recover, Obtained::Done) => self.promoted.remove(process, region),
+            (Work::Demote | Work::Recover, Obtained::Done) => {
+                self.promoted.remove(process, region);
+            }
             _ => {}
         }
     }
@@ -475,6 +494,9 @@ impl Executor {
             self.processes.clear();
         }
         self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
+        if self.failed.count() >= MOST_FAILED {
+            self.failed = Regions::default();
+        }
         // Regions of processes that nobody acts on any more are found to be gone only when there is no room left.
         if self.promoted.count() >= self.options.remembered {
             for process in self.promoted.processes() {
@@ -493,6 +515,7 @@ impl Actuator for Executor {
         let mut answers: Vec<Option<Done>> = vec![None; actions.len()];
         let mut work = Vec::new();
         for (place, action) in actions.iter().enumerate() {
+            self.counters.asked(action);
             match sort(action) {
                 Sorted::Work(kind, process, region) => work.push((place, kind, process, region)),
                 Sorted::Answer(obtained, why) => answers[place] = Some(self.answer(action, obtained, why)),
@@ -518,8 +541,12 @@ impl Actuator for Executor {
     }
 
     fn backed_off(&mut self) -> u64 {
-        let now = self.counters.slow_calls + self.counters.late_calls + self.counters.memory_pauses;
+        let now = self.counters.pauses().iter().map(|(_, times)| times).sum();
         now - std::mem::replace(&mut self.backed_off, now)
+    }
+
+    fn counted(&self) -> Option<Counters> {
+        Some(self.counters)
     }
 
     fn undo(&mut self, now: Duration) -> Vec<Done> {

@@ -1,6 +1,7 @@
 //! The executor on the running kernel: on children whose every byte is known.
 
 use super::*;
+use crate::execute::counters::ERRORS;
 use megapage_decide::Reason;
 use megapage_kernel::known_child::KnownChild;
 use megapage_kernel::pagemap::Pagemap;
@@ -100,6 +101,14 @@ fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     panic!("still not done: {left:?}");
 }
 
+/// What was handed over was answered, or left for later.
+fn assert_adds_up(executor: &Executor) {
+    for (name, kind) in executor.counters().kinds() {
+        let (answered, left) = (kind.obtained.iter().sum::<u64>(), kind.left);
+        assert_eq!(kind.asked, answered + left.budget + left.time + left.pause, "{name}: {kind:?}");
+    }
+}
+
 #[test]
 fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     const REGIONS: usize = 12;
@@ -134,6 +143,7 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     assert_eq!((counters.recover.freed_bytes, counters.recover.promoted_bytes), (freed, 0));
     assert!(counters.calls.count() > 0 && counters.recover.times.count() >= REGIONS as u64);
     assert!(counters.promote.promoted_bytes >= (REGIONS * HUGE_2M) as u64);
+    assert_adds_up(&executor);
 }
 
 #[test]
@@ -171,6 +181,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     assert!(executor.undo(boot_time()).is_empty(), "only once");
     let huge: Vec<bool> = seen(&child).iter().map(|region| region.huge == Some(true)).collect();
     assert_eq!(huge, [true, true, false, false, false, false]);
+    assert_adds_up(&executor);
     assert_eq!(child.touch(0..6 * PAGES).unwrap().wrong, 0);
 }
 
@@ -283,7 +294,7 @@ fn budgets_leave_the_rest_for_later_and_say_so() {
     ] {
         let mut executor = with(options);
         let done = executor.carry_out(now, &recoveries);
-        assert_eq!((done.len(), executor.counters().left.budget), (1, 4), "{done:?}");
+        assert_eq!((done.len(), executor.counters().left().budget), (1, 4), "{done:?}");
         assert_eq!(done[0].outcome.action, recoveries[0], "in the policy's order");
         // What has come in meanwhile is enough for one more.
         assert_eq!(executor.carry_out(now + Duration::from_secs(40), &recoveries).len(), 1);
@@ -293,7 +304,8 @@ fn budgets_leave_the_rest_for_later_and_say_so() {
     // A budget of nothing is no action at all.
     let mut none = with(ExecutorOptions { moved: Bytes::ZERO, ..unhurried() });
     assert!(none.carry_out(now, &promotions).is_empty());
-    assert_eq!((none.counters().left.budget, none.counters().calls.count()), (5, 0));
+    assert_eq!((none.counters().left().budget, none.counters().calls.count()), (5, 0));
+    assert_adds_up(&none);
 }
 
 #[test]
@@ -305,7 +317,7 @@ fn no_call_is_made_when_time_is_up() {
     let process = id(child.pid());
     let actions: Vec<Action> = starts(&child).map(|start| promote(process, start)).collect();
     assert!(executor.carry_out(boot_time(), &actions).is_empty());
-    assert_eq!((executor.counters().calls.count(), executor.counters().left.time), (0, 3));
+    assert_eq!((executor.counters().calls.count(), executor.counters().left().time), (0, 3));
 }
 
 #[test]
@@ -331,7 +343,9 @@ fn a_slow_call_pauses_its_process_and_no_other() {
     assert_eq!((done.len(), executor.counters().slow_calls), (1, 1), "{done:?}");
     assert_eq!((executor.backed_off(), executor.backed_off()), (1, 0), "told once");
     assert!(executor.carry_out(now, &actions).is_empty());
-    assert_eq!(executor.counters().left.pause, 2 + 3);
+    assert_eq!(executor.counters().left().pause, 2 + 3);
+    assert_eq!(executor.counters().recover.left.pause, 2 + 3);
+    assert_adds_up(&executor);
     assert_eq!(executor.carry_out(now, &[recover(twin, other.huge().start())]).len(), 1);
     // It ends.
     assert!(!executor.carry_out(now + Duration::from_secs(1300), &actions).is_empty());
@@ -354,6 +368,29 @@ fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
     assert_eq!(done.len(), 3);
     assert!(done.iter().all(|done| done.outcome.obtained == Obtained::Unsupported && done.why.is_some()));
     assert_eq!(executor.counters().calls.count(), 0);
+    assert_adds_up(&executor);
+}
+
+#[test]
+fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    // Huge pages are forbidden there (MADV_NOHUGEPAGE).
+    let child = KnownChild::start(2, 0).unwrap();
+    let process = id(child.pid());
+    let action = promote(process, child.base().start());
+    for tries in 1..=3u64 {
+        let done = executor.carry_out(boot_time(), std::slice::from_ref(&action));
+        assert_eq!(done[0].outcome.obtained, Obtained::Impossible, "{done:?}");
+        let promotions = executor.counters().promote;
+        assert_eq!((promotions.asked, promotions.retried, promotions.dropped()), (tries, tries - 1, tries));
+        let refused = ERRORS.iter().zip(promotions.refused).filter(|(_, count)| *count > 0);
+        assert_eq!(refused.collect::<Vec<_>>(), [(&"EINVAL", tries)]);
+    }
+    // Of another region nothing is known.
+    let other = promote(process, child.base().start() + HUGE_2M as u64);
+    executor.carry_out(boot_time(), &[other]);
+    assert_eq!((executor.counters().promote.retried, executor.counters().promote.shared), (2, 0));
+    assert_adds_up(&executor);
 }
 
 #[test]
@@ -385,6 +422,7 @@ fn a_process_that_dies_meanwhile_is_no_error() {
         assert!(is_gone);
     }
     assert_eq!(executor.promoted(), 0);
+    assert_adds_up(&executor);
 }
 
 #[test]

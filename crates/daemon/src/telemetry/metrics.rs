@@ -1,11 +1,12 @@
-//! The metrics: what there is ([`METRICS`]), and the text of all of them at this moment.
+//! The text of all metrics at this moment.
 
-use super::{Last, PARTS, Telemetry};
+use super::table::{Kind, METRICS};
+use super::{Last, PARTS, Telemetry, executor};
 use crate::shared::Shared;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time, thp};
 use megapage_observe::machine;
-use megapage_snapshot::Machine;
+use megapage_snapshot::{CostSource, Machine};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -13,207 +14,6 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// What kind of figure a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows, until the daemon, or the kernel, starts anew.
-    Counter,
-    /// It goes up and down.
-    Gauge,
-    /// Counts by size.
-    Histogram,
-}
-
-impl Kind {
-    /// As the text formats name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
-}
-
-/// One metric.
-#[derive(Clone, Copy, Debug)]
-pub struct Metric {
-    /// Its name; `EVENT` in it stands for what the kernel calls the event.
-    pub name: &'static str,
-    /// What it is.
-    pub kind: Kind,
-    /// Its labels, in their order.
-    pub labels: &'static [&'static str],
-    /// What it tells.
-    pub help: &'static str,
-}
-
-const fn metric(
-    name: &'static str,
-    kind: Kind,
-    labels: &'static [&'static str],
-    help: &'static str,
-) -> Metric {
-    Metric { name, kind, labels, help }
-}
-
-/// Every metric, in the order in which they are written.
-pub const METRICS: &[Metric] = &[
-    metric("megapage_build_info", Kind::Gauge, &["version"], "The version of megapage; always 1"),
-    metric(
-        "megapage_policy_info",
-        Kind::Gauge,
-        &["policy", "dry_run"],
-        "The policy of the last pass, and whether nothing is changed; always 1",
-    ),
-    metric("megapage_tracker_info", Kind::Gauge, &["tracker"], "How accesses are sampled; always 1"),
-    metric("megapage_passes_total", Kind::Counter, &[], "Passes of the loop: observe, decide, act"),
-    metric(
-        "megapage_last_pass_timestamp_seconds",
-        Kind::Gauge,
-        &[],
-        "When the last pass ended, since the epoch",
-    ),
-    metric("megapage_pass_seconds", Kind::Histogram, &["part"], "Time that each part of a pass took"),
-    metric(
-        "megapage_pass_cpu_seconds_total",
-        Kind::Counter,
-        &[],
-        "Processor time of the daemon in its passes",
-    ),
-    metric(
-        "megapage_actions_total",
-        Kind::Counter,
-        &["policy", "action", "result"],
-        "Actions that were tried, by what was obtained",
-    ),
-    metric(
-        "megapage_actions_left_total",
-        Kind::Counter,
-        &[],
-        "Actions that a policy asked for and that were left for later: by budgets, pauses, time, or after a failure",
-    ),
-    metric("megapage_action_seconds", Kind::Histogram, &["action"], "Time in system calls for one action"),
-    metric(
-        "megapage_latency_backoffs_total",
-        Kind::Counter,
-        &[],
-        "How often a pause or smaller batches followed, after a slow call or for want of memory",
-    ),
-    metric("megapage_promoted_bytes_total", Kind::Counter, &["policy"], "Memory made huge"),
-    metric("megapage_freed_bytes_total", Kind::Counter, &["policy"], "Memory given back to the machine"),
-    metric("megapage_watched_processes", Kind::Gauge, &[], "Processes that are watched"),
-    metric(
-        "megapage_passed_over_processes",
-        Kind::Gauge,
-        &[],
-        "Processes that were selected and are not watched for now",
-    ),
-    metric("megapage_huge_bytes", Kind::Gauge, &[], "Anonymous huge memory of the watched processes"),
-    metric("megapage_memory_short", Kind::Gauge, &[], "1 where the policy was told that memory runs short"),
-    metric("megapage_process_huge_bytes", Kind::Gauge, &["pid", "name"], "Huge memory of the process"),
-    metric(
-        "megapage_process_resident_bytes",
-        Kind::Gauge,
-        &["pid", "name"],
-        "Resident memory of the process, hugetlb pages included",
-    ),
-    metric(
-        "megapage_process_bloat_bytes",
-        Kind::Gauge,
-        &["pid", "name"],
-        "Zeros in huge pages of the process, as far as they were scanned",
-    ),
-    metric(
-        "megapage_process_translation_ratio",
-        Kind::Gauge,
-        &["pid", "name"],
-        "Share of its cycles that address translation takes, where that is known",
-    ),
-    metric("megapage_process_actions_total", Kind::Counter, &["pid", "name"], "Actions on the process"),
-    metric(
-        "megapage_process_promoted_bytes_total",
-        Kind::Counter,
-        &["pid", "name"],
-        "Memory of the process made huge",
-    ),
-    metric(
-        "megapage_process_freed_bytes_total",
-        Kind::Counter,
-        &["pid", "name"],
-        "Memory of the process given back to the machine",
-    ),
-    metric("megapage_daemon_cpu_seconds_total", Kind::Counter, &[], "Processor time of the daemon"),
-    metric("megapage_daemon_resident_bytes", Kind::Gauge, &[], "Resident memory of the daemon"),
-    metric("megapage_http_responses_total", Kind::Counter, &["code"], "Answers over the socket, by status"),
-    metric(
-        "megapage_http_dropped_total",
-        Kind::Counter,
-        &[],
-        "Connections that were closed unanswered: slow, idle, or too many",
-    ),
-    metric(
-        "megapage_kernel_read_errors_total",
-        Kind::Counter,
-        &[],
-        "Scrapes that lack what follows because a kernel file could not be read",
-    ),
-    metric(
-        "megapage_memory_pressure_ratio",
-        Kind::Gauge,
-        &["kind", "window"],
-        "Share of the time in which some task, or all that had work, waited for memory",
-    ),
-    metric(
-        "megapage_thp_EVENT_total",
-        Kind::Counter,
-        &[],
-        "Events of transparent huge pages since boot: each thp_EVENT of vmstat",
-    ),
-    metric(
-        "megapage_compact_EVENT_total",
-        Kind::Counter,
-        &[],
-        "Events of memory compaction since boot: each compact_EVENT of vmstat",
-    ),
-    metric(
-        "megapage_khugepaged_collapsed_pages_total",
-        Kind::Counter,
-        &[],
-        "Huge pages that khugepaged has made since boot",
-    ),
-    metric(
-        "megapage_khugepaged_full_scans_total",
-        Kind::Counter,
-        &[],
-        "How often khugepaged has been through all memory since boot",
-    ),
-    metric(
-        "megapage_node_fragmentation_ratio",
-        Kind::Gauge,
-        &["node"],
-        "Share of the node's free memory in blocks too small for a 2 MiB page",
-    ),
-    metric(
-        "megapage_node_huge_pages_available",
-        Kind::Gauge,
-        &["node"],
-        "Pages of 2 MiB (order 9) that can be had without compaction",
-    ),
-    metric(
-        "megapage_hugetlb_pages",
-        Kind::Gauge,
-        &["pagesize", "node", "state"],
-        "Pages of the hugetlb pools: total; of these free, and surplus",
-    ),
-    metric(
-        "megapage_hugetlb_reserved_pages",
-        Kind::Gauge,
-        &["pagesize"],
-        "Free pages of the hugetlb pools that are promised to mappings",
-    ),
-];
 
 /// The content type of the text that [`openmetrics`] gives.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -283,18 +83,20 @@ impl Collector for Everything {
 }
 
 /// A figure.
-enum Value<'a> {
+pub(super) enum Value<'a> {
     Count(u64),
     Seconds(f64),
     Level(f64),
     Spread(&'a super::histogram::Histogram),
+    /// Counts by bounds in seconds, not added up, and the sum of what was counted.
+    Buckets(Vec<(f64, u64)>, f64),
 }
 
 /// Labels, in the order of the metric's table entry.
-type Labels = Vec<String>;
+pub(super) type Labels = Vec<String>;
 
 /// Writes a metric, unless there is nothing to tell.
-fn write<'a>(
+pub(super) fn write<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     rows: impl IntoIterator<Item = (Labels, Value<'a>)>,
@@ -329,6 +131,10 @@ fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
         Value::Spread(spread) => {
             to.encode_histogram::<NoLabelSet>(spread.sum(), spread.count(), &spread.buckets(), None)
         }
+        Value::Buckets(buckets, sum) => {
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            to.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+        }
     }
 }
 
@@ -343,7 +149,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn one(value: Value<'_>) -> [(Labels, Value<'_>); 1] {
+pub(super) fn one(value: Value<'_>) -> [(Labels, Value<'_>); 1] {
     [(Vec::new(), value)]
 }
 
@@ -360,6 +166,8 @@ fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
         if let Some(tracker) = last.tracker {
             write(to, "megapage_tracker_info", info(&[tracker.name()]))?;
         }
+        let source = last.costs.map_or("none", CostSource::name);
+        write(to, "megapage_translation_info", info(&[source]))?;
     }
     write(to, "megapage_passes_total", one(Value::Count(from.passes)))?;
     let level = |of: fn(&Last) -> f64| last.map(|last| (Vec::new(), Value::Level(of(last))));
@@ -384,10 +192,13 @@ fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     write(to, "megapage_passed_over_processes", level(|last| last.passed_over as f64))?;
     write(to, "megapage_huge_bytes", level(|last| last.huge as f64))?;
     write(to, "megapage_memory_short", level(|last| f64::from(u8::from(last.short))))?;
+    if let Some(counters) = &from.executor {
+        executor::write_all(to, counters)?;
+    }
     processes(to, from)
 }
 
-fn label(value: &str) -> Labels {
+pub(super) fn label(value: &str) -> Labels {
     vec![value.to_string()]
 }
 

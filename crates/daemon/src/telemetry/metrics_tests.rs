@@ -1,7 +1,10 @@
 //! The text of the metrics, read as strictly as the formats say.
 
 use super::*;
+use crate::telemetry::table::Metric;
 use crate::telemetry::tests::{pass, promoted, refused, telemetry};
+use megapage_act::execute::Counters;
+use megapage_act::execute::counters::ERRORS;
 use megapage_snapshot::{CostSource, Sampling, TrackerKind, TranslationCost};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,6 +27,14 @@ fn shared(tree: &str) -> Arc<Shared> {
         budget: 0.01,
         machine_access: None,
     });
+    let mut counted = Counters::default();
+    (counted.promote.asked, counted.promote.retried, counted.promote.left.time) = (9, 3, 2);
+    counted.promote.obtained = [1, 2, 0, 0, 4, 0, 0];
+    counted.promote.refused[ERRORS.iter().position(|error| *error == "EAGAIN").unwrap()] = 2;
+    (counted.recover.freed_bytes, counted.slow_calls) = (4096, 5);
+    (counted.calls.counts[0], counted.calls.counts[1], counted.calls.sum_ns) = (3, 1, 500_000);
+    first.executor = Some(counted);
+    first.costs = Some(CostSource::Estimated);
     telemetry.note(&first, Duration::from_secs(2));
     // The other policy: sums of both are told.
     let mut second = first.clone();
@@ -114,6 +125,25 @@ fn every_metric_is_told_and_none_that_is_not_in_the_table() {
     assert_eq!(value("megapage_actions_total", "policy=\"ingens\",action=\"promote\",result=\"done\""), 1.0);
     assert_eq!(value("megapage_action_seconds_bucket", "le=\"0.015\",action=\"recover\""), 0.0);
     assert_eq!(value("megapage_action_seconds_bucket", "le=\"+Inf\",action=\"recover\""), 2.0);
+    assert_eq!(value("megapage_translation_info", "source=\"estimated\""), 1.0);
+    for (name, labels, expected) in [
+        ("asked_total", "action=\"promote\"", 9.0),
+        ("results_total", "action=\"promote\",result=\"denied\"", 4.0),
+        ("refusals_total", "action=\"promote\",errno=\"EAGAIN\"", 2.0),
+        ("refusals_total", "action=\"recover\",errno=\"ENOMEM\"", 0.0),
+        ("retried_total", "action=\"promote\"", 3.0),
+        ("dropped_total", "action=\"promote\"", 4.0),
+        ("left_total", "action=\"promote\",why=\"time\"", 2.0),
+        ("pauses_total", "why=\"slow\"", 5.0),
+        ("freed_bytes_total", "action=\"recover\"", 4096.0),
+        ("call_seconds_bucket", "le=\"0.0001\"", 3.0),
+        ("call_seconds_bucket", "le=\"0.00025\"", 4.0),
+        ("call_seconds_count", "", 4.0),
+        ("call_seconds_sum", "", 0.0005),
+    ] {
+        assert_eq!(value(&format!("megapage_executor_{name}"), labels), expected, "{name}{{{labels}}}");
+    }
+    assert!(!open.samples.iter().any(|one| one.1.contains("action=\"pre-zero\"")), "nobody has asked for it");
     assert_eq!(value("megapage_pass_seconds_count", "part=\"act\""), 2.0);
     assert_eq!(value("megapage_memory_pressure_ratio", "kind=\"some\",window=\"10s\""), 0.125);
     // Control characters have gone; a quote and a backslash are escaped.

@@ -3,16 +3,18 @@
 //! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
 //! the configuration.
 
+mod executor;
 mod histogram;
 pub mod metrics;
 mod status;
+pub mod table;
 
 use crate::Pass;
 use histogram::Histogram;
-use megapage_act::execute::Done;
+use megapage_act::execute::{Counters, Done};
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_snapshot::daemon::Totals;
-use megapage_snapshot::{ProcessId, TrackerKind};
+use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +48,8 @@ pub struct Telemetry {
     pass_cpu: Duration,
     left: u64,
     backed_off: u64,
+    /// As the executor counts, since the daemon's start.
+    executor: Option<Counters>,
     processes: HashMap<ProcessId, Known>,
     decided: u64,
     decisions: VecDeque<Decided>,
@@ -70,6 +74,7 @@ struct Last {
     backed_off: u64,
     sum: Totals,
     tracker: Option<TrackerKind>,
+    costs: Option<CostSource>,
 }
 
 /// A process as the last pass saw it, and what was done to it.
@@ -124,6 +129,7 @@ impl Telemetry {
             pass_cpu: Duration::ZERO,
             left: 0,
             backed_off: 0,
+            executor: None,
             processes: HashMap::new(),
             decided: 0,
             decisions: VecDeque::new(),
@@ -148,6 +154,7 @@ impl Telemetry {
         self.passes += 1;
         self.left += pass.left;
         self.backed_off += pass.backed_off;
+        self.executor = pass.executor;
         self.pass_cpu += pass.times.cpu;
         let times = [pass.times.observe, pass.times.decide, pass.times.act];
         for (part, time) in self.pass_seconds.iter_mut().zip(times) {
@@ -186,6 +193,7 @@ impl Telemetry {
             backed_off: pass.backed_off,
             sum,
             tracker: pass.snapshot.sampling.as_ref().map(|sampling| sampling.tracker),
+            costs: pass.costs,
         });
     }
 

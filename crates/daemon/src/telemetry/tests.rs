@@ -46,6 +46,8 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
         done: Vec::new(),
         left: 3,
         backed_off: 0,
+        executor: None,
+        costs: None,
         short: false,
         times: Times {
             observe: Duration::from_millis(4),

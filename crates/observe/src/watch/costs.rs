@@ -6,7 +6,7 @@ use crate::cost::estimate::estimate;
 use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
 use crate::cost::touches::Touches;
-use crate::{Observer, Process, ProcessId, Snapshot};
+use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
 use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
@@ -150,6 +150,15 @@ impl Costs {
             (Err(_), None) => Source::None,
         };
         Costs { root: root.clone(), source, gains_only: false }
+    }
+
+    /// How costs are found out; `None` where nothing tells of them.
+    pub fn source(&self) -> Option<CostSource> {
+        match self.source {
+            Source::Counted(_) => Some(CostSource::Measured),
+            Source::Estimated(_) => Some(CostSource::Estimated),
+            Source::None => None,
+        }
     }
 
     /// From now on nothing is estimated: there is no tracker that could probe.

@@ -1,4 +1,4 @@
-//! What was promoted here and not demoted since.
+//! Regions of processes that something is remembered of: that they were promoted here, or that they failed.
 
 use megapage_snapshot::ProcessId;
 use megapage_units::VirtRange;
@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Regions by process, up to a bound.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Promoted {
+pub(super) struct Regions {
     processes: BTreeMap<ProcessId, BTreeSet<VirtRange>>,
     count: usize,
 }
 
-impl Promoted {
+impl Regions {
     /// Remembers a region; whether there was room.
     pub fn add(&mut self, process: ProcessId, region: VirtRange, most: usize) -> bool {
         if self.count >= most {
@@ -21,14 +21,15 @@ impl Promoted {
         true
     }
 
-    /// Forgets a region.
-    pub fn remove(&mut self, process: ProcessId, region: VirtRange) {
-        if let Some(regions) = self.processes.get_mut(&process) {
-            self.count -= usize::from(regions.remove(&region));
-            if regions.is_empty() {
-                self.processes.remove(&process);
-            }
+    /// Forgets a region; whether it was remembered.
+    pub fn remove(&mut self, process: ProcessId, region: VirtRange) -> bool {
+        let Some(regions) = self.processes.get_mut(&process) else { return false };
+        let was = regions.remove(&region);
+        self.count -= usize::from(was);
+        if regions.is_empty() {
+            self.processes.remove(&process);
         }
+        was
     }
 
     /// Forgets a process.
@@ -58,21 +59,21 @@ mod tests {
     fn the_count_is_that_of_the_regions_and_bounded() {
         let process = |pid| ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 };
         let region = |at| VirtRange::new(at, at + 1).unwrap();
-        let mut promoted = Promoted::default();
+        let mut regions = Regions::default();
         for at in 0..3 {
-            assert!(promoted.add(process(1), region(at), 4));
-            assert!(promoted.add(process(1), region(at), 4), "twice is once");
+            assert!(regions.add(process(1), region(at), 4));
+            assert!(regions.add(process(1), region(at), 4), "twice is once");
         }
-        assert!(promoted.add(process(2), region(7), 4));
-        assert!(!promoted.add(process(2), region(8), 4));
-        assert!(promoted.add(process(2), region(7), 4), "it is there already");
-        assert_eq!((promoted.count(), promoted.processes().len()), (4, 2));
-        promoted.remove(process(2), region(8));
-        promoted.remove(process(2), region(7));
-        assert_eq!(promoted.processes(), [process(1)]);
-        promoted.remove_process(process(1));
-        promoted.remove_process(process(1));
-        assert_eq!(promoted.count(), 0);
-        assert!(promoted.regions(process(1)).is_empty());
+        assert!(regions.add(process(2), region(7), 4));
+        assert!(!regions.add(process(2), region(8), 4));
+        assert!(regions.add(process(2), region(7), 4), "it is there already");
+        assert_eq!((regions.count(), regions.processes().len()), (4, 2));
+        regions.remove(process(2), region(8));
+        regions.remove(process(2), region(7));
+        assert_eq!(regions.processes(), [process(1)]);
+        regions.remove_process(process(1));
+        regions.remove_process(process(1));
+        assert_eq!(regions.count(), 0);
+        assert!(regions.regions(process(1)).is_empty());
     }
 }
