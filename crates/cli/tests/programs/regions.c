@@ -1,0 +1,94 @@
+/* A program whose memory is laid out region by region, for the tests of the policies: regions MODE COUNTxPRESENT[hHOT]...
+
+   Maps regions of 2 MiB, aligned, one after the other. Of each the first PRESENT base pages are written to, and of these
+   HOT, scattered, are read again and again: in MODE "rest" 500 times a second, in "work" every 50 ms with 10 ms of
+   arithmetic after it, in "walk" in a random order without a pause. COUNTxH is huge from the start.
+   Tells the address of the first region. A number at standard input has that region filled, and "filled" told. Ends with
+   its standard input. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, PAGES = 512, MOST = 64 };
+static const size_t HUGE = 2 << 20;
+
+static char *base;
+static volatile char *hot[MOST * PAGES];
+static size_t hots;
+static volatile uint64_t sink;
+
+static void fill(size_t region, size_t pages) {
+    for (size_t page = 0; page < pages; page++) base[region * HUGE + page * PAGE] = 1;
+}
+
+/* Whether a line has come; ends the program when none can come any more. */
+static void listen_for(int milliseconds) {
+    struct pollfd in = {.fd = 0, .events = POLLIN};
+    if (poll(&in, 1, milliseconds) < 1) return;
+    char line[16];
+    ssize_t length = read(0, line, sizeof line - 1);
+    if (length <= 0) _exit(0);
+    line[length] = 0;
+    fill(strtoul(line, 0, 10), PAGES);
+    puts("filled");
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+int main(int count, char **word) {
+    if (count < 3) return 2;
+    setlinebuf(stdout);
+    /* Nothing else may lie in, or grow into, what surrounds the regions. */
+    char *all = mmap(0, (MOST + 2) * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return 3;
+    base = (char *)(((size_t)all + HUGE) / HUGE * HUGE);
+    size_t regions = 0, first = 0;
+    for (int at = 2; at < count; at++) regions += strtoul(word[at], 0, 10);
+    if (regions > MOST || mprotect(base, regions * HUGE, PROT_READ | PROT_WRITE)) return 4;
+    for (int at = 2; at < count; at++) {
+        char *rest;
+        size_t many = strtoul(word[at], &rest, 10);
+        int huge = rest[1] == 'H';
+        size_t present = huge ? PAGES : strtoul(rest + 1, &rest, 10), warm = *rest == 'h' ? strtoul(rest + 1, 0, 10) : 0;
+        if (huge) present = PAGES, warm = 0;
+        for (size_t region = first; region < first + many; region++) {
+            fill(region, present);
+            /* MADV_COLLAPSE: huge whatever the machine's setting is. */
+            for (int try = 0; huge && madvise(base + region * HUGE, HUGE, 25); try++) {
+                if (try == 1000) return 5;
+                usleep(1000);
+            }
+            for (size_t page = 0; page < present; page++)
+                if (page * 325 % PAGES < warm) hot[hots++] = base + region * HUGE + page * PAGE;
+        }
+        first += many;
+    }
+    printf("%llx\n", (unsigned long long)(size_t)base);
+    uint64_t state = 88172645463325252u;
+    if (!strcmp(word[1], "walk") && hots > 0) {
+        for (;;) {
+            for (int step = 0; step < 1 << 16; step++) {
+                state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+                sink += *hot[state % hots];
+            }
+            listen_for(0);
+        }
+    }
+    for (;;) {
+        for (size_t at = 0; at < hots; at++) sink += *hot[at];
+        int works = !strcmp(word[1], "work");
+        for (double until = works ? now() + 0.01 : 0; now() < until;)
+            for (int step = 0; step < 10000; step++) sink = sink * 3 + 1;
+        listen_for(works ? 40 : 2);
+    }
+}
