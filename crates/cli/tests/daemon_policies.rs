@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
-use user::{MEGAPAGE, until};
+use user::{MEGAPAGE, until, until_within};
 
 /// `tests/programs/regions.c`. It ends with its standard input, at the latest when this is dropped.
 struct Target {
@@ -144,7 +144,10 @@ impl Live {
 
     /// Waits for so many promotions; the first of them, and that each has one of these reasons.
     fn first(&mut self, count: usize, reasons: &[&str]) -> Vec<(usize, usize)> {
-        let found = until("promotions", || Some(self.promotions()).filter(|found| found.len() >= count));
+        // Six daemons try trackers at once: on a machine with other work that takes minutes.
+        let patience = Duration::from_secs(900);
+        let enough = || Some(self.promotions()).filter(|found| found.len() >= count);
+        let found = until_within(patience, "promotions", enough);
         assert!(found.iter().all(|(_, _, reason)| reasons.contains(&reason.as_str())), "{found:?}");
         found.into_iter().take(count).map(|(target, region, _)| (target, region)).collect()
     }

@@ -37,13 +37,18 @@ pub fn refused(arguments: &[&str], expected: &str) {
 }
 
 /// Waits, however long it takes on a busy machine.
-pub fn until<T>(what: &str, mut of: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, of: impl FnMut() -> Option<T>) -> T {
+    until_within(Duration::from_secs(180), what, of)
+}
+
+/// The same with another patience.
+pub fn until_within<T>(patience: Duration, what: &str, mut of: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = of() {
             return value;
         }
-        assert!(start.elapsed() < Duration::from_secs(180), "no {what}");
+        assert!(start.elapsed() < patience, "no {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
