@@ -34,6 +34,11 @@ impl fmt::Display for Stopped {
 
 impl Error for Stopped {}
 
+/// Takes the signals by which a user stops a bench, for [`check`]; as they were when the value is dropped.
+pub(crate) fn stop_signals() -> Result<Signals> {
+    Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP]).context("signals cannot be taken")
+}
+
 /// Fails with [`Stopped`] where the user wants the bench to stop.
 pub(crate) fn check(signals: &Signals) -> Result<()> {
     match signals.next().context("signalfd")? {

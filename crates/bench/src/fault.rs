@@ -3,16 +3,16 @@
 //! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
 //! ready before it is timed; asking for it and mapping it are counted into the whole.
 
-use crate::child::{Child, check};
-use crate::run::{Gate, MachineReport, Place, Spread, gates_table, heading};
+use crate::child::{Child, check, stop_signals};
+use crate::run::{Gate, Head, Place, Spread, gates_table, heading, must_fit};
 use crate::workload::first_touch::FirstTouches;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_act::pool::{Addition, floor};
+use megapage_act::pool::Addition;
 use megapage_broker::ask;
 use megapage_kernel::first_touch::{Clearing, FirstTouch};
 use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};
-use megapage_kernel::{KernelRoot, meminfo, parcel};
+use megapage_kernel::{KernelRoot, parcel};
 use megapage_memory::stock::take;
 use megapage_report::table;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 const SIZE: PageSize = PageSize::HUGE_2M;
 /// Pages of a parcel, as the broker has them by default.
@@ -125,12 +125,9 @@ pub struct ClearingReport {
 /// The whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `fault`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Rounds that count.
     pub runs: u32,
     /// Memory of each source, in bytes.
@@ -226,20 +223,10 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     );
     let root = KernelRoot::live();
     let pages = options.size.0 / SIZE.bytes().0;
-    let memory = meminfo(&root)?;
     // The broker's stock, and the source whose turn it is.
-    let (needed, available) = (2 * (options.size.0 + parcel_bytes), memory.available.unwrap_or_default());
-    let least = floor(memory.total.unwrap_or_default());
-    if available.0 < needed + least.0 {
-        bail!(
-            "needs {} of memory; {available} are available, of which {least} stay free: use a smaller --size",
-            Bytes(needed)
-        );
-    }
-    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let machine = MachineReport::read()?;
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    must_fit("bench fault", Bytes(2 * (options.size.0 + parcel_bytes)), "a smaller --size")?;
+    let head = Head::begin("fault")?;
+    let signals = stop_signals()?;
     let mut added = Added(Addition::of(&root, SIZE, 0));
     // A parcel more, for what is given back while another takes it.
     added.0.set(pages + PARCEL, false).context("pages for the sources besides the broker")?;
@@ -285,9 +272,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     });
     let clearing = ["fallocate", "non-temporal", "memset"].into_iter().zip(clearings);
     let mut report = Report {
-        bench: "fault",
-        began_unix_seconds: began,
-        machine,
+        head,
         runs: options.runs,
         size_bytes: options.size.0,
         sources: sources.collect(),
@@ -432,7 +417,7 @@ fn judge(report: &Report) -> Vec<Gate> {
 pub fn human(report: &Report) -> String {
     let micro = |ns: f64| format!("{:.2}", ns / 1e3);
     let percentiles = |of: &Percentiles| [of.p50, of.p90, of.p99, of.max].map(micro);
-    let mut text = heading(&report.machine);
+    let mut text = heading(&report.head);
     text += &format!(
         "{} of each source, {} rounds. First touch of a page, us:\n",
         Bytes(report.size_bytes),
@@ -481,9 +466,7 @@ mod tests {
             huge_share: 1.0,
         };
         let report = |touch, whole| Report {
-            bench: "fault",
-            began_unix_seconds: 0,
-            machine: MachineReport::read().unwrap(),
+            head: Head::begin("fault").unwrap(),
             runs: 1,
             size_bytes: 1 << 25,
             sources: vec![

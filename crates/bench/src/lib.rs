@@ -17,6 +17,8 @@ pub mod kept;
 pub mod live;
 pub mod observe;
 pub mod peers;
+mod postgres;
+mod redis;
 pub mod run;
 pub mod snapshot;
 pub mod text;

@@ -7,6 +7,7 @@ use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, Re
 use megapage_bench::{fault, fork, kept, live, observe, snapshot, text};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
+use serde::Serialize;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
@@ -367,19 +368,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
         BenchArgs::Observe { cases, scale, runs, programs, tracker, advise, record, output } => {
             let options = observe::Options { cases, programs, runs, scale, tracker, advise, record };
-            return measure(&output, |place, progress| {
-                let report = observe::run(&options, place, progress)?;
-                let json = megapage_report::json("megapage.bench/1", &report);
-                Ok((json, observe::human(&report), report.is_clean()))
-            });
+            return measure(&output, &options, observe::run, observe::human, observe::Report::is_clean);
         }
         BenchArgs::Text { cases, runs, scale, install, output } => {
             let options = text::Options { cases, runs, scale, install };
-            return measure(&output, |place, progress| {
-                let report = text::run(&options, place, progress)?;
-                let json = megapage_report::json("megapage.bench/1", &report);
-                Ok((json, text::human(&report), report.is_clean()))
-            });
+            return measure(&output, &options, text::run, text::human, text::Report::is_clean);
         }
         BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, &[], false),
         BenchArgs::Bloat { cases, install, live } => {
@@ -389,11 +382,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, &[], false),
         BenchArgs::Fault { size, runs, output } => {
             let options = fault::Options { size, runs };
-            return measure(&output, |place, progress| {
-                let report = fault::run(&options, place, progress)?;
-                let json = megapage_report::json("megapage.bench/1", &report);
-                Ok((json, fault::human(&report), report.is_clean()))
-            });
+            return measure(&output, &options, fault::run, fault::human, fault::Report::is_clean);
         }
         BenchArgs::Restart { cases, size, index, kept } => {
             return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
@@ -402,26 +391,16 @@ pub fn main(args: Args) -> Result<ExitCode> {
         BenchArgs::Fork { cases, sizes, jvm_sizes, runs, launches, install, dry_run, output } => {
             let options = fork::Options { cases, sizes, jvm_sizes, runs, launches, install };
             if dry_run {
-                print(&(fork::dry_run(&options)?.join("\n") + "\n"))?;
-                return Ok(ExitCode::SUCCESS);
+                return show_lines(&fork::dry_run(&options)?);
             }
-            return measure(&output, |place, progress| {
-                let report = fork::run(&options, place, progress)?;
-                let json = megapage_report::json("megapage.bench/1", &report);
-                Ok((json, fork::human(&report), report.is_clean()))
-            });
+            return measure(&output, &options, fork::run, fork::human, fork::Report::is_clean);
         }
         BenchArgs::Snapshot { size, configurations, runs, install, dry_run, output } => {
             let options = snapshot::Options { configurations, size, runs, install };
             if dry_run {
-                print(&(snapshot::dry_run(&options)?.join("\n") + "\n"))?;
-                return Ok(ExitCode::SUCCESS);
+                return show_lines(&snapshot::dry_run(&options)?);
             }
-            return measure(&output, |place, progress| {
-                let report = snapshot::run(&options, place, progress)?;
-                let json = megapage_report::json("megapage.bench/1", &report);
-                Ok((json, snapshot::human(&report), report.is_clean()))
-            });
+            return measure(&output, &options, snapshot::run, snapshot::human, snapshot::Report::is_clean);
         }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
@@ -448,11 +427,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         clock,
         install: common.install,
     };
-    measure(&common.output, |place, progress| {
-        let report = run::run(&options, place, progress)?;
-        let json = megapage_report::json("megapage.bench/1", &report);
-        Ok((json, run::human(&report), report.is_clean()))
-    })
+    measure(&common.output, &options, run::run, run::human, run::Report::is_clean)
 }
 
 fn on_live_machine<const RUNS: u32>(
@@ -464,14 +439,11 @@ fn on_live_machine<const RUNS: u32>(
     let Live { configurations, runs, scale, dry_run, output } = args;
     let options = live::Options { bench, configurations, runs, scale, install, cases: cases.to_vec() };
     if dry_run {
-        let lines = live::dry_run(&options)?;
-        print(&(lines.join("\n") + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return show_lines(&live::dry_run(&options)?);
     }
-    let save = output.save.clone();
-    measure(&output, |place, progress| {
-        let report = live::run(&options, place, progress)?;
-        if let Some(save) = &save {
+    let run = |options: &live::Options, place: &Place, progress: &mut dyn FnMut(&str)| {
+        let report = live::run(options, place, progress)?;
+        if let Some(save) = &output.save {
             for (name, chart) in report.charts() {
                 let stem = save.file_stem().unwrap_or_default().to_string_lossy();
                 let path = save.with_file_name(format!("{stem}-{name}.svg"));
@@ -479,29 +451,33 @@ fn on_live_machine<const RUNS: u32>(
                 std::fs::write(&path, text).with_context(|| path.display().to_string())?;
             }
         }
-        let json = megapage_report::json("megapage.bench/1", &report);
-        Ok((json, live::human(&report), report.is_clean()))
-    })
+        Ok(report)
+    };
+    measure(&output, &options, run, live::human, live::Report::is_clean)
 }
 
 fn of_kept_memory(bench: kept::Bench, args: Kept) -> Result<ExitCode> {
     let Kept { runs, install, alone, dry_run, output } = args;
     let options = kept::Options { bench, runs, install, alone };
     if dry_run {
-        print(&(kept::dry_run(&options).join("\n") + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return show_lines(&kept::dry_run(&options));
     }
-    measure(&output, |place, progress| {
-        let report = kept::run(&options, place, progress)?;
-        let json = megapage_report::json("megapage.bench/1", &report);
-        Ok((json, kept::human(&report), report.is_clean()))
-    })
+    measure(&output, &options, kept::run, kept::human, kept::Report::is_clean)
 }
 
-/// Makes one call that answers with JSON, text, and whether all is well; shows and saves them as `output` asks.
-fn measure(
+/// What a dry run says.
+fn show_lines(lines: &[String]) -> Result<ExitCode> {
+    print(&(lines.join("\n") + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a bench; shows and saves its report as `output` asks, and with `--check` answers with whether it is clean.
+fn measure<O, R: Serialize>(
     output: &Output,
-    call: impl FnOnce(&Place, &mut dyn FnMut(&str)) -> Result<(String, String, bool)>,
+    options: &O,
+    run: impl FnOnce(&O, &Place, &mut dyn FnMut(&str)) -> Result<R>,
+    human: fn(&R) -> String,
+    is_clean: fn(&R) -> bool,
 ) -> Result<ExitCode> {
     let on_terminal = std::io::stderr().is_terminal();
     let mut progress = |line: &str| {
@@ -515,14 +491,15 @@ fn measure(
         Some(path) => Some(File::create(path).with_context(|| path.display().to_string())?),
         None => None,
     };
-    let (json, human, is_clean) = call(&place, &mut progress)?;
+    let report = run(options, &place, &mut progress)?;
+    let json = megapage_report::json("megapage.bench/1", &report);
     if let Some(file) = &mut file {
         writeln!(file, "{json}").context("the file for --save")?;
     }
     if output.json {
         print(&format!("{json}\n"))?;
     } else {
-        print(&human)?;
+        print(&human(&report))?;
     }
-    Ok(ExitCode::from(u8::from(output.check && !is_clean)))
+    Ok(ExitCode::from(u8::from(output.check && !is_clean(&report))))
 }

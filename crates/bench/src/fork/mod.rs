@@ -9,15 +9,12 @@ mod latency;
 mod native;
 mod table;
 
-use crate::child::{Stopped, check};
-use crate::run::{Gate, MachineReport, Place, PoolOrReason};
-use anyhow::{Context, Result, bail, ensure};
-use megapage_act::pool::floor;
-use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelRoot, meminfo};
+use crate::child::{Stopped, check, stop_signals};
+use crate::run::{Gate, Head, Place, PoolOrReason, must_fit};
+use anyhow::{Result, bail, ensure};
+use megapage_kernel::spawn::Signals;
 use megapage_units::{Bytes, HUGE_2M};
 use serde::Serialize;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use jvm::{JvmReport, JvmRow};
 pub use latency::Latency;
@@ -81,12 +78,9 @@ impl Options {
 /// The whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `fork`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Rounds.
     pub runs: u32,
     /// Children started in each way in each run.
@@ -173,20 +167,18 @@ fn add_note(notes: &mut Vec<String>, text: String) {
 /// run. What is added to the pool of 2 MiB pages is taken out at the end, also after a failure or a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     options.validate()?;
-    fit(options)?;
+    must_fit("bench fork", options.memory(), "smaller --sizes")?;
     if options.install && options.wants("jvm") {
         jvm::install(progress)?;
     }
-    let machine = MachineReport::read()?;
+    let head = Head::begin("fork")?;
     let mut jvm = if options.wants("jvm") { Some(jvm::Jvm::prepare(options)?) } else { None };
     if let Some(why) = jvm.as_ref().and_then(|jvm| jvm.report.absent.as_ref()) {
         progress(&format!("absent: {why}"));
     }
     let mut native =
         if options.wants("native") { native::Rows::new(options) } else { native::Rows::default() };
-    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let signals = stop_signals()?;
     let runs = native.len() + jvm.as_ref().map_or(0, jvm::Jvm::len);
     let mut stage = Stage {
         options,
@@ -206,9 +198,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     }
     drop(stage);
     let mut report = Report {
-        bench: "fork",
-        began_unix_seconds: began,
-        machine,
+        head,
         runs: options.runs,
         launches: options.launches,
         native: native.finish(),
@@ -217,17 +207,4 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     };
     report.gates = gates::judge(&report);
     Ok(report)
-}
-
-/// Refuses what would leave the machine with too little memory.
-fn fit(options: &Options) -> Result<()> {
-    let memory = meminfo(&KernelRoot::live())?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let needed = options.memory();
-    ensure!(
-        available.saturating_sub(floor(total)) >= needed,
-        "bench fork needs {needed} of memory; {available} are available, of which {} stay free: use smaller --sizes",
-        floor(total)
-    );
-    Ok(())
 }

@@ -15,7 +15,7 @@ pub fn human(report: &Report) -> String {
         "bench fork: medians of {} interleaved runs with {} launches each, ms on the wall\n",
         report.runs, report.launches
     );
-    text += &heading(&report.machine);
+    text += &heading(&report.head);
     let mut notes = Vec::new();
     if !report.native.is_empty() {
         native(&report.native, &mut text);

@@ -10,16 +10,14 @@ mod process;
 mod restart;
 mod table;
 
-use crate::child::check;
-use crate::run::{Gate, MachineReport, Place, Pool};
-use anyhow::{Context, Result, bail, ensure};
-use megapage_act::pool::floor;
-use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelRoot, effective_uid, meminfo};
+use crate::child::{check, stop_signals};
+use crate::run::{Gate, Head, Place, Pool, must_fit};
+use anyhow::{Result, bail, ensure};
+use megapage_kernel::effective_uid;
+use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use place::Mounted;
 use serde::Serialize;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use malloc::{Cost, Malloc, MallocRow};
 pub use restart::{IndexReport, Restart, StartRow};
@@ -100,12 +98,9 @@ pub struct Options {
 /// A whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its name.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Rounds that count.
     pub runs: u32,
     /// DPDK's version; `None` where it did not run: it is absent, or was not asked for.
@@ -166,7 +161,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         bail!("bench restart has no case '{other}'; the cases are starts, index");
     }
     ensure!(effective_uid() == 0, "a pool of huge pages and a mount are root's: run this as root");
-    fit(&options.bench)?;
+    let needed = options.bench.pool() + SLACK + options.bench.memory();
+    must_fit(&format!("bench {}", options.bench.name()), needed, "smaller sizes")?;
     if options.install && !options.alone {
         dpdk::install(progress)?;
     }
@@ -174,12 +170,10 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     if dpdk.is_none() && !options.alone {
         progress(&format!("absent: dpdk: {} (or --install)", dpdk::HOW_TO_INSTALL));
     }
-    let machine = MachineReport::read()?;
+    let head = Head::begin(options.bench.name())?;
     let version = dpdk.as_ref().map(|dpdk| dpdk.version.clone());
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let signals = stop_signals()?;
     check(&signals)?;
-    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut pool = Pool::take()?;
     pool.set(options.bench.pool() + SLACK)?;
     let mounted = Mounted::new()?;
@@ -200,27 +194,5 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     };
     // The mount first: pages that its files still hold cannot be taken out of the pool.
     drop(stage);
-    Ok(Report {
-        bench: options.bench.name(),
-        began_unix_seconds: began,
-        machine,
-        runs: options.runs,
-        dpdk: version,
-        found,
-        gates,
-    })
-}
-
-/// Refuses what would leave the machine with too little memory.
-fn fit(bench: &Bench) -> Result<()> {
-    let memory = meminfo(&KernelRoot::live())?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let needed = bench.pool() + SLACK + bench.memory();
-    ensure!(
-        available.saturating_sub(floor(total)) >= needed,
-        "bench {} needs {needed} of memory; {available} are available, of which {} stay free: use smaller sizes",
-        bench.name(),
-        floor(total)
-    );
-    Ok(())
+    Ok(Report { head, runs: options.runs, dpdk: version, found, gates })
 }

@@ -9,8 +9,8 @@ use std::fmt::Write;
 /// The report as text of at most 100 columns.
 pub fn human(report: &Report) -> String {
     let mut text =
-        format!("bench {}: median of {} interleaved rounds, warm memory\n", report.bench, report.runs);
-    text += &heading(&report.machine);
+        format!("bench {}: median of {} interleaved rounds, warm memory\n", report.head.bench, report.runs);
+    text += &heading(&report.head);
     match &report.found {
         Found::Restart(found) => restart(found, &mut text),
         Found::Malloc(found) => malloc(found, &mut text),

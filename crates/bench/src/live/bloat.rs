@@ -6,6 +6,7 @@ use super::redis::{Ended, Redis};
 use super::stalls::{self, StallReport};
 use super::{Configuration, Failure, Stage};
 use crate::child::Stopped;
+use crate::redis::FILL;
 use crate::run::{Gate, Spread};
 use anyhow::{Context, Result, ensure};
 use megapage_report::chart::{Chart, Line};
@@ -206,9 +207,7 @@ fn phases(
     };
 
     phases.push(start.elapsed().as_secs_f64());
-    let set = "for i = ARGV[1], ARGV[2] do \
-               redis.call('set', string.format('key:%012d', i), string.rep('x', ARGV[3])) end";
-    redis.script(set, 0..keys, &[&VALUE_BYTES.to_string()], signals, &mut look)?;
+    redis.script(FILL, 0..keys, &[&VALUE_BYTES.to_string()], signals, &mut look)?;
     redis.ask(keys, signals)?;
     redis.wait(WARM.mul_f64(factor), signals, &mut look)?;
     let before = redis.work(signals)?;

@@ -15,18 +15,16 @@ mod stalls;
 mod table;
 mod worker;
 
-use crate::child::{Stopped, check};
-use crate::run::{Gate, MachineReport, Place};
+use crate::child::{Stopped, check, stop_signals};
+use crate::run::{Gate, Head, Place, must_fit};
 use anyhow::{Context, Result, bail, ensure};
 use configuration::AT_REST;
-use megapage_act::pool::floor;
-use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
-use megapage_kernel::{KernelRoot, effective_uid, meminfo};
+use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_report::chart::Chart;
 use megapage_units::Bytes;
 use serde::Serialize;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use bloat::{Bloat, BloatRow};
 pub use configuration::{CONFIGURATIONS, Configuration, ConfigurationReport, Who};
@@ -92,12 +90,9 @@ pub struct Options {
 /// A whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its name.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// What sizes were multiplied by.
     pub scale: f64,
     /// Rounds.
@@ -233,22 +228,21 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     );
     if options.bench == Bench::Bloat {
         if options.install {
-            redis::install(progress)?;
+            crate::redis::install(progress)?;
         }
         let with_redis = options.cases.is_empty() || options.cases.iter().any(|case| case == bloat::CASES[0]);
-        if let Some(how) = redis::lacks().filter(|_| with_redis) {
+        if let Some(how) = crate::redis::lacks().filter(|_| with_redis) {
             bail!("bench bloat needs redis: {how} (or --install)");
         }
     }
     let root = KernelRoot::live();
-    fit(&root, options)?;
-    let machine = MachineReport::read()?;
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let needed = Bytes((options.bench.memory().0 as f64 * options.scale) as u64);
+    must_fit(&format!("bench {}", options.bench.name()), needed, "a smaller --scale")?;
+    let head = Head::begin(options.bench.name())?;
+    let signals = stop_signals()?;
     check(&signals)?;
     let mut change = ThpChange::begin(&root).context("the settings of transparent huge pages")?;
     change.set(&AT_REST).context("the settings of transparent huge pages")?;
-    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let reports = configurations.iter().map(ConfigurationReport::from).collect();
     let mut stage = Stage { options, configurations, place, signals, change, progress };
     let (found, gates) = match options.bench {
@@ -273,28 +267,5 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
             (Found::Cost(found), gates)
         }
     };
-    Ok(Report {
-        bench: options.bench.name(),
-        began_unix_seconds: began,
-        machine,
-        scale: options.scale,
-        runs: options.runs,
-        configurations: reports,
-        found,
-        gates,
-    })
-}
-
-/// Refuses what would leave the machine with too little memory.
-fn fit(root: &KernelRoot, options: &Options) -> Result<()> {
-    let memory = meminfo(root)?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let needed = Bytes((options.bench.memory().0 as f64 * options.scale) as u64);
-    ensure!(
-        available.saturating_sub(floor(total)) >= needed,
-        "bench {} needs {needed} of memory; {available} are available, of which {} stay free: use a smaller --scale",
-        options.bench.name(),
-        floor(total)
-    );
-    Ok(())
+    Ok(Report { head, scale: options.scale, runs: options.runs, configurations: reports, found, gates })
 }

@@ -1,7 +1,7 @@
 //! redis-server in a memory group of its own, and its clients.
 
 use crate::child::{Child, check, sleep};
-use crate::install::find;
+use crate::redis;
 use anyhow::{Context, Result, bail};
 use megapage_kernel::memory_group::MemoryGroup;
 use megapage_kernel::spawn::{ChildEvent, Signals, signal};
@@ -9,8 +9,7 @@ use megapage_kernel::{KernelRoot, cpu_time_of, process};
 use megapage_units::{Bytes, Pid};
 use std::error::Error;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -20,19 +19,6 @@ const LONGEST: Duration = Duration::from_secs(120);
 const KEYS_PER_CALL: u64 = 10_000;
 /// Between two looks at the server.
 const LOOK: Duration = Duration::from_millis(50);
-/// What the Debian packages are called.
-const PACKAGES: [&str; 2] = ["redis-server", "redis-tools"];
-
-/// What lacks, where something does.
-pub(super) fn lacks() -> Option<&'static str> {
-    let all = ["redis-server", "redis-cli", "redis-benchmark"];
-    (!all.iter().all(|name| find(name).is_some())).then_some("apt-get install redis-server redis-tools")
-}
-
-/// Installs what lacks, by apt-get.
-pub(super) fn install(say: &mut dyn FnMut(&str)) -> Result<()> {
-    if lacks().is_some() { crate::install::debian(&PACKAGES, say) } else { Ok(()) }
-}
 
 /// The server was killed, or ended by itself: its memory did not suffice.
 #[derive(Debug)]
@@ -61,30 +47,18 @@ pub(super) type Look<'a> = &'a mut dyn FnMut(&Redis) -> Result<()>;
 impl Redis {
     /// Starts one that may take `limit`.
     pub(super) fn start(limit: Bytes, signals: &Signals) -> Result<Redis> {
-        let directory = tempfile::Builder::new().prefix("megapage-bench").tempdir().context("a directory")?;
+        let directory = redis::directory()?;
         let name = format!("megapage-bench-{}", std::process::id());
         let group =
             MemoryGroup::create(&KernelRoot::live(), &name, limit).context("a memory group with a limit")?;
-        let mut command = Command::new(find("redis-server").context("redis-server")?);
-        command
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--disable-thp", "no", "--unixsocket"])
-            .arg(socket(directory.path()))
-            .arg("--dir")
-            .arg(directory.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        let server = Child::start(signals, &mut command, signal::SIGTERM)?;
+        let mut command = redis::command(redis::SERVER)?;
+        command.args(redis::ARGUMENTS).arg("no");
+        redis::settle(&mut command, directory.path());
+        let mut server = Child::start(signals, &mut command, signal::SIGTERM)?;
         // What it has taken until now, a few MB, is charged to our own group.
         group.add(server.pid()).context("the memory group")?;
-        let mut redis = Redis { client: None, server, group, directory };
-        for _ in 0..200 {
-            if socket(redis.directory.path()).exists() {
-                return Ok(redis);
-            }
-            redis.must_run()?;
-            sleep(signals, LOOK)?;
-        }
-        bail!("redis-server does not listen")
+        redis::wait(directory.path(), signals, || must_run(&mut server))?;
+        Ok(Redis { client: None, server, group, directory })
     }
 
     pub(super) fn pid(&self) -> Pid {
@@ -94,14 +68,6 @@ impl Redis {
     /// Resident memory.
     pub(super) fn rss(&self) -> Result<Bytes> {
         Ok(process::read_status(&KernelRoot::live(), self.pid())?.rss)
-    }
-
-    /// Fails with [`Ended`] where it has ended.
-    fn must_run(&mut self) -> Result<()> {
-        match self.server.end()? {
-            Some(event) => Err(Ended(event).into()),
-            None => Ok(()),
-        }
     }
 
     /// Runs `script` for all keys of `from..to`: ARGV has the first and the last key of a call, then `arguments`.
@@ -118,7 +84,7 @@ impl Redis {
         let step = (64u64 << 20).checked_div(bytes).unwrap_or(KEYS_PER_CALL).clamp(1, KEYS_PER_CALL);
         for first in keys.clone().step_by(step as usize) {
             let last = (first + step).min(keys.end) - 1;
-            let mut command = self.command("redis-cli")?;
+            let mut command = redis::client("redis-cli", self.directory.path())?;
             command.args(["-e", "EVAL", script, "0", &first.to_string(), &last.to_string()]).args(arguments);
             self.finish(command, signals, look)?;
         }
@@ -131,13 +97,13 @@ impl Redis {
         loop {
             check(signals)?;
             let ended = client.end()?;
-            self.must_run()?;
+            must_run(&mut self.server)?;
             match ended {
                 Some(ChildEvent::Exited(0)) => return Ok(()),
                 Some(event) => {
                     // A server that is being killed is still there for a moment.
                     sleep(signals, 4 * LOOK)?;
-                    self.must_run()?;
+                    must_run(&mut self.server)?;
                     bail!("redis-cli ended with {event:?}: the server refused a write");
                 }
                 None => {}
@@ -155,7 +121,7 @@ impl Redis {
         let start = Instant::now();
         while start.elapsed() < time {
             sleep(signals, LOOK)?;
-            self.must_run()?;
+            must_run(&mut self.server)?;
             look(self)?;
         }
         Ok(())
@@ -163,7 +129,7 @@ impl Redis {
 
     /// Starts asking for random ones of `keys` keys, until [`Redis::quiet`].
     pub(super) fn ask(&mut self, keys: u64, signals: &Signals) -> Result<()> {
-        let mut command = self.command("redis-benchmark")?;
+        let mut command = redis::client("redis-benchmark", self.directory.path())?;
         // redis-benchmark counts requests in a C int.
         command.args(["-c", "4", "-P", "16", "-r", &keys.to_string(), "-n", "2000000000"]);
         command.args(["GET", "key:__rand_int__"]);
@@ -192,7 +158,7 @@ impl Redis {
     }
 
     fn query(&self, words: &[&str], signals: &Signals) -> Result<String> {
-        let mut command = self.command("redis-cli")?;
+        let mut command = redis::client("redis-cli", self.directory.path())?;
         command.args(words);
         let (printed, said) = Child::output(signals, &mut command, LONGEST)?;
         if printed.is_empty() {
@@ -200,15 +166,12 @@ impl Redis {
         }
         Ok(String::from_utf8_lossy(&printed).into_owned())
     }
-
-    fn command(&self, name: &str) -> Result<Command> {
-        let mut command = Command::new(find(name).with_context(|| name.to_string())?);
-        command.arg("-s").arg(socket(self.directory.path()));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(command)
-    }
 }
 
-fn socket(directory: &Path) -> PathBuf {
-    directory.join("redis.sock")
+/// Fails with [`Ended`] where the server has ended.
+fn must_run(server: &mut Child) -> Result<()> {
+    match server.end()? {
+        Some(event) => Err(Ended(event).into()),
+        None => Ok(()),
+    }
 }

@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 /// The report as text of at most 100 columns.
 pub fn human(report: &Report) -> String {
-    let mut text = format!("bench {}, {} interleaved rounds at the most\n", report.bench, report.runs);
-    text += &heading(&report.machine);
+    let mut text = format!("bench {}, {} interleaved rounds at the most\n", report.head.bench, report.runs);
+    text += &heading(&report.head);
     match &report.found {
         Found::Promote(found) => promote(found, &mut text),
         Found::Bloat(found) => bloat(found, &mut text),

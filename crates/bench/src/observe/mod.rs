@@ -3,21 +3,22 @@
 mod advice;
 mod cost;
 mod exact;
-pub(crate) mod programs;
+mod programs;
 mod rank;
 #[cfg(test)]
 mod recordings;
 mod slowdown;
 mod table;
 
-use crate::run::{Gate, MachineReport, Place};
-use anyhow::{Context, Result, bail, ensure};
+use crate::child::stop_signals;
+use crate::run::{Gate, Head, Place};
+use anyhow::{Result, bail, ensure};
 use megapage_kernel::KernelRoot;
-use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::spawn::Signals;
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 pub use advice::{Advice, Predicted, ProgramReport, Told};
 pub use cost::Cost;
@@ -78,12 +79,9 @@ type Progress<'a> = &'a mut dyn FnMut(&str);
 /// The whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `observe`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// What sizes were multiplied by.
     pub scale: f64,
     /// How access bits were sampled; `None` where that was not needed.
@@ -114,12 +112,9 @@ impl Report {
 pub fn run(options: &Options, place: &Place, progress: Progress<'_>) -> Result<Report> {
     ensure!((2..=1000).contains(&options.runs), "{} runs: from 2 to 1000 are possible", options.runs);
     let cases = select(&options.cases)?;
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let signals = stop_signals()?;
     let mut report = Report {
-        bench: "observe",
-        began_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        machine: MachineReport::read()?,
+        head: Head::begin("observe")?,
         scale: options.scale,
         sampling: None,
         exact: None,

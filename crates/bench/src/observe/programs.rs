@@ -1,11 +1,10 @@
 //! The programs that advice is judged on, each in two copies: on base pages and on huge pages, with nothing else
 //! between them.
 
-pub(crate) mod postgres;
+mod postgres;
 mod redis;
 
 use crate::child::Server;
-use crate::install::find;
 use crate::run::Place;
 use crate::workload::pattern;
 use anyhow::{Context, Result, ensure};
@@ -116,8 +115,8 @@ impl Program {
     pub(super) fn lacks(self) -> Option<&'static str> {
         match self {
             Program::Pattern(_) => None,
-            Program::Redis => redis::lacks(),
-            Program::Postgres => postgres::lacks(),
+            Program::Redis => crate::redis::lacks(),
+            Program::Postgres => crate::postgres::lacks(),
         }
     }
 

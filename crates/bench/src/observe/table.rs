@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// The report as text of at most 100 columns.
 pub fn human(report: &Report) -> String {
     let mut text = String::from("bench observe\n");
-    text += &heading(&report.machine);
+    text += &heading(&report.head);
     if let Some(sampling) = &report.sampling {
         writeln!(
             text,

@@ -11,15 +11,15 @@ mod warm;
 
 pub(crate) use warm::warm;
 
+use crate::child::stop_signals;
 use crate::install;
 use crate::peers::{Peer, Start};
 use anyhow::{Context, Result, ensure};
 use cases::Case;
 use megapage_act::pool::floor;
-use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::spawn::Signals;
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_units::Bytes;
-
 use process::Ran;
 use std::env;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 pub use cases::{Bench, ReleaseOptions, RetrievalOptions};
 pub use gates::Gate;
 pub(crate) use pool::Pool;
-pub use report::{CaseReport, MachineReport, PeerReport, Report, Row};
+pub use report::{CaseReport, Head, MachineReport, PeerReport, Report, Row};
 pub use statistics::{Clock, Spread};
 pub use table::human;
 pub(crate) use table::{gates_table, heading};
@@ -114,8 +114,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     for peer in report.peers.iter().filter(|peer| peer.absent.is_some()) {
         progress(&format!("absent: {}: {}", peer.name, peer.absent.as_deref().unwrap_or_default()));
     }
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let signals = stop_signals()?;
     let mut pool = PoolOrReason::take();
     for case in &mut cases {
         fit(case)?;
@@ -190,16 +189,20 @@ impl PoolOrReason {
 
 /// Trims the case's pool to what the machine can give; refuses a case whose workload itself does not fit.
 fn fit(case: &mut Case) -> Result<()> {
-    let memory = meminfo(&KernelRoot::live())?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let can_give = available.saturating_sub(floor(total));
-    ensure!(
-        can_give >= case.memory,
-        "{} needs {} of memory; {available} are available, of which {} stay free: use a smaller --size or --scale",
-        case.title,
-        case.memory,
-        floor(total)
-    );
+    let can_give = must_fit(&case.title, case.memory, "a smaller --size or --scale")?;
     case.pool = case.pool.min(can_give);
     Ok(())
+}
+
+/// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine
+/// can give.
+pub(crate) fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
+    let memory = meminfo(&KernelRoot::live())?;
+    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
+    let (least, can_give) = (floor(total), available.saturating_sub(floor(total)));
+    ensure!(
+        can_give >= needed,
+        "{what} needs {needed} of memory; {available} are available, of which {least} stay free: use {instead}"
+    );
+    Ok(can_give)
 }

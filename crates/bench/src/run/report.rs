@@ -18,12 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `access`, `retrieval`, `release`, `idle` or `startup`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// What was asked for, absent peers included.
     pub peers: Vec<PeerReport>,
     /// Counted rounds.
@@ -38,6 +35,29 @@ pub struct Report {
     pub cases: Vec<CaseReport>,
     /// What is demanded of megapage, and whether it holds.
     pub gates: Vec<Gate>,
+}
+
+/// What the report of every bench begins with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Head {
+    /// The bench's name, as on the command line.
+    pub bench: &'static str,
+    /// When it began, in seconds since 1970.
+    pub began_unix_seconds: u64,
+    /// Where.
+    pub machine: MachineReport,
+}
+
+impl Head {
+    /// That of a bench that begins now, on this machine.
+    pub(crate) fn begin(bench: &'static str) -> Result<Head> {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Head {
+            bench,
+            began_unix_seconds: began.map_or(0, |time| time.as_secs()),
+            machine: MachineReport::read()?,
+        })
+    }
 }
 
 /// The machine that a bench ran on.
@@ -117,16 +137,13 @@ impl Report {
             PeerReport { name: peer.name, recipe: peer.recipe(), version, absent }
         };
         let peers: Vec<PeerReport> = peers.iter().map(peer_report).collect();
-        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let case_report = |case: &Case| CaseReport {
             case: case.name,
             arguments: case.arguments.clone(),
             rows: peers.iter().filter(|peer| peer.absent.is_none()).map(|peer| Row::new(peer.name)).collect(),
         };
         Ok(Report {
-            bench: options.bench.name(),
-            began_unix_seconds: began,
-            machine: MachineReport::read()?,
+            head: Head::begin(options.bench.name())?,
             runs: options.runs,
             warm_up_runs: options.warm_up,
             scale: options.scale,

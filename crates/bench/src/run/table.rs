@@ -1,7 +1,7 @@
 //! What a bench found, for people.
 
 use super::gates::Gate;
-use super::report::{CaseReport, MachineReport, Report, Row};
+use super::report::{CaseReport, Head, Report, Row};
 use super::statistics::{Clock, Spread, milliseconds};
 use megapage_report::table;
 use megapage_units::Bytes;
@@ -10,7 +10,6 @@ use std::fmt::Write;
 /// The report as text of at most 100 columns.
 pub fn human(report: &Report) -> String {
     let mut text = String::new();
-    let machine = &report.machine;
     let clock = match report.clock {
         Clock::Wall => "time on the wall",
         Clock::Cpu => "processor time",
@@ -19,10 +18,10 @@ pub fn human(report: &Report) -> String {
     writeln!(
         text,
         "bench {}: median of {} interleaved runs, {clock} in ms, {memory}",
-        report.bench, report.runs
+        report.head.bench, report.runs
     )
     .ok();
-    text += &heading(machine);
+    text += &heading(&report.head);
     for case in &report.cases {
         writeln!(text, "\n{}", case.case).ok();
         text += &case_table(case);
@@ -44,7 +43,8 @@ pub fn human(report: &Report) -> String {
 }
 
 /// The machine, in one line.
-pub(crate) fn heading(machine: &MachineReport) -> String {
+pub(crate) fn heading(head: &Head) -> String {
+    let machine = &head.machine;
     format!(
         "{} x {}{}, {}, Linux {}, THP {}\n",
         machine.processors,

@@ -8,20 +8,19 @@ mod gates;
 mod server;
 mod table;
 
-use crate::child::{Stopped, check, sleep};
+use crate::child::{Stopped, check, sleep, stop_signals};
 use crate::install::find;
 use crate::live::Daemon;
-use crate::run::{Gate, MachineReport, Place, Spread};
+use crate::redis;
+use crate::run::{Gate, Head, Place, Spread, must_fit};
 use crate::workload::fork::percentile;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use client::{Asked, Load};
-use megapage_act::pool::floor;
-use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelRoot, meminfo};
+use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use serde::Serialize;
 use server::Server;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 pub use server::Who;
 pub use table::human;
@@ -163,12 +162,9 @@ impl Row {
 /// The whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `snapshot`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Rounds.
     pub runs: u32,
     /// Keys, with values of so many bytes, and requests a second.
@@ -228,15 +224,14 @@ pub fn dry_run(options: &Options) -> Result<Vec<String>> {
 /// Runs the bench, round after round. `progress` is given a line for each run.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let chosen = select(options)?;
-    if find("redis-server").is_none() {
+    if find(redis::SERVER).is_none() {
         ensure!(options.install, "bench snapshot needs redis: apt-get install redis-server (or --install)");
-        crate::install::debian(&["redis-server"], progress)?;
+        crate::install::debian(&[redis::SERVER], progress)?;
     }
-    fit(options)?;
-    let machine = MachineReport::read()?;
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
-    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    // The values, what the server needs besides, and the copies that a fork may bring.
+    must_fit("bench snapshot", Bytes(options.size.0 * 5 / 2), "a smaller --size")?;
+    let head = Head::begin("snapshot")?;
+    let signals = stop_signals()?;
     let keys = options.size.0 / VALUE as u64;
     let mut rows: Vec<Row> = chosen
         .into_iter()
@@ -264,17 +259,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         }
     }
     let gates = gates::judge(&rows);
-    Ok(Report {
-        bench: "snapshot",
-        began_unix_seconds: began,
-        machine,
-        runs: options.runs,
-        keys,
-        value_bytes: VALUE,
-        rate: RATE,
-        rows,
-        gates,
-    })
+    Ok(Report { head, runs: options.runs, keys, value_bytes: VALUE, rate: RATE, rows, gates })
 }
 
 /// One run of all phases.
@@ -339,20 +324,6 @@ fn until(expects: bool, signals: &Signals, mut holds: impl FnMut() -> Result<boo
         }
         sleep(signals, 4 * LOOK)?;
     }
-}
-
-/// Refuses what would leave the machine with too little memory: the values, what the server needs besides, and the
-/// copies that a fork may bring.
-fn fit(options: &Options) -> Result<()> {
-    let memory = meminfo(&KernelRoot::live())?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let needed = Bytes(options.size.0 * 5 / 2);
-    ensure!(
-        available.saturating_sub(floor(total)) >= needed,
-        "bench snapshot needs {needed} of memory; {available} are available, of which {} stay free: use a smaller --size",
-        floor(total)
-    );
-    Ok(())
 }
 
 #[cfg(test)]

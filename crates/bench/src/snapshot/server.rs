@@ -1,8 +1,8 @@
 //! redis-server, by itself or under `megapage run`.
 
 use super::client::{Connection, key};
-use crate::child::{Child, sleep};
-use crate::install::find;
+use crate::child::{Child, check};
+use crate::redis;
 use crate::run::Place;
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::smaps::{backing, read_smaps};
@@ -17,9 +17,6 @@ use tempfile::TempDir;
 
 /// Keys that one script sets.
 const KEYS_PER_CALL: u64 = 20_000;
-/// Between two looks for its socket, and how many.
-const LOOK: Duration = Duration::from_millis(50);
-const LOOKS: u32 = 400;
 
 /// Who puts redis' memory on huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,36 +49,26 @@ pub(super) fn words(who: Who) -> Vec<&'static str> {
         Who::Allocator => vec!["env", "MALLOC_CONF=thp:always"],
         Who::Run(arguments) => [&["megapage", "run"], arguments, &["--"]].concat(),
     };
-    words.extend(["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--disable-thp"]);
-    // It looks at this where the kernel's setting is `always` alone.
+    words.push(redis::SERVER);
+    words.extend(redis::ARGUMENTS);
     words.push(if who == Who::Nobody { "yes" } else { "no" });
     words
 }
 
 impl Server {
     pub(super) fn start(who: Who, place: &Place, signals: &Signals) -> Result<Server> {
-        let directory = tempfile::Builder::new().prefix("megapage-bench").tempdir().context("a directory")?;
+        let directory = redis::directory()?;
         let words = words(who);
-        let program = match words[0] {
-            "megapage" => place.megapage.clone(),
-            name => find(name).with_context(|| name.to_string())?,
+        let mut command = match words[0] {
+            "megapage" => Command::new(&place.megapage),
+            name => redis::command(name)?,
         };
-        let mut command = Command::new(program);
         command.args(&words[1..]).env("MEGAPAGE_LIBRARY", &place.library);
-        let socket = directory.path().join("redis.sock");
-        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(directory.path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        redis::settle(&mut command, directory.path());
+        command.stderr(Stdio::null());
         let mut process = Child::start(signals, &mut command, signal::SIGTERM)?;
-        let mut looks = 0;
-        let mut control = loop {
-            if let Ok(connection) = Connection::open(&socket) {
-                break connection;
-            }
-            process.must_run()?;
-            looks += 1;
-            ensure!(looks < LOOKS, "redis-server does not listen");
-            sleep(signals, LOOK)?;
-        };
+        redis::wait(directory.path(), signals, || process.must_run())?;
+        let mut control = Connection::open(&redis::socket(directory.path()))?;
         let pid = info(&mut control, "server", "process_id")?;
         Ok(Server { control, _process: process, pid: Pid(pid as i32), directory })
     }
@@ -91,18 +78,16 @@ impl Server {
     }
 
     pub(super) fn socket(&self) -> PathBuf {
-        self.directory.path().join("redis.sock")
+        redis::socket(self.directory.path())
     }
 
     /// Sets `keys` keys to values of `bytes` bytes.
     pub(super) fn fill(&mut self, keys: u64, bytes: usize, signals: &Signals) -> Result<()> {
-        const SET: &str = "for i = ARGV[1], ARGV[2] do \
-                           redis.call('set', string.format('key:%012d', i), string.rep('x', ARGV[3])) end";
         for first in (0..keys).step_by(KEYS_PER_CALL as usize) {
             let last = (first + KEYS_PER_CALL).min(keys) - 1;
             let (first, last, bytes) = (first.to_string(), last.to_string(), bytes.to_string());
-            self.control.call(&["EVAL", SET, "0", &first, &last, &bytes])?;
-            crate::child::check(signals)?;
+            self.control.call(&["EVAL", redis::FILL, "0", &first, &last, &bytes])?;
+            check(signals)?;
         }
         let found = self.control.call(&["GET", &key(keys - 1)])?;
         ensure!(found.len() == bytes, "a value has {} bytes, not {bytes}", found.len());

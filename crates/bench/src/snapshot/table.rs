@@ -14,7 +14,7 @@ pub fn human(report: &Report) -> String {
          medians of {} interleaved runs\n",
         report.keys, report.value_bytes, report.rate, report.runs
     );
-    text += &heading(&report.machine);
+    text += &heading(&report.head);
     text += "\nlatency in us: before the save, during it, during it after the fork itself, and after it\n";
     text += &table(
         &[

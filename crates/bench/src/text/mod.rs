@@ -7,12 +7,12 @@ mod program;
 mod real;
 mod table;
 
-use crate::child::{Child, check};
+use crate::child::{Child, check, stop_signals};
 use crate::install;
 use crate::peers::{FOREIGN_VARIABLES, Library, Package};
-use crate::run::{Gate, MachineReport, Place, Pool, Spread, warm};
+use crate::run::{Gate, Head, Place, Pool, Spread, warm};
 use anyhow::{Context, Result, bail, ensure};
-use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 pub use table::human;
 
@@ -87,12 +87,9 @@ impl Way {
 /// A whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `text`.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Where.
-    pub machine: MachineReport,
+    /// What every report begins with.
+    #[serde(flatten)]
+    pub head: Head,
     /// Rounds.
     pub runs: u32,
     /// What the calls were multiplied by.
@@ -197,9 +194,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         }
     }
     let mut report = Report {
-        bench: "text",
-        began_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        machine: MachineReport::read()?,
+        head: Head::begin("text")?,
         runs: options.runs,
         scale: options.scale,
         rows: Vec::new(),
@@ -207,8 +202,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         findings: Vec::new(),
         gates: Vec::new(),
     };
-    let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
-        .context("signals cannot be taken")?;
+    let signals = stop_signals()?;
     let asked = |case: &str| options.cases.is_empty() || options.cases.iter().any(|it| it == case);
     let (directory, mount) = (scratch(place)?, real::Mount::new());
     let mut bench = Bench { place, signals, directory, mount, progress };
@@ -542,9 +536,7 @@ mod tests {
         let mut compiler = row(CASES[1], "file");
         compiler.gains.insert("user".into(), gain(1.04));
         let report = Report {
-            bench: "text",
-            began_unix_seconds: 0,
-            machine: MachineReport::read().unwrap(),
+            head: Head::begin("text").unwrap(),
             runs: 1,
             scale: 1.0,
             rows: vec![file, thp, peer, compiler],

@@ -6,19 +6,17 @@ use super::{
 };
 use crate::child::{Child, check, sleep};
 use crate::install::find;
-use crate::observe::programs::postgres;
 use crate::peers::FOREIGN_VARIABLES;
+use crate::postgres;
 use crate::run::{Pool, warm};
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
-use megapage_kernel::process::{read_children, read_stat};
 use megapage_kernel::spawn::{send_signal, signal};
-use megapage_kernel::{KernelRoot, cpu_time_of, effective_uid};
+use megapage_kernel::{cpu_time_of, effective_uid};
 use megapage_units::{Bytes, PageSize, Pid};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -154,7 +152,7 @@ impl Bench<'_> {
         };
         let plain = match &server {
             Some(Server::Mariadb) => mariadbd(),
-            Some(Server::Postgres(programs)) => Some(programs.directory.join("postgres")),
+            Some(Server::Postgres(programs)) => Some(programs.file("postgres")),
             None => find("node"),
         };
         let files = self.files(&fs::canonicalize(plain.context("the program")?)?, case)?;
@@ -286,17 +284,13 @@ impl Bench<'_> {
                     chown(&files.primed, Some(user.uid), Some(user.gid)).context("chown")?;
                     chown(self.directory.path(), Some(user.uid), Some(user.gid)).context("chown")?;
                 }
-                let data = programs.data();
-                let arguments = ["-D", &data, "-U", "postgres", "-A", "trust", "--no-sync"];
-                programs.carry_out(&self.signals, "initdb", &arguments).context("initdb")?;
+                programs.initialise(&self.signals)?;
             }
         }
         let running = self.start_server(server, files, Way::BASELINE)?;
         match server {
             Server::Mariadb => self.sysbench(&["prepare"]).map(drop)?,
-            Server::Postgres(programs) => programs
-                .carry_out(&self.signals, "pgbench", &["-q", "-i", "-s", "2"])
-                .context("pgbench -i")?,
+            Server::Postgres(programs) => programs.fill(&self.signals, 2)?,
         }
         self.stop_server(running).map(drop)
     }
@@ -335,22 +329,9 @@ impl Bench<'_> {
                 pid
             }
             Server::Postgres(programs) => {
-                if let Some(user) = &programs.user {
-                    command.uid(user.uid).gid(user.gid);
-                }
-                let data = programs.data();
-                command.args(["-D", &data, "-k"]).arg(programs.work.path());
-                command.args([
-                    "-c",
-                    "listen_addresses=",
-                    "-c",
-                    "shared_buffers=128MB",
-                    "-c",
-                    "huge_pages=off",
-                ]);
-                command.args(["-c", "fsync=off", "-c", "autovacuum=off", "-c", "jit=off"]);
-                command.env("LC_ALL", "C.UTF-8").current_dir(programs.work.path());
-                Path::new(&data).join("postmaster.pid")
+                programs.settle(&mut command);
+                programs.serve(&mut command, Bytes::mib(128), false);
+                programs.pid_file()
             }
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -367,9 +348,7 @@ impl Bench<'_> {
             ensure!(start.elapsed() < STARTING, "{}", ended());
             let ready = match server {
                 Server::Mariadb => directory.join("socket").exists(),
-                Server::Postgres(programs) => {
-                    programs.carry_out(&self.signals, "pg_isready", &["-q"]).is_ok()
-                }
+                Server::Postgres(programs) => programs.is_ready(&self.signals),
             };
             let pid = fs::read_to_string(&pid_file).ok();
             let pid = pid.as_ref().and_then(|text| text.lines().next()?.trim().parse().ok());
@@ -389,47 +368,18 @@ impl Bench<'_> {
 
     /// The processor time that the server took for so many transactions, and what their client saw.
     fn timed(&self, server: &Server, running: &Running, count: u64) -> Result<(Duration, Seen)> {
-        let root = KernelRoot::live();
-        let children = || Ok::<_, anyhow::Error>(read_children(&root, running.pid, 1)?.unwrap_or_default());
-        let permanent = children()?;
-        let time = || match server {
-            Server::Mariadb => cpu_time_of(running.pid).context("the server's clock"),
-            // The client's backend is a child, and counts once it is waited for.
-            Server::Postgres(_) => Ok(read_stat(&root, running.pid)?.children_cpu),
-        };
-        let before = time()?;
-        let seen = self.selects(server, count)?;
-        let start = Instant::now();
-        while matches!(server, Server::Postgres(_)) && children()?.iter().any(|it| !permanent.contains(it)) {
-            ensure!(start.elapsed() < STARTING, "the backend of postgres does not end");
-            sleep(&self.signals, Duration::from_millis(10))?;
-        }
-        Ok((time()?.saturating_sub(before), seen))
-    }
-
-    fn selects(&self, server: &Server, count: u64) -> Result<Seen> {
         match server {
             Server::Mariadb => {
-                let events = format!("--events={count}");
-                seen_by_sysbench(&self.sysbench(&["--time=0", "--histogram=on", &events, "run"])?)
+                let time = || cpu_time_of(running.pid).context("the server's clock");
+                let (before, events) = (time()?, format!("--events={count}"));
+                let printed = self.sysbench(&["--time=0", "--histogram=on", &events, "run"])?;
+                Ok((time()?.saturating_sub(before), seen_by_sysbench(&printed)?))
             }
             Server::Postgres(programs) => {
-                let log = programs.work.path().join("transactions");
-                let prefix = format!("--log-prefix={}", log.display());
-                let count = count.to_string();
-                let arguments = ["-n", "-S", "-M", "prepared", "-c", "1", "-l", &prefix, "-t", &count];
-                programs.carry_out(&self.signals, "pgbench", &arguments).context("pgbench")?;
-                let mut times = Vec::new();
-                for entry in fs::read_dir(programs.work.path())?.flatten() {
-                    if entry.file_name().to_string_lossy().starts_with("transactions.") {
-                        times.extend(times_of_pgbench(&fs::read_to_string(entry.path())?));
-                        fs::remove_file(entry.path())?;
-                    }
-                }
-                ensure!(!times.is_empty(), "pgbench has logged nothing");
-                times.sort_by(f64::total_cmp);
-                let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
-                Ok(Seen { wall: times.iter().sum::<f64>() / times.len() as f64, p99 })
+                let prefix = format!("--log-prefix={}", programs.place().join("transactions").display());
+                let arguments = ["-l", &prefix, "-t", &count.to_string()];
+                let time = programs.time_of_selects(&self.signals, running.pid, &arguments)?;
+                Ok((time, seen_by_pgbench(programs.place())?))
             }
         }
     }
@@ -487,6 +437,21 @@ fn seen_by_sysbench(printed: &str) -> Result<Seen> {
     Ok(Seen { wall: time * 1e9 / events, p99 })
 }
 
+/// From what pgbench has logged into `directory`, which is removed.
+fn seen_by_pgbench(directory: &Path) -> Result<Seen> {
+    let mut times = Vec::new();
+    for entry in fs::read_dir(directory)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("transactions.") {
+            times.extend(times_of_pgbench(&fs::read_to_string(entry.path())?));
+            fs::remove_file(entry.path())?;
+        }
+    }
+    ensure!(!times.is_empty(), "pgbench has logged nothing");
+    times.sort_by(f64::total_cmp);
+    let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
+    Ok(Seen { wall: times.iter().sum::<f64>() / times.len() as f64, p99 })
+}
+
 /// Nanoseconds of each transaction that `pgbench -l` has logged: the third column, in microseconds.
 fn times_of_pgbench(log: &str) -> impl Iterator<Item = f64> {
     log.lines().filter_map(|line| Some(line.split(' ').nth(2)?.parse::<f64>().ok()? * 1e3))
@@ -530,9 +495,7 @@ mod tests {
             served.ns.insert(CPU.into(), vec![1.0; rounds]);
             served.gains.insert(CPU.into(), Gain { median: 1.1, low, high });
             let report = Report {
-                bench: "text",
-                began_unix_seconds: 0,
-                machine: crate::run::MachineReport::read().unwrap(),
+                head: crate::run::Head::begin("text").unwrap(),
                 runs: rounds as u32,
                 scale: 1.0,
                 rows: vec![served.clone()],

@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// The report as text of at most 100 columns.
 pub fn human(report: &Report) -> String {
     let mut text = format!("bench text, {} interleaved rounds\n", report.runs);
-    text += &heading(&report.machine);
+    text += &heading(&report.head);
     for case in super::CASES {
         let rows: Vec<&Row> = report.rows.iter().filter(|row| row.case == case).collect();
         let Some(first) = rows.first() else { continue };
