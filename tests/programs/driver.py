@@ -20,9 +20,7 @@ reason as the last line on standard error. Its environment:
     REPOSITORY  the root of the repository
 """
 
-import argparse
 import contextlib
-import fcntl
 import json
 import os
 import pathlib
@@ -37,7 +35,8 @@ import time
 import table
 
 HERE = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
+sys.path.append(str(HERE.parent))
+import driving
 
 # Options of `megapage run` for each mode, and whether there are hugetlb pages to be had in it.
 MODES = {
@@ -51,13 +50,9 @@ MODES = {
 }
 # Enough for a program to be worth it; fewer than the programs that run it dry ask for.
 POOL_PAGES = 256
-# Memory that stays available to everybody else while the pool is reserved, in KiB.
-LEAST_AVAILABLE_KIB = 2 << 20
 # A busy or slow machine is not to fail a case: the limit is for what never ends.
 SLOWEST = 5
-POOL_FILE = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
-# The lock that the Rust tests take before they change the machine (crates/testing).
-LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
+POOL_FILE = driving.POOL / "nr_hugepages"
 
 
 class Case:
@@ -106,24 +101,16 @@ class Result:
         self.seconds, self.reports = seconds, list(reports)
 
 
-def memory_available_kib():
-    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1])
-    return 0
-
-
 @contextlib.contextmanager
 def pool(pages):
     """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and puts it back. Yields the pages got."""
     if pages == 0 or os.getuid() != 0 or not POOL_FILE.exists():
         yield 0
         return
-    with open(LOCK_FILE, "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with driving.machine_lock():
         got = 0
         try:
-            if memory_available_kib() - pages * 2048 >= LEAST_AVAILABLE_KIB:
+            if driving.memory_available_kib() - pages * 2048 >= driving.LEAST_AVAILABLE_KIB:
                 before = int(POOL_FILE.read_text())
                 for attempt in range(5):
                     if got >= pages:
@@ -139,18 +126,6 @@ def pool(pages):
         finally:
             # What was added goes; what somebody else has changed meanwhile stays.
             POOL_FILE.write_text(str(max(0, int(POOL_FILE.read_text()) - got)))
-
-
-def install(megapage, prefix):
-    """Copies the command and the library to where any user may read them, laid out as `make install` does."""
-    libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
-    for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
-        target = prefix / target / source.name
-        if not source.exists():
-            sys.exit(f"driver: {source} is missing: run `cargo build --release`")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
-        target.chmod(0o755)
 
 
 def write_launcher(path, prefix, mode, reports):
@@ -185,7 +160,7 @@ def run(case, mode, scratch):
         SRC=str(scratch / "src"),
         WORK=str(work),
         SCRATCH=str(scratch),
-        REPOSITORY=str(REPOSITORY),
+        REPOSITORY=str(driving.REPOSITORY),
     )
     wants_pool = "pool" in case.needs or (mode != "plain" and MODES[mode][1])
     with pool(POOL_PAGES if wants_pool else 0) as got:
@@ -238,13 +213,10 @@ def run(case, mode, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Runs real programs under megapage run.")
-    default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
-    parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
+    parser = driving.parser("Runs real programs under megapage run.")
     parser.add_argument("--only", action="append", metavar="CASE", help="only this case; may be repeated")
     parser.add_argument("--mode", action="append", metavar="MODE", help="only this mode, or `plain`; may be repeated")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the table of results, as Markdown")
-    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
     arguments = parser.parse_args()
 
     cases = [Case(path) for path in sorted((HERE / "cases").glob("*.sh"))]
@@ -254,15 +226,8 @@ def main():
     if arguments.only:
         cases = [case for case in cases if case.name in arguments.only]
 
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-programs."))
-    scratch.chmod(0o755)
-    # A signal unwinds as an exception, so that the pool is put back.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A shell starts background jobs with SIGINT ignored, and programs would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    results = []
-    try:
-        install(arguments.megapage.resolve(), scratch / "prefix")
+    results, tally = [], driving.Tally()
+    with driving.scratch("programs", arguments) as scratch:
         # Also readable by the user that a case runs its program as.
         shutil.copytree(HERE / "src", scratch / "src")
         for case in cases:
@@ -273,29 +238,12 @@ def main():
                     result = run(case, mode, scratch)
                 else:
                     result = Result(case, mode, "skipped", f"not installed (no answer from: {case.version_command})")
-                if result.outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
-                    result.outcome, result.why = "failed", f"skipped where nothing may be: {result.why}"
+                columns, what = f"{case.name:14} {mode:12}", f"program {case.name}, {mode}"
+                result.outcome, result.why = tally.add(columns, what, result.outcome, result.why, result.seconds)
                 results.append(result)
-                report_line(result)
         if arguments.table:
             arguments.table.write_text(table.markdown(results, POOL_PAGES * 2))
-    finally:
-        if arguments.keep:
-            print(f"kept {scratch}", file=sys.stderr)
-        else:
-            shutil.rmtree(scratch, ignore_errors=True)
-    counts = [sum(r.outcome == outcome for r in results) for outcome in ("passed", "failed", "skipped")]
-    print("{} passed, {} failed, {} skipped".format(*counts))
-    return 0 if counts[1] == 0 and results else 1
-
-
-def report_line(result):
-    """One line for the terminal; a skip is loud, and is noted where the whole run collects them."""
-    line = f"{result.outcome:7} {result.case.name:14} {result.mode:12} {result.seconds:6.1f} s"
-    print(line + (f"  {result.why}" if result.why else ""), flush=True)
-    if result.outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
-        with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
-            skipped.write(f"program {result.case.name}, {result.mode}: {result.why}\n")
+    return tally.close()
 
 
 if __name__ == "__main__":

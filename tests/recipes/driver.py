@@ -21,9 +21,7 @@ for anything. What has been left running is killed, and the pool is put back, al
 Closes with "N passed, N failed, N skipped".
 """
 
-import argparse
 import contextlib
-import fcntl
 import os
 import pathlib
 import pwd
@@ -33,17 +31,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
-PAGES = REPOSITORY / "docs/recipes"
-POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-# The lock that the Rust tests take before they change the machine (crates/testing).
-LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
-LEAST_AVAILABLE_KIB = 2 << 20
+sys.path.append(str(HERE.parent))
+import driving
+
+PAGES = driving.REPOSITORY / "docs/recipes"
 # For what never ends: a busy machine is not to fail a page.
 LONGEST_S = 300
 USER = "nobody"
@@ -197,41 +192,32 @@ class Served:
         return 1
 
 
-def available_kib():
-    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1])
-    return 0
-
-
 def figure(name):
     """A figure of the pool."""
-    return int((POOL / name).read_text())
+    return int((driving.POOL / name).read_text())
 
 
 @contextlib.contextmanager
 def machine():
     """The machine's lock, and a pool without a free page; afterwards the pool is as it was."""
-    # Not to be created where it is: another user's file in a directory for all is refused then (protected_regular).
-    with open(LOCK_FILE, "r" if LOCK_FILE.exists() else "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with driving.machine_lock():
         before = {name: figure(name) for name in ("nr_hugepages", "nr_overcommit_hugepages")}
         try:
-            (POOL / "nr_overcommit_hugepages").write_text("0")
+            (driving.POOL / "nr_overcommit_hugepages").write_text("0")
             held = figure("nr_hugepages") - figure("free_hugepages") + figure("resv_hugepages")
-            (POOL / "nr_hugepages").write_text(str(max(0, held)))
+            (driving.POOL / "nr_hugepages").write_text(str(max(0, held)))
             yield
         finally:
             for name, pages in before.items():
                 if figure(name) != pages:
-                    (POOL / name).write_text(str(pages))
+                    (driving.POOL / name).write_text(str(pages))
 
 
 def absent(page):
     """Why the page cannot be run on this machine; empty where it can."""
     if os.getuid() != 0:
         return "needs root"
-    if not POOL.exists():
+    if not driving.POOL.exists():
         return "needs a pool of 2 MiB pages"
     lacking = [name for name in page.settings.get("programs", "").split() if not shutil.which(name, path=search_path())]
     if lacking:
@@ -242,7 +228,7 @@ def absent(page):
 def short_of_memory(page):
     """Why there is too little memory, also a minute later; empty where there is enough. Asked under the lock."""
     for _ in range(60):
-        if available_kib() >= page.memory_kib() + LEAST_AVAILABLE_KIB:
+        if driving.memory_available_kib() >= page.memory_kib() + driving.LEAST_AVAILABLE_KIB:
             return ""
         time.sleep(1)
     return f"needs {page.settings.get('memory', '512m')} and 2 GiB beyond to be available"
@@ -361,32 +347,9 @@ def kill(leader):
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-def install(megapage, prefix):
-    """The command and its libraries where any user may read them, laid out as `make install` does."""
-    libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
-    for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
-        target = prefix / target / source.name
-        if not source.exists():
-            sys.exit(f"driver: {source} is missing: run `cargo build --release`")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
-        target.chmod(0o755)
-
-
-def report(page, outcome, why, seconds):
-    """One line for the terminal; a skip is noted where the whole run collects them."""
-    print(f"{outcome:7} {page.name:14} {seconds:6.1f} s" + (f"  {why}" if why else ""), flush=True)
-    if outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
-        with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
-            skipped.write(f"recipe {page.name}: {why}\n")
-
-
 def main():
-    parser = argparse.ArgumentParser(description="Runs the recipes of docs/recipes/ as they are written.")
-    default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
-    parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
+    parser = driving.parser("Runs the recipes of docs/recipes/ as they are written.")
     parser.add_argument("--only", action="append", metavar="PAGE", help="only this page; may be repeated")
-    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
     arguments = parser.parse_args()
     try:
         pages = [Page(path) for path in sorted(PAGES.glob("*.md")) if path.stem != "README"]
@@ -401,30 +364,15 @@ def main():
         sys.exit(f"driver: no page {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in pages)}")
     pages = [page for page in pages if not arguments.only or page.name in arguments.only]
 
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-recipes."))
-    scratch.chmod(0o755)
-    # A signal unwinds as an exception, so that the pool is put back.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
-    try:
-        install(arguments.megapage.resolve(), scratch / "prefix")
+    tally = driving.Tally()
+    with driving.scratch("recipes", arguments) as scratch:
         for page in pages:
             if "not-run" in page.settings:
                 print(f"not run {page.name:14}  {page.settings['not-run']}", flush=True)
                 continue
             outcome, why, seconds = run(page, scratch / "prefix", scratch / page.name)
-            if outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
-                outcome, why = "failed", f"skipped where nothing may be: {why}"
-            counts[outcome] += 1
-            report(page, outcome, why, seconds)
-    finally:
-        if arguments.keep:
-            print(f"kept {scratch}", file=sys.stderr)
-        else:
-            shutil.rmtree(scratch, ignore_errors=True)
-    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
-    return 0 if counts["failed"] == 0 and sum(counts.values()) > 0 else 1
+            tally.add(f"{page.name:14}", f"recipe {page.name}", outcome, why, seconds)
+    return tally.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""What the drivers of tests/programs and tests/recipes have in common: the machine, the command, and a run's frame."""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+# The pool of 2 MiB pages.
+POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+# The lock that the Rust tests take before they change the machine (crates/testing).
+LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
+# Memory that stays available to everybody else, in KiB.
+LEAST_AVAILABLE_KIB = 2 << 20
+
+
+def memory_available_kib():
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def machine_lock():
+    """The machine's lock, for as long as the pool is changed."""
+    # Not to be created where it is: another user's file in a directory for all is refused then (protected_regular).
+    with open(LOCK_FILE, "r" if LOCK_FILE.exists() else "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def parser(description):
+    """The arguments that both drivers take."""
+    parser = argparse.ArgumentParser(description=description)
+    default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
+    parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
+    return parser
+
+
+@contextlib.contextmanager
+def scratch(name, arguments):
+    """A directory for the run, with the command under prefix/; removed at the end, unless it is to be kept."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix=f"megapage-{name}."))
+    directory.chmod(0o755)
+    # A signal unwinds as an exception, so that the pool is put back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts background jobs with SIGINT ignored, and programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        install(arguments.megapage.resolve(), directory / "prefix")
+        yield directory
+    finally:
+        if arguments.keep:
+            print(f"kept {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def install(megapage, prefix):
+    """Copies the command and its libraries to where any user may read them, laid out as `make install` does."""
+    libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
+    for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
+        target = prefix / target / source.name
+        if not source.exists():
+            sys.exit(f"driver: {source} is missing: run `cargo build --release`")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+        target.chmod(0o755)
+
+
+class Tally:
+    """What came of a run, told as it comes."""
+
+    def __init__(self):
+        self.counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+    def add(self, columns, what, outcome, why, seconds):
+        """One line for the terminal, and (outcome, why) as they count: a skip is a failure where nothing may be skipped;
+        else it is loud, and noted where the whole run collects them."""
+        if outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
+            outcome, why = "failed", f"skipped where nothing may be: {why}"
+        self.counts[outcome] += 1
+        print(f"{outcome:7} {columns} {seconds:6.1f} s" + (f"  {why}" if why else ""), flush=True)
+        if outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
+            with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
+                skipped.write(f"{what}: {why}\n")
+        return outcome, why
+
+    def close(self):
+        """The last line, and the exit status."""
+        print("{passed} passed, {failed} failed, {skipped} skipped".format(**self.counts))
+        return 0 if self.counts["failed"] == 0 and sum(self.counts.values()) > 0 else 1
