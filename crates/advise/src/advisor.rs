@@ -9,7 +9,7 @@ use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
-use megapage_launch::request::{Fork, Heap, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::Request;
 use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_observe::cost::estimate::{Estimate, NoEstimate, estimate};
 use megapage_observe::cost::pmu::Pmu;
@@ -393,21 +393,8 @@ fn no_trial(judged: Result<Judged, String>, why: &str) -> Result<Judged, String>
 
 /// How `megapage run` would be asked to start it, with nothing but defaults.
 fn request(program: &Program, command: &[String]) -> Request {
-    Request {
-        program: program.path.clone().into(),
-        arguments: command.iter().skip(1).map(OsString::from).collect(),
-        heap: Heap::Auto,
-        mechanism: None,
-        pool: None,
-        text: TextRequest::default(),
-        require: false,
-        return_after: ReturnAfter::default(),
-        children: false,
-        fork: Fork::Auto,
-        watched: false,
-        jvm: false,
-        fix: false,
-    }
+    let arguments = command.iter().skip(1).map(OsString::from).collect();
+    Request { arguments, ..Request::plain(&program.path) }
 }
 
 fn forks(program: &Program) -> Vec<String> {

@@ -45,13 +45,7 @@ fn programs_of_every_layout_stay_whole() {
 #[test]
 fn what_programs_do_later_still_works() {
     let directory = on_disk();
-    let library = compile(
-        "gcc",
-        directory.path(),
-        "answer.so",
-        "int answer(void) { return 42; }",
-        &["-shared", "-fPIC"],
-    );
+    let library = answer(directory.path());
     let (Some(path), Some(library)) = (program(directory.path(), "later", &[]), library) else { return };
     for (task, argument) in
         [("fork", ""), ("exec", path.as_str()), ("dlopen", library.as_str()), ("heap", "")]

@@ -226,14 +226,7 @@ fn executables_of_every_kind() {
     let directory = on_disk();
     let Some(sandbox) = sandbox(directory.path()) else { return };
     let aligned = "-Wl,-z,max-page-size=0x200000";
-    let library = compile(
-        "gcc",
-        directory.path(),
-        "answer.so",
-        "int answer(void) { return 42; }",
-        &["-shared", "-fPIC"],
-    );
-    let Some(library) = library else { return };
+    let Some(library) = answer(directory.path()) else { return };
     for (name, kind, options) in [
         ("static-fixed", "file", &["-static", "-no-pie", aligned][..]),
         ("static-pie", "file", &["-static-pie", aligned]),

@@ -132,30 +132,8 @@ fn limited(facts: &mut Facts, fault: Option<Bytes>, reservation: Option<Bytes>, 
     });
 }
 
-fn program() -> Program {
-    Program {
-        path: "/usr/bin/app".into(),
-        executable: "/usr/bin/app".into(),
-        script_arguments: Vec::new(),
-        machine: "x86-64".into(),
-        native: true,
-        position_independent: true,
-        linkage: Linkage::Glibc,
-        heap_tunable: true,
-        privilege: None,
-        runtime: None,
-        java: None,
-        allocator: None,
-        private_allocation: None,
-        forks: Vec::new(),
-        sanitizer: None,
-        libraries: Vec::new(),
-        missing: Vec::new(),
-    }
-}
-
 fn with_program(facts: &mut Facts, change: impl FnOnce(&mut Program)) {
-    let mut program = program();
+    let mut program = Program::ordinary("/usr/bin/app");
     change(&mut program);
     facts.program = Some(program);
 }

@@ -92,10 +92,8 @@ fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
     if read != bytes as isize {
         return None;
     }
-    let is_shared = |entry: &Entry| entry.is_present() && !entry.is_file_or_shared() && !entry.is_exclusive();
-    let count =
-        |filter: &dyn Fn(&Entry) -> bool| words.iter().map(|word| Entry(*word)).filter(filter).count();
-    let (present, shared) = (count(&|entry| entry.is_present()), count(&is_shared));
+    let count = |holds: fn(Entry) -> bool| words.iter().filter(|word| holds(Entry(**word))).count();
+    let (present, shared) = (count(Entry::is_present), count(Entry::is_shared));
     Some(OwnRegion::Base { present: present.saturating_sub(zeros), shared: shared.saturating_sub(zeros) })
 }
 

@@ -57,6 +57,12 @@ impl Entry {
         self.0 & 1 << 56 != 0
     }
 
+    /// Whether it is an anonymous page that another process maps as well, since a fork(2) or because KSM has merged it;
+    /// also true of the shared page of zeros.
+    pub const fn is_shared(self) -> bool {
+        self.is_present() && !self.is_file_or_shared() && !self.is_exclusive()
+    }
+
     /// Whether userfaultfd(2) protects it against writing (Linux 5.13).
     pub const fn is_write_protected(self) -> bool {
         self.0 & 1 << 57 != 0
@@ -279,9 +285,7 @@ impl Pagemap {
         if !self.can_scan {
             return Ok(None);
         }
-        let is_shared =
-            |entry: &Entry| entry.is_present() && !entry.is_file_or_shared() && !entry.is_exclusive();
-        let shared = self.entries(region)?.into_iter().filter(is_shared).count() as u64;
+        let shared = self.entries(region)?.iter().filter(|entry| entry.is_shared()).count() as u64;
         Ok(Some(shared.saturating_sub(zeros).min(u64::from(u16::MAX)) as u16))
     }
 

@@ -52,6 +52,30 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// One of base pages of which nothing is present, by its line of the maps file; anonymous.
+    pub fn untouched(range: VirtRange, permissions: &str, name: &str) -> Mapping {
+        Mapping {
+            range,
+            permissions: permissions.to_string(),
+            inode: 0,
+            name: name.to_string(),
+            kernel_page_size: PageSize::BASE,
+            rss: Bytes::ZERO,
+            referenced: Bytes::ZERO,
+            shared: Bytes::ZERO,
+            ksm: Bytes::ZERO,
+            anonymous: Bytes::ZERO,
+            anon_huge: Bytes::ZERO,
+            shmem_pmd: Bytes::ZERO,
+            file_pmd: Bytes::ZERO,
+            hugetlb: Bytes::ZERO,
+            hugetlb_shared: Bytes::ZERO,
+            swap: Bytes::ZERO,
+            thp_eligible: false,
+            vm_flags: String::new(),
+        }
+    }
+
     /// Whether the kernel's flag with this two-letter code is set, such as `hg` for madvise(MADV_HUGEPAGE)
     /// (Documentation/filesystems/proc.rst lists them).
     pub fn has_flag(&self, code: &str) -> bool {
@@ -173,26 +197,7 @@ fn parse_header(line: &str) -> Option<Mapping> {
     let permissions = word().to_string();
     let (_offset, _device) = (word(), word());
     let inode = word().parse().ok()?;
-    Some(Mapping {
-        range,
-        permissions,
-        inode,
-        name: rest.trim_start().to_string(),
-        kernel_page_size: PageSize::BASE,
-        rss: Bytes::ZERO,
-        referenced: Bytes::ZERO,
-        shared: Bytes::ZERO,
-        ksm: Bytes::ZERO,
-        anonymous: Bytes::ZERO,
-        anon_huge: Bytes::ZERO,
-        shmem_pmd: Bytes::ZERO,
-        file_pmd: Bytes::ZERO,
-        hugetlb: Bytes::ZERO,
-        hugetlb_shared: Bytes::ZERO,
-        swap: Bytes::ZERO,
-        thp_eligible: false,
-        vm_flags: String::new(),
-    })
+    Some(Mapping { inode, ..Mapping::untouched(range, &permissions, rest.trim_start()) })
 }
 
 #[cfg(test)]

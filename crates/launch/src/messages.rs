@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// A message that is known: a part that all its forms share, and what it means.
+/// A message that is known: how releases word it, and what it means.
 struct Message {
-    /// Parts of the line, all of which are in it.
-    parts: &'static [&'static str],
+    /// For each wording, parts of the line, all of which are in it.
+    forms: &'static [&'static [&'static str]],
     /// Whose.
     program: &'static str,
     /// What has happened.
@@ -19,17 +19,10 @@ const MORE_PAGES: &str =
 const JVM: &str = "JVM";
 
 /// The first that fits counts.
-const MESSAGES: [Message; 18] = [
+const MESSAGES: [Message; 17] = [
     Message {
-        parts: &["Failed to reserve and commit memory"],
-        program: JVM,
-        meaning: "the pool had too few pages for one mapping (errno 12, ENOMEM, for root too): that part of the JVM is on \
-                  base pages, and the program goes on",
-        remedy: "megapage run --dry-run -- java ... says how many pages it takes, code cache and tables with them",
-    },
-    Message {
-        // Java 8 to 16.
-        parts: &["Failed to reserve large pages memory"],
+        // The second: Java 8 to 16.
+        forms: &[&["Failed to reserve and commit memory"], &["Failed to reserve large pages memory"]],
         program: JVM,
         meaning: "the pool had too few pages for one mapping (errno 12, ENOMEM, for root too): that part of the JVM is on \
                   base pages, and the program goes on",
@@ -37,99 +30,99 @@ const MESSAGES: [Message; 18] = [
     },
     Message {
         // -XX:+UseSHM, and Java 6, which knew nothing else.
-        parts: &["Failed to reserve shared memory"],
+        forms: &[&["Failed to reserve shared memory"]],
         program: JVM,
         meaning: "a System V segment was refused: errno 12, the pool is too short; errno 1, the user is not in \
                   vm.hugetlb_shm_group; errno 22, kernel.shmmax is too small",
         remedy: "leave -XX:+UseSHM out: since Java 7 the JVM maps the pool, which needs no right",
     },
     Message {
-        parts: &["UseLargePages disabled, no large pages configured"],
+        forms: &[&["UseLargePages disabled, no large pages configured"]],
         program: JVM,
         meaning: "every pool was empty at the start: the whole JVM is on base pages",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["HugeTLBFS is not supported by the operating system"],
+        forms: &[&["HugeTLBFS is not supported by the operating system"]],
         program: JVM,
         meaning: "the JVM tried one page and was refused: the pool was empty, or a control group's hugetlb limit is 0",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["TransparentHugePages is not supported by the operating system"],
+        forms: &[&["TransparentHugePages is not supported by the operating system"]],
         program: JVM,
         meaning: "transparent huge pages are set to 'never'",
         remedy: "megapage doctor names the setting; megapage run promotes from outside all the same, as root",
     },
     Message {
-        parts: &["Setting LargePageSizeInBytes has no effect"],
+        forms: &[&["Setting LargePageSizeInBytes has no effect"]],
         program: JVM,
         meaning: "before Java 17 the JVM takes pages of the default size alone",
         remedy: "leave -XX:LargePageSizeInBytes out",
     },
     Message {
-        parts: &["os::commit_memory(", "failed"],
+        forms: &[&["os::commit_memory(", "failed"]],
         program: JVM,
         meaning: "ordinary memory was refused, not huge pages: RLIMIT_DATA (which counts the pool's private pages as well), a \
                   control group, or vm.overcommit_memory=2; the JVM ends",
         remedy: "ulimit -d unlimited, or the group's memory limit; megapage run --dry-run -- java ... names what is too small",
     },
     Message {
-        parts: &["Could not reserve enough space for", "object heap"],
+        forms: &[&["Could not reserve enough space for", "object heap"]],
         program: JVM,
         meaning: "no run of addresses was long enough: RLIMIT_AS is smaller than the heap and what lies beside it",
         remedy: "ulimit -v unlimited",
     },
     Message {
-        parts: &["Failed to commit memory (Not enough space)"],
+        forms: &[&["Failed to commit memory (Not enough space)"]],
         program: "JVM with ZGC",
         meaning: "ZGC takes its heap from the pool as it grows and does not go on without: the pool was too short",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["could not map anonymous shared memory: Cannot allocate memory"],
+        forms: &[&["could not map anonymous shared memory: Cannot allocate memory"]],
         program: "PostgreSQL",
         meaning: "with huge_pages=on the pool was too short for the shared memory: the server does not start",
         remedy: "postgres -C shared_memory_size_in_huge_pages says how many pages it takes",
     },
     Message {
-        parts: &["Couldn't allocate HugeTLB page"],
+        forms: &[&["Couldn't allocate HugeTLB page"]],
         program: "MariaDB",
         meaning: "the pool was too short for this piece of memory: it is on base pages, and the server goes on",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["EAL: No free", "hugepages reported"],
+        forms: &[&["EAL: No free", "hugepages reported"]],
         program: "DPDK",
         meaning: "no page of that size is free on a node",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["EAL: FATAL: Cannot get hugepage information"],
+        forms: &[&["EAL: FATAL: Cannot get hugepage information"]],
         program: "DPDK",
         meaning: "no pool has a free page, or no hugetlbfs is mounted (--in-memory needs no mount): the program ends",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["unable to map backing store for guest RAM: Cannot allocate memory"],
+        forms: &[&["unable to map backing store for guest RAM: Cannot allocate memory"]],
         program: "QEMU",
         meaning: "the pool was too short for the guest's memory: QEMU ends",
         remedy: MORE_PAGES,
     },
     Message {
-        parts: &["Failed to set transparent hugepage hint"],
+        forms: &[&["Failed to set transparent hugepage hint"]],
         program: "memcached",
         meaning: "memory could not be advised to be huge",
         remedy: "megapage doctor",
     },
     Message {
-        parts: &["Transparent Huge Pages (THP) support enabled in your kernel"],
+        forms: &[&["Transparent Huge Pages (THP) support enabled in your kernel"]],
         program: "Redis",
         meaning: "THP are set to 'always': after a fork (BGSAVE) each first write to a huge page splits it",
         remedy: "set 'madvise', and start Redis by megapage run, which gives it huge pages all the same",
     },
     Message {
-        parts: &["opcache.huge_code_pages has no affect"],
+        forms: &[&["opcache.huge_code_pages has no affect"]],
         program: "PHP",
         meaning: "this build of PHP does not move its code",
         remedy: "megapage run --text auto -- php ...",
@@ -151,16 +144,19 @@ pub struct Explained {
     pub remedy: &'static str,
 }
 
+/// Which message a line is.
+fn place(line: &str) -> Option<usize> {
+    let has = |form: &&[&str]| form.iter().all(|part| line.contains(part));
+    MESSAGES.iter().position(|message| message.forms.iter().any(has))
+}
+
 /// The messages in `text` that are known, each once, in the order of their first occurrence.
 pub fn explain(text: &str) -> Vec<Explained> {
     let mut found: Vec<(usize, Explained)> = Vec::new();
     for line in text.lines() {
-        let known = MESSAGES.iter().position(|it| it.parts.iter().all(|part| line.contains(part)));
-        let Some(index) = known else { continue };
+        let Some(index) = place(line) else { continue };
         let message = &MESSAGES[index];
-        // The same reason in another release's words is the same reason.
-        match found.iter_mut().find(|(_, it)| it.meaning == message.meaning && it.program == message.program)
-        {
+        match found.iter_mut().find(|(known, _)| *known == index) {
             Some((_, explained)) => explained.times += 1,
             None => found.push((
                 index,
@@ -206,9 +202,10 @@ ready
     #[test]
     fn none_hides_another() {
         for (index, message) in MESSAGES.iter().enumerate() {
-            let line = message.parts.join(" ... ");
-            let found = MESSAGES.iter().position(|it| it.parts.iter().all(|part| line.contains(part)));
-            assert_eq!(found, Some(index), "{line}");
+            for form in message.forms {
+                let line = form.join(" ... ");
+                assert_eq!(place(&line), Some(index), "{line}");
+            }
         }
     }
 }

@@ -227,6 +227,31 @@ pub struct Program {
 }
 
 impl Program {
+    /// A dynamic program of this architecture, of a glibc that knows the tunable, with nothing special about it: what
+    /// others differ from.
+    pub fn ordinary(path: impl Into<PathBuf>) -> Program {
+        let path = path.into();
+        Program {
+            executable: path.clone(),
+            path,
+            script_arguments: Vec::new(),
+            machine: std::env::consts::ARCH.replace('_', "-"),
+            native: true,
+            position_independent: true,
+            linkage: Linkage::Glibc,
+            heap_tunable: true,
+            privilege: None,
+            runtime: None,
+            java: None,
+            allocator: None,
+            private_allocation: None,
+            forks: Vec::new(),
+            sanitizer: None,
+            libraries: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
     /// Looks at the program that `name` means to execvp(3): a path where it has a slash, else looked up in
     /// the caller's PATH. Reads files only; executes nothing.
     pub fn inspect(name: impl AsRef<OsStr>) -> Result<Program, InspectError> {
@@ -285,23 +310,13 @@ impl Program {
 
     fn foreign(path: &Path, machine: u16) -> Program {
         Program {
-            path: path.into(),
-            executable: path.into(),
-            script_arguments: Vec::new(),
             machine: format!("{} (32-bit)", machine_name(machine)),
             native: false,
             position_independent: false,
             linkage: Linkage::OtherLoader("32-bit".into()),
             heap_tunable: false,
             privilege: privilege_of(path),
-            runtime: None,
-            java: None,
-            allocator: None,
-            private_allocation: None,
-            forks: Vec::new(),
-            sanitizer: None,
-            libraries: Vec::new(),
-            missing: Vec::new(),
+            ..Program::ordinary(path)
         }
     }
 
@@ -327,23 +342,14 @@ impl Program {
             _ => false,
         };
         let mut program = Program {
-            path: path.into(),
-            executable: path.into(),
-            script_arguments: Vec::new(),
             machine,
             native,
             position_independent: facts.position_independent,
             linkage,
             heap_tunable,
             privilege: privilege_of(path),
-            runtime: None,
-            java: None,
             allocator: facts.exports.contains(&"malloc").then_some(Allocator::InExecutable),
-            private_allocation: None,
-            forks: Vec::new(),
-            sanitizer: None,
-            libraries: Vec::new(),
-            missing: Vec::new(),
+            ..Program::ordinary(path)
         };
         program.follow_libraries(path, facts);
         program.java = (program.runtime == Some(Runtime::Jvm)).then(|| Java::of(path));

@@ -273,6 +273,27 @@ pub struct Request {
     pub fix: bool,
 }
 
+impl Request {
+    /// A run of `program` with nothing but defaults, which nobody is told of at the end.
+    pub fn plain(program: impl Into<OsString>) -> Request {
+        Request {
+            program: program.into(),
+            arguments: Vec::new(),
+            heap: Heap::Auto,
+            mechanism: None,
+            pool: None,
+            text: TextRequest::default(),
+            require: false,
+            return_after: ReturnAfter::default(),
+            children: false,
+            fork: Fork::Auto,
+            watched: false,
+            jvm: false,
+            fix: false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

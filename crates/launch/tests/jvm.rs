@@ -8,7 +8,7 @@ use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Program, Runtime};
-use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::{Heap, Mechanism, Request};
 use megapage_units::{Bytes, PageSize};
 
 fn java(release: &str) -> Program {
@@ -25,21 +25,8 @@ fn version(version: &str) -> Program {
 }
 
 fn request(heap: Heap, arguments: &[&str]) -> Request {
-    Request {
-        program: "java".into(),
-        arguments: arguments.iter().map(Into::into).collect(),
-        heap,
-        mechanism: None,
-        text: TextRequest::default(),
-        require: false,
-        return_after: ReturnAfter::default(),
-        children: false,
-        fork: Fork::Auto,
-        watched: true,
-        pool: None,
-        jvm: false,
-        fix: false,
-    }
+    let arguments = arguments.iter().map(Into::into).collect();
+    Request { arguments, heap, watched: true, ..Request::plain("java") }
 }
 
 fn arguments(program: &Program, heap: Heap, words: &[&str], machine: &Machine) -> Vec<String> {

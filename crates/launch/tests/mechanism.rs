@@ -7,25 +7,11 @@ use megapage_launch::broker::Broker;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
-use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request};
 use megapage_units::Bytes;
 
 fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
-    Request {
-        program: "program".into(),
-        arguments: Vec::new(),
-        heap,
-        mechanism,
-        pool: None,
-        text: TextRequest::default(),
-        require: false,
-        return_after: ReturnAfter::default(),
-        children: false,
-        fork: Fork::Auto,
-        watched: true,
-        jvm: false,
-        fix: false,
-    }
+    Request { heap, mechanism, watched: true, ..Request::plain("program") }
 }
 
 fn auto(program: &Program, machine: &Machine) -> Plan {

@@ -133,6 +133,11 @@ pub fn program(directory: &Path, name: &str, options: &[&str]) -> Option<String>
     compile("gcc", directory, name, SOURCE, &[options, &["-rdynamic", "-ldl"]].concat())
 }
 
+/// A library with the function `answer`, for the program's task `dlopen`.
+pub fn answer(directory: &Path) -> Option<String> {
+    compile("gcc", directory, "answer.so", "int answer(void) { return 42; }", &["-shared", "-fPIC"])
+}
+
 /// `megapage run --heap none` with the library for text.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));

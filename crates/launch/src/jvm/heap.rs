@@ -78,25 +78,11 @@ mod tests {
     fn mapping(start: u64, end: u64, permissions: &str, name: &str, mib: u64) -> Mapping {
         let hugetlb = name.starts_with("/anon_hugepage") || name.ends_with(".hugetlb (deleted)");
         let bytes = Bytes::mib(mib);
-        Mapping {
-            range: VirtRange::new(start, end).unwrap(),
-            permissions: permissions.into(),
-            inode: u64::from(!name.is_empty()),
-            name: name.into(),
-            kernel_page_size: if hugetlb { PageSize::HUGE_2M } else { PageSize::BASE },
-            rss: if hugetlb { Bytes::ZERO } else { bytes },
-            referenced: Bytes::ZERO,
-            shared: Bytes::ZERO,
-            ksm: Bytes::ZERO,
-            anonymous: Bytes::ZERO,
-            anon_huge: Bytes::ZERO,
-            shmem_pmd: Bytes::ZERO,
-            file_pmd: Bytes::ZERO,
-            hugetlb: if hugetlb { bytes } else { Bytes::ZERO },
-            hugetlb_shared: Bytes::ZERO,
-            swap: Bytes::ZERO,
-            thp_eligible: false,
-            vm_flags: String::new(),
+        let inode = u64::from(!name.is_empty());
+        let plain = Mapping::untouched(VirtRange::new(start, end).unwrap(), permissions, name);
+        match hugetlb {
+            true => Mapping { inode, kernel_page_size: PageSize::HUGE_2M, hugetlb: bytes, ..plain },
+            false => Mapping { inode, rss: bytes, ..plain },
         }
     }
 

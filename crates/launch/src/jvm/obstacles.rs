@@ -39,6 +39,25 @@ pub struct Surroundings {
     pub page_refused: fn() -> Option<String>,
 }
 
+impl Surroundings {
+    /// So much memory, pages of 2 MiB by default, and nothing in the way of who needs no right: what others differ from.
+    pub fn open(memory: Bytes) -> Surroundings {
+        Surroundings {
+            memory,
+            default_page: Some(PageSize::HUGE_2M),
+            room_2m: None,
+            room_1g: None,
+            data: Limit(None),
+            address_space: Limit(None),
+            sysctls: Sysctls::default(),
+            shm_permitted: false,
+            group: 0,
+            may_add: Bytes::ZERO,
+            page_refused: || None,
+        }
+    }
+}
+
 /// One thing in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
@@ -206,19 +225,7 @@ mod tests {
     use super::*;
 
     fn around() -> Surroundings {
-        Surroundings {
-            memory: Bytes::gib(8),
-            default_page: Some(PageSize::HUGE_2M),
-            room_2m: None,
-            room_1g: None,
-            data: Limit(None),
-            address_space: Limit(None),
-            sysctls: Sysctls::default(),
-            shm_permitted: false,
-            group: 33,
-            may_add: Bytes::ZERO,
-            page_refused: || None,
-        }
+        Surroundings { group: 33, ..Surroundings::open(Bytes::gib(8)) }
     }
 
     /// The obstacles of a JVM of 1 GiB of this release, with a pool of 2 MiB pages of that size.
