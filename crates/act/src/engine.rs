@@ -2,6 +2,7 @@
 //! promotion, demotion and the executor rest on.
 
 use crate::remote::{RemoteError, joined, refusal};
+use crate::sharing::Sharing;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelRoot, process_madvise, spawn};
@@ -277,11 +278,6 @@ fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacen
     taken
 }
 
-/// So many of the 512 pages of a region may be shared where it is collapsed: at most 256 KiB are then copied, once. A
-/// process that was forked shares some page of nearly every region with its parent for good; left alone for one page,
-/// it would never have a huge page.
-const FEW_SHARED: u16 = 64;
-
 /// Something that takes advice: a process, or a test's model of one.
 pub(crate) trait Advisable {
     /// One process_madvise(2).
@@ -290,8 +286,7 @@ pub(crate) trait Advisable {
     /// Which of the regions are huge, by the page tables. Where nobody can tell, none.
     fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
-    /// Of which of the regions another process maps so many anonymous pages that a collapse should not copy them. Where
-    /// nobody can tell, none.
+    /// Which of the regions are shared by more than [`Sharing::FewPages`] allows. Where nobody can tell, none.
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 }
 
@@ -322,8 +317,8 @@ impl Advisable for Target {
     }
 
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let mut shared = |region: &VirtRange| self.pagemap.shared_pages(*region).ok().flatten();
-        regions.iter().map(|region| shared(region).is_some_and(|pages| pages > FEW_SHARED)).collect()
+        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.pagemap, *region);
+        regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
     }
 }
 

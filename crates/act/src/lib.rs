@@ -8,5 +8,6 @@ pub mod execute;
 pub mod pool;
 pub mod promote;
 mod remote;
+mod sharing;
 
 pub use remote::{Bounds, RemoteError, lacking_right};

@@ -4,6 +4,7 @@
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
 use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
+use crate::sharing::Sharing;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, read_smaps};
@@ -110,9 +111,9 @@ pub fn candidates(
     Ok(found)
 }
 
-/// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps some as well:
-/// a forked child that has not executed a program, its children, or whoever KSM has merged them for. On kernels before
-/// 6.7, which do not tell, all are its own.
+/// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps one or more as
+/// well: a forked child that has not executed a program, its children, or whoever KSM has merged them for. On kernels
+/// before 6.7, which do not tell, all are its own. The promotion itself is less strict, see the module `sharing`.
 pub fn part_shared(
     root: &KernelRoot,
     pid: Pid,
@@ -121,9 +122,9 @@ pub fn part_shared(
     let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     let (mut own, mut shared) = (Vec::new(), Vec::new());
     for region in regions {
-        match pagemap.shared_pages(region).map_err(|error| refusal(root, pid, error))? {
-            Some(1..) => shared.push(region),
-            _ => own.push(region),
+        match Sharing::NoPage.is_exceeded(&mut pagemap, region).map_err(|error| refusal(root, pid, error))? {
+            true => shared.push(region),
+            false => own.push(region),
         }
     }
     Ok((own, shared))
