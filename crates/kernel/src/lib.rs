@@ -39,6 +39,8 @@ mod meminfo;
 pub mod memory_group;
 pub mod mounts;
 pub mod own_advice;
+mod own_figures;
+pub mod own_mappings;
 mod own_memory;
 mod own_region;
 pub mod own_segments;
@@ -80,12 +82,15 @@ pub use environment::{
     remove_environment_variable, remove_from_environment_list,
 };
 pub use heap::{
-    Errno, ErrnoGuard, NoCancel, OwnedRange, allocate_words, hugetlb_available, is_plausible, main_has_ended,
-    memory_available_and_total, release_words, set_errno, thp_is_possible, thread_count, without_signals,
+    Errno, ErrnoGuard, NoCancel, OwnedRange, allocate_words, is_plausible, release_words, set_errno,
+    without_signals,
 };
 pub use lock::{Lock, Locked};
 pub use machine::{Machine, Processor, machine, processor};
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
+pub use own_figures::{
+    hugetlb_available, main_has_ended, memory_available_and_total, thp_is_possible, thread_count,
+};
 pub use own_memory::own_memory;
 pub use own_region::{OwnRegion, leave_descriptors};
 pub use process_clock::ProcessClock;

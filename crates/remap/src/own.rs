@@ -2,7 +2,8 @@
 //! that is loaded before `main`. Nothing here allocates; the only writes are to the ledger and to fixed arrays.
 
 use crate::ledger::{Entry, Step, TextLedger};
-use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments, own_huge_bytes, own_mappings};
+use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
+use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments};
 use megapage_kernel::{Errno, OwnedRange, monotonic_time, thp_is_possible, thread_count};
 use megapage_units::{HUGE_2M, PageSize};
 

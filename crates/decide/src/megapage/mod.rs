@@ -14,14 +14,15 @@ pub mod claims;
 pub mod gain;
 mod groups;
 mod nursery;
+mod parameters;
 mod recover;
 pub mod watermarks;
 
 use crate::pace::Rounds;
 use crate::scans::Scans;
-use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, region_at};
-use claims::{Caps, Claim, Grants, weight};
-use gain::{MissCost, Model, gains, is_sampled_base};
+use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
+use claims::{Caps, Grants, weight};
+use gain::{Model, gains, is_sampled_base};
 use groups::Groups;
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
@@ -29,133 +30,9 @@ use nursery::Nursery;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
-use watermarks::{Marks, Watermarks};
+use watermarks::Watermarks;
 
-/// The constants.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Parameters {
-    /// The name that reports show.
-    pub name: &'static str,
-    /// Weights and caps.
-    pub claims: Vec<Claim>,
-    /// The part of all huge memory that is guaranteed, divided by weight; 0 to 1.
-    pub guarantee: f64,
-    /// One in so many promotions goes to who has less than guaranteed, while there is one...
-    pub guaranteed_turn: u64,
-    /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
-    /// that anybody can lose.
-    pub plentiful_turn: u64,
-    /// Whether also what is guaranteed must pay.
-    pub guaranteed_pays: bool,
-    /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low mark; from there on it
-    /// must be full.
-    pub fault_fill: f64,
-    /// Regions promoted in a round, of whatever pays...
-    pub promote: Pace,
-    /// ...and with those that pay within `quick`.
-    pub promote_quick: Pace,
-    /// A promotion that pays for itself within so much processor time is quick.
-    pub quick: Duration,
-    /// What a promotion costs, in processor time.
-    pub copy_cost: Duration,
-    /// A process is expected to use at least so much more processor time...
-    pub least_life: Duration,
-    /// ...and at most so much.
-    pub most_life: Duration,
-    /// What a byte that is bound for nothing costs against one that is copied, when memory is nearly short.
-    pub bound_price: f64,
-    /// How the gain is modelled.
-    pub model: Model,
-    /// When memory is short.
-    pub marks: Marks,
-    /// A huge page with at least so many zero-filled base pages can be recovered.
-    pub least_zeros: u16,
-    /// The result of a zero scan holds so long...
-    pub rescan: Duration,
-    /// ...or, where scans find next to nothing, up to so long.
-    pub rescan_most: Duration,
-    /// From one sample to the next, at least...
-    pub sample_every: Duration,
-    /// ...and so long that the first accesses after a clearing cost no more than this share of a process's time.
-    pub sample_budget: f64,
-    /// With each sample that led to no promotion the time to the next doubles, so often at the most.
-    pub sample_rarer: u32,
-    /// What such a first access costs, where the observer has not measured it.
-    pub first_access: Duration,
-    /// From when a process is first seen, regions that were not sampled yet wait for that as long as this before they
-    /// are promoted, where accesses are sampled at all.
-    pub first_sample: Duration,
-    /// From clearing the bits to reading them.
-    pub window: Duration,
-    /// The size for what 2 MiB would bloat.
-    pub small: PageSize,
-    /// Blocks of 2 MiB zeroed ahead in a round, at least...
-    pub pre_zero: Pace,
-    /// ...and at most, where memory fills.
-    pub pre_zero_most: u64,
-}
-
-impl Parameters {
-    /// How many seconds must lie between two samples of a process, by what the last one found.
-    fn least_period(&self, tick: &Tick<'_>, process: &Process) -> f64 {
-        let measured = tick.snapshot().sampling.as_ref().map(|sampling| sampling.first_access_ns * 1e-9);
-        let first_access =
-            measured.filter(|cost| cost.is_finite()).unwrap_or(self.first_access.as_secs_f64());
-        let pages = |region: &Region| match (region.leaf, region.accessed) {
-            (Leaf::Base, Some(accessed)) => f64::from(accessed.coverage),
-            // One bit, or not known.
-            _ => 1.0,
-        };
-        process.regions.iter().map(pages).sum::<f64>() * first_access / self.sample_budget
-    }
-}
-
-impl Default for Parameters {
-    /// 32 regions a second are 64 MiB, 6 % of a core at 1 GiB/s; what pays for itself within half a minute may take a
-    /// quarter of one. The costs of a miss and of a first access are those measured on a KVM guest
-    /// (docs/policies.md).
-    fn default() -> Parameters {
-        Parameters {
-            name: "megapage",
-            claims: Vec::new(),
-            guarantee: 0.25,
-            guaranteed_turn: 4,
-            plentiful_turn: 64,
-            guaranteed_pays: false,
-            // Zeroing 2 MiB takes as long as about 130 faults of base pages (465 us and 3.5 us in HawkEye's fault
-            // table): below a quarter, a huge page saves memory neither nor time.
-            fault_fill: 0.25,
-            promote: Pace { work: 32, every: Duration::from_secs(1) },
-            promote_quick: Pace { work: 128, every: Duration::from_secs(1) },
-            quick: Duration::from_secs(30),
-            copy_cost: Duration::from_millis(2),
-            least_life: Duration::from_secs(120),
-            most_life: Duration::from_secs(3600),
-            bound_price: 8.0,
-            model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
-            marks: Marks {
-                calm: 0.9,
-                blind: 0.85,
-                least: 0.5,
-                gap: 0.1,
-                lead: Duration::from_secs(20),
-                stall: 2.0,
-            },
-            least_zeros: 64,
-            rescan: Duration::from_secs(30),
-            rescan_most: Duration::from_secs(600),
-            sample_every: Duration::from_secs(10),
-            sample_budget: 0.005,
-            sample_rarer: 3,
-            first_access: Duration::from_nanos(470),
-            first_sample: Duration::from_secs(5),
-            window: Duration::from_millis(100),
-            small: PageSize::new(64 << 10).expect("a power of two"),
-            pre_zero: Pace { work: 20, every: Duration::from_secs(1) },
-            pre_zero_most: 128,
-        }
-    }
-}
+pub use parameters::Parameters;
 
 /// What is remembered of a process.
 #[derive(Clone, Debug)]

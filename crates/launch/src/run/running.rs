@@ -1,0 +1,350 @@
+//! A program that runs: signals are passed on to it, and its memory is looked at.
+
+use super::{Prepared, RunError, system};
+use crate::jvm::JavaPlan;
+use crate::messages::Explained;
+use crate::promoter::Promoter;
+use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
+use crate::request::Mechanism;
+use crate::sample::{Places, Samples};
+use crate::symbols::{self, MapReport, PerfMap};
+use crate::text::{self, TextPieces, TextPlan};
+use megapage_act::promote::{PromoteError, PromoteOutcome};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::{read_exe, read_status};
+use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
+use megapage_memory::Ledger;
+use megapage_remap::ledger::TextLedger;
+use megapage_units::{Pid, VirtRange};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// While a program is watched, the launcher looks at the ledger this often: a fiftieth of the program's age,
+/// so that what the handshake at exit adds stays below 2 % of the run, within these limits.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+/// Without a ledger there is nothing to look at but `/proc/PID/status`,
+const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
+/// which takes some 30 us to read: it is read at intervals of a hundredth of the program's age, within these
+/// limits.
+const SHORTEST_STATUS_SPACING: Duration = Duration::from_millis(20);
+const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
+/// How long to wait for a signal when there is nothing else to do.
+const IDLE: Duration = Duration::from_secs(3600);
+/// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
+const LONGEST_MOVE: Duration = Duration::from_secs(60);
+
+/// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
+const PROMOTE_AFTER: Duration = Duration::from_millis(200);
+
+/// The map for profilers.
+enum Map {
+    /// Not asked for.
+    None,
+    /// It waits for the text to be moved.
+    Due,
+    /// A thread reads the names, and writes them.
+    Making(JoinHandle<(MapReport, Option<PerfMap>)>),
+    /// What is said of it, and the file itself.
+    Made(MapReport, Option<PerfMap>),
+}
+
+pub(super) struct Running<'a> {
+    root: &'a KernelRoot,
+    run: &'a Prepared,
+    pid: Pid,
+    start: Instant,
+    ledger: Option<Ledger>,
+    text_ledger: Option<TextLedger>,
+    samples: Samples,
+    promoter: Option<Promoter>,
+    /// What the promoter obtained, kept when it ends before the program.
+    promoted: PromoteOutcome,
+    /// The terminal, or somebody, has asked the job to stop.
+    stop_asked: bool,
+    /// The final sample has been taken.
+    exiting: bool,
+    /// The process has become a program without the library: the ledger is not its own.
+    replaced: bool,
+    /// The same of the library that has moved text.
+    text_replaced: bool,
+    /// What is said of the map for profilers, and the file itself.
+    map: Map,
+    /// Resident memory when it was last looked at.
+    resident: (Instant, u64),
+    pub(super) notes: Vec<String>,
+    /// Messages of the program that are known.
+    pub(super) said: Vec<Explained>,
+}
+
+impl<'a> Running<'a> {
+    /// A program that was started at `start` as `pid`.
+    pub(super) fn new(
+        root: &'a KernelRoot,
+        run: &'a Prepared,
+        pid: Pid,
+        start: Instant,
+        ledger: Option<Ledger>,
+        text_ledger: Option<TextLedger>,
+    ) -> Running<'a> {
+        let outside = run.plan.uses(Mechanism::Outside);
+        let mut running = Running {
+            root,
+            run,
+            pid,
+            start,
+            ledger,
+            text_ledger,
+            samples: Samples::default(),
+            promoter: outside.then(|| Promoter::new(pid, PROMOTE_AFTER, run.request.fork)),
+            promoted: PromoteOutcome::default(),
+            resident: (start, 0),
+            stop_asked: false,
+            exiting: false,
+            replaced: false,
+            text_replaced: false,
+            map: Map::None,
+            notes: Vec::new(),
+            said: Vec::new(),
+        };
+        if run.request.text.map {
+            running.map = Map::Due;
+            if running.text_ledger.is_none() {
+                running.no_map("nothing is moved: perf finds the names in the files");
+            }
+        }
+        running
+    }
+
+    /// Watches it to its end: signals are passed on, and what is due is done.
+    pub(super) fn watch(
+        &mut self,
+        signals: &Signals,
+        live: &mut impl FnMut(&RunReport),
+    ) -> Result<(Ended, Usage), RunError> {
+        loop {
+            spawn::wait_readable(signals.as_fd(), self.pause()).map_err(system("poll"))?;
+            while let Some(signal) = signals.next().map_err(system("signalfd"))? {
+                match signal.number {
+                    signal::SIGCHLD => {}
+                    signal::SIGUSR1 => {
+                        let size = self.size();
+                        self.sample(size);
+                        live(&self.report(None));
+                    }
+                    _ => self.forward(signal),
+                }
+            }
+            self.look();
+            match spawn::poll_child(self.pid).map_err(system("wait4"))? {
+                Some((ChildEvent::Exited(status), usage)) => return Ok((Ended::Status(status), usage)),
+                Some((ChildEvent::Died(number), usage)) => return Ok((Ended::Signal(number), usage)),
+                Some((ChildEvent::Stopped(_), _)) if self.stop_asked => {
+                    // The shell waits for us, not for the program: the job stops when we do.
+                    self.stop_asked = false;
+                    spawn::stop_self().map_err(system("stop"))?;
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Signals of the kernel and of the program itself go to the whole process group: it has them already.
+    fn forward(&mut self, signal: Signal) {
+        match signal.number {
+            signal::SIGTSTP => self.stop_asked = true,
+            signal::SIGCONT => self.stop_asked = false,
+            _ => {}
+        }
+        if signal.sender.is_some_and(|sender| sender != self.pid) {
+            // It can only fail because the program has just ended.
+            let _ = spawn::send_signal(self.pid, signal.number);
+        }
+    }
+
+    /// How long to wait for a signal before something else is due.
+    fn pause(&self) -> Duration {
+        let mut pause = IDLE;
+        if self.run.request.watched && !self.exiting {
+            let has_ledger = self.ledger.is_some() || self.text_ledger.is_some();
+            let longest = if has_ledger { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
+            pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
+        }
+        if self.map_is_due() {
+            pause = pause.min((self.start.elapsed() / 50).clamp(SHORTEST_LOOK, LONGEST_LOOK));
+        }
+        if let Some(promoter) = &self.promoter {
+            pause = pause.min(promoter.due().saturating_duration_since(Instant::now()));
+        }
+        pause
+    }
+
+    /// Whether a map for profilers was asked for, and the text is not moved yet.
+    fn map_is_due(&self) -> bool {
+        matches!(self.map, Map::Due) && self.start.elapsed() < LONGEST_MOVE
+    }
+
+    /// Has the map for profilers made once the text is moved: by a thread, for reading all names of a large program takes
+    /// longer than the program waits at its end.
+    fn make_map(&mut self) {
+        let (Some(plan), Some(ledger)) = (&self.run.text, &self.text_ledger) else { return };
+        if matches!(self.map, Map::Due) && ledger.took().is_some() {
+            let (files, pid) = (text::moved_of(plan, ledger), self.pid);
+            let make = move || symbols::make(Path::new(symbols::DIRECTORY), pid, &files);
+            self.map = Map::Making(std::thread::spawn(make));
+        } else if matches!(self.map, Map::Due) && !self.map_is_due() {
+            self.no_map("the text was not moved in time");
+        }
+        if matches!(&self.map, Map::Making(thread) if thread.is_finished()) {
+            self.finish_map();
+        }
+    }
+
+    fn no_map(&mut self, why: &str) {
+        let path = PerfMap::path(Path::new(symbols::DIRECTORY), self.pid);
+        self.map = Map::Made(MapReport::none(path, why), None);
+    }
+
+    /// Waits for the thread that makes the map.
+    pub(super) fn finish_map(&mut self) {
+        match std::mem::replace(&mut self.map, Map::None) {
+            Map::Making(thread) => match thread.join() {
+                Ok((report, map)) => self.map = Map::Made(report, map.filter(|_| !self.text_replaced)),
+                Err(_) => self.no_map("the thread that makes it has failed"),
+            },
+            Map::Due => self.no_map("the text was not moved"),
+            other => self.map = other,
+        }
+    }
+
+    /// Does what is due: the final sample, one on the way, a pass of promotion.
+    fn look(&mut self) {
+        self.make_map();
+        if let Some(promoter) = &mut self.promoter
+            && promoter.due() <= Instant::now()
+        {
+            let pass = promoter.pass(self.root);
+            self.promoted = promoter.outcome;
+            if let Err(error) = pass {
+                self.promoter = None;
+                if !matches!(error, PromoteError::Gone(_)) {
+                    self.notes.push(format!("promotion from outside ended: {error}"));
+                }
+            }
+        }
+        if !self.run.request.watched || self.exiting {
+            return;
+        }
+        let size = self.size();
+        let heap_ends = self.ledger.as_ref().is_some_and(Ledger::is_exiting);
+        if heap_ends || self.text_ledger.as_ref().is_some_and(TextLedger::is_exiting) {
+            self.exiting = true;
+            self.samples.last_is_final = self.sample(size);
+            if let Some(ledger) = &self.ledger {
+                ledger.acknowledge_exit();
+            }
+            if let Some(ledger) = &self.text_ledger {
+                ledger.acknowledge_exit();
+            }
+        } else if self.samples.is_due(Instant::now(), size) {
+            self.sample(size);
+        }
+    }
+
+    /// Takes a sample; `false` where the process has ended.
+    fn sample(&mut self, size: u64) -> bool {
+        // What is done by now was done by a program that had the library mapped, and keeps it until it ends.
+        let done = self.text_ledger.as_ref().is_some_and(|ledger| ledger.took().is_some());
+        let places = self.places();
+        let taken = self.samples.take(self.root, self.pid, &places, size);
+        if taken && done {
+            self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
+            if let (true, Map::Made(_, map)) = (self.text_replaced, &mut self.map) {
+                // What another program has at those addresses has other names.
+                *map = None;
+            }
+        }
+        self.note_replaced();
+        taken
+    }
+
+    /// Says so where the process has replaced itself by another program (exec). The library goes along
+    /// where the new program's loader takes it.
+    fn note_replaced(&mut self) {
+        const START: &str = "the process has replaced itself by";
+        let Ok(now) = read_exe(self.root, self.pid) else { return };
+        let same = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == now);
+        self.notes.retain(|note| !note.starts_with(START));
+        self.replaced = false;
+        if !same(&self.run.program.executable) {
+            let preloaded = self.samples.last.is_some_and(|sample| sample.preloaded);
+            self.replaced = self.run.plan.uses(Mechanism::Preload) && !preloaded;
+            let loss = if self.replaced { ", which the preloaded library cannot reach" } else { "" };
+            self.notes.push(format!("{START} {} (exec){loss}", now.display()));
+        }
+    }
+
+    /// The ledger, as long as it is of the program that the process runs.
+    fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
+    }
+
+    /// A figure that grows with the program's memory, cheap to read.
+    fn size(&mut self) -> u64 {
+        let now = Instant::now();
+        let (looked, resident) = self.resident;
+        let spacing = (self.start.elapsed() / 100).clamp(SHORTEST_STATUS_SPACING, LONGEST_STATUS_SPACING);
+        if resident == 0 || now.saturating_duration_since(looked) >= spacing {
+            let resident =
+                read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
+            self.resident = (now, resident);
+        }
+        self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
+    }
+
+    /// The heap's range by the ledger, of whatever program wrote it last: whether it counts is for the sample to see.
+    fn span(&self) -> Option<VirtRange> {
+        let (start, end) = self.ledger.as_ref().filter(|ledger| ledger.pid() != 0)?.span()?;
+        VirtRange::new(start, end)
+    }
+
+    fn places(&self) -> Places {
+        Places {
+            heap: self.span(),
+            java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),
+            text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
+            text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),
+            text_library: self.run.text.as_ref().and_then(TextPlan::library_name),
+        }
+    }
+
+    pub(super) fn report(&self, totals: Option<Totals>) -> RunReport {
+        Pieces {
+            program: ProgramFacts::of(&self.run.program, self.pid),
+            asked: Asked::of(&self.run.request),
+            plan: &self.run.plan,
+            samples: &self.samples,
+            ledger: self.ledger(),
+            text: self.run.text.as_ref().map(|text| TextPieces {
+                plan: text,
+                ledger: self.text_ledger.as_ref(),
+                end: self.samples.last.map(|last| last.text.into()),
+                huge: &self.samples.text_huge,
+                map: match &self.map {
+                    Map::Made(report, _) => Some(report),
+                    _ => None,
+                },
+                replaced: self.text_replaced,
+            }),
+            promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
+            totals,
+            start: self.start,
+            now: Instant::now(),
+            notes: self.notes.clone(),
+            said: self.said.clone(),
+        }
+        .report()
+    }
+}
