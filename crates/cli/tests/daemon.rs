@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
-use user::{MEGAPAGE, Said, megapage, until};
+use user::{MEGAPAGE, Said, megapage, until, until_unlocked};
 
 fn ended(arguments: &[&str]) -> Said {
     megapage(&[&["daemon"][..], arguments].concat())
@@ -80,6 +80,7 @@ fn configure(directory: &Path, pids: &[Pid], general: &str) -> PathBuf {
 impl Daemon {
     fn start(directory: &Path, pids: &[Pid], general: &str) -> Daemon {
         let config = configure(directory, pids, general);
+        until_unlocked(&directory.join("lock"));
         let log = directory.join("log");
         let to = std::fs::File::create(&log).unwrap();
         let mut command = Command::new(MEGAPAGE);

@@ -2,6 +2,8 @@
 //! it and are killed, or stopped with their promotions undone, at any moment. 20 s by default; `MEGAPAGE_SOAK_SECONDS` for
 //! longer (`make soak`).
 
+mod user;
+
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{send_signal, signal};
@@ -12,8 +14,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use user::{MEGAPAGE, until_unlocked};
 
-const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
 const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -62,6 +64,7 @@ fn daemon(directory: &Path, name: &str, policy: &str) -> Running {
          include = ['^{name}$']\nleast_resident = '1m'\n[metrics]\nsocket = ''\n"
     );
     std::fs::write(&config, text).unwrap();
+    until_unlocked(&directory.join("lock"));
     let log = File::options().create(true).append(true).open(directory.join("log")).unwrap();
     let mut command = Command::new(MEGAPAGE);
     command.args(["daemon", "--config"]).arg(config).stdout(Stdio::null()).stderr(log);

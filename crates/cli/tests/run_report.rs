@@ -8,6 +8,7 @@ use megapage_kernel::{KernelRoot, process};
 use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
 use megapage_units::PageSize;
 use run_support::*;
+use serde_json::Value;
 use std::process::Command;
 
 /// Whether programs here can have THP; a loud skip where not.
@@ -29,14 +30,19 @@ fn a_heap_on_thp_is_proved_by_the_kernel() {
     if !thp_is_on() {
         return;
     }
-    let (status, report, _) = heap_report(&["--heap", "thp", "--require"], &[&program, "128", "64"]);
+    // As the kernel sees it while the program lives: a launcher that is held up may miss the end.
+    let on_thp = |report: &Value| report["end"]["heap"]["thp_bytes"].as_u64() >= Some(64 << 20);
+    let arguments = ["--heap", "thp", "--require"];
+    let (status, report, _) = held_report(&arguments, &[&program, "128", "64"], "64 MiB on THP", on_thp);
     assert_eq!(report["schema"], "megapage.run/1", "{report:#}");
     // Other tests may have left too few free huge pages for the last few of ours; the report then says so.
     let obtained = report["not_obtained"] == serde_json::json!([]);
     assert_eq!(status, if obtained { 3 } else { 125 }, "{report:#}");
     assert!(mib(&report, "peak.heap.thp_bytes") >= 64, "{report:#}");
     assert!(mib(&report, "end.heap.thp_bytes") >= 64, "{report:#}");
-    assert_eq!(report["end_is_final"], true, "{report:#}");
+    // Not each time, for the same reason.
+    let is_final = |_| heap_report(&["--heap", "thp"], &[&program, "8", "64"]).1["end_is_final"] == true;
+    assert!((0..20).any(is_final), "the program's last moment was missed 20 times");
     assert_eq!(report["mechanisms"], serde_json::json!(["preload"]));
     assert!(mib(&report, "account.held_at_peak_bytes.thp") >= 120, "{report:#}");
     assert!(mib(&report, "peak_rss_bytes") >= 128, "{report:#}");
@@ -51,12 +57,14 @@ fn a_heap_on_hugetlb_pages_is_told_from_thp() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 96) else { return };
-    let (status, report, _) = heap_report(&["--heap", "2m", "--require"], &[&program, "128", "64"]);
+    let on_pool = |report: &Value| report["end"]["heap"]["hugetlb_2m_bytes"].as_u64() >= Some(116 << 20);
+    let held = |arguments| held_report(arguments, &[&program, "128", "64"], "116 MiB on hugetlb", on_pool);
+    let (status, report, _) = held(&["--heap", "2m", "--require"]);
     assert_eq!(status, 3, "{report:#}");
     assert!(mib(&report, "peak.heap.hugetlb_2m_bytes") >= 116, "{report:#}");
     assert!(mib(&report, "hugetlb_peak_bytes") >= 116, "{report:#}");
     // The default does the same for a program that does not fork.
-    let (status, report, _) = heap_report(&[], &[&program, "128", "64"]);
+    let (status, report, _) = held(&[]);
     assert_eq!(status, 3, "{report:#}");
     assert!(mib(&report, "peak.heap.hugetlb_2m_bytes") >= 116, "{report:#}");
 }
@@ -175,7 +183,7 @@ fn an_attached_process_is_promoted_proved_and_left_unharmed() {
         "{planned}"
     );
     let attached = output(&["--attach", &pid, "--once", "--require", "--json"]);
-    let report: serde_json::Value = serde_json::from_slice(&attached.stdout)
+    let report: Value = serde_json::from_slice(&attached.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}{}", text(&attached.stdout), text(&attached.stderr)));
     assert_eq!(status(&attached), 0, "{report:#}");
     assert!(mib(&report, "promotion.obtained_bytes") >= 50, "{report:#}");
@@ -210,11 +218,12 @@ fn a_program_that_execs_another_takes_the_library_along() {
     if !thp_is_on() {
         return;
     }
-    let notes = |report: &serde_json::Value| report["notes"].to_string();
+    let notes = |report: &Value| report["notes"].to_string();
     let exec = |program: &str| format!("exec {program} 64 64");
-    let (status, report, _) = heap_report(&["--heap", "thp"], &["sh", "-c", &exec(&program)]);
+    let on_thp = |report: &Value| report["end"]["heap"]["thp_bytes"].as_u64() >= Some(32 << 20);
+    let words = ["sh", "-c", &exec(&program)];
+    let (status, report, _) = held_report(&["--heap", "thp"], &words, "32 MiB on THP", on_thp);
     assert_eq!(status, 3, "{report:#}");
-    assert!(mib(&report, "end.heap.thp_bytes") >= 32, "{report:#}");
     assert!(notes(&report).contains("has replaced itself by"), "{report:#}");
 
     // A static program leaves it behind, and is said to.

@@ -115,7 +115,7 @@ fn one_table_tells_what_changed() {
     assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
     let row = text.out.lines().find(|line| line.trim_start().starts_with(&holder.pid())).unwrap();
     assert!(row.contains(" perl "), "{row}");
-    assert!(text.out.contains("over 0.") && text.out.contains("THP faults "), "{}", text.out);
+    assert!(text.out.contains(", over ") && text.out.contains("THP faults "), "{}", text.out);
 
     let mut small = Command::new("sleep").arg("600").spawn().unwrap();
     let json = megapage(&["top", "-o", "--json", "--no-sample", "-d", "0.2", "--least", "20m"]);

@@ -199,19 +199,23 @@ fn smaller_folios_are_told_by_their_order() {
     }
     let _put_back = PutBack(setting.clone(), former);
     std::fs::write(&setting, "madvise").unwrap();
-    let memory = Memory::new(1);
-    // A part of a region cannot be one huge page.
-    let part = memory.range.part(0, HUGE_2M / 2);
-    part.open().unwrap();
-    part.advise_thp().unwrap();
-    part.populate().unwrap();
-    let snapshot = observer(Options { folios: true, ..Options::default() }).snapshot(&[own_pid()]);
-    let regions = memory.regions(snapshot.process(own_pid()).unwrap());
-    let folios = regions[0].folios.expect("root sees page frames");
-    assert_eq!((regions[0].present, regions[0].leaf, folios.iter().sum::<u16>()), (256, Leaf::Base, 256));
-    assert!(!regions[0].whole, "its mapping holds half of it");
-    // Where memory is fragmented the kernel may have had to give base pages for some.
-    assert!(folios[4] >= 128, "{folios:?}");
+    let mut observer = observer(Options { folios: true, ..Options::default() });
+    // Where memory is fragmented the kernel may have had to give base pages for some. Not each time.
+    let mut halves = (0..20).map(|_| {
+        let memory = Memory::new(1);
+        // A part of a region cannot be one huge page.
+        let part = memory.range.part(0, HUGE_2M / 2);
+        part.open().unwrap();
+        part.advise_thp().unwrap();
+        part.populate().unwrap();
+        let snapshot = observer.snapshot(&[own_pid()]);
+        let regions = memory.regions(snapshot.process(own_pid()).unwrap());
+        let folios = regions[0].folios.expect("root sees page frames");
+        assert_eq!((regions[0].present, regions[0].leaf, folios.iter().sum::<u16>()), (256, Leaf::Base, 256));
+        assert!(!regions[0].whole, "its mapping holds half of it");
+        folios[4]
+    });
+    assert!(halves.any(|pages| pages >= 128), "20 times no more than half was in folios of 64 KiB");
 }
 
 #[test]

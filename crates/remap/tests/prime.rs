@@ -77,7 +77,7 @@ fn primed(path: &Path, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
 
 /// Undoes it until nothing is left. The kernel itself may hold a page for a moment, which then stays.
 fn let_go(path: &Path) {
-    for _ in 0..50 {
+    for _ in 0..500 {
         let undone = undo(&KernelRoot::live(), path, false).unwrap();
         if undone.left_bytes == Some(0) {
             return;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::fs::File;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,13 @@ pub fn refused(arguments: &[&str], expected: &str) {
     assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
     assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
     assert_eq!(said.out, "", "{arguments:?}");
+}
+
+/// Waits until nobody holds a daemon's lock: of one that was killed, a child that tries the kernel outlives it for a moment.
+pub fn until_unlocked(lock: &Path) {
+    until("daemon that is gone", || {
+        File::open(lock).map_or(true, |file| file.try_lock_shared().is_ok()).then_some(())
+    });
 }
 
 /// Waits, however long it takes on a busy machine.
