@@ -145,7 +145,7 @@ impl Live {
     /// Waits for so many promotions; the first of them, and that each has one of these reasons.
     fn first(&mut self, count: usize, reasons: &[&str]) -> Vec<(usize, usize)> {
         // Six daemons try trackers at once: on a machine with other work that takes minutes.
-        let patience = Duration::from_secs(900);
+        let patience = Duration::from_secs(300);
         let enough = || Some(self.promotions()).filter(|found| found.len() >= count);
         let found = until_within(patience, "promotions", enough);
         assert!(found.iter().all(|(_, _, reason)| reasons.contains(&reason.as_str())), "{found:?}");
