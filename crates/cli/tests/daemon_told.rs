@@ -7,8 +7,10 @@ use megapage_kernel::spawn::{send_signal, signal};
 use megapage_testing::require_root;
 use megapage_units::Pid;
 use std::io::Read;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use user::{MEGAPAGE, until};
 
 /// A program that holds 24 MiB until this is dropped.
@@ -38,9 +40,14 @@ struct Daemon {
 
 impl Daemon {
     fn start(directory: &Path) -> Daemon {
+        Daemon::start_with(directory, &[])
+    }
+
+    fn start_with(directory: &Path, environment: &[(&str, &str)]) -> Daemon {
         let config = directory.join("daemon.toml");
         let child = Command::new(MEGAPAGE)
             .args(["daemon", "--config", config.to_str().unwrap()])
+            .envs(environment.iter().copied())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -114,6 +121,44 @@ fn a_daemon_tells_of_its_passes_until_it_is_stopped() {
 
     daemon.stop();
     assert!(!second.exists() && !textfile.exists());
+}
+
+#[test]
+fn the_service_manager_is_told_of_each_change_and_that_it_lives() {
+    if !require_root() {
+        return;
+    }
+    let (holder, directory) = (Holder::start(), tempfile::tempdir().unwrap());
+    configure(directory.path(), "s", holder.0.id());
+    let path = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
+    let hear = || {
+        let mut text = [0; 256];
+        let length = manager.recv(&mut text).expect("nothing is told");
+        String::from_utf8(text[..length].to_vec()).unwrap()
+    };
+    // Whatever else is told before it is that it lives.
+    let until_told = |what: &str| {
+        loop {
+            match hear() {
+                told if told.lines().next() == Some(what) => return,
+                told => assert_eq!(told, "WATCHDOG=1", "before {what}"),
+            }
+        }
+    };
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
+    let mut daemon = Daemon::start_with(directory.path(), &environment);
+    until_told("READY=1");
+    // It goes on telling that between passes.
+    (0..3).for_each(|_| assert_eq!(hear(), "WATCHDOG=1"));
+    daemon.signal(signal::SIGHUP);
+    until_told("RELOADING=1");
+    until_told("READY=1");
+    daemon.signal(signal::SIGTERM);
+    until_told("STOPPING=1");
+    let status = until("end", || daemon.child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
 }
 
 #[test]

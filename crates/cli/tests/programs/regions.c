@@ -2,9 +2,10 @@
 
    Maps regions of 2 MiB, aligned, one after the other. Of each the first PRESENT base pages are written to, and of these
    HOT, scattered, are read again and again: in MODE "rest" 500 times a second, in "work" every 50 ms with 10 ms of
-   arithmetic after it, in "walk" in a random order without a pause. COUNTxH is huge from the start.
-   Tells the address of the first region. A number at standard input has that region filled, and "filled" told. Ends with
-   its standard input. */
+   arithmetic after it, in "walk", all of them, in a random order without a pause. COUNTxH is huge from the start.
+   Tells the address of the first region. A number at standard input has that region filled, and "filled" told; "-" and a
+   number, one page of it given back and touched again, which splits a huge page, and "split" told. Ends with its standard
+   input. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -35,8 +36,11 @@ static void listen_for(int milliseconds) {
     ssize_t length = read(0, line, sizeof line - 1);
     if (length <= 0) _exit(0);
     line[length] = 0;
-    fill(strtoul(line, 0, 10), PAGES);
-    puts("filled");
+    int splits = line[0] == '-';
+    size_t region = strtoul(line + splits, 0, 10);
+    if (splits && madvise(base + region * HUGE, PAGE, MADV_DONTNEED)) _exit(6);
+    fill(region, PAGES);
+    puts(splits ? "split" : "filled");
 }
 
 static double now(void) {
@@ -75,12 +79,18 @@ int main(int count, char **word) {
     }
     printf("%llx\n", (unsigned long long)(size_t)base);
     uint64_t state = 88172645463325252u;
-    if (!strcmp(word[1], "walk") && hots > 0) {
+    if (!strcmp(word[1], "walk")) {
+        /* As many as a power of two, of pages that are all hot; of each another line, or few sets of the caches would hold
+           them all. One read does not wait for another: nothing but translation is in the way. */
+        int bits = 63 - __builtin_clzll(hots);
         for (;;) {
+            uint64_t sum = 0;
             for (int step = 0; step < 1 << 16; step++) {
-                state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-                sink += *hot[state % hots];
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                uint64_t page = state >> (64 - bits);
+                sum += ((volatile char *)base)[page * PAGE + page * 64 % PAGE];
             }
+            sink += sum;
             listen_for(0);
         }
     }
