@@ -50,20 +50,14 @@ fn facts(gain: [f64; 3]) -> Facts {
             notes: Vec::new(),
             trial: None,
         }),
-        plan: Ok(Plan {
-            considered: vec![Considered {
+        plan: Ok(Plan::of(
+            vec![Considered {
                 mechanism: Mechanism::Preload,
                 used: true,
                 reason: "libmegapage.so provides malloc".into(),
             }],
-            heap: Heap::Auto,
-            pool: None,
-            environment: Vec::new(),
-            arguments: Vec::new(),
-            notes: Vec::new(),
-            java: None,
-            unfixed: None,
-        }),
+            Heap::Auto,
+        )),
         forks: Vec::new(),
         pool_2m: Bytes::ZERO,
         reach: Bytes::mib(8),

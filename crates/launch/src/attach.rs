@@ -163,16 +163,7 @@ fn plan() -> Plan {
             _ => "the process runs already".into(),
         },
     });
-    Plan {
-        considered: considered.to_vec(),
-        heap: Heap::Thp,
-        pool: None,
-        environment: Vec::new(),
-        arguments: Vec::new(),
-        notes: Vec::new(),
-        java: None,
-        unfixed: None,
-    }
+    Plan::of(considered.to_vec(), Heap::Thp)
 }
 
 #[cfg(test)]

@@ -49,6 +49,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// One for which nothing need be set.
+    pub fn of(considered: Vec<Considered>, heap: Heap) -> Plan {
+        Plan {
+            considered,
+            heap,
+            pool: None,
+            environment: Vec::new(),
+            arguments: Vec::new(),
+            notes: Vec::new(),
+            java: None,
+            unfixed: None,
+        }
+    }
+
     /// Whether `mechanism` is in use.
     pub fn uses(&self, mechanism: Mechanism) -> bool {
         self.considered.iter().any(|considered| considered.used && considered.mechanism == mechanism)
@@ -177,16 +191,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         wanted.push(Mechanism::Outside);
     }
 
-    let mut plan = Plan {
-        considered: Vec::new(),
-        heap: request.heap,
-        pool: None,
-        environment: Vec::new(),
-        arguments: Vec::new(),
-        notes: Vec::new(),
-        java: None,
-        unfixed,
-    };
+    let mut plan = Plan { unfixed, ..Plan::of(Vec::new(), request.heap) };
     for mechanism in Mechanism::ALL {
         let verdict: Result<String, String> = match mechanism {
             Mechanism::Runtime => switch.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
@@ -275,16 +280,7 @@ fn unfixed(runtime: Option<Runtime>, request: &Request, switch: &Result<Switch, 
 
 fn idle(reason: &str) -> Plan {
     let rejected = |mechanism| Considered { mechanism, used: false, reason: reason.into() };
-    Plan {
-        considered: Mechanism::ALL.map(rejected).to_vec(),
-        heap: Heap::None,
-        pool: None,
-        environment: Vec::new(),
-        arguments: Vec::new(),
-        notes: Vec::new(),
-        java: None,
-        unfixed: None,
-    }
+    Plan::of(Mechanism::ALL.map(rejected).to_vec(), Heap::None)
 }
 
 fn not_needed(request: &Request, wanted: &[Mechanism]) -> String {
