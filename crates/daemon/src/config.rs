@@ -256,7 +256,8 @@ pub struct Limits {
     /// ...up to this.
     #[serde(with = "text::time")]
     pub back_off_most: Duration,
-    /// A process is left alone for so long after a forked child was last seen to share its memory.
+    /// A process is left alone while a forked child shares its memory; where they come more often than this, until none
+    /// was seen for so long. 0: they are no reason.
     #[serde(with = "text::time")]
     pub fork_quiet: Duration,
 }
@@ -389,7 +390,7 @@ impl Default for Limits {
             relief_percent: limits.relief * 100.0,
             back_off: limits.back_off,
             back_off_most: limits.back_off_most,
-            // A database that saves itself by fork(2) is to get back soon what its writes have split meanwhile.
+            // Who saves itself by fork(2) more often than that would have what is promoted split again at once.
             fork_quiet: Duration::from_secs(10),
         }
     }

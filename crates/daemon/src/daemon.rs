@@ -1,5 +1,6 @@
 //! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
 
+use crate::children::Children;
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
 use crate::left::give_back;
@@ -13,7 +14,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{CostSource, Process, Snapshot};
+use megapage_snapshot::{CostSource, Process, ProcessId, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -74,6 +75,7 @@ pub struct Daemon {
     /// Whether the last pass left something to do that is worth doing soon, found memory short, or a large new process.
     busy: bool,
     newcomers: Newcomers,
+    children: Children,
     /// Whether there is a large new process.
     new: bool,
     /// Whether its first sample was read since the last pass: what to do about it is known now.
@@ -136,6 +138,7 @@ impl Daemon {
             probed: false,
             busy: false,
             newcomers: Newcomers::default(),
+            children: Children::default(),
             new: false,
             due: false,
             urgent: false,
@@ -270,6 +273,7 @@ impl Daemon {
         self.left = left > 0;
         self.urgent = actions.iter().any(is_urgent);
         self.new = self.newcomers.wait(&snapshot);
+        self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
         self.busy = self.urgent || self.new || short || left > 0 || self.state.wants_more();
         Pass {
@@ -329,6 +333,11 @@ impl Daemon {
     /// How much memory is used, to be compared with a moment later.
     pub fn filling(&self) -> Filling {
         self.now.as_ref().map(|now| Filling::since(&self.parts.root, now)).unwrap_or_default()
+    }
+
+    /// Processes whose memory a forked child shares: when one does no more, a pass is due.
+    pub(crate) fn sharing(&self) -> Vec<ProcessId> {
+        self.children.watched()
     }
 
     /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod children;
 pub mod client;
 pub mod config;
 pub mod daemon;

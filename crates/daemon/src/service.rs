@@ -1,5 +1,6 @@
 //! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is told to stop.
 
+use crate::children::have_ended;
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::daemon::{Daemon, DaemonError};
 use crate::filling::Filling;
@@ -16,6 +17,7 @@ use megapage_kernel::pressure::Trigger;
 use megapage_kernel::spawn::{Signals, set_nice, signal, wait_any_readable};
 use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic_time};
 use megapage_service::Notify;
+use megapage_snapshot::ProcessId;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -117,7 +119,7 @@ enum Event {
     Pressure,
     /// Memory fills.
     Filling,
-    /// More is known of a large new process.
+    /// More is known of a large new process, or a forked child has ended.
     Due,
 }
 
@@ -234,6 +236,7 @@ impl<'a> Service<'a> {
                 self.remember();
             }
             waker.filling = self.daemon.filling();
+            waker.sharing = self.daemon.sharing();
             let mut event = self.wait(began + self.daemon.pause(), &mut waker)?;
             if matches!(event, Some(Event::Pressure | Event::Filling | Event::Due)) {
                 if event == Some(Event::Pressure) {
@@ -241,6 +244,7 @@ impl<'a> Service<'a> {
                 }
                 // Not faster than our share of a processor allows, however hard memory is pressed.
                 waker.filling = Filling::default();
+                waker.sharing = Vec::new();
                 event = self.wait(began + self.daemon.least_pause(), &mut waker)?;
             }
             match event {
@@ -366,6 +370,7 @@ struct Waker<'a> {
     trigger: Option<Trigger>,
     root: &'a KernelRoot,
     filling: Filling,
+    sharing: Vec<ProcessId>,
     look: Duration,
     watchdog: Option<(Duration, Instant)>,
     notify: Notify,
@@ -383,7 +388,16 @@ impl<'a> Waker<'a> {
         notify.send("WATCHDOG=1");
         let watchdog = notify.watchdog().map(|every| (every / 3, Instant::now()));
         let look = config.pressure.look;
-        Waker { signals, trigger: trigger.ok(), root, filling: Filling::default(), look, watchdog, notify }
+        Waker {
+            signals,
+            trigger: trigger.ok(),
+            root,
+            filling: Filling::default(),
+            sharing: Vec::new(),
+            look,
+            watchdog,
+            notify,
+        }
     }
 
     fn describe(&self) -> &'static str {
@@ -419,6 +433,7 @@ impl<'a> Waker<'a> {
                 None if pressed => return Ok(Some(Event::Pressure)),
                 None if left.is_zero() => return Ok(None),
                 None if self.filling.is_news(self.root) => return Ok(Some(Event::Filling)),
+                None if have_ended(self.root, &self.sharing) => return Ok(Some(Event::Due)),
                 None => {}
             }
         }

@@ -1,10 +1,12 @@
 //! What holds for every policy: who is never touched, and what is not tried again too soon.
 
+mod forks;
 mod remembered;
 
 pub use remembered::{RememberedDemotion, RememberedRegion};
 
 use crate::{Action, Limits, Obtained, Outcome, in_use};
+use forks::Forks;
 use megapage_snapshot::{Leaf, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HUGE_2M, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +15,8 @@ use std::time::Duration;
 /// What is remembered of a process.
 #[derive(Clone, Debug, Default)]
 struct ProcessMemory {
-    /// When children were last seen to share its memory.
-    forked: Option<Duration>,
+    /// Children that were seen to share its memory.
+    forks: Forks,
     /// Denied to us until then.
     denied: Option<Duration>,
     /// Regions that something was done to.
@@ -121,7 +123,9 @@ impl Guard {
                 let shares = process.sharing_children.is_some_and(|children| children > 0)
                     || families.contains(&(process.id.pid, process.id.start_stack));
                 if shares {
-                    self.processes.entry(process.id).or_default().forked = Some(now);
+                    self.processes.entry(process.id).or_default().forks.shared(now);
+                } else if let Some(memory) = self.processes.get_mut(&process.id) {
+                    memory.forks.alone();
                 }
                 let open = match self.processes.get_mut(&process.id) {
                     None => true,
@@ -262,7 +266,7 @@ impl Guard {
             Some(memory) => process.regions.insert(region, memory),
             None => process.regions.remove(&region),
         };
-        if process.regions.is_empty() && process.forked.is_none() && process.denied.is_none() {
+        if process.regions.is_empty() && process.forks.is_none() && process.denied.is_none() {
             self.processes.remove(&id);
         }
         true
@@ -319,8 +323,7 @@ impl RegionMemory {
 
 impl ProcessMemory {
     fn is_open(&self, now: Duration, limits: &Limits) -> bool {
-        self.denied.is_none_or(|until| now >= until)
-            && self.forked.is_none_or(|last| now.saturating_sub(last) >= limits.fork_quiet)
+        self.denied.is_none_or(|until| now >= until) && self.forks.are_over(now, limits.fork_quiet)
     }
 
     /// Learns what has taken effect, and forgets regions that are gone or to which nothing applies any longer.

@@ -28,7 +28,8 @@ pub struct Limits {
     pub back_off: Duration,
     /// ...up to this. Also how long a region that cannot be promoted, and a process that is denied, are left alone.
     pub back_off_most: Duration,
-    /// After children were last seen to share a process's memory, how long it is not promoted.
+    /// A process is not changed while forked children share its memory; nor, where they came within less than this of
+    /// the ones before, until none was seen for so long. With 0 they are no reason to leave it alone.
     pub fork_quiet: Duration,
 }
 

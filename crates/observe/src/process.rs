@@ -101,7 +101,7 @@ impl Reader {
                 other => other?,
             }
         }
-        let sharing_children = self.sharing_children(id)?;
+        let sharing_children = count_sharing_children(root, id, MOST_THREADS, usize::MAX)?;
         let parent = read_stat(root, stat.parent).ok();
         let shares_with_parent =
             parent.is_some_and(|parent| parent.start_stack == id.start_stack && id.start_stack != 0);
@@ -133,19 +133,32 @@ impl Reader {
             },
         })
     }
+}
 
-    /// Children with the stack of their parent: they were forked and have not executed a program.
-    fn sharing_children(&self, id: ProcessId) -> Result<Option<u32>, KernelError> {
-        if id.start_stack == 0 {
-            return Ok(None);
-        }
-        let Some(children) = read_children(&self.root, id.pid, MOST_THREADS)? else { return Ok(None) };
-        let shares = |child: &Pid| {
-            let stat = read_stat(&self.root, *child);
-            stat.is_ok_and(|stat| stat.start_stack == id.start_stack && !stat.is_zombie())
-        };
-        Ok(Some(children.iter().filter(|child| shares(child)).count() as u32))
+/// How many children have the stack of their parent: they were forked and have not executed a program. At most `most` are
+/// counted. `None` where the kernel does not tell, or the process has more threads than `most_threads`: one file each.
+fn count_sharing_children(
+    root: &KernelRoot,
+    id: ProcessId,
+    most_threads: usize,
+    most: usize,
+) -> Result<Option<u32>, KernelError> {
+    if id.start_stack == 0 {
+        return Ok(None);
     }
+    let Some(children) = read_children(root, id.pid, most_threads)? else { return Ok(None) };
+    let shares = |child: &Pid| {
+        let stat = read_stat(root, *child);
+        stat.is_ok_and(|stat| stat.start_stack == id.start_stack && !stat.is_zombie())
+    };
+    Ok(Some(children.iter().filter(|child| shares(child)).take(most).count() as u32))
+}
+
+/// Whether a child shares the memory of this process since a fork(2), as a snapshot would say; `None` where that is not
+/// told, or the process has more than `most_threads` threads, or is another one.
+pub fn shares_with_child(root: &KernelRoot, id: ProcessId, most_threads: usize) -> Option<bool> {
+    let count = count_sharing_children(root, id, most_threads, 1).ok()??;
+    process_id(root, id.pid).is_ok_and(|now| now == id).then_some(count > 0)
 }
 
 fn is_denied(error: &KernelError) -> bool {

@@ -59,15 +59,20 @@ fn a_process_without_thp_is_demoted_but_not_promoted() {
 }
 
 #[test]
-fn a_process_that_forks_is_left_alone_until_it_has_been_quiet() {
+fn a_process_that_forks_is_left_alone_while_it_shares_and_where_it_forks_often_until_it_was_quiet() {
     let mut state = state(FreeBsd);
-    let mut forking = process(20, vec![full(0)]);
-    forking.sharing_children = Some(1);
-    assert_eq!(run(SECOND, &snapshot(SECOND, 0.5, vec![forking.clone()]), &mut state), []);
-    forking.sharing_children = Some(0);
-    let seen = snapshot(SECOND, 0.5, vec![forking]);
-    assert_eq!(run(SECOND * 30, &seen, &mut state), []);
-    assert_eq!(promoted(&run(SECOND * 31, &seen, &mut state)), [(20, 0)]);
+    let seen = |children| {
+        let mut process = process(20, vec![full(0)]);
+        process.sharing_children = Some(children);
+        snapshot(SECOND, 0.5, vec![process])
+    };
+    assert_eq!(run(SECOND, &seen(1), &mut state), []);
+    assert_eq!(promoted(&run(SECOND * 2, &seen(0), &mut state)), [(20, 0)]);
+    // What was promoted was split again; the next child comes, and goes.
+    assert_eq!(run(SECOND * 10, &seen(1), &mut state), []);
+    assert_eq!(run(SECOND * 12, &seen(0), &mut state), []);
+    assert_eq!(run(SECOND * 39, &seen(0), &mut state), []);
+    assert_eq!(promoted(&run(SECOND * 40, &seen(0), &mut state)), [(20, 0)]);
 }
 
 #[test]

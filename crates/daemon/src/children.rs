@@ -1,0 +1,146 @@
+//! Processes whose memory a forked child shares: when the child has ended, what writes have split meanwhile can be made
+//! huge again, and a pass is due.
+
+use megapage_kernel::KernelRoot;
+use megapage_observe::shares_with_child;
+use megapage_snapshot::{ProcessId, Snapshot};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// So many are watched, those with the most memory. Each look reads a file for each thread, and one of a child.
+const MOST: usize = 4;
+const MOST_THREADS: usize = 16;
+/// A child that lives longer was not forked to save something: workers of a server, for example.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Who shares memory with a child, or did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Children {
+    known: BTreeMap<ProcessId, Sharing>,
+    watched: Vec<ProcessId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    /// The first and the last snapshot that showed it without a break.
+    since: Duration,
+    last: Duration,
+    /// Whether the next pass would do anything for it: it does not fork that often.
+    counts: bool,
+}
+
+impl Children {
+    /// Takes in who shares memory, by a new snapshot. Of who shared it before, less than `quiet` ago, nothing is to be
+    /// expected (`limits.fork_quiet`).
+    pub fn note(&mut self, snapshot: &Snapshot, quiet: Duration) {
+        let now = snapshot.taken;
+        let mut former = std::mem::take(&mut self.known);
+        let mut watched = Vec::new();
+        for process in &snapshot.processes {
+            let known = former.remove(&process.id);
+            if process.sharing_children.is_none_or(|children| children == 0) {
+                let over = known.filter(|known| now.saturating_sub(known.last) < quiet);
+                self.known.extend(over.map(|known| (process.id, Sharing { since: now, ..known })));
+                continue;
+            }
+            let sharing = match known {
+                // Since the last snapshot; one that showed it without has moved the beginning.
+                Some(known) if known.since <= known.last => Sharing { last: now, ..known },
+                known => Sharing { since: now, last: now, counts: known.is_none() },
+            };
+            self.known.insert(process.id, sharing);
+            if sharing.counts && now.saturating_sub(sharing.since) < LONGEST {
+                watched.push((std::cmp::Reverse(process.rss), process.id));
+            }
+        }
+        watched.sort_unstable();
+        self.watched = watched.into_iter().take(MOST).map(|(_, id)| id).collect();
+    }
+
+    /// Those that are to be watched until the next pass.
+    pub fn watched(&self) -> Vec<ProcessId> {
+        self.watched.clone()
+    }
+}
+
+/// Whether one of these processes shares memory with no child any more. One that cannot be read is no news.
+pub(crate) fn have_ended(root: &KernelRoot, watched: &[ProcessId]) -> bool {
+    watched.iter().any(|id| shares_with_child(root, *id, MOST_THREADS) == Some(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_observe::{Observer, Options, process_id};
+    use megapage_units::{Bytes, Pid};
+    use std::process::{Command, Stdio};
+
+    fn own() -> Snapshot {
+        let options = Options { sample: false, ..Options::default() };
+        let own = Pid(std::process::id().cast_signed());
+        Observer::start(&KernelRoot::live(), options).unwrap().snapshot(&[own])
+    }
+
+    const QUIET: Duration = Duration::from_secs(10);
+
+    fn watched(children: &mut Children, snapshot: &Snapshot) -> Vec<i32> {
+        children.note(snapshot, QUIET);
+        children.watched().iter().map(|id| id.pid.0).collect()
+    }
+
+    #[test]
+    fn the_largest_that_share_are_watched_for_a_while() {
+        let mut snapshot = own();
+        let template = snapshot.processes[0].clone();
+        snapshot.processes = (1..=10)
+            .map(|number| {
+                let mut process = template.clone();
+                process.id.pid = Pid(number);
+                process.rss = Bytes::mib(number as u64);
+                process.sharing_children = Some(u32::from(number != 9));
+                process
+            })
+            .collect();
+        let mut children = Children::default();
+        assert_eq!(watched(&mut children, &snapshot), [10, 8, 7, 6]);
+        snapshot.taken += LONGEST;
+        snapshot.processes[8].sharing_children = Some(1);
+        assert_eq!(watched(&mut children, &snapshot), [9], "the others share for too long");
+        snapshot.processes.clear();
+        assert_eq!(watched(&mut children, &snapshot), [0; 0]);
+        assert!(children.known.is_empty());
+    }
+
+    #[test]
+    fn who_forks_often_is_not_watched() {
+        let mut snapshot = own();
+        let start = snapshot.taken;
+        let mut children = Children::default();
+        let mut look = |seconds, sharing| {
+            snapshot.taken = start + Duration::from_secs(seconds);
+            snapshot.processes[0].sharing_children = Some(sharing);
+            !watched(&mut children, &snapshot).is_empty()
+        };
+        assert!(look(0, 1) && look(5, 2));
+        assert!(!look(6, 0));
+        assert!(!look(8, 1) && !look(20, 1), "within 10 s of the last");
+        assert!(!look(21, 0) && !look(31, 0));
+        assert!(look(32, 1));
+    }
+
+    #[test]
+    fn who_shares_nothing_is_news_and_who_has_gone_is_none() {
+        let root = KernelRoot::live();
+        // By the time that it is known it has executed its program; it has no children.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let id = process_id(&root, Pid(child.id().cast_signed())).unwrap();
+        // Without the kernel's lists of children nothing is known.
+        if shares_with_child(&root, id, 1).is_some() {
+            assert!(have_ended(&root, &[id]));
+        }
+        assert!(!have_ended(&root, &[]));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!have_ended(&root, &[id]));
+    }
+}
