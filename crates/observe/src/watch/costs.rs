@@ -7,6 +7,7 @@ use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
 use crate::cost::touches::Touches;
 use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
+use megapage_kernel::spawn::set_nice;
 use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
@@ -28,6 +29,8 @@ pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
 /// Probes that an estimate rests on: older ones are forgotten.
 const MOST_PROBES: usize = 4;
+/// The priority of the thread that times accesses: it takes what programs leave.
+const TIMING_NICE: i32 = 10;
 /// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
 /// to gain, and is probed again only after so long.
 const SETTLED_PAUSE: Duration = Duration::from_secs(300);
@@ -70,7 +73,8 @@ struct Model {
 enum Timing {
     /// Nothing is to be timed, or no more.
     Done,
-    /// It begins after the first probe: whoever does not probe needs none.
+    /// It begins when there is a process that could be probed, right after the start: later it would be work at a time at
+    /// which there is nothing to do.
     Due,
     /// A thread does it.
     UnderWay(Receiver<AccessTimes>),
@@ -85,6 +89,8 @@ impl Timing {
                 let (found, times) = channel();
                 let (root, geometry) = (root.clone(), *geometry);
                 let timer = move || {
+                    // No program is to wait for it.
+                    let _ = set_nice(TIMING_NICE);
                     // Whoever waited may have gone.
                     let _ = AccessTimes::known(&root, &geometry).map(|times| found.send(times));
                 };
@@ -115,7 +121,8 @@ impl Costs {
         })
     }
 
-    /// The same without waiting: what was not timed yet is a guess, and is timed by a thread after the first probe.
+    /// The same without waiting: what was not timed yet is a guess, and is timed by a thread once there is a process that
+    /// could be probed.
     /// Processes that have little to gain are probed rarely.
     pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
         let costs = Costs::with_times(root, budget, |geometry| {
@@ -197,6 +204,11 @@ impl Costs {
                 model.probes.retain(|id, _| ids.contains(id));
                 model.turns.retain(|id, _| ids.contains(id));
                 model.probed.retain(|id, _| ids.contains(id));
+                if now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT)
+                    && let Some(times) = model.timing.go_on(&self.root, &model.geometry)
+                {
+                    model.times = times;
+                }
             }
             Source::None => {}
         }
@@ -243,9 +255,6 @@ impl Costs {
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
             observer.note_translation(process.id, estimate.cost);
             observer.note_profiles(process.id, &estimate.profiles);
-        }
-        if let Some(times) = model.timing.go_on(&self.root, &model.geometry) {
-            model.times = times;
         }
         true
     }
