@@ -162,10 +162,10 @@ impl Promotion {
         let mut target = Target::open(root, pid)?;
         let start = Instant::now();
         let (mut calls, mut shortages) = (0, 0);
-        ready.before(self.bounds.batch.min(self.regions.len()));
-        let tried = advise(&mut target, Advice::Collapse, &self.regions, self.bounds.batch, |call| {
+        let mut size = ready.before(self.bounds.batch.min(self.regions.len()));
+        let tried = advise(&mut target, Advice::Collapse, &self.regions, size, |call| {
             let Some(call) = call else {
-                return (start.elapsed() < self.bounds.time).then_some(self.bounds.batch);
+                return (start.elapsed() < self.bounds.time).then_some(size);
             };
             calls += 1;
             ready.after(&call);
@@ -178,9 +178,9 @@ impl Promotion {
             let goes_on = shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time;
             if goes_on {
                 std::thread::sleep((call.took * self.bounds.rest_percent / 100).min(MOST_REST));
-                ready.before(self.bounds.batch);
+                size = ready.before(self.bounds.batch).max(1);
             }
-            goes_on.then_some(self.bounds.batch)
+            goes_on.then_some(size)
         });
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;

@@ -282,13 +282,15 @@ impl Executor {
         let wanted = if clock.is_up() { &[] } else { wanted };
         let mut batch = batch;
         let mut left = wanted.len();
+        let mut size = batch.size();
         if advice == Advice::Collapse {
-            ready.before(batch.size().min(left));
+            size = ready.before(size.min(left));
         }
         let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
-        let tried = advise(target, advice, wanted, batch.size(), |call| {
+        let tried = advise(target, advice, wanted, size, |call| {
             let Some(call) = call else {
-                return (!clock.is_up()).then(|| batch.size());
+                // What was made ready is ready still.
+                return (!clock.is_up()).then_some(size);
             };
             counters.call(call);
             batch.learn(call, most);
@@ -334,10 +336,11 @@ impl Executor {
                 return None;
             }
             sleep((call.took * options.rest_percent / 100).min(MOST_REST));
+            size = batch.size();
             if advice == Advice::Collapse {
-                ready.before(batch.size().min(left));
+                size = ready.before(size.min(left)).max(1);
             }
-            Some(batch.size())
+            Some(size)
         });
         match advice {
             Advice::Collapse => pace.collapse = batch,

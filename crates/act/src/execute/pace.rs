@@ -4,8 +4,10 @@ use super::ExecutorOptions;
 use crate::engine::Call;
 use std::time::Duration;
 
-/// Most regions that one call names, however fast it is.
-const MOST_REGIONS: usize = 32;
+/// Most regions that one call names, however fast it is: should each turn out to be dear, the next call names one.
+const MOST_REGIONS: usize = 16;
+/// A call that took so many times as long as it is to take says that a region is much dearer than it was.
+const MUCH_DEARER: u32 = 2;
 /// Calls in a row that were not slow, after which the next pause is half as long again.
 const CLEAN_CALLS: u32 = 64;
 
@@ -66,7 +68,9 @@ impl Batch {
     /// Learns how long a call took, which is to take `most` of a processor. Not by the clock on the wall: where others
     /// take the processor away, smaller batches would not make a call any sooner, and each has its own cost.
     pub fn learn(&mut self, call: Call, most: Duration) {
-        if call.busy > most {
+        if call.busy > most * MUCH_DEARER {
+            self.0 = 1;
+        } else if call.busy > most {
             self.0 = (self.0 / 2).max(1);
         } else if call.regions == self.0 && call.busy * 4 <= most {
             self.0 = (self.0 * 2).min(MOST_REGIONS);
@@ -90,8 +94,10 @@ pub(super) enum Speed {
 
 impl Speed {
     pub fn of(call: Call, options: &ExecutorOptions) -> Speed {
-        // Of the whole call, whatever it names: a batch is made for less, and one region may have taken all of it.
-        if call.busy > options.slow {
+        // A collapse gives the lock up between two regions: what a process waits for is one of them, and where one is that
+        // dear, the next call names no other. The other calls keep the lock to their end.
+        let busy = if call.held < call.took { call.busy / call.regions.max(1) as u32 } else { call.busy };
+        if busy > options.slow {
             Speed::Slow
         } else if call.took > options.slow * LATE {
             Speed::Late
@@ -121,11 +127,9 @@ mod tests {
             batch.learn(call(batch.size(), 300 * batch.size() as u64), MOST);
         }
         assert_eq!(batch.size(), 4);
-        batch.learn(call(4, 5_000), MOST);
+        batch.learn(call(4, 3_000), MOST);
         assert_eq!(batch.size(), 2);
-        for _ in 0..2 {
-            batch.learn(call(2, 1_000_000), MOST);
-        }
+        batch.learn(call(2, 3_000), MOST);
         assert_eq!(batch.size(), 1);
         for _ in 0..100 {
             // Waiting for a processor is no reason for small batches.
@@ -136,6 +140,9 @@ mod tests {
         let mut batch = Batch(8);
         batch.learn(call(1, 0), MOST);
         assert_eq!(batch.size(), 8);
+        // Where regions are much dearer all at once, each gets a call.
+        batch.learn(call(8, 8 * 5_000), MOST);
+        assert_eq!(batch.size(), 1);
     }
 
     #[test]
@@ -149,9 +156,11 @@ mod tests {
         let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
         assert_eq!(of(preempted), Speed::Fine);
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
-        // One of ten regions may have taken all of it.
-        let many = Call { regions: 10, took: long / 10, held: long / 100, busy: long / 10, ..call(1, 0) };
-        assert_eq!(of(many), Speed::Slow);
+        // Ten regions, the lock given up between them: each is what one waits for. Kept to the end: all of them.
+        let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
+        assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Fine, Speed::Slow));
+        let dear = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };
+        assert_eq!(of(dear), Speed::Slow);
         assert_eq!(of(call(0, 0)), Speed::Fine);
     }
 

@@ -18,7 +18,7 @@ const CHEAP: Duration = Duration::from_micros(400);
 const BELIEVED: u32 = 8;
 /// After collapses stayed dear, so many calls are made without it.
 const GIVEN_UP: u32 = 512;
-/// Most pages made ready at once, for one call.
+/// Most pages made ready at once, for one call: it names no more regions then.
 const MOST: usize = 8;
 
 /// Whether pages are made ready, and what came of it: kept from one promotion to the next.
@@ -36,20 +36,22 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Before a call that collapses so many regions.
-    pub(crate) fn before(&mut self, regions: usize) {
+    /// Before a call that collapses so many regions. Answers how many it may name: those for which pages are ready, where
+    /// any are made so; the host would be waited for under the lock for each of the others.
+    pub(crate) fn before(&mut self, regions: usize) -> usize {
         self.done = false;
         if !self.wanted || regions == 0 {
-            return;
+            return regions;
         }
         if self.primer.is_none() {
             self.primer = Primer::new(MOST).ok();
         }
-        let Some(primer) = &self.primer else { return };
+        let Some(primer) = &self.primer else { return regions };
         let start = own_thread_time();
         // Where there are none the call will tell.
-        let Ok(taken) = primer.prime(regions.min(MOST)) else { return };
+        let Ok(taken) = primer.prime(regions.min(MOST)) else { return 1 };
         self.prepared(taken, own_thread_time().saturating_sub(start));
+        taken.clamp(1, regions)
     }
 
     fn prepared(&mut self, pages: usize, busy: Duration) {
@@ -100,8 +102,10 @@ mod tests {
         assert!(!ready.is_wanted());
         ready.after(&Call { failed: true, ..call(1, LONG) });
         assert!(!ready.is_wanted(), "what failed has not copied");
+        assert_eq!(ready.before(32), 32, "nothing is made ready");
         ready.after(&call(2, LONG * 2));
         assert!(ready.is_wanted());
+        assert!((1..=MOST).contains(&ready.before(32)), "no more than what is ready");
     }
 
     #[test]
@@ -137,9 +141,8 @@ mod tests {
     #[test]
     fn pages_can_be_made_ready_on_this_kernel() {
         let mut ready = Ready { wanted: true, ..Ready::default() };
-        ready.before(0);
-        assert!(!ready.done);
-        ready.before(2);
+        assert_eq!((ready.before(0), ready.done), (0, false));
+        assert!((1..=2).contains(&ready.before(2)));
         // Where there is no huge page it is not done, and the call tells.
         assert!(ready.primer.is_some());
     }
