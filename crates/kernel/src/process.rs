@@ -3,6 +3,9 @@
 use crate::identity::Capabilities;
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -294,6 +297,32 @@ pub fn own_thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// How long the calling thread has waited for a processor while it could run (`/proc/PID/task/TID/schedstat`, kernel
+/// documentation "Scheduler Statistics").
+#[derive(Debug)]
+pub struct OwnRunDelay(File);
+
+impl OwnRunDelay {
+    /// That of the thread that calls; another one that asks it is told of this thread, too.
+    ///
+    /// # Errors
+    /// Where the kernel counts nothing (CONFIG_SCHED_INFO).
+    pub fn open() -> io::Result<OwnRunDelay> {
+        let delay = OwnRunDelay(File::open("/proc/thread-self/schedstat")?);
+        delay.read()?;
+        Ok(delay)
+    }
+
+    /// The time waited so far.
+    pub fn read(&self) -> io::Result<Duration> {
+        let mut bytes = [0; 64];
+        let count = self.0.read_at(&mut bytes, 0)?;
+        let text = str::from_utf8(&bytes[..count]).unwrap_or_default();
+        let waited = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
+        waited.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,6 +350,15 @@ mod tests {
         assert_eq!((status.rss, status.thp_enabled), (Bytes::ZERO, None));
         assert!(status.capabilities.sys_nice() && !status.capabilities.sys_ptrace());
         assert_eq!(parse_status("VmRSS:\tmuch kB\n").unwrap_err().0, 1);
+    }
+
+    #[test]
+    fn what_a_thread_has_waited_for_a_processor_never_falls() {
+        // A kernel that counts nothing has no such file.
+        let Ok(delay) = OwnRunDelay::open() else { return };
+        let before = delay.read().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(delay.read().unwrap() >= before);
     }
 
     #[test]

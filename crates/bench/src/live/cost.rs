@@ -8,12 +8,19 @@ use crate::child::sleep;
 use crate::run::{Gate, Spread};
 use crate::workload::steady::Way;
 use anyhow::{Context, Result};
+use megapage_act::pool::floor;
 use megapage_kernel::spawn::signal;
+use megapage_kernel::{KernelRoot, meminfo};
+use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// All memory at scale 1, and the processes that it is in.
-pub(super) const RESIDENT: u64 = 16 << 30;
+/// All memory at scale 1 where so much is available, and what it is at least.
+const RESIDENT: u64 = 20 << 30;
+pub(super) const LEAST_RESIDENT: u64 = 14 << 30;
+/// The part of it that the programs themselves, and their page tables, take in addition.
+const ADDITION: u64 = 32;
+/// The processes that it is in.
 const PROCESSES: usize = 50;
 /// After its start the daemon is given so long at scale 1,
 const SETTLE: Duration = Duration::from_secs(40);
@@ -69,7 +76,11 @@ struct Crowd {
 }
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Cost> {
-    let size = stage.scaled(RESIDENT / PROCESSES as u64);
+    let memory = meminfo(&KernelRoot::live())?;
+    let available =
+        memory.available.unwrap_or_default().saturating_sub(floor(memory.total.unwrap_or_default()));
+    let fitting = available.0 / (ADDITION + 1) * ADDITION;
+    let size = stage.scaled(RESIDENT / PROCESSES as u64).min(((fitting / PROCESSES as u64) >> 21) << 21);
     let hot = 1u64 << size.ilog2();
     let start = |way, stage: &Stage<'_>| {
         let steady = Steady { way, size, hot, units: None, interval: INTERVAL };
@@ -207,7 +218,12 @@ impl Cost {
             let share = row.own_share.median;
             let own = Gate {
                 case: "cost",
-                demand: format!("at most {:.0} % of one processor with nothing to do", 100.0 * OWN),
+                demand: format!(
+                    "at most {:.0} % of one processor with {} in {} processes and nothing to do",
+                    100.0 * OWN,
+                    Bytes(self.resident_bytes),
+                    self.processes
+                ),
                 found: format!("{:.2} %", 100.0 * share),
                 holds: share <= OWN,
             };

@@ -65,7 +65,7 @@ impl Bench {
             Bench::Promote => Bytes(promote::HEAP + promote::HEAP / 16),
             Bench::Bloat => Bytes(bloat::LIMIT + bloat::LIMIT / 4),
             Bench::Fair => Bytes(fair::MEMORY),
-            Bench::Cost => Bytes(cost::RESIDENT + cost::RESIDENT / 16),
+            Bench::Cost => Bytes(cost::LEAST_RESIDENT + cost::LEAST_RESIDENT / 16),
         }
     }
 }

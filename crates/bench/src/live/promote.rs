@@ -12,19 +12,23 @@ use megapage_report::chart::{Chart, Line};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// The heap at scale 1, and the part that is used.
+/// The heap at scale 1, and the part that is used: more where that little gains nothing.
 pub(super) const HEAP: u64 = 8 << 30;
 const HOT: u64 = 512 << 20;
+const MORE_HOT: u64 = 2 << 30;
 /// With less in use there is hardly a gain.
 const LEAST_HOT: u64 = 256 << 20;
 /// How long relief is waited for at scale 1.
 const LONGEST: Duration = Duration::from_secs(45);
 /// How long the program works to learn its rate, the first quarter of which does not count.
 const REFERENCE: Duration = Duration::from_millis(2000);
+/// The same to learn which way of working gains.
+const TRIAL: Duration = Duration::from_millis(1200);
 /// Between two lines of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// A gain below this drowns in noise.
+/// A gain below this drowns in noise, and one above this does not.
 const LEAST_GAIN: f64 = 1.10;
+const GOOD_GAIN: f64 = 1.25;
 /// The share of the attainable gain that is relief.
 const RELIEF: f64 = 0.90;
 /// The part of what is used that has to be huge then, by the page tables: a machine that others use too makes rates jump.
@@ -39,8 +43,12 @@ const SOONER: f64 = 100.0;
 pub struct Promote {
     /// Bytes of the heap.
     pub heap_bytes: u64,
+    /// How the program works: of the trials the one that gained most.
+    pub way: &'static str,
     /// Bytes that are used, at its end.
     pub hot_bytes: u64,
+    /// The ways of working that were tried at the start: what a program gains depends on the machine, and on its host.
+    pub trials: Vec<Trial>,
     /// Units for each second of processor time on base pages.
     pub base_rate: Spread,
     /// The same with all that is used on huge pages.
@@ -53,6 +61,17 @@ pub struct Promote {
     pub rows: Vec<PromoteRow>,
     /// What went wrong.
     pub failures: Vec<Failure>,
+}
+
+/// A way of working, and what huge pages gain it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Trial {
+    /// Its name.
+    pub way: &'static str,
+    /// Bytes that are used.
+    pub hot_bytes: u64,
+    /// Units for each second of processor time on huge pages, over those on base pages.
+    pub gain: f64,
 }
 
 /// One configuration.
@@ -90,15 +109,31 @@ pub struct Sample {
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     let heap = stage.scaled(HEAP).max(2 * LEAST_HOT);
-    let hot = stage.scaled_power(HOT).max(LEAST_HOT);
-    let steady = Steady { way: Way::Sparse, size: heap, hot, units: None, interval: INTERVAL };
+    let least = stage.scaled_power(HOT).max(LEAST_HOT);
+    let steady = Steady { way: Way::Sparse, size: heap, hot: least, units: None, interval: INTERVAL };
     let mut worker = Worker::steady(&steady, stage.place, &stage.signals)?;
     worker.ready(&stage.signals)?;
+    let trials = trials(&mut worker, least, stage.scaled_power(MORE_HOT), stage)?;
+    let best = trials.iter().max_by(|one, other| one.1.gain.total_cmp(&other.1.gain));
+    let (way, Trial { hot_bytes: hot, .. }) = *best.context("nothing was tried")?;
+    worker.work(way, hot)?;
     let configurations = stage.configurations.clone();
     let mut rows: Vec<PromoteRow> = configurations.iter().map(row).collect();
     let (mut base_rates, mut huge_rates, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..stage.options.runs {
-        let reference = reference(&mut worker, hot, stage)?;
+        let reference = match reference(&mut worker, hot, REFERENCE, stage) {
+            Ok(reference) if reference[1] > LEAST_GAIN * reference[0] => reference,
+            Ok([base, huge]) => {
+                let why = format!(
+                    "round {}: on huge pages the program does {huge:.0} units for each second, on base pages {base:.0}: \
+                     there is no gain to wait for",
+                    round + 1
+                );
+                failures.push(Failure { configuration: "reference", why });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         base_rates.push(reference[0]);
         huge_rates.push(reference[1]);
         for (configuration, row) in configurations.iter().zip(&mut rows) {
@@ -107,6 +142,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
                 continue;
             }
             worker.split()?;
+            // As after they were written: khugepaged passes over what was not accessed since.
+            worker.touch(&stage.signals)?;
             match one(configuration, &mut worker, hot, reference, stage) {
                 Ok(sample) => {
                     let relief = sample.relief_seconds;
@@ -137,8 +174,10 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     }
     Ok(Promote {
         heap_bytes: heap,
+        way: way.name(),
         hot_bytes: hot,
-        base_rate: Spread::of(base_rates).context("no round")?,
+        trials: trials.into_iter().map(|(_, trial)| trial).collect(),
+        base_rate: Spread::of(base_rates).with_context(|| gainless(&failures))?,
         huge_rate: Spread::of(huge_rates).context("no round")?,
         relief_share: RELIEF,
         longest_seconds: longest(stage).as_secs_f64(),
@@ -162,21 +201,44 @@ fn row(configuration: &Configuration) -> PromoteRow {
     }
 }
 
-/// The program's rates on base pages and with all that it uses on huge ones. It is left on base pages.
-fn reference(worker: &mut Worker, hot: u64, stage: &mut Stage<'_>) -> Result<[f64; 2]> {
+/// Why no round counts.
+fn gainless(failures: &[Failure]) -> String {
+    failures.first().map_or("no round".into(), |failure| failure.why.clone())
+}
+
+/// What huge pages gain the program in each way of working that comes into question: of one line of each page, and of all
+/// lines; where neither gains much, of all lines of more memory, whose page tables fit no cache.
+fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> Result<Vec<(Way, Trial)>> {
+    let mut tried: Vec<(Way, Trial)> = Vec::new();
+    for (way, hot) in [(Way::Sparse, least), (Way::Chase, least), (Way::Chase, more)] {
+        let larger = hot > least;
+        if !larger && tried.len() > 1 || larger && tried.iter().any(|(_, trial)| trial.gain >= GOOD_GAIN) {
+            continue;
+        }
+        worker.work(way, hot)?;
+        let time = TRIAL.mul_f64(stage.options.scale.max(0.25));
+        let [base, huge] = reference(worker, hot, time, stage)?;
+        let trial = Trial { way: way.name(), hot_bytes: hot, gain: huge / base };
+        stage.say(&format!(
+            "trial: {} of {}: huge pages make it {:.2} times as fast",
+            trial.way,
+            megapage_units::Bytes(hot),
+            trial.gain
+        ));
+        tried.push((way, trial));
+    }
+    Ok(tried)
+}
+
+/// The program's rates on base pages and with all that it uses on huge ones, each over so long. It is left on base pages.
+fn reference(worker: &mut Worker, hot: u64, time: Duration, stage: &mut Stage<'_>) -> Result<[f64; 2]> {
     let mut rates = [0.0; 2];
     worker.split()?;
-    rates[0] = work_for(worker, REFERENCE, stage)?;
+    rates[0] = work_for(worker, time, stage)?;
     let top = worker.top(hot)?;
     worker.promote(Some(top))?;
-    rates[1] = work_for(worker, REFERENCE, stage)?;
+    rates[1] = work_for(worker, time, stage)?;
     worker.split()?;
-    ensure!(
-        rates[1] > LEAST_GAIN * rates[0],
-        "on huge pages the program does {:.0} units for each second, on base pages {:.0}: there is no gain to wait for",
-        rates[1],
-        rates[0]
-    );
     Ok(rates)
 }
 
@@ -466,7 +528,9 @@ mod tests {
             let one = |median| Spread { median, min: median, max: median };
             let found = Promote {
                 heap_bytes: HEAP,
+                way: Way::Sparse.name(),
                 hot_bytes: HOT,
+                trials: Vec::new(),
                 base_rate: one(1.0),
                 huge_rate: one(2.0),
                 relief_share: RELIEF,

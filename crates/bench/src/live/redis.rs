@@ -53,6 +53,8 @@ impl Redis {
             MemoryGroup::create(&KernelRoot::live(), &name, limit).context("a memory group with a limit")?;
         let mut command = redis::command(redis::SERVER)?;
         command.args(redis::ARGUMENTS).arg("no");
+        // It refuses writes before it gets near the group's limit by what it knows of; of bloat it knows nothing.
+        command.args(["--maxmemory", &(limit.0 / 16 * 15).to_string(), "--maxmemory-policy", "noeviction"]);
         redis::settle(&mut command, directory.path());
         let mut server = Child::start(signals, &mut command, signal::SIGTERM)?;
         // What it has taken until now, a few MB, is charged to our own group.

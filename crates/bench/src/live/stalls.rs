@@ -5,13 +5,14 @@ use super::Stage;
 use super::worker::Worker;
 use crate::child::{check, sleep};
 use crate::run::{Gate, Spread};
-use crate::workload::probe::Stalls;
+use crate::workload::probe::{Stalls, Touches};
 use anyhow::{Context, Result, ensure};
 use megapage_act::execute::{Actuator, Done, Executor, ExecutorOptions};
 use megapage_act::promote::candidates;
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;
+use megapage_kernel::spawn::{Signals, set_nice};
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_observe::{Thoroughness, count_zeros};
 use megapage_snapshot::ProcessId;
@@ -30,6 +31,16 @@ const STALL_NS: u64 = 5_000_000;
 const UNBOUND: Bytes = Bytes::gib(64);
 /// No lot of actions is tried for longer.
 const LONGEST: Duration = Duration::from_secs(60);
+/// So often in a round the probe is promoted and recovered as the daemon does it: a thousandth of the touches is to be more
+/// than a few of them.
+const TURNS: u32 = 3;
+/// The daemon's default priority.
+const NICE: i32 = -10;
+/// Before anything is measured the two probes touch their memory until so little is left of what they wait for by
+/// themselves, over so long; at most so often at scale 1.
+const CALM_NS: u64 = 500_000;
+const CALM_WINDOW: Duration = Duration::from_secs(1);
+const MOST_WINDOWS: u32 = 20;
 
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +60,9 @@ pub struct StallReport {
     pub promote_gib_per_second: Spread,
     /// The part of the zeros that was given back, the least of the rounds.
     pub freed_share: f64,
-    /// Touches during promotion: the probe's and its idle twin's, all rounds; the longest of the rounds.
+    /// Touches with nobody else at work, before all rounds: the probe's and its idle twin's.
+    pub alone: [Stalls; 2],
+    /// Touches during promotion: the probe's and its idle twin's, of all rounds together.
     pub promoting: [Stalls; 2],
     /// Touches during recovery.
     pub recovering: [Stalls; 2],
@@ -65,8 +78,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
     }
     let [probe, twin] = probes;
     let (mut probe, mut twin) = (probe?, twin?);
-    // Whatever a first touch costs is no stall.
-    sleep(&stage.signals, Duration::from_millis(500))?;
+    let alone = calm(&mut probe, &mut twin, stage)?;
     let root = KernelRoot::live();
     // As the daemon acts by default; and without its budgets, as fast as the kernel goes.
     let mut usual = Executor::start(&root, ExecutorOptions::default())?;
@@ -80,15 +92,17 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
     let mut fast = Executor::start(&root, unbound)?;
     let mut rates: [Vec<f64>; 4] = Default::default();
     let mut freed_share = f64::MAX;
-    let (mut promoting, mut recovering) = ([Stalls::default(); 2], [Stalls::default(); 2]);
+    let (mut promoting, mut recovering) = (<[Touches; 2]>::default(), <[Touches; 2]>::default());
     for round in 0..stage.options.runs {
-        report(&mut probe, &mut twin, stage)?;
-        promote(&mut usual, &probe, &mut Took::default(), stage)?;
-        promoting = worse(promoting, report(&mut probe, &mut twin, stage)?);
-        let regions = settled(&probe)?;
-        report(&mut probe, &mut twin, stage)?;
-        recover(&mut usual, &probe, &regions, &mut Took::default(), stage)?;
-        recovering = worse(recovering, report(&mut probe, &mut twin, stage)?);
+        for _ in 0..TURNS {
+            report(&mut probe, &mut twin, stage)?;
+            promote(&mut usual, &probe, &mut Took::default(), stage)?;
+            add(&mut promoting, report(&mut probe, &mut twin, stage)?);
+            let regions = settled(&probe)?;
+            report(&mut probe, &mut twin, stage)?;
+            recover(&mut usual, &probe, &regions, &mut Took::default(), stage)?;
+            add(&mut recovering, report(&mut probe, &mut twin, stage)?);
+        }
 
         let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
         promote(&mut fast, &probe, &mut promoted, stage)?;
@@ -119,8 +133,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
         recover_gib_per_second: recover?,
         promote_gib_per_second: promote?,
         freed_share,
-        promoting,
-        recovering,
+        alone: alone.map(|touches| touches.stalls()),
+        promoting: promoting.map(|touches| touches.stalls()),
+        recovering: recovering.map(|touches| touches.stalls()),
     })
 }
 
@@ -143,35 +158,54 @@ impl Took {
 }
 
 /// Both probes' touches since they were last asked.
-fn report(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Stalls; 2]> {
-    Ok([probe.stalls(&stage.signals)?, twin.stalls(&stage.signals)?])
+fn report(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
+    Ok([probe.touches(&stage.signals)?, twin.touches(&stage.signals)?])
 }
 
-/// The worse of two reports, figure by figure; touches add up.
-fn worse(one: [Stalls; 2], other: [Stalls; 2]) -> [Stalls; 2] {
-    [0, 1].map(|who| {
-        let (one, other) = (one[who], other[who]);
-        Stalls {
-            touches: one.touches + other.touches,
-            p50_ns: one.p50_ns.max(other.p50_ns),
-            p99_ns: one.p99_ns.max(other.p99_ns),
-            p999_ns: one.p999_ns.max(other.p999_ns),
-            max_ns: one.max_ns.max(other.max_ns),
+/// Adds both probes' touches to those before.
+fn add(all: &mut [Touches; 2], more: [Touches; 2]) {
+    all.iter_mut().zip(more).for_each(|(all, more)| all.add(more));
+}
+
+/// Lets both probes touch their memory with nobody else at work until they do not wait any more: what first touches cost,
+/// and the host of a virtual machine until it has settled, is no stall of ours. Their touches in the last window.
+fn calm(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
+    let mut last = <[Touches; 2]>::default();
+    let windows = (f64::from(MOST_WINDOWS) * stage.options.scale).ceil() as u32;
+    for _ in 0..windows {
+        report(probe, twin, stage)?;
+        sleep(&stage.signals, CALM_WINDOW)?;
+        last = report(probe, twin, stage)?;
+        if last.iter().all(|touches| touches.count() > 0 && touches.quantile(0.999) < CALM_NS) {
+            break;
         }
+    }
+    Ok(last)
+}
+
+/// Has the actions carried out by a thread with the daemon's priority: what was obtained.
+fn carry_out(executor: &mut Executor, actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
+    let signals = &stage.signals;
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            set_nice(NICE).context("the priority of the daemon")?;
+            try_all(executor, actions, signals)
+        });
+        acting.join().map_err(|_| anyhow::anyhow!("the thread that acts panicked"))?
     })
 }
 
-/// Has the actions carried out, again and again until the budgets have let all be tried: what was obtained.
-fn carry_out(executor: &mut Executor, mut actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
+/// Again and again until the budgets have let all be tried.
+fn try_all(executor: &mut Executor, mut actions: Vec<Action>, signals: &Signals) -> Result<Vec<Done>> {
     let start = Instant::now();
     let mut done: Vec<Done> = Vec::new();
     while !actions.is_empty() {
-        check(&stage.signals)?;
+        check(signals)?;
         ensure!(start.elapsed() < LONGEST, "{} actions are still to be tried", actions.len());
         let tried = executor.carry_out(boot_time(), &actions);
         if tried.is_empty() {
             // The budgets fill by time.
-            sleep(&stage.signals, Duration::from_millis(5))?;
+            sleep(signals, Duration::from_millis(5))?;
         }
         // What was busy or left alone for a while is tried again.
         let over = |done: &&Done| !matches!(done.outcome.obtained, Obtained::Busy);

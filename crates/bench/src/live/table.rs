@@ -2,6 +2,7 @@
 
 use super::{Bloat, Cost, Fair, Found, Promote, Report};
 use crate::run::{Spread, gates_table, heading};
+use crate::workload::probe::Stall;
 use megapage_report::table;
 use megapage_units::Bytes;
 use std::fmt::Write;
@@ -52,9 +53,10 @@ fn size(bytes: Option<u64>) -> String {
 fn promote(found: &Promote, text: &mut String) {
     writeln!(
         text,
-        "\n{} on base pages, the highest {} in use; huge pages make it {:.2} times as fast",
+        "\n{} on base pages, the highest {} in use ({}); huge pages make it {:.2} times as fast",
         Bytes(found.heap_bytes),
         Bytes(found.hot_bytes),
+        found.way,
         found.huge_rate.median / found.base_rate.median
     )
     .ok();
@@ -119,22 +121,32 @@ fn bloat(found: &Bloat, text: &mut String) {
     )
     .ok();
     let milliseconds = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
-    let rows = [("promotion", &stalls.promoting), ("recovery", &stalls.recovering)].into_iter().flat_map(
-        |(what, [probe, twin])| {
-            [("probe", probe), ("idle twin", twin)].map(|(who, found)| {
-                [
-                    what.to_string(),
-                    who.to_string(),
-                    found.touches.to_string(),
-                    milliseconds(found.p50_ns),
-                    milliseconds(found.p99_ns),
-                    milliseconds(found.p999_ns),
-                    milliseconds(found.max_ns),
-                ]
-            })
-        },
-    );
-    *text += &table(&["during", "whose", "touches", "p50 ms", "p99 ms", "p99.9 ms", "longest ms"], rows);
+    let phases =
+        [("nothing", &stalls.alone), ("promotion", &stalls.promoting), ("recovery", &stalls.recovering)];
+    let rows = phases.into_iter().flat_map(|(what, [probe, twin])| {
+        [("probe", probe), ("idle twin", twin)].map(|(who, found)| {
+            // What the longest ones waited for: for most of their time, others had the processors; or they were on one.
+            let mostly = |of: fn(&Stall) -> u64| {
+                let mostly = found.longest.iter().filter(|stall| 2 * of(stall) > stall.ns);
+                mostly.count()
+            };
+            let (processor, running) = (mostly(|stall| stall.processor_ns), mostly(|stall| stall.running_ns));
+            let kernel = found.longest.len() - (processor + running).min(found.longest.len());
+            [
+                what.to_string(),
+                who.to_string(),
+                found.touches.to_string(),
+                milliseconds(found.p50_ns),
+                milliseconds(found.p99_ns),
+                milliseconds(found.p999_ns),
+                milliseconds(found.max_ns),
+                format!("{processor}/{running}/{kernel}"),
+            ]
+        })
+    });
+    let header =
+        ["during", "whose", "touches", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "for cpu/on it/else"];
+    *text += &table(&header, rows);
 }
 
 fn fair(found: &Fair, text: &mut String) {

@@ -2,9 +2,9 @@
 
 use crate::child::{Child, check};
 use crate::run::Place;
-use crate::workload::probe::Stalls;
+use crate::workload::probe::Touches;
 use crate::workload::steady::{Beat, Way};
-use crate::workload::wishes::{FAULT, GO, PAUSE, READY, REPORT};
+use crate::workload::wishes::{FAULT, GO, PAUSE, READY, REPORT, TOUCH, TOUCHED, WORK};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Bounds, Promotion, candidates};
@@ -107,8 +107,25 @@ impl Worker {
         self.ask(FAULT)
     }
 
-    /// A probe's findings since it was last asked.
-    pub(super) fn stalls(&mut self, signals: &Signals) -> Result<Stalls> {
+    /// Has it work in another way, or in another part of its memory, from now on.
+    pub(super) fn work(&mut self, way: Way, hot: u64) -> Result<()> {
+        self.ask(&format!("{WORK} {} {hot}", way.name()))
+    }
+
+    /// Has it read a word of each page of all its memory, and waits for that.
+    pub(super) fn touch(&mut self, signals: &Signals) -> Result<()> {
+        self.ask(TOUCH)?;
+        loop {
+            let line = self.wait_for_line(signals)?;
+            if line == TOUCHED {
+                return Ok(());
+            }
+            self.note(&line)?;
+        }
+    }
+
+    /// A probe's touches since it was last asked.
+    pub(super) fn touches(&mut self, signals: &Signals) -> Result<Touches> {
         self.ask(REPORT)?;
         let line = self.wait_for_line(signals)?;
         serde_json::from_str(&line).with_context(|| format!("the probe said '{line}'"))
@@ -120,9 +137,14 @@ impl Worker {
             self.read_some()?;
         }
         while let Some(line) = self.line() {
-            let beat = serde_json::from_str(&line).with_context(|| format!("the workload said '{line}'"))?;
-            self.beats.push(beat);
+            self.note(&line)?;
         }
+        Ok(())
+    }
+
+    fn note(&mut self, line: &str) -> Result<()> {
+        let beat = serde_json::from_str(line).with_context(|| format!("the workload said '{line}'"))?;
+        self.beats.push(beat);
         Ok(())
     }
 

@@ -4,7 +4,9 @@
 use super::random::Random;
 use super::wishes::{READY, Wishes};
 use anyhow::{Context, Result, ensure};
+use megapage_kernel::process::{OwnRunDelay, own_thread_time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ pub struct Options {
 
 /// How long touches took, in nanoseconds. One touch is of 32 pages at random. Quantiles are the upper ends of buckets 3 %
 /// wide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stalls {
     /// How many there were.
     pub touches: u64,
@@ -32,28 +34,44 @@ pub struct Stalls {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// What the longest were waited for, the longest first.
+    pub longest: Vec<Stall>,
+}
+
+/// A long touch, in nanoseconds. What remains of it was waited in the kernel: for the process's mmap lock, or a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stall {
+    /// All of it.
+    pub ns: u64,
+    /// Of that, while the thread could have run: others had the processors.
+    pub processor_ns: u64,
+    /// Of that, on a processor: faults, and what the host of a virtual machine does meanwhile.
+    pub running_ns: u64,
 }
 
 const PAGE: usize = 512;
 /// Pages in one touch.
 const PAGES: usize = 32;
 /// Between two touches: the probe leaves most of its processor to others, so that it does not measure them.
-const PAUSE_BETWEEN: Duration = Duration::from_micros(150);
+const PAUSE_BETWEEN: Duration = Duration::from_micros(100);
 /// Buckets for each doubling.
 const PARTS: u32 = 32;
+/// A touch that takes longer is worth asking what it waited for.
+const LONG: Duration = Duration::from_micros(200);
+/// So many of the longest are kept.
+const MOST_LONGEST: usize = 12;
 
-/// Counts by logarithm.
-struct Histogram {
-    counts: Vec<u64>,
-    all: u64,
-    max: u64,
+/// Touches, by how long they took. A line of JSON of what a probe is asked to report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touches {
+    /// How many, by the logarithm of their time.
+    counts: BTreeMap<usize, u64>,
+    max_ns: u64,
+    /// The longest first.
+    longest: Vec<Stall>,
 }
 
-impl Histogram {
-    fn new() -> Histogram {
-        Histogram { counts: vec![0; (64 * PARTS) as usize], all: 0, max: 0 }
-    }
-
+impl Touches {
     /// The bucket of `ns`: below 32 each has its own; from there on 32 for each doubling.
     fn bucket(ns: u64) -> usize {
         let ns = ns.max(1);
@@ -67,41 +85,92 @@ impl Histogram {
         if bucket < 2 * parts {
             return bucket;
         }
-        let shift = bucket / parts - 1;
+        let shift = (bucket / parts - 1).min(63 - u64::from(PARTS.ilog2()));
         ((bucket - shift * parts) << shift) | ((1 << shift) - 1)
     }
 
     fn note(&mut self, ns: u64) {
-        self.counts[Histogram::bucket(ns)] += 1;
-        self.all += 1;
-        self.max = self.max.max(ns);
+        *self.counts.entry(Touches::bucket(ns)).or_default() += 1;
+        self.max_ns = self.max_ns.max(ns);
     }
 
-    fn quantile(&self, share: f64) -> u64 {
-        let wanted = (share * self.all as f64).ceil() as u64;
+    fn note_long(&mut self, stalls: impl IntoIterator<Item = Stall>) {
+        self.longest.extend(stalls);
+        self.longest.sort_unstable_by(|one, other| other.cmp(one));
+        self.longest.truncate(MOST_LONGEST);
+    }
+
+    /// Adds others, as if one probe had made them all.
+    pub fn add(&mut self, others: Touches) {
+        for (bucket, count) in others.counts {
+            *self.counts.entry(bucket).or_default() += count;
+        }
+        self.max_ns = self.max_ns.max(others.max_ns);
+        self.note_long(others.longest);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// The time that this share of them took at most, in nanoseconds.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let wanted = (share * self.count() as f64).ceil() as u64;
         let mut seen = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
+        for (bucket, count) in &self.counts {
             seen += count;
             if seen >= wanted && seen > 0 {
-                return Histogram::top(bucket).min(self.max);
+                return Touches::top(*bucket).min(self.max_ns);
             }
         }
-        self.max
+        self.max_ns
     }
 
-    fn stalls(&self) -> Stalls {
+    /// In figures.
+    pub fn stalls(&self) -> Stalls {
         Stalls {
-            touches: self.all,
+            touches: self.count(),
             p50_ns: self.quantile(0.5),
             p99_ns: self.quantile(0.99),
             p999_ns: self.quantile(0.999),
-            max_ns: self.max,
+            max_ns: self.max_ns,
+            longest: self.longest.clone(),
         }
     }
 }
 
-/// Fills the memory, says ready, and follows `requests` until they end; at `report` writes [`Stalls`] as a line of JSON and
-/// begins anew. Fails where a page lost what was written.
+/// Asks before and after a touch what it waited for.
+struct Causes {
+    /// `None` where the kernel does not count it.
+    delay: Option<OwnRunDelay>,
+    before: (Duration, Duration),
+}
+
+impl Causes {
+    /// Of the calling thread.
+    fn new() -> Causes {
+        Causes { delay: OwnRunDelay::open().ok(), before: Default::default() }
+    }
+
+    fn now(&self) -> (Duration, Duration) {
+        let delay = self.delay.as_ref().and_then(|delay| delay.read().ok());
+        (delay.unwrap_or_default(), own_thread_time())
+    }
+
+    /// What a touch of so long was waited for, that began when [`Causes::before`] was last set.
+    fn of(&self, took: Duration) -> Stall {
+        let (delay, running) = self.now();
+        Stall {
+            ns: super::nanoseconds(took),
+            processor_ns: super::nanoseconds(delay.saturating_sub(self.before.0)),
+            running_ns: super::nanoseconds(running.saturating_sub(self.before.1)),
+        }
+    }
+}
+
+/// Fills the memory, says ready, and follows `requests` until they end; at `report` writes [`Touches`] as a line of JSON
+/// and begins anew. Fails where a page lost what was written.
 pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl Write) -> Result<()> {
     ensure!(
         options.filled > 0.0 && options.filled <= 1.0,
@@ -125,18 +194,19 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl W
         let reader = scope.spawn(|| wishes.follow(requests));
         let worked = (|| -> Result<()> {
             let mut random = Random::new(11);
-            let (mut histogram, mut told) = (Histogram::new(), 0);
+            let (mut touches, mut told) = (Touches::default(), 0);
+            let mut causes = Causes::new();
             while !wishes.ended() {
                 if wishes.reports() > told {
                     told += 1;
-                    writeln!(answers, "{}", serde_json::to_string(&histogram.stalls())?)?;
+                    writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
                     answers.flush()?;
-                    histogram = Histogram::new();
                 }
                 if !wishes.working() {
                     wishes.wait();
                     continue;
                 }
+                causes.before = causes.now();
                 let start = Instant::now();
                 for _ in 0..PAGES {
                     let page = random.below(pages);
@@ -148,7 +218,11 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl W
                         *word = black_box(expected);
                     }
                 }
-                histogram.note(super::nanoseconds(start.elapsed()));
+                let took = start.elapsed();
+                touches.note(super::nanoseconds(took));
+                if took > LONG {
+                    touches.note_long([causes.of(took)]);
+                }
                 std::thread::sleep(PAUSE_BETWEEN);
             }
             Ok(())
@@ -168,25 +242,45 @@ mod tests {
     fn buckets_follow_each_other_and_are_narrow() {
         let mut last = 0;
         for ns in (1..5000).chain([1 << 20, (1 << 20) + 40_000, 1 << 40, u64::MAX]) {
-            let bucket = Histogram::bucket(ns);
+            let bucket = Touches::bucket(ns);
             assert!(bucket >= last, "{ns}");
             last = bucket;
-            let top = Histogram::top(bucket);
+            let top = Touches::top(bucket);
             assert!(top >= ns && (top - ns) as f64 <= ns as f64 / 31.0, "{ns} {top}");
         }
-        assert!(last < (64 * PARTS) as usize);
     }
 
     #[test]
     fn quantiles_are_of_what_was_noted() {
-        let mut histogram = Histogram::new();
-        assert_eq!(histogram.stalls(), Stalls::default());
-        (0..998).for_each(|_| histogram.note(20));
-        histogram.note(1000);
-        histogram.note(70_000);
-        let stalls = histogram.stalls();
+        let mut touches = Touches::default();
+        assert_eq!(touches.stalls(), Stalls::default());
+        (0..998).for_each(|_| touches.note(20));
+        touches.note(1000);
+        touches.note(70_000);
+        let stalls = touches.stalls();
         assert_eq!((stalls.touches, stalls.p50_ns, stalls.p99_ns, stalls.max_ns), (1000, 20, 20, 70_000));
         assert!((1000..1040).contains(&stalls.p999_ns), "{stalls:?}");
+        // All of them count alike, whoever reported them.
+        let mut others = Touches::default();
+        (0..4).for_each(|_| others.note(80_000));
+        touches.add(others.clone());
+        assert_eq!((touches.count(), touches.stalls().max_ns), (1004, 80_000));
+        assert!(touches.quantile(0.999) > 70_000 && touches.quantile(0.9) == 20);
+        let line = serde_json::to_string(&touches).unwrap();
+        assert_eq!(serde_json::from_str::<Touches>(&line).unwrap(), touches);
+    }
+
+    #[test]
+    fn the_longest_are_kept_with_their_causes() {
+        let stall = |ns| Stall { ns, processor_ns: ns / 2, running_ns: 1 };
+        let mut touches = Touches::default();
+        touches.note_long((1..=100).map(stall));
+        let mut others = Touches::default();
+        others.note_long([stall(95), stall(1000)]);
+        touches.add(others);
+        let longest = touches.stalls().longest;
+        assert_eq!((longest.len(), longest[0], longest[1].ns), (MOST_LONGEST, stall(1000), 100));
+        assert!(longest.is_sorted_by(|one, other| one >= other));
     }
 
     #[test]
@@ -201,7 +295,7 @@ mod tests {
         writeln!(ask, "{GO}").unwrap();
         let mut report = || -> Stalls {
             writeln!(ask, "{REPORT}").unwrap();
-            serde_json::from_str(&line()).unwrap()
+            serde_json::from_str::<Touches>(&line()).unwrap().stalls()
         };
         let mut touches = 0;
         while touches < 20 {

@@ -6,7 +6,7 @@
 
 use super::idle;
 use super::random::{Random, mix};
-use super::wishes::{READY, Wishes};
+use super::wishes::{READY, TOUCHED, Wishes};
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::process_cpu_time;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,10 @@ pub enum Way {
 }
 
 impl Way {
+    /// Every one of them.
+    pub const ALL: [Way; 6] =
+        [Way::Random, Way::Chase, Way::Sparse, Way::Sequential, Way::Compute, Way::Sleep];
+
     /// As on the command line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,6 +99,8 @@ const DOZE: Duration = Duration::from_millis(20);
 /// The memory, and where the work stands.
 struct Steady {
     way: Way,
+    /// Each word holds how many lines come after its own: so every way of working finds its line's number, however much is
+    /// worked in. No page holds only zeros.
     memory: Vec<u64>,
     first: usize,
     lines: usize,
@@ -105,29 +111,34 @@ struct Steady {
 
 impl Steady {
     fn prepare(options: &Options) -> Result<Steady> {
-        ensure!(
-            options.hot.is_power_of_two(),
-            "the part that is worked in is a power of two, not {}",
-            options.hot
-        );
-        ensure!(options.hot <= options.size, "{} are worked in of {}", options.hot, options.size);
         let words = usize::try_from(options.size / 8).context("more than fits an address space")?;
-        let lines = usize::try_from(options.hot / 64).context("more than fits an address space")?;
-        ensure!(lines > 0, "the part that is worked in is at least 64 bytes");
-        let pages = options.way != Way::Sparse || lines >= PAGE;
-        ensure!(
-            pages,
-            "the part that is worked in is at least 4096 bytes where one line of each page is read"
-        );
-        let first = words - lines * LINE;
+        let mut steady = Steady {
+            way: options.way,
+            memory: Vec::new(),
+            first: 0,
+            lines: 0,
+            random: Random::new(47),
+            at: 0,
+            checksum: 0,
+        };
+        (steady.first, steady.lines) = part(options.way, words, options.hot)?;
         let mut memory: Vec<u64> = Vec::with_capacity(words);
-        // No page holds only zeros; word 0 of each line worked in holds the line's number.
-        memory.extend((0..words).map(|word| match word.checked_sub(first) {
-            Some(inside) => (inside / LINE) as u64,
-            None => word as u64 | 1,
-        }));
-        let memory = black_box(memory);
-        Ok(Steady { way: options.way, memory, first, lines, random: Random::new(47), at: 0, checksum: 0 })
+        memory.extend((0..words).map(|word| ((words - 1 - word) / LINE) as u64));
+        steady.memory = black_box(memory);
+        Ok(steady)
+    }
+
+    /// From now on works in another way, or in another part.
+    fn change(&mut self, way: Way, hot: u64) -> Result<()> {
+        (self.first, self.lines) = part(way, self.memory.len(), hot)?;
+        (self.way, self.at) = (way, 0);
+        Ok(())
+    }
+
+    /// Reads a word of each base page, so that the kernel sees all of them accessed, as after they were written.
+    fn touch(&self) {
+        let words: u64 = self.memory.iter().step_by(PAGE * LINE).fold(0, |sum, word| sum.wrapping_add(*word));
+        black_box(words);
     }
 
     fn unit(&mut self) {
@@ -141,14 +152,14 @@ impl Steady {
             }),
             Way::Chase => {
                 for _ in 0..steps {
-                    self.at = successor(hot[self.at * LINE] as usize) & mask;
+                    self.at = successor(number(hot, self.lines, self.at)) & mask;
                 }
                 self.at as u64
             }
             Way::Sparse => {
                 let mask = self.lines / PAGE - 1;
                 for _ in 0..steps {
-                    let read = hot[line_of_page(self.at) * LINE] as usize;
+                    let read = number(hot, self.lines, line_of_page(self.at));
                     self.at = successor(read / PAGE) & mask;
                 }
                 self.at as u64
@@ -167,6 +178,22 @@ impl Steady {
         };
         self.checksum = mix(self.checksum ^ black_box(sum));
     }
+}
+
+/// Where the part that is worked in begins, in words, and how many lines it has.
+fn part(way: Way, words: usize, hot: u64) -> Result<(usize, usize)> {
+    ensure!(hot.is_power_of_two(), "the part that is worked in is a power of two, not {hot}");
+    ensure!(hot / 8 <= words as u64, "{hot} are worked in of {}", 8 * words);
+    let lines = usize::try_from(hot / 64).context("more than fits an address space")?;
+    ensure!(lines > 0, "the part that is worked in is at least 64 bytes");
+    let pages = way != Way::Sparse || lines >= PAGE;
+    ensure!(pages, "the part that is worked in is at least 4096 bytes where one line of each page is read");
+    Ok((words - lines * LINE, lines))
+}
+
+/// The number of a line of the part that is worked in, as its memory tells it.
+fn number(hot: &[u64], lines: usize, line: usize) -> usize {
+    (lines - 1).wrapping_sub(hot[line * LINE] as usize)
 }
 
 /// What comes after `at`, modulo any power of two in a full period (Hull and Dobell).
@@ -204,10 +231,20 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut progress: impl 
         };
         let mut more: Vec<Vec<u64>> = Vec::new();
         let mut told: Option<Instant> = None;
+        let mut touched = 0;
         let worked = (|| -> Result<()> {
             while !wishes.ended() {
                 while (more.len() as u64) < wishes.faults() {
                     more.push(black_box(vec![1; FAULT_WORDS]));
+                }
+                while touched < wishes.touches() {
+                    steady.touch();
+                    touched += 1;
+                    writeln!(progress, "{TOUCHED}")?;
+                    progress.flush()?;
+                }
+                if let Some((way, hot)) = wishes.take_change() {
+                    steady.change(way, hot)?;
                 }
                 let done = options.units.is_some_and(|most| units >= most);
                 if done || !wishes.working() {
@@ -249,7 +286,7 @@ mod tests {
 
     #[test]
     fn every_way_does_what_it_says_and_tells_of_it() {
-        for way in [Way::Random, Way::Chase, Way::Sparse, Way::Sequential, Way::Compute, Way::Sleep] {
+        for way in Way::ALL {
             let (requests, mut ask) = pipe().unwrap();
             let (answers, progress) = pipe().unwrap();
             let worker = std::thread::spawn(move || run(&options(way), BufReader::new(requests), progress));
@@ -279,6 +316,34 @@ mod tests {
         let steady = Steady::prepare(&options(Way::Chase)).unwrap();
         assert_eq!((steady.memory.len(), steady.first, steady.lines), (1 << 17, 3 << 15, 1 << 12));
         assert!(steady.memory[..steady.first].iter().all(|word| *word != 0));
+        for line in [0, 1, 77, steady.lines - 1] {
+            assert_eq!(number(&steady.memory[steady.first..], steady.lines, line), line);
+        }
+    }
+
+    #[test]
+    fn way_and_part_can_be_changed_while_it_works() {
+        let mut steady = Steady::prepare(&options(Way::Chase)).unwrap();
+        steady.unit();
+        steady.change(Way::Sparse, 1 << 19).unwrap();
+        assert_eq!((steady.first, steady.lines, steady.at), (1 << 16, 1 << 13, 0));
+        let mask = steady.lines / PAGE - 1;
+        let expected = (0..Way::Sparse.steps()).fold(0usize, |at, _| successor(at) & mask);
+        steady.unit();
+        assert_eq!(steady.at, expected);
+        assert!(steady.change(Way::Chase, 1 << 21).is_err(), "more than there is");
+        let (requests, mut ask) = pipe().unwrap();
+        let (answers, progress) = pipe().unwrap();
+        let endless = Options { units: None, ..options(Way::Compute) };
+        let worker = std::thread::spawn(move || run(&endless, BufReader::new(requests), progress));
+        let mut lines = BufReader::new(answers).lines().map(Result::unwrap);
+        assert_eq!(lines.next().unwrap(), READY);
+        writeln!(ask, "touch\nwork random 4096\ngo").unwrap();
+        assert_eq!(lines.next().unwrap(), TOUCHED);
+        while serde_json::from_str::<Beat>(&lines.next().unwrap()).unwrap().units == 0 {}
+        drop((ask, lines));
+        // What it tells nobody any more is no work.
+        let _ = worker.join().unwrap();
     }
 
     #[test]
@@ -305,7 +370,7 @@ mod tests {
         assert_eq!((pages, places.len()), (256, PAGE));
         for page in 0..pages {
             assert_eq!(line_of_page(page) / PAGE, page);
-            let read = steady.memory[steady.first + line_of_page(page) * LINE] as usize;
+            let read = number(&steady.memory[steady.first..], steady.lines, line_of_page(page));
             assert_eq!(read / PAGE, page, "the line tells its page");
         }
         let mut seen = HashSet::new();
@@ -348,6 +413,9 @@ mod tests {
         assert!(refused(line).contains("at least 4096 bytes"));
         assert!(refused(Options { hot: 2 << 20, ..options(Way::Random) }).contains("are worked in of"));
         let unknown = run(&options(Way::Random), &b"dance\n"[..], Vec::new()).unwrap_err();
-        assert_eq!(unknown.to_string(), "'dance' is no request; the requests are go, pause, fault, report");
+        assert_eq!(
+            unknown.to_string(),
+            "'dance' is no request; the requests are go, pause, fault, report, touch, work WAY BYTES"
+        );
     }
 }

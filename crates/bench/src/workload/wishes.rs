@@ -1,9 +1,10 @@
 //! What a workload is asked while it works, line by line.
 
-use anyhow::{Result, bail};
+use super::steady::Way;
+use anyhow::{Context, Result, bail};
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The line by which a workload says that its memory is filled.
@@ -15,8 +16,14 @@ pub const PAUSE: &str = "pause";
 /// to allocate and touch 4 MiB more (the kernel tells khugepaged of a process when it maps or faults in memory that may
 /// be huge, not when the setting changes),
 pub const FAULT: &str = "fault";
-/// and to say what it has found since it was last asked.
+/// to say what it has found since it was last asked,
 pub const REPORT: &str = "report";
+/// to read a word of each page of its memory once, and say so by the line [`TOUCHED`],
+pub const TOUCH: &str = "touch";
+/// and, with a way and a number of bytes behind it, to work in that way in so much of its memory from now on.
+pub const WORK: &str = "work";
+/// See [`TOUCH`].
+pub const TOUCHED: &str = "touched";
 
 /// What is asked for, as the reader of requests leaves it for the worker.
 #[derive(Debug, Default)]
@@ -24,6 +31,8 @@ pub(super) struct Wishes {
     working: AtomicBool,
     faults: AtomicU64,
     reports: AtomicU64,
+    touches: AtomicU64,
+    change: Mutex<Option<(Way, u64)>>,
     ended: AtomicBool,
     /// For a worker that waits.
     gate: Mutex<()>,
@@ -45,7 +54,13 @@ impl Wishes {
             PAUSE => self.working.store(false, Ordering::SeqCst),
             FAULT => drop(self.faults.fetch_add(1, Ordering::SeqCst)),
             REPORT => drop(self.reports.fetch_add(1, Ordering::SeqCst)),
-            other => bail!("'{other}' is no request; the requests are {GO}, {PAUSE}, {FAULT}, {REPORT}"),
+            TOUCH => drop(self.touches.fetch_add(1, Ordering::SeqCst)),
+            other => match other.strip_prefix(WORK) {
+                Some(how) => *self.changing() = Some(change(how)?),
+                None => bail!(
+                    "'{other}' is no request; the requests are {GO}, {PAUSE}, {FAULT}, {REPORT}, {TOUCH}, {WORK} WAY BYTES"
+                ),
+            },
         }
         self.wake();
         Ok(())
@@ -66,6 +81,20 @@ impl Wishes {
         self.reports.load(Ordering::SeqCst)
     }
 
+    /// How many times [`TOUCH`] was.
+    pub(super) fn touches(&self) -> u64 {
+        self.touches.load(Ordering::SeqCst)
+    }
+
+    /// The way and the bytes that were asked for last by [`WORK`]; once.
+    pub(super) fn take_change(&self) -> Option<(Way, u64)> {
+        self.changing().take()
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Option<(Way, u64)>> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether there are no more requests.
     pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
@@ -82,4 +111,12 @@ impl Wishes {
             drop(self.changed.wait_timeout(gate, Duration::from_millis(100)));
         }
     }
+}
+
+/// The way and the bytes behind [`WORK`].
+fn change(how: &str) -> Result<(Way, u64)> {
+    let mut words = how.split_whitespace();
+    let way = words.next().and_then(|name| Way::ALL.into_iter().find(|way| way.name() == name));
+    let bytes = words.next().and_then(|word| word.parse().ok());
+    way.zip(bytes).filter(|_| words.next().is_none()).with_context(|| format!("'{how}' is no way and bytes"))
 }
