@@ -91,7 +91,7 @@ enum BenchArgs {
         #[arg(long, value_delimiter = ',')]
         programs: Vec<String>,
         /// Sample accessed bits in this way [default: the best that works]
-        #[arg(long, value_parser = tracker)]
+        #[arg(long, value_parser = crate::sampling::tracker)]
         tracker: Option<TrackerKind>,
         /// Ask 'megapage advise' with this argument as well, such as --trial; may be repeated
         #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
@@ -322,13 +322,6 @@ fn share_of_size(text: &str) -> Result<f64, String> {
         Ok(scale) if scale > 0.0 && scale <= 1.0 => Ok(scale),
         _ => Err("a scale is a number above 0, at most 1".into()),
     }
-}
-
-fn tracker(text: &str) -> Result<TrackerKind, String> {
-    TrackerKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
 fn fault_size(text: &str) -> Result<Bytes, String> {

@@ -1,6 +1,7 @@
 //! The options of commands that sample access bits.
 
 use megapage_observe::{Options, TrackerKind};
+use std::time::Duration;
 
 /// How access bits are sampled.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -16,11 +17,20 @@ pub struct SamplingArgs {
     budget: f64,
 }
 
-fn tracker(text: &str) -> Result<TrackerKind, String> {
+/// A tracker by its name.
+pub fn tracker(text: &str) -> Result<TrackerKind, String> {
     TrackerKind::ALL
         .into_iter()
         .find(|kind| kind.name() == text)
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
+}
+
+/// A time from one snapshot to the next, or for which they are taken.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give seconds from 0.1 to 86400".into()),
+    }
 }
 
 /// Per cent as a share.

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
     /// Seconds between two refreshes: 3, with --once 1
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(short, long, value_name = "SECONDS", value_parser = crate::sampling::seconds)]
     delay: Option<Duration>,
     /// A line for each NUMA node
     #[arg(short, long)]
@@ -60,13 +60,6 @@ pub struct Args {
     daemon: Option<PathBuf>,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.1 to 86400".into()),
-    }
 }
 
 fn key(text: &str) -> Result<Key, String> {

@@ -18,23 +18,16 @@ pub struct Args {
     #[arg(value_name = "PROCESS", required = true)]
     processes: Vec<String>,
     /// How long
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::sampling::seconds)]
     seconds: Duration,
     /// From one snapshot to the next
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::sampling::seconds)]
     every: Duration,
     /// The trace; - is standard output
     #[arg(long, short, value_name = "FILE|-", default_value = "-")]
     output: PathBuf,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.1 to 86400".into()),
-    }
 }
 
 /// 0 with a trace, also of a process that ended on the way.
