@@ -97,6 +97,11 @@
 #define MEGAPAGE_REMAP_2M 2
 
 /**
+ * For megapage_remap_self: the same, with pages of 1 GiB from the pool for the whole GiB of a segment.
+ */
+#define MEGAPAGE_REMAP_1G 3
+
+/**
  * Flag of megapage_remap_self: it fails where anything is not obtained.
  */
 #define MEGAPAGE_REMAP_REQUIRE 1
@@ -526,8 +531,8 @@ int megapage_backing_of(const void *address,
  * data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
  * /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
  *
- * pages: MEGAPAGE_REMAP_THP or MEGAPAGE_REMAP_2M. libraries: names of libraries besides, as the loader opens them,
- * separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
+ * pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries besides, as the loader
+ * opens them, separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
  * null. Success means that all was tried; what came of it is in remapped.
  *
  * Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread

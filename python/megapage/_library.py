@@ -10,7 +10,7 @@ UNLINK = {"existing": 0, "always": 1, "never": 2}
 LAYOUT = {"single-file": 0, "file-per-page": 1}
 ZEROED = 1
 ADVISE_NOW, ADVISE_POPULATE = 1, 2
-REMAP_PAGES = {"thp": 1, "2m": 2}
+REMAP_PAGES = {"thp": 1, "2m": 2, "1g": 3}
 REMAP_REQUIRE = 1
 
 
@@ -160,8 +160,8 @@ def backing_of(address, length):
 
 def remap_self(pages="thp", libraries=(), require=False):
     """Moves the code and constants of the interpreter, and of libraries by the names under which they are loaded (such as
-    "libpython3.11.so.1.0"), onto huge pages: "thp", or "2m" for pages from the pool. Data is moved while the process has
-    one thread. megapage_remap_self in megapage.h says what else is to be heeded.
+    "libpython3.11.so.1.0"), onto huge pages: "thp", or "2m" or "1g" for pages from the pool. Data is moved while the process
+    has one thread. megapage_remap_self in megapage.h says what else is to be heeded.
     """
     if pages not in REMAP_PAGES:
         raise ValueError(f"'{pages}' is none of {', '.join(REMAP_PAGES)}")

@@ -422,8 +422,8 @@ pub extern "C" fn megapage_backing_of(
 /// data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
 /// /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
 ///
-/// pages: MEGAPAGE_REMAP_THP or MEGAPAGE_REMAP_2M. libraries: names of libraries besides, as the loader opens them,
-/// separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
+/// pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries besides, as the loader
+/// opens them, separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
 /// null. Success means that all was tried; what came of it is in remapped.
 ///
 /// Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread

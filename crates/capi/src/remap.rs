@@ -1,11 +1,13 @@
 //! The caller's own segments onto huge pages.
 
 use crate::failure::{Failure, errno};
-use crate::types::{MEGAPAGE_REMAP_2M, MEGAPAGE_REMAP_REQUIRE, MEGAPAGE_REMAP_THP, megapage_remapped};
+use crate::types::{
+    MEGAPAGE_REMAP_1G, MEGAPAGE_REMAP_2M, MEGAPAGE_REMAP_REQUIRE, MEGAPAGE_REMAP_THP, megapage_remapped,
+};
+use megapage_kernel::KernelRoot;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::own_segments::{Refused, own_sanitizer, try_replacing};
-use megapage_kernel::{KernelRoot, SHARED_WORDS};
-use megapage_remap::ledger::{Entry, Step, TextLedger};
+use megapage_remap::ledger::{Entry, LEDGER_WORDS, Step, TextLedger};
 use megapage_remap::own::{PROGRAM, Pages, copied_bytes, first_absent, huge_bytes, move_segments};
 use megapage_units::Bytes;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 /// The words of the one ledger of the process. A forked child has its own.
-static WORDS: [AtomicU64; SHARED_WORDS] = [const { AtomicU64::new(0) }; SHARED_WORDS];
+static WORDS: [AtomicU64; LEDGER_WORDS] = [const { AtomicU64::new(0) }; LEDGER_WORDS];
 /// The process in which a thread is moving segments; 0: none. Not a lock of the C library's or of Rust's: a child that was
 /// forked meanwhile finds its parent's number in it, and is not held up by a thread that it does not have.
 static MOVING: AtomicU32 = AtomicU32::new(0);
@@ -52,6 +54,7 @@ pub fn remap_self(pages: u32, libraries: Option<&str>, flags: u32) -> Result<Don
     let pages = match pages {
         MEGAPAGE_REMAP_THP => Pages::Thp,
         MEGAPAGE_REMAP_2M => Pages::Huge2M,
+        MEGAPAGE_REMAP_1G => Pages::Huge1G,
         other => return Err(Failure::invalid(format!("{other} is no MEGAPAGE_REMAP_... of pages"))),
     };
     if flags & !MEGAPAGE_REMAP_REQUIRE != 0 {

@@ -43,6 +43,8 @@ pub const MEGAPAGE_ADVISE_POPULATE: u32 = 2;
 pub const MEGAPAGE_REMAP_THP: u32 = 1;
 /// For megapage_remap_self: pages of 2 MiB from the pool for what is never written, transparent huge pages for data.
 pub const MEGAPAGE_REMAP_2M: u32 = 2;
+/// For megapage_remap_self: the same, with pages of 1 GiB from the pool for the whole GiB of a segment.
+pub const MEGAPAGE_REMAP_1G: u32 = 3;
 
 /// Flag of megapage_remap_self: it fails where anything is not obtained.
 pub const MEGAPAGE_REMAP_REQUIRE: u32 = 1;

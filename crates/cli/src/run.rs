@@ -33,7 +33,7 @@ pub struct Args {
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, default_missing_value = "default")]
     pool: Option<String>,
-    /// The backing of the program's text: auto, file, thp, 2m or none
+    /// The backing of the program's text: auto, file, thp, 2m, 1g or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
     /// Libraries whose text is brought along: names or paths, separated by commas
@@ -122,10 +122,10 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err((FAILED, "--once goes with --attach PID".into()));
     }
     if !args.text_libs.is_empty() && args.text == Text::None {
-        return Err((FAILED, "--text-libs goes with --text auto, file, thp or 2m".into()));
+        return Err((FAILED, "--text-libs goes with --text auto, file, thp, 2m or 1g".into()));
     }
     if args.text_map && args.text == Text::None {
-        return Err((FAILED, "--text-map goes with --text auto, file, thp or 2m".into()));
+        return Err((FAILED, "--text-map goes with --text auto, file, thp, 2m or 1g".into()));
     }
     if args.pool.is_some() && args.heap == Heap::None {
         return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));

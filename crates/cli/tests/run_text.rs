@@ -287,8 +287,11 @@ fn what_cannot_be_done_is_refused_or_told() {
     assert_refused(&refused, 125, "--text-libs: libnone.so: no such library");
     let refused = command(&["--text-libs", "libc.so.6", "--", &path]).output().unwrap();
     assert_refused(&refused, 125, "--text-libs goes with --text");
-    let refused = command(&["--text", "1g", "--", &path]).output().unwrap();
-    assert_refused(&refused, 125, "'1g' is none of auto, file, thp, 2m, none");
+    let refused = command(&["--text", "4k", "--", &path]).output().unwrap();
+    assert_refused(&refused, 125, "'4k' is none of auto, file, thp, 2m, 1g, none");
+    // None of its segments is so long, whatever the pool has.
+    let refused = command(&["--text", "1g", "--require", "--", &path]).output().unwrap();
+    assert_refused(&refused, 125, "--text 1g: no segment holds a whole GiB");
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub mod limits;
 mod lock;
 pub mod lru;
 mod machine;
+mod mapped_vec;
 pub mod maps;
 mod meminfo;
 pub mod memory_group;
@@ -87,6 +88,7 @@ pub use heap::{
 };
 pub use lock::{Lock, Locked};
 pub use machine::{Machine, Processor, machine, processor};
+pub use mapped_vec::MappedVec;
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_figures::{
     hugetlb_available, main_has_ended, memory_available_and_total, thp_is_possible, thread_count,

@@ -109,6 +109,9 @@ pub enum Text {
     /// The same with hugetlb pages of 2 MiB for what is never written.
     #[serde(rename = "2m")]
     Huge2M,
+    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment.
+    #[serde(rename = "1g")]
+    Huge1G,
     /// Nothing is asked.
     #[default]
     None,
@@ -122,8 +125,14 @@ impl Text {
             Text::File => "file",
             Text::Thp => "thp",
             Text::Huge2M => "2m",
+            Text::Huge1G => "1g",
             Text::None => "none",
         }
+    }
+
+    /// Whether hugetlb pages are asked for.
+    pub const fn is_hugetlb(self) -> bool {
+        matches!(self, Text::Huge2M | Text::Huge1G)
     }
 }
 
@@ -131,10 +140,10 @@ impl FromStr for Text {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Text, String> {
-        [Text::Auto, Text::File, Text::Thp, Text::Huge2M, Text::None]
+        [Text::Auto, Text::File, Text::Thp, Text::Huge2M, Text::Huge1G, Text::None]
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of auto, file, thp, 2m, none"))
+            .ok_or_else(|| format!("'{text}' is none of auto, file, thp, 2m, 1g, none"))
     }
 }
 

@@ -9,10 +9,12 @@ use crate::report::Backed;
 use crate::request::{Text, TextRequest};
 use crate::symbols::{MapReport, MovedFile};
 use megapage_kernel::KernelRoot;
+use megapage_remap::Placement;
 use megapage_remap::check::{Check, check};
+use megapage_remap::layout::whole_pages;
 use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger};
 use megapage_remap::prime::prime;
-use megapage_units::{BASE_PAGE, Bytes, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_1G, VirtRange};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,9 @@ pub enum TextMechanism {
     /// A preloaded library moves them onto hugetlb pages.
     #[serde(rename = "2m")]
     Huge2M,
+    /// The same, where a segment holds whole GiB, which get pages of 1 GiB.
+    #[serde(rename = "1g")]
+    Huge1G,
 }
 
 impl TextMechanism {
@@ -37,6 +42,7 @@ impl TextMechanism {
             TextMechanism::File => "file",
             TextMechanism::Thp => "thp",
             TextMechanism::Huge2M => "2m",
+            TextMechanism::Huge1G => "1g",
         }
     }
 }
@@ -72,9 +78,17 @@ impl TextFile {
         read_only.map(|it| it.anonymous_bytes).sum()
     }
 
+    /// Bytes of read-only segments in whole GiB: what can have pages of 1 GiB, or at least so many.
+    fn read_only_1g(&self) -> u64 {
+        let aligned = self.check.segments.iter().any(|it| it.segment.align >= HUGE_1G as u64);
+        let placed = self.check.placement == Placement::Fixed || aligned;
+        let read_only = self.check.segments.iter().filter(|it| !it.segment.write);
+        read_only.map(|it| whole_pages(&it.segment, placed, HUGE_1G as u64)).sum()
+    }
+
     /// Bytes that are copied onto memory of the process's own; with hugetlb pages, of data alone.
     fn copied(&self, asked: Text) -> u64 {
-        let segments = self.check.segments.iter().filter(|it| asked != Text::Huge2M || it.segment.write);
+        let segments = self.check.segments.iter().filter(|it| !asked.is_hugetlb() || it.segment.write);
         segments.map(|it| it.anonymous_bytes.min(it.segment.file_size)).sum()
     }
 
@@ -192,17 +206,23 @@ pub fn choose(
     require: bool,
 ) -> Result<TextPlan, Refusal> {
     let pages: u64 = files.iter().map(TextFile::read_only).sum();
+    let whole: u64 = files.iter().map(TextFile::read_only_1g).sum();
     let copied: u64 = files.iter().filter(|file| file.at_start).map(|file| file.copied(asked)).sum();
-    let reach = reach(program, machine, asked, pages).and_then(|()| room(machine, copied));
+    let reach = reach(program, machine, asked, (pages, whole)).and_then(|()| room(machine, copied));
     let data =
         |file: &TextFile| file.check.segments.iter().any(|it| it.segment.write && it.anonymous_bytes > 0);
-    if require && asked == Text::Huge2M && machine.collapse_off && files.iter().any(data) {
+    if require && asked == Text::Huge1G && (whole == 0 || machine.pool_1g.0 < whole) {
+        return Err(Refusal::Unobtainable(format!("--text 1g: {}", lacks_1g(whole, machine))));
+    }
+    if require && asked.is_hugetlb() && machine.collapse_off && files.iter().any(data) {
         return Err(Refusal::Unobtainable(format!(
             "--text {}: prctl(PR_SET_THP_DISABLE) is in force, and data goes to transparent huge pages",
             asked.name()
         )));
     }
-    let files: Vec<PlannedFile> = files.into_iter().map(|file| decide(file, asked, &reach)).collect();
+    let lacks_1g = (whole == 0 || machine.pool_1g.0 < whole).then(|| lacks_1g(whole, machine));
+    let decide = |file| decide(file, asked, &reach, lacks_1g.as_deref());
+    let files: Vec<PlannedFile> = files.into_iter().map(decide).collect();
     let missing = files.iter().find(|file| file.gains && file.mechanism.is_none());
     let why = match (missing, files.iter().any(|file| file.mechanism.is_some())) {
         (Some(file), _) => Some(format!("{}: {}", file.file.path.display(), file.reason)),
@@ -219,7 +239,8 @@ pub fn choose(
 }
 
 /// Whether the preloaded library can reach this program and move its segments here.
-fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Result<(), String> {
+/// `pages` is the bytes of text in whole blocks of 2 MiB, and those of them in whole GiB.
+fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -> Result<(), String> {
     machine.text_library.clone()?;
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
@@ -239,10 +260,13 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Resul
     if let Some(why) = (machine.text_refused)() {
         return Err(why);
     }
-    if asked != Text::Huge2M && machine.collapse_off {
+    if !asked.is_hugetlb() && machine.collapse_off {
         return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());
     }
-    if asked == Text::Huge2M && machine.pool_2m.0 < pages {
+    // What gets no page of 1 GiB gets those of 2 MiB.
+    let of_1g = if asked == Text::Huge1G { pages.1.min(machine.pool_1g.0) } else { 0 };
+    let pages = pages.0.saturating_sub(of_1g);
+    if asked.is_hugetlb() && machine.pool_2m.0 < pages {
         return Err(format!(
             "the pool of 2m pages has {} available, and {} are needed: megapage pool set 2m=N makes some",
             machine.pool_2m,
@@ -250,6 +274,18 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: u64) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Why text does not get all the pages of 1 GiB that were asked for, where `whole` bytes of it lie in whole GiB.
+fn lacks_1g(whole: u64, machine: &Machine) -> String {
+    if whole == 0 {
+        return "no segment holds a whole GiB".into();
+    }
+    format!(
+        "the pool of 1g pages has {} available, and {} are needed: megapage pool set 1g=N makes some",
+        machine.pool_1g,
+        Bytes(whole)
+    )
 }
 
 /// Whether control groups leave room for so many bytes more, and a quarter of it for the program: text that is a file's
@@ -264,7 +300,8 @@ fn room(machine: &Machine, copied: u64) -> Result<(), String> {
     }
 }
 
-fn decide(file: TextFile, asked: Text, reach: &Result<(), String>) -> PlannedFile {
+/// `lacks_1g`: why pages of 2 MiB are used where pages of 1 GiB are asked for.
+fn decide(file: TextFile, asked: Text, reach: &Result<(), String>, lacks_1g: Option<&str>) -> PlannedFile {
     let check = &file.check;
     let primable = match (check.prime_bytes, check.align_bytes.unwrap_or(0)) {
         (0, 0) => Err("no part of the file can be mapped by 2 MiB entries".to_string()),
@@ -290,7 +327,16 @@ fn decide(file: TextFile, asked: Text, reach: &Result<(), String>) -> PlannedFil
         (Text::File, Err(why), _) => (None, why.clone()),
         (Text::Thp, _, Ok(())) => (Some(TextMechanism::Thp), thp()),
         (Text::Huge2M, _, Ok(())) => (Some(TextMechanism::Huge2M), moved("hugetlb pages")),
-        (Text::Thp | Text::Huge2M, _, Err(why)) => (None, why.clone()),
+        (Text::Huge1G, _, Ok(())) => match lacks_1g {
+            None if file.read_only_1g() > 0 => {
+                (Some(TextMechanism::Huge1G), moved("hugetlb pages, of 1 GiB where it holds whole GiB,"))
+            }
+            None => {
+                (Some(TextMechanism::Huge2M), moved("hugetlb pages of 2 MiB, for it holds no whole GiB,"))
+            }
+            Some(why) => (Some(TextMechanism::Huge2M), format!("{}: {why}", moved("hugetlb pages of 2 MiB"))),
+        },
+        (Text::Thp | Text::Huge2M | Text::Huge1G, _, Err(why)) => (None, why.clone()),
         // Shared pages are better than private ones, unless they are much fewer.
         (Text::Auto, Ok(bytes), own) if own.is_err() || 2 * bytes >= file.read_only() => {
             (Some(TextMechanism::File), by_file(bytes))
@@ -349,11 +395,11 @@ impl TextPlan {
         let library = self.library.as_deref().filter(|_| self.moves())?;
         let objects: Vec<String> =
             self.by(|mechanism| mechanism != TextMechanism::File).map(|it| it.file.object()).collect();
-        let hugetlb = self.by(|mechanism| mechanism == TextMechanism::Huge2M).next().is_some();
-        let mut variables: Vec<(&'static str, OsString)> = vec![
-            (PAGES_VARIABLE, if hugetlb { "2m" } else { "thp" }.into()),
-            (OBJECTS_VARIABLE, objects.join(":").into()),
-        ];
+        let has = |wanted: TextMechanism| self.by(|mechanism| mechanism == wanted).next().is_some();
+        let kinds = [TextMechanism::Huge1G, TextMechanism::Huge2M];
+        let pages = kinds.into_iter().find(|kind| has(*kind)).unwrap_or(TextMechanism::Thp);
+        let mut variables: Vec<(&'static str, OsString)> =
+            vec![(PAGES_VARIABLE, pages.name().into()), (OBJECTS_VARIABLE, objects.join(":").into())];
         if require {
             variables.push((REQUIRE_VARIABLE, "1".into()));
         }

@@ -108,6 +108,32 @@ fn what_cannot_be_preloaded_keeps_its_file() {
     let short = Machine { pool_2m: Bytes::mib(60), ..machine() };
     let plan = chosen(Text::Huge2M, file(0, 62 * MIB), &program(), &short);
     assert!(plan.files[0].reason.contains("has 60 MiB available, and 62 MiB are needed"), "{plan:?}");
+    // Pages of 1 GiB for whole GiB, where the pool has them, and of 2 MiB for the rest.
+    let long = |gib: u64| {
+        let mut long = file(0, (gib << 30) + 62 * MIB);
+        let segment = &mut long.check.segments[0].segment;
+        // Wherever it comes to lie, so many whole GiB are in it.
+        let bytes = ((gib + 1) << 30) - 4096;
+        (segment.file_size, segment.memory_size) = (bytes, bytes);
+        long
+    };
+    let pools = |pool_2m: u64, pool_1g: u64| Machine {
+        pool_2m: Bytes::mib(pool_2m),
+        pool_1g: Bytes::gib(pool_1g),
+        ..machine()
+    };
+    let asked = |file, machine: &Machine| chosen(Text::Huge1G, file, &program(), machine).files[0].clone();
+    assert_eq!(asked(long(2), &pools(62, 2)).mechanism, Some(TextMechanism::Huge1G));
+    assert!(asked(long(2), &pools(61, 2)).reason.contains("has 61 MiB available, and 62 MiB are needed"));
+    let some = asked(long(2), &pools(4096, 1));
+    assert_eq!(some.mechanism, Some(TextMechanism::Huge2M));
+    assert!(
+        some.reason.contains("the pool of 1g pages has 1 GiB available, and 2 GiB are needed"),
+        "{some:?}"
+    );
+    assert!(asked(long(0), &pools(62, 2)).reason.contains("no segment holds a whole GiB"));
+    let required = choose(vec![long(2)], &program(), &pools(4096, 1), Text::Huge1G, true);
+    assert!(matches!(required, Err(Refusal::Unobtainable(why)) if why.contains("1 GiB available")));
     let later = TextFile { at_start: false, is_program: false, ..file(0, 62 * MIB) };
     let plan = chosen(Text::Thp, later, &program(), &machine());
     assert!(plan.files[0].reason.contains("only --text file reaches it"), "{plan:?}");

@@ -82,13 +82,18 @@ pub fn total(ranges: &[FileRange]) -> u64 {
 /// memory can have on huge pages. Where the file is placed at no multiple of 2 MiB (`placed` is false), what it has
 /// at least, wherever it comes to lie.
 pub fn anonymous(segment: &Segment, placed: bool) -> u64 {
+    whole_pages(segment, placed, HUGE)
+}
+
+/// The same for blocks of `page` bytes, a power of two of at least a base page.
+pub fn whole_pages(segment: &Segment, placed: bool, page: u64) -> u64 {
     let (start, _) = file_pages(segment);
     let end = (segment.address + segment.memory_size).next_multiple_of(PAGE);
     if placed {
-        (end & !(HUGE - 1)).saturating_sub(start.next_multiple_of(HUGE))
+        (end & !(page - 1)).saturating_sub(start.next_multiple_of(page))
     } else {
-        // At worst it starts one page after a multiple of 2 MiB.
-        (end - start).saturating_sub(HUGE - PAGE) & !(HUGE - 1)
+        // At worst it starts one base page after a multiple of it.
+        (end - start).saturating_sub(page - PAGE) & !(page - 1)
     }
 }
 
@@ -180,6 +185,11 @@ mod tests {
         assert_eq!(anonymous(&text(0, 0, 4 * MIB - 0x1000), false), 2 * MIB);
         assert_eq!(anonymous(&text(0, 0, MIB), false), 0);
         assert_eq!(anonymous(&text(MIB, MIB, 2 * MIB), true), 0);
+        // Whole GiB, from 1 GiB on, of a segment that starts at 512 MiB.
+        let (gib, long) = (1 << 30, text(0, 512 * MIB, 3 << 30));
+        assert_eq!(whole_pages(&long, true, gib), 2 * gib);
+        assert_eq!(whole_pages(&long, false, gib), 2 * gib);
+        assert_eq!(whole_pages(&text(0, 512 * MIB, gib), true, gib), 0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What a program's own segments were moved onto, in a page of words that the launcher shares with the program.
+//! What a program's own segments were moved onto, in pages of words that the launcher shares with the program.
 //!
 //! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
 
-use megapage_kernel::{Errno, SHARED_WORDS, SharedWords};
+use megapage_kernel::{Errno, SharedWords};
 use megapage_units::Bytes;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,10 @@ pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
 pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 
 /// The version of the word layout below; the two sides must agree.
-const FORMAT: u64 = 4;
+const FORMAT: u64 = 5;
+
+/// Words of a ledger. Those of entries that there are none of take no memory.
+pub const LEDGER_WORDS: usize = 64 * megapage_kernel::SHARED_WORDS;
 
 mod word {
     pub const FORMAT: usize = 0;
@@ -26,8 +29,6 @@ mod word {
     pub const DONE: usize = 2;
     pub const NS: usize = 3;
     pub const THREADS: usize = 4;
-    /// One bit for each object of the list that was found.
-    pub const FOUND: usize = 5;
     pub const TOO_MANY: usize = 6;
     /// Of the time, what it took to get the pages.
     pub const PAGES_NS: usize = 7;
@@ -36,13 +37,18 @@ mod word {
     /// What is moved gets no name.
     pub const UNNAMED: usize = 10;
     pub const COUNT: usize = 15;
-    pub const ENTRIES: usize = 16;
+    /// One bit for each object of the list that was found.
+    pub const FOUND: usize = 16;
+    pub const ENTRIES: usize = 80;
 }
+
+/// Objects that a list may hold: more than an environment variable has room for.
+pub const MOST_OBJECTS: usize = 64 * (word::ENTRIES - word::FOUND);
 
 /// Words of one entry.
 const ENTRY: usize = 8;
-/// Entries that the page has room for: parts of segments.
-pub const MOST_ENTRIES: usize = (megapage_kernel::SHARED_WORDS - word::ENTRIES) / ENTRY;
+/// Entries that there is room for: parts of segments. The kernel starts no program with more than 1,170 program headers.
+pub const MOST_ENTRIES: usize = (LEDGER_WORDS - word::ENTRIES) / ENTRY;
 
 /// What was tried last of a part; what fails says which step it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,32 +141,38 @@ impl Entry {
 /// A view of the shared words.
 #[derive(Debug)]
 pub struct TextLedger {
-    words: SharedWords,
+    words: SharedWords<LEDGER_WORDS>,
 }
 
 impl TextLedger {
-    /// The launcher's side of a fresh page.
-    pub fn launcher(words: SharedWords) -> TextLedger {
+    /// The launcher's side of fresh pages.
+    pub fn launcher(words: SharedWords<LEDGER_WORDS>) -> TextLedger {
         words[word::FORMAT].store(FORMAT, Relaxed);
         TextLedger { words }
     }
 
-    /// The program's side: claims the page for process `pid`. `None` where the layout is another version's, or it was
+    /// The program's side: claims the pages for process `pid`. `None` where the layout is another version's, or it was
     /// claimed before.
-    pub fn claim(words: SharedWords, pid: u32) -> Option<TextLedger> {
+    pub fn claim(words: SharedWords<LEDGER_WORDS>, pid: u32) -> Option<TextLedger> {
         let fits = words[word::FORMAT].load(Relaxed) == FORMAT;
         let claimed = fits && words[word::PID].compare_exchange(0, u64::from(pid), Relaxed, Relaxed).is_ok();
         claimed.then_some(TextLedger { words })
     }
 
     /// A ledger of this process's own: for a program that moves its own segments.
-    pub fn own(words: &'static [AtomicU64; SHARED_WORDS]) -> TextLedger {
+    pub fn own(words: &'static [AtomicU64; LEDGER_WORDS]) -> TextLedger {
         TextLedger::launcher(SharedWords::own(words))
     }
 
     /// Forgets everything that was noted.
     pub fn clear(&self) {
-        self.words[word::PID..].iter().for_each(|word| word.store(0, Relaxed));
+        let used = word::ENTRIES + ENTRY * self.count();
+        self.words[word::PID..used].iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Entries so far.
+    fn count(&self) -> usize {
+        (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES)
     }
 
     /// The process that claimed the ledger; 0 before any has.
@@ -179,14 +191,17 @@ impl TextLedger {
         self.words[word::UNNAMED].load(Relaxed) != 0
     }
 
-    /// Notes that an object was found.
+    /// Notes that an object was found; one beyond those that there is room for is not looked for.
     pub fn found(&self, object: usize) {
-        self.words[word::FOUND].fetch_or(1 << object.min(63), Relaxed);
+        if object < MOST_OBJECTS {
+            self.words[word::FOUND + object / 64].fetch_or(1 << (object % 64), Relaxed);
+        }
     }
 
     /// Whether an object was found.
     pub fn is_found(&self, object: usize) -> bool {
-        self.words[word::FOUND].load(Relaxed) & (1 << object.min(63)) != 0
+        let bits = |word: usize| self.words[word].load(Relaxed);
+        object < MOST_OBJECTS && bits(word::FOUND + object / 64) & (1 << (object % 64)) != 0
     }
 
     /// Notes that there were more parts than there is room for.
@@ -201,7 +216,7 @@ impl TextLedger {
 
     /// Adds an entry; one too many is dropped.
     pub fn add(&self, entry: Entry) {
-        let number = self.words[word::COUNT].load(Relaxed) as usize;
+        let number = self.count();
         if number >= MOST_ENTRIES {
             return self.too_many();
         }
@@ -223,8 +238,7 @@ impl TextLedger {
 
     /// The entries so far.
     pub fn entries(&self) -> Vec<Entry> {
-        let count = (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES);
-        (0..count)
+        (0..self.count())
             .map(|number| {
                 let word = |offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
                 Entry {
@@ -266,7 +280,7 @@ impl TextLedger {
 
     /// Whether there are objects, every one was found with a whole block at least, and every whole block moved.
     pub fn is_complete(&self, objects: usize) -> bool {
-        let count = (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES);
+        let count = self.count();
         let word =
             |number: usize, offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
         let possible =
@@ -337,6 +351,11 @@ mod tests {
         assert_eq!(launcher.took(), None);
         program.done(5, 1);
         assert_eq!(launcher.took(), Some((5, 1)));
+        for object in [63, 64, MOST_OBJECTS - 1] {
+            assert!(!launcher.is_found(object));
+            program.found(object);
+            assert!(launcher.is_found(object) && !launcher.is_found(object - 2));
+        }
         for _ in 0..MOST_ENTRIES {
             program.add(entry);
         }
@@ -344,12 +363,12 @@ mod tests {
         assert!(launcher.were_too_many());
         program.clear();
         assert!(!launcher.were_too_many() && launcher.entries().is_empty());
-        assert!(launcher.took().is_none() && !launcher.is_found(0));
+        assert!(launcher.took().is_none() && !launcher.is_found(0) && !launcher.is_found(64));
     }
 
     #[test]
-    fn a_page_of_another_layout_is_refused() {
-        let (file, _) = SharedWords::create(c"text").unwrap();
+    fn pages_of_another_layout_are_refused() {
+        let (file, _) = SharedWords::<LEDGER_WORDS>::create(c"text").unwrap();
         assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none());
     }
 }

@@ -1,11 +1,11 @@
 //! The calling process's own LOAD segments onto huge pages: the program's, and those of chosen libraries. For a library
-//! that is loaded before `main`. Nothing here allocates; the only writes are to the ledger and to fixed arrays.
+//! that is loaded before `main`. Nothing here allocates by the C library: lists lie in pages of their own.
 
-use crate::ledger::{Entry, Step, TextLedger};
+use crate::ledger::{Entry, MOST_ENTRIES, Step, TextLedger};
 use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
 use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments};
-use megapage_kernel::{Errno, OwnedRange, monotonic_time, thp_is_possible, thread_count};
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_kernel::{Errno, MappedVec, OwnedRange, monotonic_time, thp_is_possible, thread_count};
+use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 
 /// The pages that segments are moved onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub enum Pages {
     /// hugetlb pages of 2 MiB for what is never written; transparent huge pages for data, for the first write after a
     /// fork takes a second page, and where the pool has none it kills the child.
     Huge2M,
+    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment, and of 2 MiB for the rest, also where the pool
+    /// of 1 GiB pages has none left.
+    Huge1G,
 }
 
 impl Pages {
@@ -23,13 +26,11 @@ impl Pages {
         match text {
             b"thp" => Some(Pages::Thp),
             b"2m" => Some(Pages::Huge2M),
+            b"1g" => Some(Pages::Huge1G),
             _ => None,
         }
     }
 }
-
-/// Segments and parts of them that are looked at: more than the ledger has entries for.
-const MOST: usize = 64;
 
 /// The name of shared objects as lists have them: without directories.
 fn base_name(name: &[u8]) -> &[u8] {
@@ -63,30 +64,25 @@ pub fn objects(list: &[u8]) -> usize {
 pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
     let start = monotonic_time();
     let threads = thread_count().unwrap_or(u64::MAX);
-    let mut segments: [Option<(usize, LoadedSegment)>; MOST] = [None; MOST];
-    let mut count = 0;
+    let mut segments: MappedVec<(usize, LoadedSegment)> = MappedVec::new();
     loaded_segments(|place, name, segment| {
         let Some(object) = object_number(place, name.to_bytes(), list) else { return };
         ledger.found(object);
-        match segments.get_mut(count) {
-            Some(slot) => (*slot, count) = (Some((object, segment)), count + 1),
-            None => ledger.too_many(),
+        if segments.push((object, segment)).is_err() {
+            ledger.too_many();
         }
     });
-    let segments = &segments[..count];
     // Of .bss no more than an object has in its file: what is touched here and there of much more would grow too far.
     let in_file = |wanted: usize| -> usize {
-        let of_object = segments.iter().flatten().filter(|(object, _)| *object == wanted);
+        let of_object = segments.iter().filter(|(object, _)| *object == wanted);
         of_object.map(|(_, segment)| segment.file_end() - segment.start()).sum()
     };
-    let mut parts: [Option<(usize, Part)>; MOST] = [None; MOST];
-    let mut count = 0;
+    let mut parts: MappedVec<(usize, Part)> = MappedVec::new();
     let listed = own_mappings(|mapping| {
-        for (object, segment) in segments.iter().flatten() {
+        for (object, segment) in segments.iter() {
             let Some(part) = Part::of(segment, &mapping) else { continue };
-            match parts.get_mut(count) {
-                Some(slot) => (*slot, count) = (Some((*object, part)), count + 1),
-                None => ledger.too_many(),
+            if parts.push((*object, part)).is_err() {
+                ledger.too_many();
             }
         }
     });
@@ -94,32 +90,43 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
         // Nothing is known of the mappings: nothing is moved, and the ledger holds no entry.
         return ledger.done(0, threads);
     }
-    let mut entries: [Option<Entry>; MOST] = [None; MOST];
-    for (slot, (object, part)) in entries.iter_mut().zip(parts[..count].iter().flatten()) {
-        let next = segments.iter().flatten().any(|(other, segment)| {
+    let mut entries: MappedVec<Entry> = MappedVec::new();
+    for (object, part) in parts.iter() {
+        // What there is no place to note is not moved.
+        if entries.len() == MOST_ENTRIES {
+            ledger.too_many();
+            break;
+        }
+        let next = segments.iter().any(|(other, segment)| {
             other == object && segment.start() >= part.end().next_multiple_of(HUGE_2M)
         });
         let means = Means { pages, alone: threads == 1, ledger, most_advised: in_file(*object) };
-        *slot = Some(move_whole_blocks(*object, *part, means, next));
+        if entries.push(move_whole_blocks(*object, *part, means, next)).is_err() {
+            ledger.too_many();
+        }
     }
-    let entries = &mut entries[..count];
-    correct_by_figures(entries);
-    for entry in entries.iter().flatten() {
+    correct_by_figures(&mut entries);
+    for entry in entries.iter() {
         ledger.add(*entry);
     }
     ledger.done((monotonic_time() - start).as_nanos() as u64, threads);
 }
 
 /// What counts as moved is what the kernel shows on huge pages at those addresses.
-fn correct_by_figures(entries: &mut [Option<Entry>]) {
-    let mut huge = [0; MOST];
-    let listed = own_huge_bytes(|start, end, bytes| {
-        for (huge, entry) in huge.iter_mut().zip(entries.iter().flatten()) {
-            let (first, last) = (entry.start.max(start as u64), entry.end.min(end as u64));
-            *huge += last.saturating_sub(first).min(bytes as u64);
-        }
+fn correct_by_figures(entries: &mut [Entry]) {
+    let mut huge: MappedVec<u64> = MappedVec::new();
+    // Where there is no room for the figures, none is known.
+    let room = entries.iter().try_for_each(|_| huge.push(0));
+    let listed = room.and_then(|()| {
+        own_huge_bytes(|start, end, bytes| {
+            for (huge, entry) in huge.iter_mut().zip(entries.iter()) {
+                let (first, last) = (entry.start.max(start as u64), entry.end.min(end as u64));
+                *huge += last.saturating_sub(first).min(bytes as u64);
+            }
+        })
     });
-    for (huge, entry) in huge.into_iter().zip(entries.iter_mut().flatten()) {
+    for (number, entry) in entries.iter_mut().enumerate() {
+        let huge = huge.get(number).copied().unwrap_or(0);
         if huge < entry.moved {
             entry.step = Step::Figures;
             (entry.moved, entry.errno) = (huge, listed.err().map_or(0, |errno| errno.0));
@@ -191,7 +198,7 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
         return entry;
     }
     let pages = if part.is_data() { Pages::Thp } else { means.pages };
-    let moved = move_part(whole, pages, means.ledger);
+    let moved = move_by_size(whole, pages, means.ledger);
     (entry.moved, entry.step, entry.errno) = (moved.bytes as u64, moved.step, moved.errno);
     match behind {
         Some(behind) if moved.last => entry.end = behind.end() as u64,
@@ -222,21 +229,62 @@ impl Moved {
     }
 }
 
-/// Takes pages for all blocks, then moves all those that got huge ones.
-fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
+/// Moves whole blocks onto pages of the largest size that is asked for and that they have room for.
+fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
+    let size = match pages {
+        Pages::Thp => return move_part(whole, None, ledger),
+        Pages::Huge2M => PageSize::HUGE_2M,
+        Pages::Huge1G => PageSize::HUGE_1G,
+    };
+    let plain = |part: Part| move_part(part, Some(PageSize::HUGE_2M), ledger);
+    let (first, end) = match size {
+        PageSize::HUGE_1G => (whole.start().next_multiple_of(HUGE_1G), whole.end() & !(HUGE_1G - 1)),
+        _ => return plain(whole),
+    };
+    if first >= end {
+        return plain(whole);
+    }
+    let piece = |start: usize, end: usize| whole.piece(start - whole.start(), end - start);
+    let mut all = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
+    let mut add = |moved: Moved| {
+        all.bytes += moved.bytes;
+        all.last = moved.last;
+        if moved.step != Step::Done {
+            (all.step, all.errno) = (moved.step, moved.errno);
+        }
+    };
+    if whole.start() < first {
+        add(plain(piece(whole.start(), first)));
+    }
+    for start in (first..end).step_by(HUGE_1G) {
+        let block = piece(start, start + HUGE_1G);
+        match move_part(block, Some(size), ledger) {
+            Moved { step: Step::Pages, .. } => add(plain(block)),
+            moved => add(moved),
+        }
+    }
+    if end < whole.end() {
+        add(plain(piece(end, whole.end())));
+    }
+    all
+}
+
+/// Takes pages for all blocks, hugetlb pages of `size` or else transparent ones, then moves all those that got huge ones.
+fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved {
     let length = whole.end() - whole.start();
-    let copy = match OwnedRange::reserve(length, HUGE_2M) {
+    let step = size.map_or(HUGE_2M, |size| size.bytes().0 as usize);
+    let copy = match OwnedRange::reserve(length, step) {
         Ok(copy) => copy,
         Err(errno) => return Moved::nothing(Step::Pages, errno),
     };
     let start = monotonic_time();
-    let taken = match pages {
-        Pages::Thp => copy.open().and_then(|()| {
+    let taken = match size {
+        None => copy.open().and_then(|()| {
             // Where it is refused, the collapse below still makes huge pages.
             let _ = copy.advise_thp();
             copy.populate()
         }),
-        Pages::Huge2M => copy.map_hugetlb(PageSize::HUGE_2M).and_then(|()| copy.populate()),
+        Some(size) => copy.map_hugetlb(size).and_then(|()| copy.populate()),
     };
     if let Err(errno) = taken {
         ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
@@ -245,7 +293,7 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
     }
     // The figures first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
     // not know it, and others refuse it where huge pages are ruled out, with the same error: then the figures decide.
-    let huge = pages == Pages::Huge2M || is_huge(copy) || copy.collapse().is_ok() || is_huge(copy);
+    let huge = size.is_some() || is_huge(copy) || copy.collapse().is_ok() || is_huge(copy);
     ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {
         // Linux before 5.14 does not know it, and reads as the bytes are copied.
@@ -256,9 +304,9 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         }
     }
     // What is huge already is left alone; what is not is made so, or refused.
-    let collapse = |range: OwnedRange| match pages {
-        Pages::Huge2M => Ok(()),
-        Pages::Thp => range.collapse(),
+    let collapse = |range: OwnedRange| match size {
+        Some(_) => Ok(()),
+        None => range.collapse(),
     };
     // A probe, or a breakpoint, that is copied kills the program: the kernel knows of it in the file's mapping alone.
     let clean = |part: Part| match part.is_data() {
@@ -277,13 +325,13 @@ fn move_part(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
             if all {
                 return Ok(());
             }
-            let collapsed = if huge { Ok(()) } else { collapse(copy.part(at, HUGE_2M)) };
-            collapsed.map_err(|errno| (Step::Pages, errno)).and_then(|()| clean(whole.piece(at, HUGE_2M)))
+            let collapsed = if huge { Ok(()) } else { collapse(copy.part(at, step)) };
+            collapsed.map_err(|errno| (Step::Pages, errno)).and_then(|()| clean(whole.piece(at, step)))
         };
         let first = block(at);
-        let mut end = if all { length } else { at + HUGE_2M };
+        let mut end = if all { length } else { at + step };
         while end < length && block(end).is_ok() == first.is_ok() {
-            end += HUGE_2M;
+            end += step;
         }
         let (piece, source) = (whole.piece(at, end - at), copy.part(at, end - at));
         let replace = || piece.replace_by(source);
@@ -321,13 +369,13 @@ pub fn huge_bytes(entries: &[Entry]) -> Result<u64, Errno> {
 
 /// The place in the list of the first object that is not loaded.
 pub fn first_absent(list: &[u8]) -> Option<usize> {
-    let mut found = 0u64;
-    loaded_segments(|place, name, _| {
-        if let Some(object) = object_number(place, name.to_bytes(), list) {
-            found |= 1 << object.min(63);
-        }
-    });
-    (0..objects(list)).find(|object| found & 1 << (*object).min(63) == 0)
+    (0..objects(list)).find(|object| {
+        let mut found = false;
+        loaded_segments(|place, name, _| {
+            found |= object_number(place, name.to_bytes(), list) == Some(*object)
+        });
+        !found
+    })
 }
 
 /// Bytes that [`move_segments`] would copy at most.
@@ -368,7 +416,7 @@ mod tests {
         assert_eq!(object_number(3, b"linux-vdso.so.1", b""), None);
         assert_eq!((objects(list), objects(b"::")), (3, 0));
         assert_eq!((Pages::parse(b"thp"), Pages::parse(b"2m")), (Some(Pages::Thp), Some(Pages::Huge2M)));
-        assert_eq!(Pages::parse(b"1g"), None);
+        assert_eq!((Pages::parse(b"1g"), Pages::parse(b"4k")), (Some(Pages::Huge1G), None));
         assert_eq!((first_absent(b".:libc.so.6"), first_absent(b".:libnone.so:libc.so.6")), (None, Some(1)));
         assert!(copied_bytes(b".:libc.so.6") >= copied_bytes(b"libc.so.6"));
     }

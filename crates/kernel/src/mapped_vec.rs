@@ -1,0 +1,101 @@
+//! A growing list in pages of its own, for code that must not allocate by the C library.
+//!
+//! File-level obligation: `range`, where there is one, is mapped readable and writable, belongs to the value alone, and holds
+//! `length` initialised items from its start on.
+
+#![allow(unsafe_code)]
+
+use crate::heap::{Errno, OwnedRange};
+use megapage_units::BASE_PAGE;
+use std::marker::PhantomData;
+use std::ptr;
+
+/// A list of plain values. It takes twice as many pages each time it is full, and gives them back when it is dropped.
+#[derive(Debug)]
+pub struct MappedVec<T: Copy> {
+    range: Option<OwnedRange>,
+    length: usize,
+    items: PhantomData<T>,
+}
+
+impl<T: Copy> MappedVec<T> {
+    /// An empty list, which takes no page.
+    pub const fn new() -> MappedVec<T> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= BASE_PAGE) };
+        MappedVec { range: None, length: 0, items: PhantomData }
+    }
+
+    /// Adds an item. ENOMEM where the kernel gives no more pages: then the list is as it was.
+    pub fn push(&mut self, item: T) -> Result<(), Errno> {
+        let room = self.range.map_or(0, OwnedRange::len) / size_of::<T>();
+        if self.length == room {
+            let bytes = (2 * self.length + 1) * size_of::<T>();
+            let more = OwnedRange::reserve(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
+            more.open().inspect_err(|_| {
+                let _ = more.release();
+            })?;
+            // SAFETY: the old items are initialised, the new pages have room for them, and the two do not overlap.
+            unsafe { ptr::copy_nonoverlapping(self.as_ptr(), more.address().cast(), self.length) };
+            if let Some(old) = self.range.replace(more) {
+                let _ = old.release();
+            }
+        }
+        // SAFETY: there is room for one more, in pages that are writable and whose start is aligned.
+        unsafe { self.as_ptr().cast_mut().add(self.length).write(item) };
+        self.length += 1;
+        Ok(())
+    }
+
+    fn as_ptr(&self) -> *const T {
+        self.range.map_or(ptr::dangling(), |range| range.address().cast::<T>().cast_const())
+    }
+}
+
+impl<T: Copy> Default for MappedVec<T> {
+    fn default() -> MappedVec<T> {
+        MappedVec::new()
+    }
+}
+
+impl<T: Copy> std::ops::Deref for MappedVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `length` items are initialised (see the header), and live as long as the borrow.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) }
+    }
+}
+
+impl<T: Copy> std::ops::DerefMut for MappedVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; the borrow is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.length) }
+    }
+}
+
+impl<T: Copy> Drop for MappedVec<T> {
+    fn drop(&mut self) {
+        if let Some(range) = self.range {
+            // An error would mean that nothing is mapped there.
+            let _ = range.release();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_what_was_pushed() {
+        let mut list = MappedVec::new();
+        assert!(list.is_empty() && list.range.is_none());
+        for number in 0..5000u64 {
+            list.push((number, !number, 7u8)).unwrap();
+        }
+        assert_eq!(list.len(), 5000);
+        assert!(list.iter().zip(0..).all(|(item, number)| *item == (number, !number, 7)));
+        list[4999].0 = 1;
+        assert_eq!(list.last(), Some(&(1, !4999, 7)));
+    }
+}
