@@ -1,28 +1,37 @@
 //! `megapage bench text`: what a program gains from code on huge pages, by each way to get it there.
 //!
-//! Architecture invariant: a run's figures are of processor time, ratios are taken within a round, and each row says
-//! what the kernel said was mapped.
+//! Architecture invariant: a run's figures are of processor time, ratios are taken within a round, each row says what
+//! the kernel said was mapped, and real programs are also compared with themselves: where code comes to lie is chance,
+//! and what chance does has to be known before anything is said of the rest.
 
+mod compiler;
+mod judge;
+mod placement;
 mod program;
 mod real;
 mod table;
+mod walks;
 
 use crate::child::{Child, check, stop_signals};
 use crate::install;
 use crate::peers::{FOREIGN_VARIABLES, Library, Package};
 use crate::run::{Gate, Head, Place, Pool, Spread, warm};
+use crate::workload::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use serde::Serialize;
 use serde_json::Value;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+pub use judge::{Finding, Shown};
 pub use table::human;
+pub use walks::Walks;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -46,12 +55,8 @@ const CALLS: f64 = 4e6;
 const POOL: Bytes = Bytes::mib(80);
 /// No run takes longer.
 const LONGEST_RUN: Duration = Duration::from_secs(120);
-/// At 4096 and 8192 hot pages of code, huge pages are at least so much faster.
-const GAIN: f64 = 1.25;
-/// The compiler's user time, primed, is so much less.
-const COMPILER_GAIN: f64 = 1.05;
-/// Moving 64 MiB takes at most so many milliseconds, all in all.
-const MOVING_MS: f64 = 50.0;
+/// Rounds of a real program for each that was asked for: they are short, and each is a new draw of where code lies.
+const SHORT_ROUNDS: u32 = 2;
 
 const LIBHUGETLBFS: Library =
     Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };
@@ -61,6 +66,8 @@ const LIBHUGETLBFS: Library =
 enum Way {
     /// `megapage run --text` with this value; `none` is the baseline.
     Run(&'static str),
+    /// As `none`, of a copy of the file where there is one: what chance alone does.
+    Again,
     /// libhugetlbfs' own remapping.
     Libhugetlbfs,
     /// glibc's tunable glibc.elf.thp.
@@ -77,10 +84,16 @@ impl Way {
     const fn name(self) -> &'static str {
         match self {
             Way::Run(text) => text,
+            Way::Again => "again",
             Way::Libhugetlbfs => "libhugetlbfs",
             Way::Glibc => "glibc",
             Way::Own => "own",
         }
+    }
+
+    /// What `megapage run --text` is given.
+    const fn text(self) -> &'static str {
+        if let Way::Run(text) = self { text } else { "none" }
     }
 }
 
@@ -98,8 +111,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Ways that did not run, and why.
     pub absent: Vec<Absent>,
-    /// What can be said of real programs: whether a gain was shown, with the interval.
-    pub findings: Vec<String>,
+    /// What can be said of real programs: whether a gain was shown, with the intervals.
+    pub findings: Vec<Finding>,
+    /// How much of their time translations of code take, and so could at most be gained, as it was measured.
+    pub walks: Vec<Walks>,
     /// What is demanded, and whether it holds.
     pub gates: Vec<Gate>,
 }
@@ -200,12 +215,21 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         rows: Vec::new(),
         absent: Vec::new(),
         findings: Vec::new(),
+        walks: Vec::new(),
         gates: Vec::new(),
     };
     let signals = stop_signals()?;
     let asked = |case: &str| options.cases.is_empty() || options.cases.iter().any(|it| it == case);
     let (directory, mount) = (scratch(place)?, real::Mount::new());
-    let mut bench = Bench { place, signals, directory, mount, progress };
+    let mut bench = Bench {
+        place,
+        signals,
+        directory,
+        mount,
+        progress,
+        walk_ns: None,
+        random: RefCell::new(Random::new(1)),
+    };
     if asked(CASES[0]) {
         bench.generated(options, &mut report)?;
     }
@@ -225,8 +249,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
             .filter_map(|(figure, ns)| Some((figure.clone(), Gain::of(baseline.ns.get(figure)?, ns)?)))
             .collect();
     }
-    report.gates = gates(&report);
-    report.findings = findings(&report);
+    report.findings = judge::findings(&report);
+    report.gates = judge::gates(&report);
     Ok(report)
 }
 
@@ -245,6 +269,10 @@ struct Bench<'a> {
     /// A hugetlbfs for libhugetlbfs, or why there is none.
     mount: Result<real::Mount, String>,
     progress: &'a mut dyn FnMut(&str),
+    /// Nanoseconds that a look-up of code in the page table takes, once it was measured.
+    walk_ns: Option<f64>,
+    /// For where code comes to lie.
+    random: RefCell<Random>,
 }
 
 /// What one run gave.
@@ -303,54 +331,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The compiler, as it is installed: its file in small folios, and primed.
-    fn compiler(&mut self, options: &Options, report: &mut Report) -> Result<()> {
-        let named = Command::new("g++").arg("-print-prog-name=cc1plus").output();
-        let compiler = named.ok().map(|it| PathBuf::from(String::from_utf8_lossy(&it.stdout).trim()));
-        let Some(compiler) = compiler.filter(|path| path.is_absolute() && path.exists()) else {
-            report.absent.push(Absent { way: CASES[1], why: "there is no g++: apt-get install g++".into() });
-            return Ok(());
-        };
-        let file = |name: &str| self.directory.path().join(name);
-        let (source, whole, output) = (file("source.cpp"), file("source.ii"), file("source.s"));
-        fs::write(&source, program::SOURCE)?;
-        // Without its driver the compiler does not know where the headers lie.
-        let made = Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&whole).output()?;
-        ensure!(made.status.success(), "g++: {}", String::from_utf8_lossy(&made.stderr).trim());
-        let words = [
-            &compiler,
-            Path::new("-fpreprocessed"),
-            Path::new("-quiet"),
-            Path::new("-O1"),
-            &whole,
-            Path::new("-o"),
-            &output,
-        ];
-        let arguments = words.map(|word| word.to_string_lossy().into_owned());
-        let ways = [Way::BASELINE, Way::Run("file")];
-        let first = report.rows.len();
-        report.rows.extend(ways.iter().map(|way| row(CASES[1], way.name())));
-        for round in 0..options.runs {
-            for (number, way) in ways.into_iter().enumerate() {
-                if way == Way::BASELINE {
-                    self.undo(&compiler)?;
-                }
-                // The first brings the file into memory.
-                self.start(way, &arguments)?;
-                let ran = self.start(way, &arguments)?;
-                let row = &mut report.rows[first + number];
-                note(row, &ran.report);
-                let user = ran.report["totals"]["user_ms"].as_u64().unwrap_or(0);
-                // One that failed took next to nothing.
-                if row.failures.is_empty() {
-                    row.ns.entry("user".into()).or_default().push(user.max(1) as f64 * 1e6);
-                }
-                (self.progress)(&format!("round {}: cc1plus {}: {user} ms", round + 1, way.name()));
-            }
-        }
-        self.undo(&compiler)
-    }
-
     fn absence(&self, way: Way, pool: Option<&anyhow::Error>) -> Option<String> {
         match (way, pool) {
             (Way::Run("2m") | Way::Libhugetlbfs, Some(why)) => Some(format!("{why:#}")),
@@ -378,11 +358,7 @@ impl Bench<'_> {
         for variable in FOREIGN_VARIABLES {
             command.env_remove(variable);
         }
-        let text = match way {
-            Way::Run(text) => text,
-            Way::Libhugetlbfs | Way::Glibc | Way::Own => "none",
-        };
-        command.args(["run", "--heap", "none", "--text", text, "--json", "--report"]).arg(&file);
+        command.args(["run", "--heap", "none", "--text", way.text(), "--json", "--report"]).arg(&file);
         command.arg("--");
         if let (Way::Libhugetlbfs, Some(library)) = (way, LIBHUGETLBFS.find()) {
             // Through env(1): the launcher itself has nothing to remap.
@@ -403,6 +379,11 @@ impl Bench<'_> {
         })?;
         Ok(Ran { printed: String::from_utf8_lossy(&printed).into_owned(), complaint, report })
     }
+}
+
+/// The ways of a round, one after the other: each comes at each place.
+fn turns(ways: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..ways).map(move |turn| (round + turn) % ways)
 }
 
 fn row(case: &'static str, way: &'static str) -> Row {
@@ -439,73 +420,6 @@ fn note(row: &mut Row, report: &Value) {
     }
 }
 
-fn gates(report: &Report) -> Vec<Gate> {
-    let mut gates = Vec::new();
-    let rows = |case: &'static str| report.rows.iter().filter(move |row| row.case == case);
-    let best = |figure: &str, ours: bool| {
-        rows(CASES[0])
-            .filter(|row| (row.way != Way::Libhugetlbfs.name()) == ours)
-            .filter_map(|row| Some((row.gains.get(figure)?, row.way)))
-            .max_by(|one, other| one.0.median.total_cmp(&other.0.median))
-    };
-    for figure in ["4096", "8192"] {
-        let Some((gain, way)) = best(figure, true) else { continue };
-        gates.push(Gate {
-            case: CASES[0],
-            demand: format!("{figure} hot pages of code: at least {GAIN} times as fast"),
-            found: format!("{:.2} ({:.2} to {:.2}), {way}", gain.median, gain.low, gain.high),
-            holds: gain.median >= GAIN,
-        });
-        if let Some((peer, _)) = best(figure, false) {
-            gates.push(Gate {
-                case: CASES[0],
-                demand: format!("{figure} hot pages of code: not below libhugetlbfs"),
-                found: format!("{:.2} against {:.2}", gain.median, peer.median),
-                holds: gain.high >= peer.low,
-            });
-        }
-    }
-    for row in rows(CASES[0]).filter(|row| row.way == "thp") {
-        let spread = |values: &[f64]| Spread::of(values.iter().copied()).map(|it| it.median);
-        let (Some(moving), Some(pages)) = (spread(&row.moving_ms), spread(&row.pages_ms)) else { continue };
-        gates.push(Gate {
-            case: CASES[0],
-            demand: format!("64 MiB are moved within {MOVING_MS} ms"),
-            found: format!("{moving:.1} ms, {pages:.1} ms of them for the kernel's pages"),
-            holds: moving <= MOVING_MS,
-        });
-    }
-    for row in rows(CASES[1]).filter(|row| row.way == "file") {
-        let Some(gain) = row.gains.get("user") else { continue };
-        gates.push(Gate {
-            case: CASES[1],
-            demand: format!("user time of the primed compiler: at least {COMPILER_GAIN} times as fast"),
-            found: format!("{:.3} ({:.3} to {:.3})", gain.median, gain.low, gain.high),
-            holds: gain.median >= COMPILER_GAIN,
-        });
-    }
-    gates
-}
-
-/// Of each way of each real program: how much less processor time a transaction takes, and whether that is shown.
-fn findings(report: &Report) -> Vec<String> {
-    let real = report.rows.iter().filter(|row| CASES[2..].contains(&row.case));
-    let sayings = real.filter(|row| row.way != Way::BASELINE.name()).filter_map(|row| {
-        let gain = row.gains.get(real::CPU)?;
-        let shown = match gain {
-            _ if row.ns.get(real::CPU).is_none_or(|ns| ns.len() < 6) => "too few rounds for an interval",
-            Gain { low, .. } if *low > 1.0 => "a gain is shown",
-            Gain { high, .. } if *high < 1.0 => "a loss is shown",
-            _ => "this machine shows neither gain nor loss",
-        };
-        Some(format!(
-            "{} {}: processor time of a transaction, none to this way: {:.3} ({:.3} to {:.3}): {shown}",
-            row.case, row.way, gain.median, gain.low, gain.high
-        ))
-    });
-    sayings.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -519,32 +433,5 @@ mod tests {
         let gain = Gain::of(&baseline, &[1.0; 9]).unwrap();
         assert_eq!(gain, Gain { median: 5.0, low: 2.0, high: 8.0 });
         assert_eq!(Gain::of(&[], &[]), None);
-    }
-
-    #[test]
-    fn gates_judge_the_best_of_our_ways() {
-        let gain = |median| Gain { median, low: median - 0.1, high: median + 0.1 };
-        let mut file = row(CASES[0], "file");
-        file.gains.insert("4096".into(), gain(1.3));
-        let mut thp = row(CASES[0], "thp");
-        thp.gains.insert("4096".into(), gain(1.2));
-        // 40 ms without the pages, which count.
-        thp.moving_ms.push(70.0);
-        thp.pages_ms.push(30.0);
-        let mut peer = row(CASES[0], "libhugetlbfs");
-        peer.gains.insert("4096".into(), gain(1.6));
-        let mut compiler = row(CASES[1], "file");
-        compiler.gains.insert("user".into(), gain(1.04));
-        let report = Report {
-            head: Head::begin("text").unwrap(),
-            runs: 1,
-            scale: 1.0,
-            rows: vec![file, thp, peer, compiler],
-            absent: Vec::new(),
-            findings: Vec::new(),
-            gates: Vec::new(),
-        };
-        let holds: Vec<bool> = gates(&report).iter().map(|gate| gate.holds).collect();
-        assert_eq!(holds, [true, false, false, false], "{:?}", gates(&report));
     }
 }

@@ -1,24 +1,27 @@
-//! Programs as they are installed: MariaDB and PostgreSQL under point selects, Node.js. Each run starts the program anew,
-//! for where its memory comes to lie is chance, and a chance that all rounds share would pass for a gain.
+//! Programs as they are installed: MariaDB and PostgreSQL under point selects, Node.js. Each round starts the program anew,
+//! for where its memory comes to lie is chance; the servers of a round run side by side, and are asked in turn.
 
 use super::{
-    Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, Options, POOL, Report, Way, note, program, row,
+    Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, Options, POOL, Report, SHORT_ROUNDS, Walks, Way, note,
+    placement::Shift, program, row, turns, walks,
 };
 use crate::child::{Child, check, sleep};
 use crate::install::find;
 use crate::peers::FOREIGN_VARIABLES;
 use crate::postgres;
-use crate::run::{Pool, warm};
+use crate::run::{Pool, Spread, warm};
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{cpu_time_of, effective_uid};
 use megapage_units::{Bytes, PageSize, Pid};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The figure that findings are about: nanoseconds of processor time for a transaction.
@@ -28,10 +31,12 @@ const WALL: &str = "wall";
 /// The 99th percentile of that.
 const P99: &str = "p99";
 /// Transactions of one measurement at scale 1, and before it, uncounted: the first touches of everything.
-const SELECTS: f64 = 60_000.0;
-const WARMING: f64 = 15_000.0;
+const SELECTS: f64 = 36_000.0;
+const WARMING: f64 = 10_000.0;
+/// Parts that these are asked for in, all ways in turn.
+const BLOCKS: u32 = 9;
 /// Iterations of Node's program at scale 1.
-const ITERATIONS: f64 = 1500.0;
+const ITERATIONS: f64 = 800.0;
 /// Tables of sysbench, and rows of each: some 25 MB.
 const TABLES: [&str; 2] = ["--tables=4", "--table-size=25000"];
 /// How long a server may take to start or to stop.
@@ -106,15 +111,15 @@ impl Drop for Mount {
     }
 }
 
-/// A real program: its file as it is installed, and one that can be primed without touching that.
+/// A real program: the file that is installed, and for each way a copy of its own, in a directory of ours.
 struct Files {
-    plain: PathBuf,
-    primed: PathBuf,
+    installed: PathBuf,
+    copies: PathBuf,
 }
 
 impl Files {
-    fn of(&self, way: Way) -> &Path {
-        if way == Way::Run("file") { &self.primed } else { &self.plain }
+    fn of(&self, way: Way) -> PathBuf {
+        self.copies.join(way.name())
     }
 }
 
@@ -130,9 +135,10 @@ struct Seen {
     p99: f64,
 }
 
-/// A server that a case is about.
+/// A server that a case is about, with its data; each way has its own.
 enum Server {
-    Mariadb,
+    /// In this directory.
+    Mariadb(PathBuf),
     Postgres(postgres::Programs),
 }
 
@@ -145,44 +151,46 @@ impl Bench<'_> {
             report.absent.push(Absent { way: case, why });
             return Ok(());
         }
-        let server = match case {
-            "mariadb" => Some(Server::Mariadb),
-            "postgres" => Some(Server::Postgres(postgres::Programs::new()?)),
-            _ => None,
+        let installed = match case {
+            "mariadb" => mariadbd(),
+            "postgres" => Some(postgres::Programs::new()?.file("postgres")),
+            _ => find("node"),
         };
-        let plain = match &server {
-            Some(Server::Mariadb) => mariadbd(),
-            Some(Server::Postgres(programs)) => Some(programs.file("postgres")),
-            None => find("node"),
-        };
-        let files = self.files(&fs::canonicalize(plain.context("the program")?)?, case)?;
-        if let Some(server) = &server {
-            (self.progress)(&format!("{case}: filling its tables"));
-            self.prepare(server, &files)?;
-        }
-        let mut ways = vec![Way::BASELINE, Way::Run("file"), Way::Run("thp")];
-        let pool = Pool::take().and_then(|mut pool| pool.set(POOL).map(|()| pool));
+        let installed = fs::canonicalize(installed.context("the program")?)?;
+        let mut ways = vec![Way::BASELINE, Way::Again, Way::Run("file"), Way::Run("thp")];
+        let mut pool = Pool::take().and_then(|mut pool| pool.set(POOL).map(|()| pool));
         match self.absence(Way::Run("2m"), pool.as_ref().err()) {
             Some(why) => report.absent.push(Absent { way: "2m", why }),
             None => ways.push(Way::Run("2m")),
         }
-        ways.extend(server.is_none().then_some(Way::Own));
-        if let Some(why) = self.refusal_of_libhugetlbfs(&files.plain) {
+        ways.extend((case == "node").then_some(Way::Own));
+        if let Some(why) = self.refusal_of_libhugetlbfs(&installed) {
             report.absent.push(Absent { way: Way::Libhugetlbfs.name(), why: format!("{case}: {why}") });
+        }
+        let files = self.files(installed, case, &ways)?;
+        let mut servers = Vec::new();
+        if case != "node" {
+            for way in &ways {
+                (self.progress)(&format!("{case} {}: filling its tables", way.name()));
+                servers.push(self.prepare(case, *way, &files)?);
+            }
         }
         let first = report.rows.len();
         report.rows.extend(ways.iter().map(|way| row(case, way.name())));
-        for round in 0..options.runs as usize {
-            // Each way comes at each place of a round.
-            for turn in 0..ways.len() {
-                let number = (round + turn) % ways.len();
-                let way = ways[number];
-                check(&self.signals)?;
-                warm(Bytes::mib(256), false);
-                let measured = match &server {
-                    Some(server) => self.serve(server, &files, way, options)?,
-                    None => self.iterate(&files, way, options)?,
-                };
+        let mut pool = pool.as_mut().ok();
+        let rounds = if servers.is_empty() { options.runs * SHORT_ROUNDS } else { options.runs };
+        for round in 0..rounds as usize {
+            let mut measured = Vec::new();
+            if servers.is_empty() {
+                for number in turns(ways.len(), round) {
+                    let way = ways[number];
+                    let _shift = self.place(&files, way, pool.as_deref_mut())?;
+                    measured.push((number, self.iterate(&files, way, options)?));
+                }
+            } else {
+                measured = self.serve(&servers, &ways, &files, pool.as_deref_mut(), round, options)?;
+            }
+            for (number, measured) in measured {
                 let row = &mut report.rows[first + number];
                 note(row, &measured.report);
                 let mut brief = Vec::new();
@@ -190,34 +198,49 @@ impl Bench<'_> {
                     brief.push(format!("{figure} {:.2} us", ns / 1e3));
                     row.ns.entry(figure.into()).or_default().push(ns);
                 }
-                let line = format!("round {}: {case} {}: {}", round + 1, way.name(), brief.join(", "));
-                (self.progress)(&line);
+                let way = ways[number].name();
+                (self.progress)(&format!("round {}: {case} {way}: {}", round + 1, brief.join(", ")));
             }
+        }
+        if let Some(Server::Mariadb(_)) = servers.first() {
+            let walks = self.walks_of_server(case, &servers[0], &files, options, report)?;
+            report.walks.push(walks);
         }
         Ok(())
     }
 
-    /// The installed file in small folios, and a copy that is laid out for 2 MiB and primed.
-    fn files(&mut self, plain: &Path, case: &str) -> Result<Files> {
-        let primed = self.directory.path().join(case);
-        let mut command = Command::new(&self.place.megapage);
-        command.args(["remap", "align"]).arg(plain).arg(&primed);
-        let _ = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
-        if !primed.is_file() {
+    /// A copy for each way; for `file` one that is laid out for 2 MiB.
+    fn files(&self, installed: PathBuf, case: &str, ways: &[Way]) -> Result<Files> {
+        let files = Files { installed, copies: self.directory.path().join(case) };
+        fs::create_dir(&files.copies)?;
+        for way in ways {
+            let copy = files.of(*way);
+            if *way == Way::Run("file") {
+                let mut command = Command::new(&self.place.megapage);
+                command.args(["remap", "align"]).arg(&files.installed).arg(&copy);
+                Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+            }
             // What is laid out so already is not laid out anew.
-            fs::copy(plain, &primed).context("a copy of the program")?;
+            if !copy.is_file() {
+                fs::copy(&files.installed, &copy).context("a copy of the program")?;
+            }
         }
-        self.undo(plain)?;
-        // By root: other users are not told what of a file is in memory.
-        let mut command = Command::new(&self.place.megapage);
-        command.args(["remap", "prime", "--json"]).arg(&primed);
-        Child::output(&self.signals, &mut command, LONGEST_RUN)?;
-        Ok(Files { plain: plain.into(), primed })
+        Ok(files)
     }
 
-    /// Where the server has its data and its socket: for the caller alone.
-    fn private(&self) -> PathBuf {
-        self.directory.path().join("private")
+    /// Sees to it that the next start of the program has its code on other pages than the one before.
+    fn place(&self, files: &Files, way: Way, pool: Option<&mut Pool>) -> Result<Option<Shift>> {
+        check(&self.signals)?;
+        warm(Bytes::mib(256), false);
+        let mut pool = pool.filter(|_| way == Way::Run("2m"));
+        if let Some(pool) = &mut pool {
+            pool.set(Bytes::ZERO)?;
+        }
+        let shift = self.draw(&files.of(way), way == Way::Run("file"))?;
+        if let Some(pool) = pool {
+            pool.set(POOL).context("pages of 2 MiB for the pool")?;
+        }
+        Ok(shift)
     }
 
     /// Why libhugetlbfs remaps nothing of a program: asked of the program's answer to `--version`.
@@ -235,14 +258,14 @@ impl Bench<'_> {
 
     /// `megapage run --text`, with a report, of the words that follow.
     fn launch(&self, way: Way) -> (Command, PathBuf) {
-        let file = self.directory.path().join("report.json");
+        let file = self.directory.path().join(format!("report-{}.json", way.name()));
         let _ = fs::remove_file(&file);
         let mut command = Command::new(&self.place.megapage);
         for variable in FOREIGN_VARIABLES {
             command.env_remove(variable);
         }
-        let text = if let Way::Run(text) = way { text } else { "none" };
-        command.args(["run", "--heap", "none", "--text", text, "--json", "--report"]).arg(&file).arg("--");
+        command.args(["run", "--heap", "none", "--text", way.text(), "--json", "--report"]);
+        command.arg(&file).arg("--");
         (command, file)
     }
 
@@ -266,53 +289,118 @@ impl Bench<'_> {
         Ok(Measured { figures: vec![(CPU, ns)], report })
     }
 
-    /// Makes the server's data, once.
-    fn prepare(&mut self, server: &Server, files: &Files) -> Result<()> {
-        match server {
-            Server::Mariadb => {
-                // Without tables of rights everybody who reaches its socket may do everything: nobody else does.
-                let private = self.private();
-                DirBuilder::new().mode(0o700).create(&private).context("a directory for the server")?;
-                // A directory in the directory of the data is a database.
-                fs::create_dir_all(private.join("data/test"))?;
-                fs::create_dir_all(private.join("none"))?;
-            }
-            Server::Postgres(programs) => {
-                if let Some(user) = &programs.user {
-                    // The server's user must be able to reach the program.
-                    fs::set_permissions(self.directory.path(), Permissions::from_mode(0o755))?;
-                    chown(&files.primed, Some(user.uid), Some(user.gid)).context("chown")?;
-                    chown(self.directory.path(), Some(user.uid), Some(user.gid)).context("chown")?;
+    /// Makes a server's data.
+    fn prepare(&self, case: &str, way: Way, files: &Files) -> Result<Server> {
+        let server = if case == "mariadb" {
+            // Without tables of rights everybody who reaches its socket may do everything: nobody else does.
+            let private = self.directory.path().join(format!("private-{}", way.name()));
+            DirBuilder::new().mode(0o700).create(&private).context("a directory for the server")?;
+            // A directory in the directory of the data is a database.
+            fs::create_dir_all(private.join("data/test"))?;
+            fs::create_dir_all(private.join("none"))?;
+            Server::Mariadb(private)
+        } else {
+            let programs = postgres::Programs::new()?;
+            if let Some(user) = &programs.user {
+                // The server's user must be able to reach the program.
+                for directory in [self.directory.path(), &files.copies] {
+                    fs::set_permissions(directory, Permissions::from_mode(0o755))?;
                 }
-                programs.initialise(&self.signals)?;
+                for file in [self.directory.path().to_path_buf(), files.of(way)] {
+                    chown(file, Some(user.uid), Some(user.gid)).context("chown")?;
+                }
             }
-        }
-        let running = self.start_server(server, files, Way::BASELINE)?;
-        match server {
-            Server::Mariadb => self.sysbench(&["prepare"]).map(drop)?,
+            programs.initialise(&self.signals)?;
+            Server::Postgres(programs)
+        };
+        let running = self.start_server(&server, &files.of(way), Way::BASELINE)?;
+        match &server {
+            Server::Mariadb(private) => self.sysbench(private, &["prepare"]).map(drop)?,
             Server::Postgres(programs) => programs.fill(&self.signals, 2)?,
         }
-        self.stop_server(running).map(drop)
+        self.stop_server(running)?;
+        Ok(server)
     }
 
-    /// The server once: started, warmed, asked, stopped.
-    fn serve(&self, server: &Server, files: &Files, way: Way, options: &Options) -> Result<Measured> {
-        let running = self.start_server(server, files, way)?;
+    /// All servers once: started, warmed, asked in turn, some transactions each time, and stopped. The machine's moods
+    /// last longer than that, and so reach all of them.
+    fn serve(
+        &self,
+        servers: &[Server],
+        ways: &[Way],
+        files: &Files,
+        mut pool: Option<&mut Pool>,
+        round: usize,
+        options: &Options,
+    ) -> Result<Vec<(usize, Measured)>> {
+        let count = |selects: f64| (selects * options.scale).max(10.0).round() as u64;
+        let mut running = BTreeMap::new();
+        for number in turns(ways.len(), round) {
+            let way = ways[number];
+            let shift = self.place(files, way, pool.as_deref_mut())?;
+            let started = self.start_server(&servers[number], &files.of(way), way)?;
+            self.timed(&servers[number], &started, count(WARMING))?;
+            drop(shift);
+            running.insert(number, (started, Vec::new()));
+        }
+        let each = count(SELECTS / f64::from(BLOCKS));
+        for block in 0..BLOCKS as usize {
+            for number in turns(ways.len(), round + block) {
+                let (started, blocks) = running.get_mut(&number).expect("one for each way");
+                blocks.push(self.timed(&servers[number], started, each)?);
+            }
+        }
+        let mut measured = Vec::new();
+        for (number, (started, blocks)) in running {
+            let median = |figure: &dyn Fn(&(Duration, Seen)) -> f64| {
+                Spread::of(blocks.iter().map(figure)).map_or(0.0, |it| it.median)
+            };
+            let cpu: f64 = blocks.iter().map(|(cpu, _)| cpu.as_nanos() as f64).sum();
+            let cpu = (cpu / (each as f64 * f64::from(BLOCKS))).max(1.0);
+            let figures = vec![(CPU, cpu), (P99, median(&|it| it.1.p99)), (WALL, median(&|it| it.1.wall))];
+            measured.push((number, Measured { figures, report: self.stop_server(started)? }));
+        }
+        Ok(measured)
+    }
+
+    /// How much of its time a server looks for its code, on base pages.
+    fn walks_of_server(
+        &mut self,
+        case: &'static str,
+        server: &Server,
+        files: &Files,
+        options: &Options,
+        report: &Report,
+    ) -> Result<Walks> {
+        let walk_ns = self.walk_ns(report)?;
+        let file = files.of(Way::BASELINE);
+        let _shift = self.draw(&file, false)?;
+        let running = self.start_server(server, &file, Way::BASELINE)?;
         let count = |selects: f64| (selects * options.scale).max(10.0).round() as u64;
         self.timed(server, &running, count(WARMING))?;
-        let transactions = count(SELECTS);
-        let (cpu, seen) = self.timed(server, &running, transactions)?;
-        let report = self.stop_server(running)?;
-        let cpu = cpu.as_nanos() as f64 / transactions as f64;
-        Ok(Measured { figures: vec![(CPU, cpu.max(1.0)), (P99, seen.p99), (WALL, seen.wall)], report })
+        let (pid, over) = (running.pid, AtomicBool::new(false));
+        let pages_per_ms = std::thread::scope(|scope| {
+            let sampler = scope.spawn(|| {
+                let mut windows = Vec::new();
+                while !over.load(Relaxed) {
+                    windows.extend(walks::sample(pid, &file));
+                }
+                windows
+            });
+            let asked = self.timed(server, &running, count(SELECTS));
+            over.store(true, Relaxed);
+            let windows = sampler.join().unwrap_or_default();
+            asked.map(|_| windows)
+        })?;
+        self.stop_server(running)?;
+        Ok(Walks { case, pages_per_ms, walk_ns })
     }
 
-    fn start_server(&self, server: &Server, files: &Files, way: Way) -> Result<Running> {
+    fn start_server(&self, server: &Server, program: &Path, way: Way) -> Result<Running> {
         let (mut command, report) = self.launch(way);
-        let directory = self.private();
-        command.arg(files.of(way));
+        command.arg(program);
         let pid_file = match server {
-            Server::Mariadb => {
+            Server::Mariadb(directory) => {
                 let (data, pid) = (directory.join("data"), directory.join("pid"));
                 let _ = fs::remove_file(&pid);
                 command.args(["--no-defaults", "--skip-grant-tables", "--skip-networking", "--skip-log-bin"]);
@@ -336,18 +424,23 @@ impl Bench<'_> {
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SIGINT: a fast shutdown of PostgreSQL. MariaDB ignores it, and takes SIGTERM.
-        let stop = if matches!(server, Server::Mariadb) { signal::SIGTERM } else { signal::SIGINT };
+        let stop = if matches!(server, Server::Mariadb(_)) { signal::SIGTERM } else { signal::SIGINT };
         let mut launcher = Child::start(&self.signals, &mut command, stop)?;
         let start = Instant::now();
         loop {
             let ended = || {
-                let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+                let log = match server {
+                    Server::Mariadb(directory) => {
+                        fs::read_to_string(directory.join("log")).unwrap_or_default()
+                    }
+                    Server::Postgres(_) => String::new(),
+                };
                 format!("the server: {}", log.lines().last().unwrap_or_default())
             };
             launcher.must_run().with_context(ended)?;
             ensure!(start.elapsed() < STARTING, "{}", ended());
             let ready = match server {
-                Server::Mariadb => directory.join("socket").exists(),
+                Server::Mariadb(directory) => directory.join("socket").exists(),
                 Server::Postgres(programs) => programs.is_ready(&self.signals),
             };
             let pid = fs::read_to_string(&pid_file).ok();
@@ -369,10 +462,10 @@ impl Bench<'_> {
     /// The processor time that the server took for so many transactions, and what their client saw.
     fn timed(&self, server: &Server, running: &Running, count: u64) -> Result<(Duration, Seen)> {
         match server {
-            Server::Mariadb => {
+            Server::Mariadb(directory) => {
                 let time = || cpu_time_of(running.pid).context("the server's clock");
                 let (before, events) = (time()?, format!("--events={count}"));
-                let printed = self.sysbench(&["--time=0", "--histogram=on", &events, "run"])?;
+                let printed = self.sysbench(directory, &["--time=0", "--histogram=on", &events, "run"])?;
                 Ok((time()?.saturating_sub(before), seen_by_sysbench(&printed)?))
             }
             Server::Postgres(programs) => {
@@ -384,10 +477,10 @@ impl Bench<'_> {
         }
     }
 
-    fn sysbench(&self, words: &[&str]) -> Result<String> {
+    fn sysbench(&self, directory: &Path, words: &[&str]) -> Result<String> {
         let mut command = Command::new(find("sysbench").context("sysbench")?);
         command.args(["oltp_point_select", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=test"]);
-        command.arg(option("--mysql-socket", &self.private().join("socket")));
+        command.arg(option("--mysql-socket", &directory.join("socket")));
         command.args(TABLES).arg("--threads=1").args(words);
         let (printed, _) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
         let printed = String::from_utf8_lossy(&printed).into_owned();
@@ -460,7 +553,6 @@ fn times_of_pgbench(log: &str) -> impl Iterator<Item = f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Gain;
 
     #[test]
     fn what_clients_print_is_read() {
@@ -486,28 +578,5 @@ mod tests {
         let read = "libhugetlbfs: Layout problem with segments 0 and 1: Segments would overlap";
         assert_eq!(warning(said).as_deref(), Some(read));
         assert_eq!(warning("libhugetlbfs [vm:1]: INFO: x\n"), None);
-    }
-
-    #[test]
-    fn a_gain_is_shown_where_the_interval_excludes_none() {
-        let mut served = row("mariadb", "thp");
-        let mut say = |low: f64, high: f64, rounds: usize| {
-            served.ns.insert(CPU.into(), vec![1.0; rounds]);
-            served.gains.insert(CPU.into(), Gain { median: 1.1, low, high });
-            let report = Report {
-                head: crate::run::Head::begin("text").unwrap(),
-                runs: rounds as u32,
-                scale: 1.0,
-                rows: vec![served.clone()],
-                absent: Vec::new(),
-                findings: Vec::new(),
-                gates: Vec::new(),
-            };
-            super::super::findings(&report).remove(0)
-        };
-        assert!(say(1.01, 1.2, 9).ends_with("(1.010 to 1.200): a gain is shown"));
-        assert!(say(0.99, 1.2, 9).ends_with("this machine shows neither gain nor loss"));
-        assert!(say(0.90, 0.99, 9).ends_with("a loss is shown"));
-        assert!(say(1.01, 1.2, 5).ends_with("too few rounds for an interval"));
     }
 }

@@ -1,8 +1,9 @@
 //! The report as text.
 
-use super::{Report, Row};
+use super::{Gain, Report, Row};
 use crate::run::{Spread, gates_table, heading};
-use megapage_report::table;
+use megapage_report::line::{Paint, Style, show, wrap};
+use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 use std::fmt::Write;
 
@@ -23,15 +24,38 @@ pub fn human(report: &Report) -> String {
         writeln!(text, "{}", table(&header, lines).trim_end()).ok();
     }
     for absent in &report.absent {
-        writeln!(text, "absent: {}: {}", absent.way, absent.why).ok();
+        text += &lines(&format!("absent: {}: {}", absent.way, absent.why));
     }
     for row in &report.rows {
         for failure in &row.failures {
-            writeln!(text, "! {} {}: {failure}", row.case, row.way).ok();
+            text += &lines(&format!("! {} {}: {failure}", row.case, row.way));
         }
     }
-    for finding in &report.findings {
-        writeln!(text, "{finding}").ok();
+    if !report.findings.is_empty() {
+        text += "\nProcessor time, how many times less than none, and than none again; what both intervals show:\n";
+        let gain = |gain: &Gain| format!("{:.3} ({:.3} to {:.3})", gain.median, gain.low, gain.high);
+        let rows = report.findings.iter().map(|finding| {
+            [
+                finding.case.to_string(),
+                finding.way.into(),
+                gain(&finding.to_none),
+                finding.to_again.as_ref().map_or(String::new(), gain),
+                finding.shown.words().into(),
+            ]
+        });
+        writeln!(text, "{}", table(&["program", "way", "to none", "to again", "shown"], rows).trim_end())
+            .ok();
+    }
+    for walks in &report.walks {
+        text += &lines(&format!(
+            "{}: in a millisecond it looks {:.0} pages of its code up in the page table, {:.1} ns each: {:.1} % of its \
+             time. Without, it would be {:.3} times as fast",
+            walks.case,
+            walks.pages(),
+            walks.walk_ns,
+            100.0 * walks.share(),
+            walks.could_gain()
+        ));
     }
     if !report.gates.is_empty() {
         writeln!(text, "\n{}", gates_table(&report.gates).trim_end()).ok();
@@ -39,10 +63,15 @@ pub fn human(report: &Report) -> String {
     text
 }
 
+/// A long line as several.
+fn lines(text: &str) -> String {
+    show(&wrap(Style::PLAIN, text, WIDTH as usize), Paint::Plain, WIDTH as usize)
+}
+
 fn legend(case: &str) -> &'static str {
     match case {
         "mariadb" | "postgres" => {
-            "us of a point select: server's processor time, 99th percentile, duration; and how many times less than none"
+            "us of a point select: processor time, 99th percentile, duration; how many times less than none"
         }
         "node" => "us of an iteration: processor time; and how many times less than none",
         "generated" => "ns of a call by hot pages of code, and how many times faster than none",
