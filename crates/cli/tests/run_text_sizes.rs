@@ -49,6 +49,23 @@ fn the_last_of_very_many_segments_is_moved() {
     }
 }
 
+/// What the launcher shares with the program is a file in memory, no larger than the files of the user may be.
+#[test]
+fn a_limit_on_the_size_of_files_is_kept() {
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "limited", &[]) else { return };
+    let limited = |blocks: &str| {
+        let mut shell = Command::new("sh");
+        // Blocks of 512 bytes.
+        shell.args(["-c", "ulimit -f $0; exec \"$@\"", blocks, env!("CARGO_BIN_EXE_megapage")]);
+        shell.args(["run", "--heap", "none", "--text", "thp", "--", &path]);
+        shell.env("MEGAPAGE_TEXT_LIBRARY", text_library()).output().unwrap()
+    };
+    let output = limited("8");
+    assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{output:?}");
+    assert_refused(&limited("1"), 125, "files may have 512 bytes (ulimit -f), and 4096 are needed");
+}
+
 /// It says what is at both ends of 1 GiB of constants, and the size of the pages that these lie on.
 const GIANT: &str = r#"
 #include <stdio.h>

@@ -5,35 +5,48 @@
 
 #![allow(unsafe_code)]
 
+use megapage_units::BASE_PAGE;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// How many 64-bit words a [`SharedWords`] holds where nothing else is said: one base page.
+/// How many 64-bit words a base page holds.
 pub const SHARED_WORDS: usize = 512;
 
-/// `COUNT` 64-bit words, whole base pages of them, mapped from a file that another process may have mapped too. Pages that
-/// are never touched take no memory.
+/// 64-bit words, whole base pages of them and at least one, mapped from a file that another process may have mapped too.
+/// Pages that are never touched take no memory.
 #[derive(Debug)]
-pub struct SharedWords<const COUNT: usize = SHARED_WORDS> {
-    words: &'static [AtomicU64; COUNT],
+pub struct SharedWords {
+    words: &'static [AtomicU64],
 }
 
-impl<const COUNT: usize> SharedWords<COUNT> {
-    const BYTES: usize = {
-        assert!(COUNT > 0 && COUNT.is_multiple_of(SHARED_WORDS), "whole base pages");
-        8 * COUNT
-    };
-
-    /// Words of the process's own that live until it ends: after a fork, each side has its own.
-    pub const fn own(words: &'static [AtomicU64; COUNT]) -> SharedWords<COUNT> {
+impl SharedWords {
+    /// Words of the process's own, at least a base page of them, that live until it ends: after a fork, each side has its
+    /// own.
+    pub const fn own(words: &'static [AtomicU64]) -> SharedWords {
+        assert!(words.len() >= SHARED_WORDS);
         SharedWords { words }
     }
 
-    /// New pages of zeros in a memory file (memfd_create(2)) that is closed on exec.
-    pub fn create(name: &std::ffi::CStr) -> io::Result<(File, SharedWords<COUNT>)> {
+    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec. `FileTooLarge` where the
+    /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
+    pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
+        let bytes = (pages.max(1) * BASE_PAGE) as u64;
+        // SAFETY: all-zero bytes are a valid `rlimit`, which is writable.
+        let limit = unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 {
+                limit.rlim_cur
+            } else {
+                libc::RLIM_INFINITY
+            }
+        };
+        if limit < bytes {
+            let what = format!("files may have {limit} bytes (ulimit -f), and {bytes} are needed");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+        }
         // SAFETY: the name is a C string; the call has no other memory argument.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -41,13 +54,13 @@ impl<const COUNT: usize> SharedWords<COUNT> {
         }
         // SAFETY: the descriptor is new and nobody else's.
         let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(Self::BYTES as u64)?;
+        file.set_len(bytes)?;
         let words = SharedWords::map(&file)?;
         Ok((file, words))
     }
 
     /// Maps the pages of the memory file that `path` opens, such as `/proc/PID/fd/N`. Allocates nothing.
-    pub fn open(path: &std::ffi::CStr) -> io::Result<SharedWords<COUNT>> {
+    pub fn open(path: &std::ffi::CStr) -> io::Result<SharedWords> {
         // SAFETY: the path is a C string.
         let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         if fd < 0 {
@@ -57,9 +70,9 @@ impl<const COUNT: usize> SharedWords<COUNT> {
         SharedWords::map(&unsafe { File::from_raw_fd(fd) })
     }
 
-    /// Maps the first words of `file`, which must be at least so long (a shorter one is refused: reading it would raise
-    /// SIGBUS) and open for reading and writing.
-    pub fn map(file: &File) -> io::Result<SharedWords<COUNT>> {
+    /// Maps the whole pages of `file`, which must be at least a page long (a shorter one is refused: reading it would
+    /// raise SIGBUS) and open for reading and writing. It must not become shorter.
+    pub fn map(file: &File) -> io::Result<SharedWords> {
         // fstat(2) by hand rather than File::metadata, which may allocate: this runs inside an allocator.
         // SAFETY: all-zero bytes are a valid `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -67,14 +80,15 @@ impl<const COUNT: usize> SharedWords<COUNT> {
         if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        if stat.st_size < Self::BYTES as i64 {
+        let pages = usize::try_from(stat.st_size).unwrap_or(0) / BASE_PAGE;
+        if pages == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                Self::BYTES,
+                pages * BASE_PAGE,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
@@ -86,12 +100,13 @@ impl<const COUNT: usize> SharedWords<COUNT> {
         }
         // SAFETY: the mapping is page-aligned, as long as the words, readable and writable, and is never removed (both
         // sides keep it until they exit), hence 'static.
-        Ok(SharedWords { words: unsafe { &*address.cast() } })
+        let words = unsafe { std::slice::from_raw_parts(address.cast(), pages * SHARED_WORDS) };
+        Ok(SharedWords { words })
     }
 }
 
-impl<const COUNT: usize> std::ops::Deref for SharedWords<COUNT> {
-    type Target = [AtomicU64; COUNT];
+impl std::ops::Deref for SharedWords {
+    type Target = [AtomicU64];
 
     fn deref(&self) -> &Self::Target {
         self.words
@@ -105,19 +120,18 @@ mod tests {
 
     #[test]
     fn two_mappings_see_the_same_words() {
-        let (file, ours) = SharedWords::<SHARED_WORDS>::create(c"test").unwrap();
-        let theirs = SharedWords::<SHARED_WORDS>::map(&file).unwrap();
+        let (file, ours) = SharedWords::create(c"test", 1).unwrap();
+        let theirs = SharedWords::map(&file).unwrap();
         theirs[7].store(42, Relaxed);
-        assert_eq!(ours[7].load(Relaxed), 42);
-        // More than one side made is refused by the other.
-        assert!(SharedWords::<{ 2 * SHARED_WORDS }>::map(&file).is_err());
-        let (_file, long) = SharedWords::<{ 2 * SHARED_WORDS }>::create(c"test").unwrap();
-        long[2 * SHARED_WORDS - 1].store(1, Relaxed);
+        assert_eq!((ours[7].load(Relaxed), ours.len()), (42, SHARED_WORDS));
+        let (file, ours) = SharedWords::create(c"test", 3).unwrap();
+        ours[3 * SHARED_WORDS - 1].store(1, Relaxed);
+        assert_eq!(SharedWords::map(&file).unwrap()[3 * SHARED_WORDS - 1].load(Relaxed), 1);
     }
 
     #[test]
     fn a_short_file_is_refused() {
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(SharedWords::<SHARED_WORDS>::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 }

@@ -276,7 +276,7 @@ impl Prepared {
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
             true => {
-                let (file, words) = SharedWords::create(c"megapage-ledger").map_err(system("ledger"))?;
+                let (file, words) = SharedWords::create(c"megapage-ledger", 1).map_err(system("ledger"))?;
                 (Some(file), Some(Ledger::launcher(words)))
             }
         };
@@ -284,10 +284,11 @@ impl Prepared {
             // Nobody waits for final figures: the program need not wait for us.
             ledger.acknowledge_exit();
         }
-        let (text_file, text_ledger) = match self.text.as_ref().is_some_and(TextPlan::moves) {
-            false => (None, None),
-            true => {
-                let (file, words) = SharedWords::create(c"megapage-text").map_err(system("ledger"))?;
+        let (text_file, text_ledger) = match self.text.as_ref().filter(|text| text.moves()) {
+            None => (None, None),
+            Some(text) => {
+                let pages = text.ledger_pages();
+                let (file, words) = SharedWords::create(c"megapage-text", pages).map_err(system("ledger"))?;
                 (Some(file), Some(TextLedger::launcher(words)))
             }
         };

@@ -12,7 +12,9 @@ use megapage_kernel::KernelRoot;
 use megapage_remap::Placement;
 use megapage_remap::check::{Check, check};
 use megapage_remap::layout::whole_pages;
-use megapage_remap::ledger::{Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger};
+use megapage_remap::ledger::{
+    Entry, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger, pages_for,
+};
 use megapage_remap::prime::prime;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_1G, VirtRange};
 use serde::Serialize;
@@ -358,6 +360,12 @@ impl TextPlan {
     /// Whether the preloaded library has something to do.
     pub fn moves(&self) -> bool {
         self.by(|mechanism| mechanism != TextMechanism::File).next().is_some()
+    }
+
+    /// Base pages that the ledger takes, in which the preloaded library notes what became of each segment.
+    pub fn ledger_pages(&self) -> usize {
+        let moved = self.by(|mechanism| mechanism != TextMechanism::File);
+        pages_for(moved.map(|it| it.file.check.segments.len()).sum())
     }
 
     /// Primes the files that are to be primed. With `auto`, one that did not come wholly onto huge pages is moved

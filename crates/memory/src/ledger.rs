@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn launcher_and_program_see_the_same_figures() {
-        let (file, words) = SharedWords::create(c"ledger").unwrap();
+        let (file, words) = SharedWords::create(c"ledger", 1).unwrap();
         let launcher = Ledger::launcher(words);
         let program = Ledger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
         assert!(Ledger::claim(SharedWords::map(&file).unwrap(), 8).is_none(), "one process only");
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_layout_is_refused() {
-        let (file, _) = SharedWords::create(c"ledger").unwrap();
+        let (file, _) = SharedWords::create(c"ledger", 1).unwrap();
         assert!(Ledger::claim(SharedWords::map(&file).unwrap(), 7).is_none());
     }
 }

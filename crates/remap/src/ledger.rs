@@ -2,7 +2,7 @@
 //!
 //! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
 
-use megapage_kernel::{Errno, SharedWords};
+use megapage_kernel::{Errno, SHARED_WORDS, SharedWords};
 use megapage_units::Bytes;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,8 +20,8 @@ pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 /// The version of the word layout below; the two sides must agree.
 const FORMAT: u64 = 5;
 
-/// Words of a ledger. Those of entries that there are none of take no memory.
-pub const LEDGER_WORDS: usize = 64 * megapage_kernel::SHARED_WORDS;
+/// Words of a ledger with room for more parts than the kernel starts a program with: 1,170 program headers.
+pub const LEDGER_WORDS: usize = 64 * SHARED_WORDS;
 
 mod word {
     pub const FORMAT: usize = 0;
@@ -47,8 +47,13 @@ pub const MOST_OBJECTS: usize = 64 * (word::ENTRIES - word::FOUND);
 
 /// Words of one entry.
 const ENTRY: usize = 8;
-/// Entries that there is room for: parts of segments. The kernel starts no program with more than 1,170 program headers.
-pub const MOST_ENTRIES: usize = (LEDGER_WORDS - word::ENTRIES) / ENTRY;
+/// Mappings that a segment may lie in: what is made read-only after relocation, the rest, and .bss; one to spare.
+const PARTS_OF_SEGMENT: usize = 4;
+
+/// Base pages of a ledger for objects of so many segments.
+pub fn pages_for(segments: usize) -> usize {
+    (word::ENTRIES + ENTRY * PARTS_OF_SEGMENT * segments).div_ceil(SHARED_WORDS)
+}
 
 /// What was tried last of a part; what fails says which step it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,19 +146,19 @@ impl Entry {
 /// A view of the shared words.
 #[derive(Debug)]
 pub struct TextLedger {
-    words: SharedWords<LEDGER_WORDS>,
+    words: SharedWords,
 }
 
 impl TextLedger {
     /// The launcher's side of fresh pages.
-    pub fn launcher(words: SharedWords<LEDGER_WORDS>) -> TextLedger {
+    pub fn launcher(words: SharedWords) -> TextLedger {
         words[word::FORMAT].store(FORMAT, Relaxed);
         TextLedger { words }
     }
 
     /// The program's side: claims the pages for process `pid`. `None` where the layout is another version's, or it was
     /// claimed before.
-    pub fn claim(words: SharedWords<LEDGER_WORDS>, pid: u32) -> Option<TextLedger> {
+    pub fn claim(words: SharedWords, pid: u32) -> Option<TextLedger> {
         let fits = words[word::FORMAT].load(Relaxed) == FORMAT;
         let claimed = fits && words[word::PID].compare_exchange(0, u64::from(pid), Relaxed, Relaxed).is_ok();
         claimed.then_some(TextLedger { words })
@@ -172,7 +177,12 @@ impl TextLedger {
 
     /// Entries so far.
     fn count(&self) -> usize {
-        (self.words[word::COUNT].load(Relaxed) as usize).min(MOST_ENTRIES)
+        (self.words[word::COUNT].load(Relaxed) as usize).min(self.room())
+    }
+
+    /// Entries that there is room for.
+    pub fn room(&self) -> usize {
+        (self.words.len() - word::ENTRIES) / ENTRY
     }
 
     /// The process that claimed the ledger; 0 before any has.
@@ -217,7 +227,7 @@ impl TextLedger {
     /// Adds an entry; one too many is dropped.
     pub fn add(&self, entry: Entry) {
         let number = self.count();
-        if number >= MOST_ENTRIES {
+        if number >= self.room() {
             return self.too_many();
         }
         let figures = [
@@ -318,7 +328,7 @@ mod tests {
 
     #[test]
     fn both_sides_see_the_same() {
-        let (file, words) = SharedWords::create(c"text").unwrap();
+        let (file, words) = SharedWords::create(c"text", 2).unwrap();
         let launcher = TextLedger::launcher(words);
         let program = TextLedger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
         assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none(), "once only");
@@ -356,10 +366,14 @@ mod tests {
             program.found(object);
             assert!(launcher.is_found(object) && !launcher.is_found(object - 2));
         }
-        for _ in 0..MOST_ENTRIES {
+        let room = launcher.room();
+        assert_eq!(room, (2 * SHARED_WORDS - 80) / 8);
+        for _ in 0..room {
             program.add(entry);
         }
-        assert_eq!(launcher.entries().len(), MOST_ENTRIES);
+        assert_eq!(launcher.entries().len(), room);
+        // Few programs take more than one page.
+        assert_eq!((pages_for(5), pages_for(13), pages_for(14)), (1, 1, 2));
         assert!(launcher.were_too_many());
         program.clear();
         assert!(!launcher.were_too_many() && launcher.entries().is_empty());
@@ -368,7 +382,7 @@ mod tests {
 
     #[test]
     fn pages_of_another_layout_are_refused() {
-        let (file, _) = SharedWords::<LEDGER_WORDS>::create(c"text").unwrap();
+        let (file, _) = SharedWords::create(c"text", 1).unwrap();
         assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! The calling process's own LOAD segments onto huge pages: the program's, and those of chosen libraries. For a library
 //! that is loaded before `main`. Nothing here allocates by the C library: lists lie in pages of their own.
 
-use crate::ledger::{Entry, MOST_ENTRIES, Step, TextLedger};
+use crate::ledger::{Entry, Step, TextLedger};
 use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
 use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments};
 use megapage_kernel::{Errno, MappedVec, OwnedRange, monotonic_time, thp_is_possible, thread_count};
@@ -93,7 +93,7 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
     let mut entries: MappedVec<Entry> = MappedVec::new();
     for (object, part) in parts.iter() {
         // What there is no place to note is not moved.
-        if entries.len() == MOST_ENTRIES {
+        if entries.len() == ledger.room() {
             ledger.too_many();
             break;
         }
