@@ -4,8 +4,9 @@ use crate::Pass;
 use crate::observability::{LogConfig, LogFormat, LogLevel};
 use crate::telemetry::{clean, kind, reason, result, totals};
 use megapage_decide::Reason;
-use megapage_snapshot::ProcessId;
 use megapage_snapshot::daemon::Totals;
+use megapage_snapshot::{MissedWhy, ProcessId};
+use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -17,6 +18,8 @@ const MOST_LINES: u64 = 120;
 const MOST_ACTION_LINES: u64 = 2000;
 /// Processes of one pass that have lines of their own: those with most memory moved.
 const MOST_PROCESSES: usize = 8;
+/// Processes that are passed over of which is remembered that it was told.
+const MOST_PASSED_OVER: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Starts writing to standard error as `config` says. The second call in a process changes nothing: what has been
@@ -82,6 +85,8 @@ pub(crate) struct PassLog {
     lines: Rate,
     actions: Rate,
     was_short: bool,
+    /// What was told of processes that are passed over, or not sampled, and still are.
+    passed_over: BTreeMap<Pid, String>,
 }
 
 impl PassLog {
@@ -93,6 +98,7 @@ impl PassLog {
         {
             tracing::info!(pass = pass.number, short = pass.short, left_out, "memory pressure");
         }
+        self.passed_over(pass);
         if pass.done.is_empty() && pass.backed_off == 0 {
             tracing::trace!(
                 pass = pass.number,
@@ -161,6 +167,21 @@ impl PassLog {
         }
     }
 
+    /// Each process that is not looked at as it should be is told once, as long as the reason is the same. That one has
+    /// ended, or executed another program, is nothing to be told.
+    fn passed_over(&mut self, pass: &Pass) {
+        let is_news = |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced);
+        let missed = pass.snapshot.missed.iter().filter(|missed| is_news(missed.why));
+        let now: BTreeMap<Pid, String> =
+            missed.take(MOST_PASSED_OVER).map(|missed| (missed.pid, clean(&missed.what))).collect();
+        for (pid, why) in now.iter().filter(|(pid, why)| self.passed_over.get(pid) != Some(why)) {
+            if let Some(left_out) = self.lines.allow(pass.at, MOST_LINES) {
+                tracing::info!(pass = pass.number, pid = pid.0, why, left_out, "passed over");
+            }
+        }
+        self.passed_over = now;
+    }
+
     fn actions(&mut self, pass: &Pass) {
         for done in &pass.done {
             let Some(left_out) = self.actions.allow(pass.at, MOST_ACTION_LINES) else { continue };
@@ -189,6 +210,7 @@ fn milliseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
     use crate::telemetry::tests::{pass, promoted};
+    use megapage_snapshot::Missed;
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
@@ -260,5 +282,29 @@ mod tests {
             logged(LogConfig::default(), &[with(1, false), with(2, true), with(3, true), with(4, false)]);
         assert_eq!(text.len(), 2);
         assert!(text[0].contains("memory pressure pass=2 short=true"), "{text:?}");
+    }
+
+    #[test]
+    fn who_is_passed_over_is_told_once_for_each_reason() {
+        let missing = |number: u64, what: &str, why: MissedWhy| {
+            let mut one = pass(number, &[]);
+            let missed = Missed { pid: Pid(7), why, what: what.into() };
+            Arc::make_mut(&mut one.snapshot).missed = vec![missed];
+            one
+        };
+        let text = logged(
+            LogConfig::default(),
+            &[
+                missing(1, "not sampled: \x1b[0m", MissedWhy::Failed),
+                missing(2, "not sampled: \x1b[0m", MissedWhy::Failed),
+                missing(3, "denied", MissedWhy::Denied),
+                pass(4, &[]),
+                missing(5, "denied", MissedWhy::Denied),
+                missing(6, "has ended", MissedWhy::Gone),
+            ],
+        );
+        assert_eq!(text.len(), 3, "{text:?}");
+        assert!(text[0].contains("passed over pass=1 pid=7 why=\"not sampled: ?[0m\""), "{text:?}");
+        assert!(text[1].contains("pass=3") && text[2].contains("pass=5"), "{text:?}");
     }
 }
