@@ -173,7 +173,8 @@ impl Daemon {
     /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
     /// `None` where nothing is to be said.
     pub fn cost_warning(&self) -> Option<String> {
-        if !self.state.needs_costs() {
+        // Who samples nothing, beside a daemon that does, says nothing of the machine.
+        if !self.state.needs_costs() || !self.parts.samples {
             return None;
         }
         let policy = self.state.policy();
@@ -183,9 +184,18 @@ impl Daemon {
                 "policy {policy}: no performance counters here: it goes by estimates of translation costs, from samples"
             )),
             None => Some(format!(
-                "policy {policy} promotes nothing here: translation costs can be neither counted nor estimated; choose \
-                 hawkeye-g, which goes by accesses, or megapage"
+                "policy {policy} promotes nothing here: no performance counters, and no estimates of translation costs: {}; \
+                 choose another observe.tracker, or a policy that goes without: ingens, freebsd, linux",
+                self.why_no_accesses()
             )),
+        }
+    }
+
+    fn why_no_accesses(&self) -> String {
+        let observer = &self.parts.observer;
+        match (observer.sampling(), observer.why_unsampled()) {
+            (Some(sampling), _) => format!("tracker {} tells no accesses", sampling.tracker.name()),
+            (None, why) => why.unwrap_or("nothing is sampled").to_string(),
         }
     }
 

@@ -194,7 +194,7 @@ impl<'a> Service<'a> {
             warn!("the priority cannot be set: {error}");
         }
         if !alone {
-            info!("a daemon is running: this dry run samples no accesses of its own");
+            info!("a daemon is running: this dry run samples no accesses of its own, and estimates no costs");
         }
         let actuator = actuator(root, &config, options.dry_run)?;
         let daemon = Daemon::start(root, config, actuator, options.dry_run, alone)?;

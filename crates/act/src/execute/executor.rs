@@ -35,7 +35,7 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// Regions that failed, of which is remembered that trying them again is that; counts are too low beyond.
+/// Regions that failed, of each kind of work, of which is remembered that trying them again is that; counts are too low beyond.
 const MOST_FAILED: usize = 1 << 16;
 
 /// Carries actions out on the running machine, within its budgets, and tells what came of each by the page tables.
@@ -53,8 +53,8 @@ pub struct Executor {
     processes: BTreeMap<ProcessId, Pace>,
     no_memory: Pause,
     promoted: Regions,
-    /// What was not obtained when it was tried last.
-    failed: Regions,
+    /// What was not obtained when it was tried last, by the kind of work.
+    failed: [Regions; Work::COUNT],
     ready: Ready,
     /// Of the counters' back-offs, those that were told.
     backed_off: u64,
@@ -124,7 +124,7 @@ impl Executor {
             processes: BTreeMap::new(),
             no_memory: Pause::default(),
             promoted: Regions::default(),
-            failed: Regions::default(),
+            failed: Default::default(),
             ready: Ready::default(),
             backed_off: 0,
         }
@@ -442,15 +442,16 @@ impl Executor {
         verdict: &Verdict,
         clock: &Clock,
     ) {
-        if self.failed.remove(process, region) {
+        let failed = &mut self.failed[work as usize];
+        if failed.remove(process, region) {
             self.counters.of(work).retried += 1;
         }
         if !matches!(verdict.obtained, Obtained::Done | Obtained::Gone) {
-            self.failed.add(process, region, MOST_FAILED);
+            failed.add(process, region, MOST_FAILED);
         }
         match (work, verdict.obtained) {
             (_, Obtained::Gone) => {
-                self.failed.remove_process(process);
+                self.failed.iter_mut().for_each(|failed| failed.remove_process(process));
                 self.promoted.remove_process(process);
                 self.processes.remove(&process);
             }
@@ -497,8 +498,8 @@ impl Executor {
             self.processes.clear();
         }
         self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
-        if self.failed.count() >= MOST_FAILED {
-            self.failed = Regions::default();
+        for failed in self.failed.iter_mut().filter(|failed| failed.count() >= MOST_FAILED) {
+            *failed = Regions::default();
         }
         // Regions of processes that nobody acts on any more are found to be gone only when there is no room left.
         if self.promoted.count() >= self.options.remembered {

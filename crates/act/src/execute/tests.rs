@@ -386,6 +386,10 @@ fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
         let refused = ERRORS.iter().zip(promotions.refused).filter(|(_, count)| *count > 0);
         assert_eq!(refused.collect::<Vec<_>>(), [(&"EINVAL", tries)]);
     }
+    // Other work on it is another matter: it is on base pages, as a split would have it.
+    let split = executor.carry_out(boot_time(), &[demote(process, child.base().start())]);
+    assert_eq!(split[0].outcome.obtained, Obtained::Done, "{split:?}");
+    assert_eq!((executor.counters().demote.retried, executor.counters().promote.retried), (0, 2));
     // Of another region nothing is known.
     let other = promote(process, child.base().start() + HUGE_2M as u64);
     executor.carry_out(boot_time(), &[other]);

@@ -13,6 +13,11 @@ pub(super) enum Work {
     Recover,
 }
 
+impl Work {
+    /// How many kinds there are.
+    pub const COUNT: usize = 3;
+}
+
 /// An action that the kernel is asked for, or one that is answered without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sorted {
