@@ -22,9 +22,9 @@ pub struct ExecutorOptions {
     pub call: Duration,
     /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
     pub rest_percent: u32,
-    /// A call that took more processor time than this is one too many: its process is left alone for a while, longer each
-    /// time. So it is, for the first of these times, after a call that took ten times as long on the wall: it waited,
-    /// and the process may have, too.
+    /// A process whose lock was kept for more processor time than this, by the collapse of a region (on average, where a
+    /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
+    /// of these times, after a call that took ten times as long on the wall: it waited, and the process may have, too.
     pub slow: Duration,
     /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
     /// doubles each time that this happens again...
