@@ -2,12 +2,14 @@
 //! huge again, and a pass is due.
 
 use megapage_kernel::KernelRoot;
-use megapage_observe::shares_with_child;
+use megapage_observe::{shares_stack, sharing_child};
 use megapage_snapshot::{ProcessId, Snapshot};
+use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// So many are watched, those with the most memory. Each look reads a file for each thread, and one of a child.
+/// So many are watched, those with the most memory. A look reads one file of one child of each; only when that has ended, a
+/// file for each thread of the process, and one for each of its children.
 const MOST: usize = 4;
 const MOST_THREADS: usize = 16;
 /// A child that lives longer was not forked to save something: workers of a server, for example.
@@ -31,7 +33,7 @@ struct Sharing {
 
 impl Children {
     /// Takes in who shares memory, by a new snapshot. Of who shared it before, less than `quiet` ago, nothing is to be
-    /// expected (`limits.fork_quiet`).
+    /// expected (`limits.fork_quiet`); with 0 nobody waits for children to end.
     pub fn note(&mut self, snapshot: &Snapshot, quiet: Duration) {
         let now = snapshot.taken;
         let mut former = std::mem::take(&mut self.known);
@@ -49,7 +51,7 @@ impl Children {
                 known => Sharing { since: now, last: now, counts: known.is_none() },
             };
             self.known.insert(process.id, sharing);
-            if sharing.counts && now.saturating_sub(sharing.since) < LONGEST {
+            if sharing.counts && !quiet.is_zero() && now.saturating_sub(sharing.since) < LONGEST {
                 watched.push((std::cmp::Reverse(process.rss), process.id));
             }
         }
@@ -58,14 +60,29 @@ impl Children {
     }
 
     /// Those that are to be watched until the next pass.
-    pub fn watched(&self) -> Vec<ProcessId> {
-        self.watched.clone()
+    pub fn watched(&self) -> Vec<Watched> {
+        self.watched.iter().map(|id| Watched { id: *id, child: None }).collect()
     }
 }
 
+/// A process that shares memory with a child.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    id: ProcessId,
+    /// One of those that do; `None`: to be looked for.
+    child: Option<Pid>,
+}
+
 /// Whether one of these processes shares memory with no child any more. One that cannot be read is no news.
-pub(crate) fn have_ended(root: &KernelRoot, watched: &[ProcessId]) -> bool {
-    watched.iter().any(|id| shares_with_child(root, *id, MOST_THREADS) == Some(false))
+pub(crate) fn have_ended(root: &KernelRoot, watched: &mut [Watched]) -> bool {
+    watched.iter_mut().any(|watched| {
+        if watched.child.is_some_and(|child| shares_stack(root, watched.id, child)) {
+            return false;
+        }
+        let found = sharing_child(root, watched.id, MOST_THREADS);
+        watched.child = found.flatten();
+        found == Some(None)
+    })
 }
 
 #[cfg(test)]
@@ -85,7 +102,7 @@ mod tests {
 
     fn watched(children: &mut Children, snapshot: &Snapshot) -> Vec<i32> {
         children.note(snapshot, QUIET);
-        children.watched().iter().map(|id| id.pid.0).collect()
+        children.watched().iter().map(|watched| watched.id.pid.0).collect()
     }
 
     #[test]
@@ -129,18 +146,47 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_nothing_is_news_and_who_has_gone_is_none() {
-        let root = KernelRoot::live();
-        // By the time that it is known it has executed its program; it has no children.
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let id = process_id(&root, Pid(child.id().cast_signed())).unwrap();
-        // Without the kernel's lists of children nothing is known.
-        if shares_with_child(&root, id, 1).is_some() {
-            assert!(have_ended(&root, &[id]));
+    fn with_no_wait_nobody_is_watched() {
+        let mut snapshot = own();
+        snapshot.processes[0].sharing_children = Some(1);
+        let mut children = Children::default();
+        children.note(&snapshot, Duration::ZERO);
+        assert!(children.watched().is_empty());
+    }
+
+    /// Asks until the answer is that, half a minute at most.
+    fn wait_for(wanted: bool, watched: &mut [Watched]) -> bool {
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while have_ended(&KernelRoot::live(), watched) != wanted && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(!have_ended(&root, &[]));
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert!(!have_ended(&root, &[id]));
+        have_ended(&KernelRoot::live(), watched) == wanted
+    }
+
+    #[test]
+    fn a_child_that_lives_is_no_news_and_its_end_is() {
+        use std::io::Write;
+        let root = KernelRoot::live();
+        // A subshell is forked and executes nothing. It ends with the first line, the shell with the second.
+        let script = "exec 3<&0; (read line <&3; :) & wait; read line <&3";
+        let mut shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut lines = shell.stdin.take().unwrap();
+        let id = process_id(&root, Pid(shell.id().cast_signed())).unwrap();
+        let mut watched = [Watched { id, child: None }];
+        // Without the kernel's lists of children nothing is known.
+        if sharing_child(&root, id, MOST_THREADS).is_some() {
+            // The shell may not have forked yet.
+            let end = std::time::Instant::now() + Duration::from_secs(30);
+            while sharing_child(&root, id, MOST_THREADS) == Some(None) && std::time::Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!have_ended(&root, &mut watched) && watched[0].child.is_some(), "{watched:?}");
+            writeln!(lines, "one").unwrap();
+            assert!(wait_for(true, &mut watched));
+        }
+        assert!(!have_ended(&root, &mut []));
+        drop(lines);
+        shell.wait().unwrap();
+        assert!(!have_ended(&root, &mut watched), "who has gone is no news");
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
 
-use crate::children::Children;
+use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
 use crate::left::give_back;
@@ -14,7 +14,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{CostSource, Process, ProcessId, Snapshot};
+use megapage_snapshot::{CostSource, Process, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -346,7 +346,7 @@ impl Daemon {
     }
 
     /// Processes whose memory a forked child shares: when one does no more, a pass is due.
-    pub(crate) fn sharing(&self) -> Vec<ProcessId> {
+    pub(crate) fn sharing(&self) -> Vec<Watched> {
         self.children.watched()
     }
 

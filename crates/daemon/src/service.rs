@@ -1,6 +1,6 @@
 //! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is told to stop.
 
-use crate::children::have_ended;
+use crate::children::{Watched, have_ended};
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::daemon::{Daemon, DaemonError};
 use crate::filling::Filling;
@@ -17,7 +17,6 @@ use megapage_kernel::pressure::Trigger;
 use megapage_kernel::spawn::{Signals, set_nice, signal, wait_any_readable};
 use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic_time};
 use megapage_service::Notify;
-use megapage_snapshot::ProcessId;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -370,7 +369,7 @@ struct Waker<'a> {
     trigger: Option<Trigger>,
     root: &'a KernelRoot,
     filling: Filling,
-    sharing: Vec<ProcessId>,
+    sharing: Vec<Watched>,
     look: Duration,
     watchdog: Option<(Duration, Instant)>,
     notify: Notify,
@@ -433,7 +432,7 @@ impl<'a> Waker<'a> {
                 None if pressed => return Ok(Some(Event::Pressure)),
                 None if left.is_zero() => return Ok(None),
                 None if self.filling.is_news(self.root) => return Ok(Some(Event::Filling)),
-                None if have_ended(self.root, &self.sharing) => return Ok(Some(Event::Due)),
+                None if have_ended(self.root, &mut self.sharing) => return Ok(Some(Event::Due)),
                 None => {}
             }
         }

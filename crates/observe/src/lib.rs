@@ -20,5 +20,5 @@ pub use megapage_snapshot::*;
 pub use observer::{
     BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options, Thoroughness, ZeroScanned, count_zeros,
 };
-pub use process::{process_id, shares_with_child};
+pub use process::{process_id, shares_stack, sharing_child};
 pub use select::{SelectError, select_processes};

@@ -101,7 +101,8 @@ impl Reader {
                 other => other?,
             }
         }
-        let sharing_children = count_sharing_children(root, id, MOST_THREADS, usize::MAX)?;
+        let sharing_children =
+            sharing_children(root, id, MOST_THREADS)?.map(|children| children.count() as u32);
         let parent = read_stat(root, stat.parent).ok();
         let shares_with_parent =
             parent.is_some_and(|parent| parent.start_stack == id.start_stack && id.start_stack != 0);
@@ -135,30 +136,32 @@ impl Reader {
     }
 }
 
-/// How many children have the stack of their parent: they were forked and have not executed a program. At most `most` are
-/// counted. `None` where the kernel does not tell, or the process has more threads than `most_threads`: one file each.
-fn count_sharing_children(
+/// The children that have the stack of their parent: they were forked and have not executed a program. `None` where the
+/// kernel does not tell, or the process has more threads than `most_threads`: one file each.
+fn sharing_children(
     root: &KernelRoot,
     id: ProcessId,
     most_threads: usize,
-    most: usize,
-) -> Result<Option<u32>, KernelError> {
-    if id.start_stack == 0 {
-        return Ok(None);
-    }
-    let Some(children) = read_children(root, id.pid, most_threads)? else { return Ok(None) };
-    let shares = |child: &Pid| {
-        let stat = read_stat(root, *child);
-        stat.is_ok_and(|stat| stat.start_stack == id.start_stack && !stat.is_zombie())
+) -> Result<Option<impl Iterator<Item = Pid>>, KernelError> {
+    let known = match id.start_stack {
+        0 => None,
+        _ => read_children(root, id.pid, most_threads)?,
     };
-    Ok(Some(children.iter().filter(|child| shares(child)).take(most).count() as u32))
+    Ok(known.map(|children| children.into_iter().filter(move |child| shares_stack(root, id, *child))))
 }
 
-/// Whether a child shares the memory of this process since a fork(2), as a snapshot would say; `None` where that is not
-/// told, or the process has more than `most_threads` threads, or is another one.
-pub fn shares_with_child(root: &KernelRoot, id: ProcessId, most_threads: usize) -> Option<bool> {
-    let count = count_sharing_children(root, id, most_threads, 1).ok()??;
-    process_id(root, id.pid).is_ok_and(|now| now == id).then_some(count > 0)
+/// Whether a child shares its parent's memory since a fork(2): it lives, and has not executed a program.
+pub fn shares_stack(root: &KernelRoot, parent: ProcessId, child: Pid) -> bool {
+    read_stat(root, child).is_ok_and(|stat| {
+        stat.parent == parent.pid && stat.start_stack == parent.start_stack && !stat.is_zombie()
+    })
+}
+
+/// A child that shares the memory of this process since a fork(2), as a snapshot would count it; `Some(None)`: there is
+/// none. `None` where that is not told, or the process has more than `most_threads` threads, or is another one.
+pub fn sharing_child(root: &KernelRoot, id: ProcessId, most_threads: usize) -> Option<Option<Pid>> {
+    let first = sharing_children(root, id, most_threads).ok()??.next();
+    process_id(root, id.pid).is_ok_and(|now| now == id).then_some(first)
 }
 
 fn is_denied(error: &KernelError) -> bool {

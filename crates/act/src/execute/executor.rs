@@ -161,7 +161,10 @@ impl Executor {
                     let settled = self.act(Work::Demote, process, &left, &clock);
                     let mut again = Vec::new();
                     for (region, settled) in left.into_iter().zip(settled) {
-                        let Some((verdict, took)) = settled else { continue };
+                        let Some((verdict, took)) = settled else {
+                            again.push(region);
+                            continue;
+                        };
                         if verdict.obtained == Obtained::Busy && !last {
                             self.counters.demote.retried += 1;
                             again.push(region);

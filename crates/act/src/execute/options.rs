@@ -24,7 +24,8 @@ pub struct ExecutorOptions {
     pub rest_percent: u32,
     /// A process whose lock was kept for more processor time than this, by the collapse of a region (on average, where a
     /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
-    /// of these times, after a call that took ten times as long on the wall: it waited, and the process may have, too.
+    /// of these times, after a call whose regions took more together, of which one may have taken all of it, and after one
+    /// that took ten times as long on the wall: it waited, and the process may have, too.
     pub slow: Duration,
     /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
     /// doubles each time that this happens again...

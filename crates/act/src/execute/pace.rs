@@ -88,7 +88,8 @@ pub(super) enum Speed {
     Fine,
     /// The work itself took too long: memory is fragmented, or not backed by the host. The pauses get longer.
     Slow,
-    /// It waited for very long, for a processor or a device. That is not of our making, but lasts for a while.
+    /// It waited for very long, for a processor or a device: that is not of our making, but lasts for a while. Or several
+    /// regions together took too long, of which one may have taken all of it.
     Late,
 }
 
@@ -99,7 +100,7 @@ impl Speed {
         let busy = if call.held < call.took { call.busy / call.regions.max(1) as u32 } else { call.busy };
         if busy > options.slow {
             Speed::Slow
-        } else if call.took > options.slow * LATE {
+        } else if call.busy > options.slow || call.took > options.slow * LATE {
             Speed::Late
         } else {
             Speed::Fine
@@ -156,9 +157,9 @@ mod tests {
         let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
         assert_eq!(of(preempted), Speed::Fine);
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
-        // Ten regions, the lock given up between them: each is what one waits for. Kept to the end: all of them.
+        // Ten regions, the lock given up between them: one may have taken all of it. Kept to the end: all of them.
         let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
-        assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Fine, Speed::Slow));
+        assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Late, Speed::Slow));
         let dear = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };
         assert_eq!(of(dear), Speed::Slow);
         assert_eq!(of(call(0, 0)), Speed::Fine);

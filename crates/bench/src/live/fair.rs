@@ -1,6 +1,6 @@
 //! Fairness: three programs that gain from huge pages compete with three that do not, for the time of whoever makes
 //! pages huge and for two processors. All begin on base pages, as after a start on a fragmented machine; the insensitive
-//! ones were there first and hold three quarters of the memory.
+//! ones were there first and hold two thirds of the memory.
 
 use super::configuration::{NEVER, OURS, Running, Who};
 use super::worker::{Steady, Worker};
@@ -17,12 +17,12 @@ const PROGRAMS: [(&str, Way, bool, u64); 6] = [
     ("sequential", Way::Sequential, false, 1 << 30),
     ("compute", Way::Compute, false, 1 << 30),
     ("sequential 2", Way::Sequential, false, 1 << 30),
-    ("random", Way::Random, true, 256 << 20),
     ("chase", Way::Chase, true, 512 << 20),
-    ("random 2", Way::Random, true, 256 << 20),
+    ("chase 2", Way::Chase, true, 512 << 20),
+    ("chase 3", Way::Chase, true, 512 << 20),
 ];
 /// The bytes of all of them.
-pub(super) const MEMORY: u64 = 4 << 30;
+pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
 /// Each does at scale 1 what takes so long of a processor on base pages with nobody else there.
 const WORK: Duration = Duration::from_secs(7);
 /// What is worked to learn how much that is.

@@ -217,7 +217,16 @@ fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> 
         }
         worker.work(way, hot)?;
         let time = TRIAL.mul_f64(stage.options.scale.max(0.25));
-        let [base, huge] = reference(worker, hot, time, stage)?;
+        let [base, huge] = match reference(worker, hot, time, stage) {
+            Ok(rates) => rates,
+            Err(error) if Stage::is_final(&error) => return Err(error),
+            // Huge pages for that much may not be had; the others stand.
+            Err(error) => {
+                stage.say(&format!("trial: {} of {}: {error:#}", way.name(), megapage_units::Bytes(hot)));
+                worker.pause()?;
+                continue;
+            }
+        };
         let trial = Trial { way: way.name(), hot_bytes: hot, gain: huge / base };
         stage.say(&format!(
             "trial: {} of {}: huge pages make it {:.2} times as fast",

@@ -339,7 +339,8 @@ mod tests {
         let mut lines = BufReader::new(answers).lines().map(Result::unwrap);
         assert_eq!(lines.next().unwrap(), READY);
         writeln!(ask, "touch\nwork random 4096\ngo").unwrap();
-        assert_eq!(lines.next().unwrap(), TOUCHED);
+        // It may have begun to work before it came to touch.
+        assert!(lines.by_ref().any(|line| line == TOUCHED));
         while serde_json::from_str::<Beat>(&lines.next().unwrap()).unwrap().units == 0 {}
         drop((ask, lines));
         // What it tells nobody any more is no work.

@@ -1,5 +1,6 @@
 //! What accesses take on this machine, on base pages and on huge ones: timed on memory of our own.
 
+use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::smaps::read_smaps;
@@ -69,6 +70,8 @@ const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 2
 const LEAST_MEMORY: u64 = 64 << 20;
 /// The share of the available memory that both take, at most.
 const SHARE_OF_AVAILABLE: u64 = 8;
+/// The share of what the caller's own control group leaves room for.
+const SHARE_OF_GROUP: u64 = 2;
 /// Accesses that are made first, so that the caches hold what they hold while a program works, and those then timed.
 const WARM: u64 = 6_000;
 const TIMED: u64 = 6_000;
@@ -83,7 +86,10 @@ const LEAST_HUGE: f64 = 0.95;
 #[derive(Debug, thiserror::Error)]
 pub enum NoTimes {
     /// There is too little memory.
-    #[error("only {0} of memory is available, of which an eighth would be taken for two times 64 MiB")]
+    #[error(
+        "only {0} of memory is available, of which an eighth would be taken for two times 64 MiB; or the control group \
+         leaves less than 256 MiB"
+    )]
     Memory(Bytes),
     /// No huge pages could be had.
     #[error("only {0:.0} % of the memory to be timed could be had on huge pages")]
@@ -122,7 +128,8 @@ impl AccessTimes {
     /// does falls on both.
     pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
         let available = meminfo(root)?.available.unwrap_or_default();
-        let room = available.0 / SHARE_OF_AVAILABLE / 2;
+        let group = Cgroups::read(root, None).ok().and_then(|groups| groups.memory_room());
+        let room = room(available, group);
         if room < LEAST_MEMORY {
             return Err(NoTimes::Memory(available));
         }
@@ -256,6 +263,12 @@ impl AccessTimes {
     }
 }
 
+/// How much memory each of the two may be: of what the machine has available, and the own control group leaves room for.
+fn room(available: Bytes, group: Option<Bytes>) -> u64 {
+    let group = group.map_or(u64::MAX, |room| room.0 / SHARE_OF_GROUP);
+    (available.0 / SHARE_OF_AVAILABLE).min(group) / 2
+}
+
 /// Doublings of memory beyond the last timing over which times are taken to rise on.
 const FARTHEST: f64 = 2.0;
 
@@ -381,6 +394,16 @@ pub(super) fn made_up(factor: f64) -> AccessTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_timed_fits_the_machine_and_the_own_group() {
+        let mib = |bytes: u64| bytes >> 20;
+        assert_eq!(mib(room(Bytes::gib(16), None)), 1024);
+        // A daemon with the limit of its unit, and one that has too little to time anything.
+        assert_eq!(mib(room(Bytes::gib(16), Some(Bytes::gib(2)))), 512);
+        assert!(room(Bytes::gib(16), Some(Bytes::mib(200))) < LEAST_MEMORY);
+        assert!(room(Bytes::mib(512), Some(Bytes::gib(2))) < LEAST_MEMORY);
+    }
 
     #[test]
     fn times_lie_between_their_neighbours_and_rise_on() {

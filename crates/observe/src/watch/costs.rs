@@ -7,7 +7,6 @@ use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
 use crate::cost::touches::Touches;
 use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
-use megapage_kernel::spawn::set_nice;
 use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
@@ -29,8 +28,6 @@ pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
 /// Probes that an estimate rests on: older ones are forgotten.
 const MOST_PROBES: usize = 4;
-/// The priority of the thread that times accesses: it takes what programs leave.
-const TIMING_NICE: i32 = 10;
 /// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
 /// to gain, and is probed again only after so long.
 const SETTLED_PAUSE: Duration = Duration::from_secs(300);
@@ -88,9 +85,9 @@ impl Timing {
             Timing::Due => {
                 let (found, times) = channel();
                 let (root, geometry) = (root.clone(), *geometry);
+                // With the caller's priority: it maps and faults memory in, and whoever waits for the lock of this address
+                // space would wait for as long as programs with more priority keep it from going on.
                 let timer = move || {
-                    // No program is to wait for it.
-                    let _ = set_nice(TIMING_NICE);
                     // Whoever waited may have gone.
                     let _ = AccessTimes::known(&root, &geometry).map(|times| found.send(times));
                 };
