@@ -12,7 +12,6 @@ use crate::engine::{Advice, Answer, Refusal, Target, advise};
 use crate::remote::RemoteError;
 use megapage_decide::{Action, Obtained, Outcome, Reason};
 use megapage_kernel::maps::read_maps;
-use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, process};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, VirtRange};
@@ -255,7 +254,7 @@ impl Executor {
             }
             let tried = tried.copied().unwrap_or(nothing);
             let verdict = match work {
-                Work::Promote if !wants(region) && after.huge != Some(true) => empty(before),
+                Work::Promote if !wants(region) && after.huge != Some(true) => verdict::empty(before),
                 Work::Promote => {
                     let short = tried.answer == Answer::Refused(Refusal::NoMemory);
                     let mapped = short.then(|| is_mapped(&self.root, id, *region)).flatten();
@@ -573,16 +572,6 @@ impl Pace {
             used: now,
         }
     }
-}
-
-/// What becomes of a promotion where nothing is there to collapse: a huge page of zeros would be bloat.
-fn empty(before: &Region) -> Verdict {
-    let why = if before.huge == Some(true) {
-        "it was huge, and was split meanwhile"
-    } else {
-        "nothing is present there any more"
-    };
-    Verdict::refused(Obtained::Busy, why)
 }
 
 /// Whether one mapping of the process holds the region whole; `None` where that cannot be read.

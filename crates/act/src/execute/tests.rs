@@ -4,7 +4,7 @@ use super::*;
 use crate::execute::counters::ERRORS;
 use megapage_decide::Reason;
 use megapage_kernel::known_child::KnownChild;
-use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::{boot_time, spawn};
 use megapage_testing::{require_root, skip};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid};

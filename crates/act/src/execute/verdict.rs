@@ -52,6 +52,16 @@ pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped:
     }
 }
 
+/// What becomes of a promotion where nothing is there to collapse: a huge page of zeros would be bloat.
+pub(super) fn empty(before: &Region) -> Verdict {
+    let why = if before.huge == Some(true) {
+        "it was huge, and was split meanwhile"
+    } else {
+        "nothing is present there any more"
+    };
+    Verdict::refused(Obtained::Busy, why)
+}
+
 /// What became of a demotion or recovery.
 pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict {
     if after.huge != Some(true) {
