@@ -394,7 +394,10 @@ fn each_policy_promotes_as_its_own() {
             match (case.shows)(&mut live) {
                 Ok(()) => break,
                 Err(what) if left == 0 => failed.push(format!("{}: {what}\n{}", case.policy, live.log())),
-                Err(_) => live = start(case),
+                Err(what) => {
+                    eprintln!("{}, once more: {what}\n{}", case.policy, live.log());
+                    live = start(case);
+                }
             }
         }
         live.stop();
