@@ -72,13 +72,23 @@ const LEAST_MEMORY: u64 = 64 << 20;
 const SHARE_OF_AVAILABLE: u64 = 8;
 /// The share of what the caller's own control group leaves room for.
 const SHARE_OF_GROUP: u64 = 2;
-/// Accesses that are made first, so that the caches hold what they hold while a program works, and those then timed.
+/// Accesses that are made first, at least; and those then timed, in each of as many chains as there are side by side: a
+/// burst takes some milliseconds in any order. What disturbs it for some microseconds is lost in that, and a processor
+/// that is shared is lost to others now and then, as it is to the programs that are judged. A debug build is for tests.
 const WARM: u64 = 6_000;
-const TIMED: u64 = 6_000;
+const TIMED: u64 = if cfg!(debug_assertions) { 1_000 } else { 16_000 };
+/// How many accesses that wait for nothing are timed, and made first, for one that does.
+const UNWAITED: (u64, u64) = (16, 4);
+/// How often each cache line of the page tables (8 entries) is visited first, on average. A program at its work comes back
+/// to it within a millisecond or some and finds it in the caches; after fewer visits most accesses are the first to
+/// their line since the last burst, which wait for memory, and huge pages seem to save three times as much as they do.
+const VISITS_OF_TABLES: u64 = 2;
 /// Pages in one timing of a stream.
 const STREAM_PAGES: u64 = 4096;
 /// Pairs of timings.
 const PAIRS: usize = 13;
+/// Entries of a page table in one cache line.
+const ENTRIES_IN_A_LINE: u64 = 8;
 /// How much memory must be huge for a timing of huge pages to be one.
 const LEAST_HUGE: f64 = 0.95;
 
@@ -123,7 +133,7 @@ impl AccessTimes {
         !self.steps.is_empty() && ascends && self.steps.iter().all(all)
     }
 
-    /// Times this machine: some 0.5 to 1 s of processor time, and 128 to 512 MiB of memory for as long, at most an
+    /// Times this machine: some 2 to 3 s of processor time, and 128 MiB to 1 GiB of memory for as long, at most an
     /// eighth of what is available. Bursts on base pages and on huge pages take turns, so that what else the machine
     /// does falls on both.
     pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
@@ -172,7 +182,8 @@ impl AccessTimes {
     }
 
     /// The median of several timings of one machine, figure by figure; `None` of none. Those of another shape than the
-    /// last are left out.
+    /// last are left out. The pairs of one timing were made at one moment and on the same pages: how sure the median of
+    /// several is, their difference tells, and what each knows of itself beside it.
     pub fn median(all: &[AccessTimes]) -> Option<AccessTimes> {
         let last = all.last()?;
         let sizes = |times: &AccessTimes| times.steps.iter().map(|step| step.bytes).collect::<Vec<_>>();
@@ -186,9 +197,9 @@ impl AccessTimes {
             let all: Vec<Timed> = alike.iter().map(|times| of(times)).collect();
             let figure = |of: &dyn Fn(&Timed) -> f64| middle(all.iter().map(of).collect());
             let huge = figure(&|it| it.huge);
-            let ratio = [figure(&|it| it.ratio[0]), figure(&|it| it.ratio[1])];
             // Pairs were timed together: their ratio is what is known best.
-            Timed { base: huge * figure(&|it| it.base / it.huge), huge, ratio }
+            let ratio = figure(&|it| it.base / it.huge);
+            Timed { base: huge * ratio, huge, ratio: ends(&all, ratio) }
         };
         let step = |at: usize| Step {
             bytes: last.steps[at].bytes,
@@ -197,7 +208,8 @@ impl AccessTimes {
         };
         let times = alike.iter().map(|it| it.times).sum();
         let taken = alike.iter().map(|it| it.taken).max().unwrap_or(0);
-        Some(AccessTimes { steps: (0..last.steps.len()).map(step).collect(), times, taken })
+        let steps = (0..last.steps.len()).map(step).collect();
+        Some(AccessTimes { steps, times, taken })
     }
 
     /// Whether this machine could not be timed.
@@ -327,7 +339,8 @@ impl Pair {
                     if resident {
                         memory.read(AccessOrder::Stream, within, bytes / BASE_PAGE as u64, 0);
                     }
-                    let seed = round * (WARM + TIMED);
+                    // Other places in each round.
+                    let seed = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let timed = |order| burst(memory, order, within, seed);
                     let [one, two, four, eight, random] = ORDERS.map(timed);
                     [one, two, four, eight, random, timed(AccessOrder::Stream)]
@@ -351,9 +364,11 @@ impl Pair {
 
 /// Nanoseconds of each access.
 fn burst(memory: &TimedMemory, order: AccessOrder, bytes: usize, seed: u64) -> f64 {
+    let tables = WARM.max(VISITS_OF_TABLES * bytes as u64 / BASE_PAGE as u64 / ENTRIES_IN_A_LINE);
     let (warm, count) = match order {
         AccessOrder::Stream => (STREAM_PAGES / 8, STREAM_PAGES),
-        _ => (WARM, TIMED),
+        AccessOrder::Chains(count) => (tables, TIMED * u64::from(count)),
+        AccessOrder::Random => (tables * UNWAITED.1, TIMED * UNWAITED.0),
     };
     memory.read(order, bytes, warm, seed);
     let start = own_thread_time();
@@ -376,6 +391,29 @@ fn summary(pairs: &[[f64; 2]]) -> Timed {
     let reach = (pairs.len() as f64 / 2.0 - 0.83 * (pairs.len() as f64).sqrt()).max(0.0) as usize;
     let (low, high) = (ratios[reach], ratios[ratios.len() - 1 - reach]);
     Timed { base: huge * ratios[ratios.len() / 2], huge, ratio: [low, high] }
+}
+
+/// The 90 % ends of the ratio `middle`, the median of those of `all`: the spread between timings (Student's t), and that
+/// within each, which several make narrower.
+fn ends(all: &[Timed], middle: f64) -> [f64; 2] {
+    let count = all.len() as f64;
+    if all.len() < 2 {
+        return all.first().map_or([middle; 2], |it| it.ratio);
+    }
+    // One-sided 5 % of Student's t, by degrees of freedom; with more it is nearly the normal distribution's.
+    const STUDENT: [f64; 5] = [6.31, 2.92, 2.35, 2.13, 2.02];
+    let student = STUDENT.get(all.len() - 2).copied().unwrap_or(1.9);
+    let logarithms: Vec<f64> = all.iter().map(|it| (it.base / it.huge).ln()).collect();
+    let mean = logarithms.iter().sum::<f64>() / count;
+    let variance = logarithms.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let between = student * student * variance;
+    let end = |end: usize| {
+        let within: f64 =
+            all.iter().map(|it| (it.ratio[end] * it.huge / it.base).ln().powi(2)).sum::<f64>() / count;
+        // A median is known worse than a mean, by this factor.
+        1.25 * ((between + within) / count).sqrt()
+    };
+    [middle * (-end(0)).exp(), middle * end(1).exp()]
 }
 
 /// Times as on a made-up machine, all of them times `factor`.
@@ -431,6 +469,34 @@ mod tests {
         let found = AccessTimes::median(&[short, made_up(1.0)]).unwrap();
         assert_eq!((found.times(), found.steps().len()), (1, made_up(1.0).steps().len()), "another shape");
         assert!(AccessTimes::median(&[]).is_none());
+    }
+
+    /// Several timings tell more than one where they agree, and less than each claims where they do not.
+    #[test]
+    fn timings_that_differ_are_as_unsure_as_they_differ() {
+        let with = |ratio: f64| {
+            let mut times = made_up(1.0);
+            let timed = Timed { base: 10.0 * ratio, huge: 10.0, ratio: [0.9 * ratio, 1.1 * ratio] };
+            times.steps.iter_mut().for_each(|step| step.overlapping[0] = timed);
+            times
+        };
+        let of = |ratios: &[f64]| {
+            let all: Vec<AccessTimes> = ratios.iter().map(|ratio| with(*ratio)).collect();
+            let found = AccessTimes::median(&all).unwrap().steps()[0].overlapping[0];
+            assert!(
+                found.ratio[0] < found.base / found.huge && found.base / found.huge < found.ratio[1],
+                "{found:?}"
+            );
+            (found.base / found.huge, found.ratio)
+        };
+        let [low, high] = of(&[1.4]).1;
+        assert!((low - 0.9 * 1.4).abs() < 1e-9 && (high - 1.1 * 1.4).abs() < 1e-9, "{low} {high}");
+        let (middle, [low, high]) = of(&[1.4; 5]);
+        assert!((middle - 1.4).abs() < 1e-9 && low > 1.3 && high < 1.5, "{low} {high}");
+        let (middle, [low, high]) = of(&[1.0, 1.2, 1.4, 1.6, 1.8]);
+        assert!((middle - 1.4).abs() < 1e-9 && low < 1.15 && high > 1.7, "{low} {high}");
+        // Two that differ say little.
+        assert!(of(&[1.3, 1.5]).1[0] < 1.0);
     }
 
     #[test]
