@@ -15,7 +15,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No advice takes longer.
 const LONGEST_ADVICE: Duration = Duration::from_secs(120);
@@ -104,10 +104,23 @@ pub struct ProgramReport {
     pub huge_share: Option<[f64; 2]>,
     /// The bytes of the base copy's data.
     pub data_bytes: Option<u64>,
+    /// What all of this took.
+    pub seconds: Seconds,
     /// What was predicted; `None` where no advice could be had.
     pub predicted: Option<Predicted>,
     /// Why not.
     pub failure: Option<String>,
+}
+
+/// What a program of this bench took, in seconds by the clock on the wall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Seconds {
+    /// To start three copies and fill their memory, and to make one of them huge.
+    pub starting: f64,
+    /// To ask `megapage advise` about one of them.
+    pub asking: f64,
+    /// The turns of the other two, and finding out how fast they are.
+    pub working: f64,
 }
 
 /// What `megapage advise --json` said.
@@ -115,6 +128,8 @@ pub struct ProgramReport {
 pub struct Predicted {
     /// Whether it advises to switch to huge pages.
     pub recommended: bool,
+    /// The verdict, in its own word: `try-it` is neither.
+    pub verdict: String,
     /// How many times as fast it expects the program to be: at least, likely, at most.
     pub gain: [f64; 3],
     /// Where the figure comes from, in its own word.
@@ -131,6 +146,7 @@ struct Document {
 struct Verdict {
     pid: i32,
     recommended: bool,
+    verdict: String,
     gain: Option<Gain>,
 }
 
@@ -175,7 +191,7 @@ pub(super) fn run(
             continue;
         }
         check(signals)?;
-        match compare(program, options, place, signals) {
+        match compare(program, options, place, signals, progress) {
             Ok(report) => {
                 progress(&report.brief());
                 advice.programs.push(report);
@@ -195,14 +211,22 @@ pub(super) fn run(
 }
 
 /// Starts both copies, asks for advice on the one on base pages while it works, then lets them work in turns.
-fn compare(program: Program, options: &Options, place: &Place, signals: &Signals) -> Result<ProgramReport> {
+fn compare(
+    program: Program,
+    options: &Options,
+    place: &Place,
+    signals: &Signals,
+    progress: Progress<'_>,
+) -> Result<ProgramReport> {
+    let mut seconds = Seconds::default();
+    let mut asked = |doing: &str| progress(&format!("{}: {doing}", program.name()));
     // Dropped after the copies, which hold its pages.
     let bytes = program.pool(Pages::Huge);
     let mut pool = if bytes > Bytes::ZERO { Some(Pool::take()?) } else { None };
     if let Some(pool) = &mut pool {
         pool.set(bytes).context("the pool of 2 MiB pages")?;
     }
-    let (predicted, failure) = match ask(program, options, place, signals) {
+    let (predicted, failure) = match ask(program, options, place, signals, &mut seconds, &mut asked) {
         Ok(predicted) => (Some(predicted), None),
         Err(error) => {
             if error.is::<Stopped>() {
@@ -211,9 +235,14 @@ fn compare(program: Program, options: &Options, place: &Place, signals: &Signals
             (None, Some(format!("{error:#}")))
         }
     };
+    asked("two copies start, one on huge pages");
+    let start = Instant::now();
     let mut base = program.start(Pages::Base, options.scale, place, signals)?;
     let mut huge = program.start(Pages::Huge, options.scale, place, signals)?;
+    seconds.starting += start.elapsed().as_secs_f64();
     let turns = program.turns(options.runs);
+    asked(&format!("{turns} turns of each, of {:.1} s", program.turn().as_secs_f64()));
+    let start = Instant::now();
     // Shorter at a smaller scale, for tests.
     let (turn, probe) = (program.turn().mul_f64(options.scale), (PROBE_UNITS * options.scale).ceil() as u64);
     // Once for the caches, once for the time.
@@ -236,6 +265,7 @@ fn compare(program: Program, options: &Options, place: &Place, signals: &Signals
             turn(&mut base, &mut base_rates)?;
         }
     }
+    seconds.working = start.elapsed().as_secs_f64();
     let (mut shares, mut data_bytes) = (None, None);
     if let (Some(base), Some(huge)) = (base.pid(), huge.pid()) {
         let (of_base, of_huge) = (huge_share(base)?, huge_share(huge)?);
@@ -264,21 +294,36 @@ fn compare(program: Program, options: &Options, place: &Place, signals: &Signals
         huge_rate: spread(&huge_rates)?,
         huge_share: shares,
         data_bytes,
+        seconds,
         predicted,
         failure,
     })
 }
 
 /// Asks `megapage advise` about a copy of its own: asking may promote parts of it.
-fn ask(program: Program, options: &Options, place: &Place, signals: &Signals) -> Result<Predicted> {
+fn ask(
+    program: Program,
+    options: &Options,
+    place: &Place,
+    signals: &Signals,
+    seconds: &mut Seconds,
+    progress: Progress<'_>,
+) -> Result<Predicted> {
+    progress("a copy starts, to be asked about");
+    let start = Instant::now();
     let mut copy = program.start(Pages::Base, options.scale, place, signals)?;
     let pid = copy.keep_busy(signals)?;
+    seconds.starting += start.elapsed().as_secs_f64();
+    progress("megapage advise observes it");
+    let start = Instant::now();
     let mut command = Command::new(&place.megapage);
     command.args(["advise", "--json"]).args(&options.advise).arg(pid.to_string());
     if let Some(path) = recording(program, options) {
         command.arg("--record").arg(path);
     }
-    let (printed, said) = Child::output(signals, &mut command, LONGEST_ADVICE)?;
+    let output = Child::output(signals, &mut command, LONGEST_ADVICE);
+    seconds.asking = start.elapsed().as_secs_f64();
+    let (printed, said) = output?;
     let document: Document = serde_json::from_slice(&printed)
         .with_context(|| format!("megapage advise: {}", said.lines().next().unwrap_or("it said nothing")))?;
     predicted(document, pid)
@@ -303,6 +348,7 @@ fn predicted(document: Document, pid: Pid) -> Result<Predicted> {
     let gain = verdict.gain.context("the advice gives no figure")?;
     Ok(Predicted {
         recommended: verdict.recommended,
+        verdict: verdict.verdict,
         gain: [gain.low, gain.likely, gain.high],
         source: gain.source,
     })
@@ -424,8 +470,10 @@ mod tests {
             huge_rate: one(measured),
             huge_share: None,
             data_bytes: None,
+            seconds: Seconds::default(),
             predicted: Some(Predicted {
                 recommended,
+                verdict: if recommended { "use-huge-pages" } else { "do-not-use" }.into(),
                 gain: [predicted, predicted, predicted],
                 source: "estimated".into(),
             }),
@@ -526,10 +574,18 @@ mod tests {
     fn the_advice_on_the_right_process_is_read() {
         let parse = |text: &str| predicted(serde_json::from_str(text).unwrap(), Pid(7));
         let text = r#"{"schema": "megapage.advise/1", "processes": [{"pid": 7, "recommended": true,
-            "gain": {"low": 1.1, "likely": 1.2, "high": 1.4, "source": "tried"}, "more": 1}]}"#;
-        let expected = Predicted { recommended: true, gain: [1.1, 1.2, 1.4], source: "tried".into() };
+            "verdict": "use-huge-pages", "gain": {"low": 1.1, "likely": 1.2, "high": 1.4, "source": "tried"}, "more": 1}]}"#;
+        let expected = Predicted {
+            recommended: true,
+            verdict: "use-huge-pages".into(),
+            gain: [1.1, 1.2, 1.4],
+            source: "tried".into(),
+        };
         assert_eq!(parse(text).unwrap(), expected);
         assert!(parse(r#"{"processes": []}"#).is_err());
-        assert!(parse(r#"{"processes": [{"pid": 7, "recommended": false, "gain": null}]}"#).is_err());
+        assert!(
+            parse(r#"{"processes": [{"pid": 7, "recommended": false, "verdict": "unknown", "gain": null}]}"#)
+                .is_err()
+        );
     }
 }

@@ -57,6 +57,7 @@ pub(super) fn run(
 ) -> Result<Cost> {
     let mut command = Command::new(&place.workload);
     command.args(["pattern", "random", "--serve"]).arg(format!("--scale={}", 2.0 * options.scale));
+    progress(&format!("cost: a program fills {} GiB; {} rounds", 2.0 * options.scale, options.runs + 1));
     let mut server = Server::start(signals, &mut command)?;
     let ranges = ranges(server.pid())?;
     let tracker = observer.tracker().context("no way to sample accessed bits")?;

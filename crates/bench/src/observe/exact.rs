@@ -45,6 +45,7 @@ pub struct Exact {
 pub(super) fn run(options: &Options, observer: &mut Observer, progress: Progress<'_>) -> Result<Exact> {
     let bytes = Bytes((MEMORY.0 as f64 * options.scale) as u64);
     let tracker = observer.tracker().context("no way to sample accessed bits")?;
+    progress(&format!("exact: {ROUNDS} rounds on {bytes}"));
     let found = exactness(tracker, bytes, ROUNDS).map_err(|why| anyhow!(why))?;
     let exact = Exact {
         rounds: ROUNDS,

@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use advice::{Advice, Predicted, ProgramReport, Told};
+pub use advice::{Advice, Predicted, ProgramReport, Seconds, Told};
 pub use cost::Cost;
 pub use exact::Exact;
 pub use slowdown::Slowdown;

@@ -52,6 +52,7 @@ pub(super) fn run(
     progress: Progress<'_>,
 ) -> Result<Slowdown> {
     let scale = 4.0 * options.scale;
+    progress(&format!("slowdown: two programs fill {scale} GiB each, and are timed"));
     let start = || {
         let mut command = Command::new(&place.workload);
         command.args(["pattern", "random", "--serve"]).arg(format!("--scale={scale}"));

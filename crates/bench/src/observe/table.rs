@@ -1,6 +1,6 @@
 //! What `bench observe` found, for people.
 
-use super::{Advice, ProgramReport, Report};
+use super::{Advice, ProgramReport, Report, Seconds};
 use crate::run::{gates_table, heading};
 use megapage_report::table;
 use megapage_units::Bytes;
@@ -102,7 +102,11 @@ fn advice_table(advice: &Advice) -> String {
         let (predicted, advised, source) = match &report.predicted {
             Some(found) => (
                 format!("{:.2} ({:.2}-{:.2})", found.gain[1], found.gain[0], found.gain[2]),
-                if found.recommended { "switch" } else { "do not" },
+                match found.verdict.as_str() {
+                    "use-huge-pages" => "switch",
+                    "try-it" => "try it",
+                    _ => "do not",
+                },
                 found.source.clone(),
             ),
             None => ("-".to_string(), "-", "-".to_string()),
@@ -127,6 +131,15 @@ fn advice_table(advice: &Advice) -> String {
     for (program, why) in &advice.left_out {
         writeln!(text, "! {program} was left out: {why}").ok();
     }
+    let sum = |of: fn(&Seconds) -> f64| programs.iter().map(|report| of(&report.seconds)).sum::<f64>();
+    writeln!(
+        text,
+        "it took {:.0} s to start the copies, {:.0} s to ask, {:.0} s to let them work",
+        sum(|seconds| seconds.starting),
+        sum(|seconds| seconds.asking),
+        sum(|seconds| seconds.working)
+    )
+    .ok();
     if let (Some(tau), Some(exact)) = (advice.tau_b, advice.tau_b_exact) {
         writeln!(text, "Kendall's tau-b {tau:.2} over all pairs ({exact:.2} without ties)").ok();
     }
