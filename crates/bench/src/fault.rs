@@ -3,7 +3,7 @@
 //! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
 //! ready before it is timed; asking for it and mapping it are counted into the whole.
 
-use crate::child::{Child, check, stop_signals};
+use crate::child::{Child, check, sleep, stop_signals};
 use crate::run::{Gate, Head, Place, Spread, gates_table, heading, must_fit};
 use crate::workload::first_touch::FirstTouches;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use megapage_broker::ask;
 use megapage_kernel::first_touch::{Clearing, FirstTouch};
 use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};
-use megapage_kernel::{KernelRoot, parcel};
+use megapage_kernel::{KernelRoot, hugetlb_available, parcel};
 use megapage_memory::stock::take;
 use megapage_report::table;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
@@ -30,6 +30,8 @@ const PARCEL: u64 = 16;
 const TOUCH_NS: f64 = 3000.0;
 /// and all of the memory, asked for, mapped and touched, is there so many times sooner than on transparent huge pages.
 const SOONER: f64 = 20.0;
+/// How long pages of the pool may take to come back.
+const SETTLING: Duration = Duration::from_secs(30);
 /// How long the broker may take to fill its stock, and to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -223,8 +225,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     );
     let root = KernelRoot::live();
     let pages = options.size.0 / SIZE.bytes().0;
-    // The broker's stock, and the source whose turn it is.
-    must_fit("bench fault", Bytes(2 * (options.size.0 + parcel_bytes)), "a smaller --size")?;
+    // The broker's stock, the pages of the other sources, and transparent ones beside them.
+    must_fit("bench fault", Bytes(3 * (options.size.0 + parcel_bytes)), "a smaller --size")?;
     let head = Head::begin("fault")?;
     let signals = stop_signals()?;
     let mut added = Added(Addition::of(&root, SIZE, 0));
@@ -240,10 +242,11 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let mut clearings: [Vec<u64>; 3] = Default::default();
     for round in 0..=options.runs {
         for (at, source) in Source::ALL.into_iter().enumerate() {
-            check(&signals)?;
+            settle(&signals, pages)?;
             let (times, whole, share) = match source {
                 Source::RunTransparent | Source::RunPool => program(source, options.size, place, &broker)?,
-                _ => turn(source, options.size, &broker)?,
+                _ => turn(source, options.size, &broker)
+                    .with_context(|| format!("{} of {}, {}", options.size, source.name(), pool_now()))?,
             };
             let brief = Percentiles::of(times.clone()).p50 / 1e3;
             progress(&format!("round {round} {}: median {brief:.2} us", source.name()));
@@ -254,8 +257,9 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
                 shares[at] = share;
             }
         }
-        check(&signals)?;
-        let cleared = clear(pages)?;
+        settle(&signals, pages)?;
+        let cleared =
+            clear(pages).with_context(|| format!("{} to be cleared, {}", options.size, pool_now()))?;
         if round > 0 {
             clearings.iter_mut().zip(cleared).for_each(|(all, one)| all.extend(one));
         }
@@ -283,6 +287,30 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     };
     report.gates = judge(&report);
     Ok(report)
+}
+
+/// Waits until `pages` of the pool are nobody's: what a source had goes back a moment after it has ended, and the broker may
+/// have filled its stock from ours meanwhile.
+fn settle(signals: &Signals, pages: u64) -> Result<()> {
+    let start = Instant::now();
+    while hugetlb_available(SIZE).is_some_and(|available| available < pages) {
+        check(signals)?;
+        ensure!(
+            start.elapsed() < SETTLING,
+            "a source needs {pages} pages of {SIZE} for {}, {}: something else takes pages of the pool; stop it, add pages \
+             to it (megapage pool set 2m:+N), or use a smaller --size",
+            Bytes(pages * SIZE.bytes().0),
+            pool_now()
+        );
+        sleep(signals, Duration::from_millis(10))?;
+    }
+    check(signals)
+}
+
+/// The pool, for errors.
+fn pool_now() -> String {
+    let available = hugetlb_available(SIZE).map_or("unknown".into(), |pages| pages.to_string());
+    format!("where the pool has {available} pages of {SIZE} available")
 }
 
 /// The touches of one source, the whole, and the share of it that is on huge pages.

@@ -126,7 +126,7 @@ fn has_room(copied: u64) -> Result<(), Failure> {
 /// What of all that was asked for is missing.
 fn missing(ledger: &TextLedger, entries: &[Entry]) -> Option<Failure> {
     if let Some((entry, why)) = entries.iter().find_map(|entry| Some((entry, entry.short()?))) {
-        let pages = matches!(entry.step, Step::Pages | Step::Figures | Step::Off);
+        let pages = matches!(entry.step, Step::Pages | Step::Figures | Step::Off | Step::Smaller);
         return Some(Failure::new(if pages { errno::ENOMEM } else { errno::EBUSY }, why));
     }
     let busy = |what: &str| Some(Failure::new(errno::EBUSY, what));

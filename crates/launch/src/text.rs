@@ -265,8 +265,8 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -
     if !asked.is_hugetlb() && machine.collapse_off {
         return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());
     }
-    // What gets no page of 1 GiB gets those of 2 MiB.
-    let of_1g = if asked == Text::Huge1G { pages.1.min(machine.pool_1g.0) } else { 0 };
+    // All whole GiB get pages of 1 GiB, or all text gets those of 2 MiB.
+    let of_1g = if asked == Text::Huge1G && machine.pool_1g.0 >= pages.1 { pages.1 } else { 0 };
     let pages = pages.0.saturating_sub(of_1g);
     if asked.is_hugetlb() && machine.pool_2m.0 < pages {
         return Err(format!(

@@ -125,6 +125,11 @@ fn what_cannot_be_preloaded_keeps_its_file() {
     let asked = |file, machine: &Machine| chosen(Text::Huge1G, file, &program(), machine).files[0].clone();
     assert_eq!(asked(long(2), &pools(62, 2)).mechanism, Some(TextMechanism::Huge1G));
     assert!(asked(long(2), &pools(61, 2)).reason.contains("has 61 MiB available, and 62 MiB are needed"));
+    assert!(
+        asked(long(2), &pools(1086, 1)).reason.contains("1.06 GiB available"),
+        "{:?}",
+        asked(long(2), &pools(1086, 1))
+    );
     let some = asked(long(2), &pools(4096, 1));
     assert_eq!(some.mechanism, Some(TextMechanism::Huge2M));
     assert!(

@@ -79,10 +79,12 @@ pub enum Step {
     Off = 8,
     /// It can be written and executed at once: code that changes itself.
     Open = 9,
+    /// All was done, but for pages of 1 GiB, of which there were too few: whole GiB lie on smaller huge pages.
+    Smaller = 10,
 }
 
 impl Step {
-    const ALL: [Step; 10] = [
+    const ALL: [Step; 11] = [
         Step::TooSmall,
         Step::Done,
         Step::Threads,
@@ -93,6 +95,7 @@ impl Step {
         Step::Figures,
         Step::Off,
         Step::Open,
+        Step::Smaller,
     ];
 }
 
@@ -118,9 +121,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What it is short of, and why; `None` where all whole blocks were moved or advised.
+    /// What it is short of, and why; `None` where all whole blocks were moved or advised, onto pages of the size that was
+    /// asked for.
     pub fn short(&self) -> Option<String> {
         let missing = self.possible.saturating_sub(self.moved + self.advised);
+        if missing == 0 && self.step == Step::Smaller {
+            let error = std::io::Error::from_raw_os_error(self.errno);
+            return Some(format!("whole GiB lie on pages of 2 MiB: the kernel gave none of 1 GiB ({error})"));
+        }
         if missing == 0 {
             return None;
         }
@@ -137,7 +145,9 @@ impl Entry {
             Step::Figures => "the kernel gave no huge pages for it, by its figures (smaps)".into(),
             Step::Off => "the kernel gave no huge pages for it: transparent huge pages are off".into(),
             Step::Open => "it can be written and executed at once: code that changes itself".into(),
-            Step::Replace | Step::TooSmall | Step::Done => format!("it could not be put in place ({error})"),
+            Step::Replace | Step::TooSmall | Step::Done | Step::Smaller => {
+                format!("it could not be put in place ({error})")
+            }
         };
         Some(format!("{} of {}: {why}", Bytes(missing), Bytes(self.possible)))
     }
@@ -299,6 +309,7 @@ impl TextLedger {
             && (0..objects).all(|object| self.is_found(object) && possible(object))
             && !self.were_too_many()
             && (0..count).all(|number| word(number, 3) == word(number, 4) + word(number, 5))
+            && (0..count).all(|number| word(number, 6) != Step::Smaller as u64)
     }
 
     /// The program says that it is about to exit.
@@ -354,6 +365,9 @@ mod tests {
         program.add(entry);
         assert!(!launcher.is_complete(0), "a list that could not be read");
         assert!(launcher.is_complete(1) && !launcher.is_complete(2));
+        assert_eq!(entry.short(), None);
+        let smaller = Entry { step: Step::Smaller, errno: Errno::ENOMEM.0, ..entry };
+        assert!(smaller.short().unwrap().starts_with("whole GiB lie on pages of 2 MiB"));
         let refused = Entry { moved: 2 << 20, step: Step::Replace, errno: -13, ..entry };
         program.add(refused);
         assert!(!launcher.is_complete(1));
@@ -378,6 +392,11 @@ mod tests {
         program.clear();
         assert!(!launcher.were_too_many() && launcher.entries().is_empty());
         assert!(launcher.took().is_none() && !launcher.is_found(0) && !launcher.is_found(64));
+        program.found(0);
+        program.add(entry);
+        assert!(launcher.is_complete(1));
+        program.add(smaller);
+        assert!(!launcher.is_complete(1), "pages of 1 GiB were asked for");
     }
 
     #[test]

@@ -101,8 +101,12 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
             other == object && segment.start() >= part.end().next_multiple_of(HUGE_2M)
         });
         let means = Means { pages, alone: threads == 1, ledger, most_advised: in_file(*object) };
-        if entries.push(move_whole_blocks(*object, *part, means, next)).is_err() {
+        if entries.push(Entry::of(*object, *part)).is_err() {
             ledger.too_many();
+            break;
+        }
+        if let Some(entry) = entries.last_mut() {
+            *entry = move_whole_blocks(*object, *part, means, next);
         }
     }
     correct_by_figures(&mut entries);
@@ -134,6 +138,22 @@ fn correct_by_figures(entries: &mut [Entry]) {
     }
 }
 
+impl Entry {
+    /// Of a part that nothing was done with yet.
+    fn of(object: usize, part: Part) -> Entry {
+        Entry {
+            object,
+            start: part.start() as u64,
+            end: part.end() as u64,
+            possible: 0,
+            moved: 0,
+            advised: 0,
+            step: Step::TooSmall,
+            errno: 0,
+        }
+    }
+}
+
 /// What a part is moved with.
 struct Means<'a> {
     pages: Pages,
@@ -147,16 +167,7 @@ struct Means<'a> {
 /// Moves one part. `followed`: another segment of the object begins behind the block in which the part ends, so that
 /// nobody else expects to use what is free of it.
 fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool) -> Entry {
-    let mut entry = Entry {
-        object,
-        start: part.start() as u64,
-        end: part.end() as u64,
-        possible: 0,
-        moved: 0,
-        advised: 0,
-        step: Step::TooSmall,
-        errno: 0,
-    };
+    let mut entry = Entry::of(object, part);
     let block_end = part.end().next_multiple_of(HUGE_2M);
     let own_of_last = part.end() - part.start().max(block_end - HUGE_2M);
     let extend = part.is_file()
@@ -229,42 +240,45 @@ impl Moved {
     }
 }
 
-/// Moves whole blocks onto pages of the largest size that is asked for and that they have room for.
+/// The pieces of the addresses from `start` to `end`, with whether each is a block of `large` bytes, a power of two: such
+/// blocks one by one, and what lies before and behind them.
+fn pieces(start: usize, end: usize, large: usize) -> impl Iterator<Item = (usize, usize, bool)> {
+    let first = start.next_multiple_of(large).min(end);
+    let last = (end & !(large - 1)).max(first);
+    let blocks = (first..last).step_by(large).map(move |at| (at, at + large, true));
+    let plain = |start: usize, end: usize| (start < end).then_some((start, end, false));
+    plain(start, first).into_iter().chain(blocks).chain(plain(last, end))
+}
+
+/// Moves whole blocks of 2 MiB onto pages of the largest size that is asked for and that they have room for.
 fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
-    let size = match pages {
-        Pages::Thp => return move_part(whole, None, ledger),
-        Pages::Huge2M => PageSize::HUGE_2M,
-        Pages::Huge1G => PageSize::HUGE_1G,
-    };
     let plain = |part: Part| move_part(part, Some(PageSize::HUGE_2M), ledger);
-    let (first, end) = match size {
-        PageSize::HUGE_1G => (whole.start().next_multiple_of(HUGE_1G), whole.end() & !(HUGE_1G - 1)),
-        _ => return plain(whole),
-    };
-    if first >= end {
-        return plain(whole);
+    match pages {
+        Pages::Thp => return move_part(whole, None, ledger),
+        Pages::Huge2M => return plain(whole),
+        Pages::Huge1G => {}
     }
-    let piece = |start: usize, end: usize| whole.piece(start - whole.start(), end - start);
     let mut all = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
-    let mut add = |moved: Moved| {
+    for (start, end, is_large) in pieces(whole.start(), whole.end(), HUGE_1G) {
+        let piece = whole.piece(start - whole.start(), end - start);
+        let mut moved = match is_large {
+            true => move_part(piece, Some(PageSize::HUGE_1G), ledger),
+            false => plain(piece),
+        };
+        if is_large && moved.bytes == 0 {
+            // In blocks of 2 MiB all but the one that is in the way can be moved.
+            let (step, errno) = (moved.step, moved.errno);
+            moved = plain(piece);
+            if moved.step == Step::Done && step == Step::Pages {
+                (moved.step, moved.errno) = (Step::Smaller, errno);
+            }
+        }
         all.bytes += moved.bytes;
         all.last = moved.last;
-        if moved.step != Step::Done {
+        // What stays where it is counts more than what lies on smaller pages.
+        if moved.step != Step::Done && (moved.step != Step::Smaller || all.step == Step::Done) {
             (all.step, all.errno) = (moved.step, moved.errno);
         }
-    };
-    if whole.start() < first {
-        add(plain(piece(whole.start(), first)));
-    }
-    for start in (first..end).step_by(HUGE_1G) {
-        let block = piece(start, start + HUGE_1G);
-        match move_part(block, Some(size), ledger) {
-            Moved { step: Step::Pages, .. } => add(plain(block)),
-            moved => add(moved),
-        }
-    }
-    if end < whole.end() {
-        add(plain(piece(end, whole.end())));
     }
     all
 }
@@ -404,6 +418,18 @@ fn is_huge(range: OwnedRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_blocks_are_told_from_what_lies_around_them() {
+        let of = |start, end| pieces(start, end, 128).collect::<Vec<_>>();
+        // Blocks of 128.
+        assert_eq!(of(0, 256), [(0, 128, true), (128, 256, true)]);
+        assert_eq!(of(4, 300), [(4, 128, false), (128, 256, true), (256, 300, false)]);
+        assert_eq!(of(4, 250), [(4, 128, false), (128, 250, false)]);
+        assert_eq!(of(4, 100), [(4, 100, false)]);
+        assert_eq!(of(128, 200), [(128, 200, false)]);
+        assert_eq!(of(128, 128), []);
+    }
 
     #[test]
     fn objects_are_numbered_as_the_list_names_them() {

@@ -36,7 +36,8 @@ impl Bench<'_> {
             for number in turns(ways.len(), round) {
                 let (way, row) = (ways[number], &mut report.rows[first + number]);
                 warm(Bytes::mib(256), false);
-                let _shift = self.draw(&copies.join(way.name()), way == Way::Run("file"))?;
+                let draw = self.draw(&copies.join(way.name()), way == Way::Run("file"))?;
+                row.failures.extend(draw.failure.clone());
                 // It brings the compiler into memory.
                 note(row, &self.start(way, &arguments(way))?.report);
             }

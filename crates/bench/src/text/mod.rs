@@ -258,8 +258,10 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
 /// cannot be primed.
 fn scratch(place: &Place) -> Result<tempfile::TempDir> {
     let beside = place.megapage.parent().unwrap_or(Path::new("/"));
-    let made = tempfile::Builder::new().prefix("megapage-bench-text").tempdir_in("/var/tmp");
-    made.or_else(|_| tempfile::tempdir_in(beside)).context("a directory for the generated program")
+    // By the name that the kernel knows it by.
+    let usual = fs::canonicalize("/var/tmp").unwrap_or_else(|_| "/var/tmp".into());
+    let made = tempfile::Builder::new().prefix("megapage-bench-text").tempdir_in(usual);
+    made.or_else(|_| tempfile::tempdir_in(beside)).context("a directory for the programs")
 }
 
 struct Bench<'a> {
@@ -345,11 +347,15 @@ impl Bench<'_> {
         }
     }
 
-    /// Lets go of a file's pages, so that they come back in small folios.
-    fn undo(&self, file: &Path) -> Result<()> {
+    /// Lets go of a file's pages, so that they come back in small folios: the bytes that stay in huge ones, where that can
+    /// be told.
+    fn undo(&self, file: &Path) -> Result<Option<u64>> {
         let mut command = Command::new(&self.place.megapage);
         command.args(["remap", "prime", "--undo", "--json"]).arg(file);
-        Child::output(&self.signals, &mut command, LONGEST_RUN).map(|_| ())
+        let (printed, said) = Child::output(&self.signals, &mut command, LONGEST_RUN)?;
+        let report: Value = serde_json::from_slice(&printed)
+            .with_context(|| format!("remap prime --undo: {}", said.lines().next().unwrap_or("no report")))?;
+        Ok(report["files"][0]["left_bytes"].as_u64())
     }
 
     fn start(&self, way: Way, program: &[String]) -> Result<Ran> {

@@ -34,17 +34,31 @@ impl Drop for Shift {
     }
 }
 
+/// A new place for a program's code, as long as the value lives.
+#[derive(Debug, Default)]
+pub(super) struct Draw {
+    _shift: Option<Shift>,
+    /// What went wrong with it.
+    pub(super) failure: Option<String>,
+}
+
 impl Bench<'_> {
-    /// Lets go of the pages of `file`, and has what the next run reads in and allocates lie elsewhere, as long as the
-    /// value lives. With `primed`, the file is read in at once, in huge folios.
-    pub(super) fn draw(&self, file: &Path, primed: bool) -> Result<Option<Shift>> {
-        self.undo(file)?;
+    /// Lets go of the pages of `file`, and has what the next run reads in and allocates lie elsewhere. With `primed`, the
+    /// file is read in at once, in huge folios; the run's own report says what came of that.
+    pub(super) fn draw(&self, file: &Path, primed: bool) -> Result<Draw> {
+        let left = self.undo(file)?;
+        let failure = (left != Some(0)).then(|| {
+            format!(
+                "its file stays in huge folios: {} bytes",
+                left.map_or("some".into(), |it| it.to_string())
+            )
+        });
         let shift = Shift::take(self.random.borrow_mut().below(MOST_BLOCKS + 1));
         if primed {
             let mut command = Command::new(&self.place.megapage);
             command.args(["remap", "prime", "--json"]).arg(file);
             Child::output(&self.signals, &mut command, LONGEST_RUN)?;
         }
-        Ok(shift)
+        Ok(Draw { _shift: shift, failure })
     }
 }

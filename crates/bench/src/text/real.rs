@@ -3,7 +3,7 @@
 
 use super::{
     Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, Options, POOL, Report, SHORT_ROUNDS, Walks, Way, note,
-    placement::Shift, program, row, turns, walks,
+    placement::Draw, program, row, turns, walks,
 };
 use crate::child::{Child, check, sleep};
 use crate::install::find;
@@ -127,6 +127,8 @@ impl Files {
 struct Measured {
     figures: Vec<(&'static str, f64)>,
     report: Value,
+    /// What went wrong before it started.
+    failure: Option<String>,
 }
 
 /// What the client saw: nanoseconds of a transaction, in the mean and at the 99th percentile.
@@ -184,8 +186,10 @@ impl Bench<'_> {
             if servers.is_empty() {
                 for number in turns(ways.len(), round) {
                     let way = ways[number];
-                    let _shift = self.place(&files, way, pool.as_deref_mut())?;
-                    measured.push((number, self.iterate(&files, way, options)?));
+                    let draw = self.place(&files, way, pool.as_deref_mut())?;
+                    let mut ran = self.iterate(&files, way, options)?;
+                    ran.failure = draw.failure.clone();
+                    measured.push((number, ran));
                 }
             } else {
                 measured = self.serve(&servers, &ways, &files, pool.as_deref_mut(), round, options)?;
@@ -193,6 +197,7 @@ impl Bench<'_> {
             for (number, measured) in measured {
                 let row = &mut report.rows[first + number];
                 note(row, &measured.report);
+                row.failures.extend(measured.failure);
                 let mut brief = Vec::new();
                 for (figure, ns) in measured.figures {
                     brief.push(format!("{figure} {:.2} us", ns / 1e3));
@@ -229,18 +234,25 @@ impl Bench<'_> {
     }
 
     /// Sees to it that the next start of the program has its code on other pages than the one before.
-    fn place(&self, files: &Files, way: Way, pool: Option<&mut Pool>) -> Result<Option<Shift>> {
+    fn place(&self, files: &Files, way: Way, pool: Option<&mut Pool>) -> Result<Draw> {
         check(&self.signals)?;
         warm(Bytes::mib(256), false);
         let mut pool = pool.filter(|_| way == Way::Run("2m"));
         if let Some(pool) = &mut pool {
-            pool.set(Bytes::ZERO)?;
+            // What is held by somebody stays: then the run gets the pages that it had.
+            let _ = pool.set(Bytes::ZERO);
         }
-        let shift = self.draw(&files.of(way), way == Way::Run("file"))?;
-        if let Some(pool) = pool {
-            pool.set(POOL).context("pages of 2 MiB for the pool")?;
+        let file = files.of(way);
+        let mut draw = self.draw(&file, way == Way::Run("file"))?;
+        if let Some(pool) = pool
+            && pool.set(POOL).is_err()
+        {
+            // Without the shift there may be enough blocks; where there are not, the run's own report says so.
+            drop(draw);
+            let _ = pool.set(POOL);
+            draw = Draw::default();
         }
-        Ok(shift)
+        Ok(draw)
     }
 
     /// Why libhugetlbfs remaps nothing of a program: asked of the program's answer to `--version`.
@@ -286,7 +298,7 @@ impl Bench<'_> {
         if let (Way::Own, Some(line)) = (way, complaint.lines().find(|line| line.contains("large pages"))) {
             report["not_obtained"] = serde_json::json!([line]);
         }
-        Ok(Measured { figures: vec![(CPU, ns)], report })
+        Ok(Measured { figures: vec![(CPU, ns)], report, failure: None })
     }
 
     /// Makes a server's data.
@@ -337,28 +349,27 @@ impl Bench<'_> {
         let mut running = BTreeMap::new();
         for number in turns(ways.len(), round) {
             let way = ways[number];
-            let shift = self.place(files, way, pool.as_deref_mut())?;
+            let draw = self.place(files, way, pool.as_deref_mut())?;
             let started = self.start_server(&servers[number], &files.of(way), way)?;
             self.timed(&servers[number], &started, count(WARMING))?;
-            drop(shift);
-            running.insert(number, (started, Vec::new()));
+            running.insert(number, (started, Vec::new(), draw.failure.clone()));
         }
         let each = count(SELECTS / f64::from(BLOCKS));
         for block in 0..BLOCKS as usize {
             for number in turns(ways.len(), round + block) {
-                let (started, blocks) = running.get_mut(&number).expect("one for each way");
+                let (started, blocks, _) = running.get_mut(&number).expect("one for each way");
                 blocks.push(self.timed(&servers[number], started, each)?);
             }
         }
         let mut measured = Vec::new();
-        for (number, (started, blocks)) in running {
+        for (number, (started, blocks, failure)) in running {
             let median = |figure: &dyn Fn(&(Duration, Seen)) -> f64| {
                 Spread::of(blocks.iter().map(figure)).map_or(0.0, |it| it.median)
             };
             let cpu: f64 = blocks.iter().map(|(cpu, _)| cpu.as_nanos() as f64).sum();
             let cpu = (cpu / (each as f64 * f64::from(BLOCKS))).max(1.0);
             let figures = vec![(CPU, cpu), (P99, median(&|it| it.1.p99)), (WALL, median(&|it| it.1.wall))];
-            measured.push((number, Measured { figures, report: self.stop_server(started)? }));
+            measured.push((number, Measured { figures, report: self.stop_server(started)?, failure }));
         }
         Ok(measured)
     }
@@ -374,7 +385,7 @@ impl Bench<'_> {
     ) -> Result<Walks> {
         let walk_ns = self.walk_ns(report)?;
         let file = files.of(Way::BASELINE);
-        let _shift = self.draw(&file, false)?;
+        let _draw = self.draw(&file, false)?;
         let running = self.start_server(server, &file, Way::BASELINE)?;
         let count = |selects: f64| (selects * options.scale).max(10.0).round() as u64;
         self.timed(server, &running, count(WARMING))?;

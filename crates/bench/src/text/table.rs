@@ -47,14 +47,16 @@ pub fn human(report: &Report) -> String {
             .ok();
     }
     for walks in &report.walks {
+        let (Some(pages), Some(ns)) = (walks.pages(), walks.walk_ns) else {
+            text += &lines(&format!("{}: how often it looks its code up was not measured", walks.case));
+            continue;
+        };
         text += &lines(&format!(
-            "{}: in a millisecond it looks {:.0} pages of its code up in the page table, {:.1} ns each: {:.1} % of its \
-             time. Without, it would be {:.3} times as fast",
+            "{}: in a millisecond it looks {pages:.0} pages of its code up in the page table, {ns:.1} ns each: {:.1} % of its \
+             time. Without these walks alone it would be {:.3} times as fast",
             walks.case,
-            walks.pages(),
-            walks.walk_ns,
-            100.0 * walks.share(),
-            walks.could_gain()
+            100.0 * walks.share().unwrap_or(0.0),
+            walks.could_gain().unwrap_or(1.0)
         ));
     }
     if !report.gates.is_empty() {
