@@ -113,7 +113,7 @@ pub struct Advisor {
 }
 
 impl Advisor {
-    /// An advisor on this machine: starts a tracker of accesses, and times accesses (up to two seconds of processor
+    /// An advisor on this machine: starts a tracker of accesses, and times accesses (about three seconds of processor
     /// time).
     pub fn start(root: &KernelRoot, options: Options) -> Result<Advisor, AdviseError> {
         // What is cleared, and when, is the probe's to say.

@@ -133,7 +133,7 @@ impl AccessTimes {
         !self.steps.is_empty() && ascends && self.steps.iter().all(all)
     }
 
-    /// Times this machine: some 2 to 3 s of processor time, and 128 MiB to 1 GiB of memory for as long, at most an
+    /// Times this machine: about 3 s of processor time, and 128 MiB to 1 GiB of memory for as long, at most an
     /// eighth of what is available. Bursts on base pages and on huge pages take turns, so that what else the machine
     /// does falls on both.
     pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {

@@ -109,7 +109,7 @@ impl Timing {
 
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
-    /// monitoring unit accesses are timed, unless that was done before: up to two seconds of processor time.
+    /// monitoring unit accesses are timed, unless that was done before: about three seconds of processor time.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         // Where nothing can be timed the figures are wide, not absent.
         let known = |geometry: &Geometry| AccessTimes::known(root, geometry);
