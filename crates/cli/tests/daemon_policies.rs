@@ -18,6 +18,8 @@ use user::{MEGAPAGE, Said, megapage, until, until_within};
 
 /// Six daemons try trackers at once: on a machine with other work that takes minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// A second or more each: what was not promoted in the time of six rounds is not going to be.
+const PASSES: u64 = 60;
 
 /// `tests/programs/regions.c`. It ends with its standard input, at the latest when this is dropped.
 struct Target {
@@ -155,12 +157,24 @@ impl Live {
         found
     }
 
-    /// Waits for so many promotions; the first of them, and that each has one of these reasons.
-    fn first(&mut self, count: usize, reasons: &[&str]) -> Vec<(usize, usize)> {
-        let enough = || Some(self.promotions()).filter(|found| found.len() >= count);
-        let found = until_within(PATIENCE, "promotions", enough);
-        assert!(found.iter().all(|(_, _, reason)| reasons.contains(&reason.as_str())), "{found:?}");
-        found.into_iter().take(count).map(|(target, region, _)| (target, region)).collect()
+    /// All promotions, once there are so many, or [`PASSES`] more were made.
+    fn wait(&mut self, count: usize) -> Vec<Promotion> {
+        let mut begin = None;
+        until_within(PATIENCE, "passes", || {
+            let found = self.promotions();
+            let passes = client::status(&self.socket()).ok()?.passes;
+            let made = passes - *begin.get_or_insert(passes);
+            (found.len() >= count || made >= PASSES).then_some(found)
+        })
+    }
+
+    /// The first so many promotions, each of which has one of these reasons.
+    fn first(&mut self, count: usize, reasons: &[&str]) -> Result<Vec<(usize, usize)>, String> {
+        let found = self.wait(count);
+        if found.len() < count || found.iter().any(|(_, _, reason)| !reasons.contains(&reason.as_str())) {
+            return Err(format!("{found:?}, and not {count} of {reasons:?}"));
+        }
+        Ok(found.into_iter().take(count).map(|(target, region, _)| (target, region)).collect())
     }
 
     /// The metrics whose lines begin so, with what comes after that.
@@ -202,7 +216,7 @@ const CASES: &[Case] = &[
         layouts: &["rest 2x1 2x256 1x512", "rest 2x512 2x512h512"],
         tries: 1,
         shows: |live| {
-            let first = live.first(8, &["address-order"]);
+            let first = live.first(8, &["address-order"])?;
             same(&first, &[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)])
         },
     },
@@ -212,10 +226,10 @@ const CASES: &[Case] = &[
         layouts: &["rest 1x511 2x512 1x1 1x511h511 1x512"],
         tries: 1,
         shows: |live| {
-            let first = live.first(3, &["fully-populated"]);
+            let first = live.first(3, &["fully-populated"])?;
             same(&first, &[(0, 1), (0, 2), (0, 5)])?;
             live.targets[0].fill(0);
-            let then = live.first(4, &["fully-populated"]);
+            let then = live.first(4, &["fully-populated"])?;
             same(&then, &[(0, 1), (0, 2), (0, 5), (0, 0)])?;
             executor_agrees(live, 4)
         },
@@ -226,7 +240,7 @@ const CASES: &[Case] = &[
         layouts: &["rest 4xH 4x512 1x461 1x460", "rest 1x460 4x512 1x461 2x100h100"],
         tries: 1,
         shows: |live| {
-            let first = live.first(8, &["utilised"]);
+            let first = live.first(8, &["utilised"])?;
             same(&first[..5], &[(1, 1), (1, 2), (1, 3), (0, 4), (1, 4)])?;
             all_present(live, &first, 461)
         },
@@ -237,7 +251,7 @@ const CASES: &[Case] = &[
         layouts: &["rest 4xH 8x512", "rest 8x512"],
         tries: 1,
         shows: |live| {
-            let first = live.first(8, &["utilised", "unfragmented"]);
+            let first = live.first(8, &["utilised", "unfragmented"])?;
             same(&first[..4], &[(1, 0), (1, 1), (1, 2), (1, 3)])?;
             let younger = first.iter().filter(|(target, _)| *target == 1).count();
             // From four each on they take turns.
@@ -250,7 +264,7 @@ const CASES: &[Case] = &[
         layouts: &["rest 4x512 4x512h128 4x512h512", "rest 4x512h256"],
         tries: 3,
         shows: |live| {
-            let mut first = live.first(8, &["coverage"]);
+            let mut first = live.first(8, &["coverage"])?;
             // Within a bucket the order is that of its samples.
             first[..4].sort_unstable();
             first[4..].sort_unstable();
@@ -291,11 +305,7 @@ fn all_present(live: &Live, promoted: &[(usize, usize)], least: u16) -> Result<(
 /// Waits for what is promoted for its cost. What that is estimated at is not to matter here: where it stays below the 2 %
 /// from which on the policy promotes, nothing is to be promoted.
 fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
-    let promoted = until_within(PATIENCE, "passes", || {
-        let promoted = live.promotions();
-        let passes = client::status(&live.socket()).map_or(0, |status| status.passes);
-        (!promoted.is_empty() || passes >= 40).then_some(promoted)
-    });
+    let promoted = live.wait(1);
     let walker = format!("megapage_process_translation_ratio{{pid=\"{}\"", live.targets[1].pid());
     match live.metrics(&walker).first() {
         _ if !promoted.is_empty() => {}
