@@ -36,7 +36,7 @@ class Remapping(unittest.TestCase):
 
     def test_what_cannot_be_moved(self):
         with self.assertRaises(ValueError):
-            megapage.remap_self("1g")
+            megapage.remap_self("4k")
         with self.assertRaisesRegex(megapage.MegapageError, "no library 'libnone.so' is loaded"):
             megapage.remap_self(libraries=["libnone.so"])
 
