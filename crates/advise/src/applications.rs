@@ -26,7 +26,8 @@ const APPLICATIONS: [Application; 4] = [
         },
         takes_always: true,
         risk: Some(
-            "BGSAVE and AOF rewrites fork: each first write afterwards copies 2 MiB instead of 4 KiB (latency, memory)",
+            "BGSAVE and AOF rewrites fork: each first write afterwards splits a huge page; megapage run --fork snapshot \
+             makes it huge again",
         ),
     },
     Application {

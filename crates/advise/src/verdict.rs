@@ -238,10 +238,10 @@ fn risks(facts: &Facts, memory: &Memory) -> Vec<String> {
     }
     match process.sharing_children {
         Some(count) if count > 0 => risks.push(format!(
-            "{count} forked children share its memory: the next write to a huge page copies 2 MiB"
+            "{count} forked children share its memory: the next write to a huge page splits it (of the pool: copies it)"
         )),
         _ if !facts.forks.is_empty() => risks.push(format!(
-            "it imports fork ({}): after a fork the first write to a huge page copies 2 MiB",
+            "it imports fork ({}): after a fork the first write to a huge page splits it (of the pool: copies it)",
             facts.forks.join(", ")
         )),
         _ => {}
