@@ -213,8 +213,12 @@ pub fn choose(
     let reach = reach(program, machine, asked, (pages, whole)).and_then(|()| room(machine, copied));
     let data =
         |file: &TextFile| file.check.segments.iter().any(|it| it.segment.write && it.anonymous_bytes > 0);
-    if require && asked == Text::Huge1G && (whole == 0 || machine.pool_1g.0 < whole) {
-        return Err(Refusal::Unobtainable(format!("--text 1g: {}", lacks_1g(whole, machine))));
+    let lacks_1g = lacks_1g(whole, machine);
+    if require
+        && asked == Text::Huge1G
+        && let Some(why) = &lacks_1g
+    {
+        return Err(Refusal::Unobtainable(format!("--text 1g: {why}")));
     }
     if require && asked.is_hugetlb() && machine.collapse_off && files.iter().any(data) {
         return Err(Refusal::Unobtainable(format!(
@@ -222,7 +226,6 @@ pub fn choose(
             asked.name()
         )));
     }
-    let lacks_1g = (whole == 0 || machine.pool_1g.0 < whole).then(|| lacks_1g(whole, machine));
     let decide = |file| decide(file, asked, &reach, lacks_1g.as_deref());
     let files: Vec<PlannedFile> = files.into_iter().map(decide).collect();
     let missing = files.iter().find(|file| file.gains && file.mechanism.is_none());
@@ -278,16 +281,19 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -
     Ok(())
 }
 
-/// Why text does not get all the pages of 1 GiB that were asked for, where `whole` bytes of it lie in whole GiB.
-fn lacks_1g(whole: u64, machine: &Machine) -> String {
+/// Why text does not get all the pages of 1 GiB that were asked for, where `whole` bytes of it lie in whole GiB; `None`
+/// where it does.
+fn lacks_1g(whole: u64, machine: &Machine) -> Option<String> {
     if whole == 0 {
-        return "no segment holds a whole GiB".into();
+        return Some("no segment holds a whole GiB".into());
     }
-    format!(
-        "the pool of 1g pages has {} available, and {} are needed: megapage pool set 1g=N makes some",
-        machine.pool_1g,
-        Bytes(whole)
-    )
+    (machine.pool_1g.0 < whole).then(|| {
+        format!(
+            "the pool of 1g pages has {} available, and {} are needed: megapage pool set 1g=N makes some",
+            machine.pool_1g,
+            Bytes(whole)
+        )
+    })
 }
 
 /// Whether control groups leave room for so many bytes more, and a quarter of it for the program: text that is a file's

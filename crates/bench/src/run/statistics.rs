@@ -47,6 +47,11 @@ impl Spread {
         Some(Spread { median, min, max })
     }
 
+    /// The median of `samples` alone; `None` where there are none.
+    pub fn median_of(samples: &[f64]) -> Option<f64> {
+        Spread::of(samples.iter().copied()).map(|spread| spread.median)
+    }
+
     /// Half of the spread as a share of the median: how far a run lies from the middle one.
     pub fn noise(&self) -> f64 {
         if self.median > 0.0 { (self.max - self.min) / (2.0 * self.median) } else { 0.0 }

@@ -122,8 +122,11 @@ pub(super) fn gates(report: &Report) -> Vec<Gate> {
         }
     }
     for row in rows(CASES[0]).filter(|row| row.way == "thp") {
-        let spread = |values: &[f64]| Spread::of(values.iter().copied()).map(|it| it.median);
-        let (Some(moving), Some(pages)) = (spread(&row.moving_ms), spread(&row.pages_ms)) else { continue };
+        let (Some(moving), Some(pages)) =
+            (Spread::median_of(&row.moving_ms), Spread::median_of(&row.pages_ms))
+        else {
+            continue;
+        };
         gates.push(Gate {
             case: CASES[0],
             demand: format!("64 MiB are moved within {MOVING_MS} ms"),

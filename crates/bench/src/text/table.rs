@@ -82,10 +82,9 @@ fn legend(case: &str) -> &'static str {
 }
 
 fn line(row: &Row, figures: &[&String]) -> Vec<String> {
-    let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|it| it.median);
     let mut cells = vec![row.way.to_string()];
     for figure in figures {
-        let value = row.ns.get(*figure).and_then(|ns| median(ns));
+        let value = row.ns.get(*figure).and_then(|ns| Spread::median_of(ns));
         // A run of the compiler takes milliseconds, a transaction microseconds, a call nanoseconds.
         let unit = match row.case {
             "generated" => 1.0,
@@ -100,8 +99,8 @@ fn line(row: &Row, figures: &[&String]) -> Vec<String> {
             (None, _) => "-".into(),
         });
     }
-    let huge = median(&row.huge_bytes.iter().map(|bytes| *bytes as f64).collect::<Vec<f64>>());
+    let huge = Spread::median_of(&row.huge_bytes.iter().map(|bytes| *bytes as f64).collect::<Vec<f64>>());
     cells.push(huge.map_or("-".into(), |bytes| Bytes(bytes as u64).to_string()));
-    cells.push(median(&row.moving_ms).map_or("-".into(), |ms| format!("{ms:.1} ms")));
+    cells.push(Spread::median_of(&row.moving_ms).map_or("-".into(), |ms| format!("{ms:.1} ms")));
     cells
 }

@@ -46,7 +46,7 @@ impl Walks {
     /// Pages in a millisecond, in the median; `None` of too few windows.
     pub(super) fn pages(&self) -> Option<f64> {
         let enough = self.pages_per_ms.len() >= LEAST_WINDOWS;
-        enough.then(|| Spread::of(self.pages_per_ms.iter().copied()))?.map(|it| it.median)
+        enough.then(|| Spread::median_of(&self.pages_per_ms))?
     }
 
     /// The share of its processor time that the look-ups take.
@@ -84,10 +84,9 @@ impl Bench<'_> {
         if self.walk_ns.is_some() {
             return Ok(self.walk_ns);
         }
-        let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|it| it.median);
         let measured = |way: &str| {
             let row = report.rows.iter().find(|row| row.case == CASES[0] && row.way == way)?;
-            median(row.ns.get(&MANY.to_string())?)
+            Spread::median_of(row.ns.get(&MANY.to_string())?)
         };
         let (plain, primed) = match (measured("none"), measured("file")) {
             (Some(plain), Some(primed)) => (Some(plain), Some(primed)),
@@ -104,7 +103,7 @@ impl Bench<'_> {
                         times.extend(ns);
                     }
                 }
-                (median(&plain), median(&primed))
+                (Spread::median_of(&plain), Spread::median_of(&primed))
             }
         };
         self.walk_ns = plain.zip(primed).map(|(plain, primed)| (plain - primed).max(0.0));
