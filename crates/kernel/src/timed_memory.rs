@@ -31,6 +31,9 @@ pub enum AccessOrder {
 }
 
 const LINE: u64 = 64;
+/// So much is had present in one call, about 10 ms: whoever needs the lock of this address space waits for no longer, and
+/// the caller is asked before each whether there still is memory to spare.
+const BATCH: usize = 16 << 20;
 /// The step of the generator of addresses (Knuth's MMIX).
 const FACTOR: u64 = 6_364_136_223_846_793_005;
 const ADDEND: u64 = 1_442_695_040_888_963_407;
@@ -47,8 +50,13 @@ pub struct TimedMemory {
 
 impl TimedMemory {
     /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.3 s of processor time for each GiB of
-    /// base pages, more where the host has to find the memory first.
-    pub fn map(bytes: usize, pages: TimedPages) -> io::Result<TimedMemory> {
+    /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is told how many bytes
+    /// are present and says whether to go on; where it says no, all is given back: `Ok(None)`.
+    pub fn map(
+        bytes: usize,
+        pages: TimedPages,
+        goes_on: &mut dyn FnMut(usize) -> bool,
+    ) -> io::Result<Option<TimedMemory>> {
         let bytes = bytes.max(1).next_multiple_of(HUGE_2M);
         let mapped = bytes + HUGE_2M;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -71,23 +79,40 @@ impl TimedMemory {
         let memory = TimedMemory { mapping, mapped, start, bytes };
         let wish = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // A kernel without transparent huge pages refuses the wish: then all is on base pages.
-        let _ = memory.advise(wish);
-        if memory.advise(libc::MADV_POPULATE_WRITE).is_err() {
-            for offset in (0..bytes).step_by(BASE_PAGE) {
-                // SAFETY: the offset lies in the mapping, to which no reference exists.
-                unsafe { ptr::write_volatile(start.add(offset), 0) };
+        let _ = memory.advise(0, bytes, wish);
+        for from in (0..bytes).step_by(BATCH) {
+            if !goes_on(from) {
+                return Ok(None);
             }
+            memory.populate(from, BATCH.min(bytes - from), pages)?;
+        }
+        Ok(Some(memory))
+    }
+
+    /// Has `len` bytes from offset `from` on present.
+    fn populate(&self, from: usize, len: usize, pages: TimedPages) -> io::Result<()> {
+        match self.advise(from, len, libc::MADV_POPULATE_WRITE) {
+            // Before 5.14.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                for offset in (from..from + len).step_by(BASE_PAGE) {
+                    // SAFETY: `advise` has seen that the range lies in the mapping, to which no reference exists.
+                    unsafe { ptr::write_volatile(self.start.add(offset), 0) };
+                }
+            }
+            // ENOMEM: the control group is full. Touching it would have somebody killed.
+            populated => populated?,
         }
         if pages == TimedPages::Huge {
             // What is huge stays so; the rest stays on base pages where it fails.
-            let _ = memory.advise(libc::MADV_COLLAPSE);
+            let _ = self.advise(from, len, libc::MADV_COLLAPSE);
         }
-        Ok(memory)
+        Ok(())
     }
 
-    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is our own mapping, and none of the advices used changes what is read of it.
-        match unsafe { libc::madvise(self.start.cast(), self.bytes, advice) } {
+    fn advise(&self, from: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
+        assert!(from <= self.bytes && len <= self.bytes - from, "a range of the mapping");
+        // SAFETY: the range lies in our own mapping, and none of the advices used changes what is read of it.
+        match unsafe { libc::madvise(self.start.add(from).cast(), len, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -188,19 +213,36 @@ mod tests {
         (pages, regions.iter().filter(|region| region.huge == Some(true)).count() as u64)
     }
 
+    fn map(bytes: usize, pages: TimedPages) -> TimedMemory {
+        TimedMemory::map(bytes, pages, &mut |_| true).unwrap().unwrap()
+    }
+
     #[test]
     fn all_of_it_is_there_and_base_pages_are_base_pages() {
-        let memory = TimedMemory::map(3 * HUGE_2M - 5, TimedPages::Base).unwrap();
+        let memory = map(3 * HUGE_2M - 5, TimedPages::Base);
         assert_eq!(memory.range().len().0, 3 * HUGE_2M as u64);
         assert_eq!(memory.range().start() % HUGE_2M as u64, 0);
         assert_eq!(present(&memory), (3 * 512, 0));
-        let huge = TimedMemory::map(HUGE_2M, TimedPages::Huge).unwrap();
+        let huge = map(HUGE_2M, TimedPages::Huge);
         assert_eq!(present(&huge).0, 512, "present, on whatever pages could be had");
     }
 
     #[test]
+    fn it_is_had_piece_by_piece_and_given_back_when_told_so() {
+        let mut asked = Vec::new();
+        let memory = TimedMemory::map(2 * BATCH + HUGE_2M, TimedPages::Base, &mut |present| {
+            asked.push(present);
+            true
+        });
+        assert_eq!(present(&memory.unwrap().unwrap()).0, (2 * BATCH + HUGE_2M) as u64 / BASE_PAGE as u64);
+        assert_eq!(asked, [0, BATCH, 2 * BATCH]);
+        let stopped = TimedMemory::map(4 * BATCH, TimedPages::Base, &mut |present| present < BATCH);
+        assert!(stopped.unwrap().is_none(), "and all is unmapped: the value is gone");
+    }
+
+    #[test]
     fn every_order_reads_within_what_is_mapped() {
-        let memory = TimedMemory::map(HUGE_2M, TimedPages::Base).unwrap();
+        let memory = map(HUGE_2M, TimedPages::Base);
         let orders = [1, 2, 4, 8].map(AccessOrder::Chains);
         for order in orders.into_iter().chain([AccessOrder::Random, AccessOrder::Stream]) {
             for within in [0, BASE_PAGE, HUGE_2M / 2, usize::MAX] {

@@ -8,4 +8,5 @@ pub mod probe;
 pub mod rates;
 pub mod recording;
 mod remembered;
+mod spare;
 pub mod touches;

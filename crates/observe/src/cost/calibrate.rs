@@ -1,10 +1,10 @@
 //! What accesses take on this machine, on base pages and on huge ones: timed on memory of our own.
 
-use megapage_kernel::cgroup::Cgroups;
+use super::spare::{LEAST_MEMORY, Spare};
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::smaps::read_smaps;
-use megapage_kernel::{AccessOrder, KernelRoot, TimedMemory, TimedPages, meminfo};
+use megapage_kernel::{AccessOrder, KernelRoot, TimedMemory, TimedPages};
 use megapage_snapshot::PAGES;
 use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
@@ -66,12 +66,6 @@ pub struct AccessTimes {
 
 /// The most memory that is timed; there are two of it, on base pages and on huge ones. A debug build is for tests.
 const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 20 };
-/// Less is not worth timing: most of it is in the caches.
-const LEAST_MEMORY: u64 = 64 << 20;
-/// The share of the available memory that both take, at most.
-const SHARE_OF_AVAILABLE: u64 = 8;
-/// The share of what the caller's own control group leaves room for.
-const SHARE_OF_GROUP: u64 = 2;
 /// Accesses that are made first, at least; and those then timed, in each of as many chains as there are side by side: a
 /// burst takes some milliseconds in any order. What disturbs it for some microseconds is lost in that, and a processor
 /// that is shared is lost to others now and then, as it is to the programs that are judged. A debug build is for tests.
@@ -101,6 +95,9 @@ pub enum NoTimes {
          leaves less than 256 MiB"
     )]
     Memory(Bytes),
+    /// Others need the memory.
+    #[error("memory is short: tasks wait for it, or what was available was taken meanwhile")]
+    Short,
     /// No huge pages could be had.
     #[error("only {0:.0} % of the memory to be timed could be had on huge pages")]
     NoHugePages(f64),
@@ -133,27 +130,54 @@ impl AccessTimes {
         !self.steps.is_empty() && ascends && self.steps.iter().all(all)
     }
 
-    /// Times this machine: about 3 s of processor time, and 128 MiB to 1 GiB of memory for as long, at most an
-    /// eighth of what is available. Bursts on base pages and on huge pages take turns, so that what else the machine
-    /// does falls on both.
+    /// Times this machine: about 3 s of processor time, and 128 MiB to 1 GiB of memory for as long: at most an eighth of
+    /// what is available, a half of what is free (but for the least), and a half of what the own control group leaves. It
+    /// is taken 16 MiB at a time, and given back at once where memory becomes short. Bursts on base pages and on huge
+    /// pages take turns, so that what else the machine does falls on both.
     pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
-        let available = meminfo(root)?.available.unwrap_or_default();
-        let group = Cgroups::read(root, None).ok().and_then(|groups| groups.memory_room());
-        let room = room(available, group);
+        let found = Spare::read(root)?;
+        let room = found.room();
         if room < LEAST_MEMORY {
-            return Err(NoTimes::Memory(available));
+            return Err(NoTimes::Memory(found.available));
         }
-        let sizes = sizes(geometry, room.min(MOST_MEMORY));
-        let most = *sizes.last().unwrap_or(&LEAST_MEMORY) as usize;
-        let base = TimedMemory::map(most, TimedPages::Base)?;
-        let huge = TimedMemory::map(most, TimedPages::Huge)?;
+        if found.pressed {
+            return Err(NoTimes::Short);
+        }
+        // Where it cannot be looked at any more, nobody knows.
+        let holds = |taken: u64| Spare::read(root).is_ok_and(|now| now.holds(&found, taken));
+        AccessTimes::measure_within(root, geometry, room.min(MOST_MEMORY), &holds)
+    }
+
+    /// The same in twice `room` bytes. `holds` is told how much of it is taken, and says whether that can go on.
+    fn measure_within(
+        root: &KernelRoot,
+        geometry: &Geometry,
+        room: u64,
+        holds: &dyn Fn(u64) -> bool,
+    ) -> Result<AccessTimes, NoTimes> {
+        let sizes = sizes(geometry, room);
+        let most = *sizes.last().unwrap_or(&LEAST_MEMORY);
+        let map = |pages, before: u64| {
+            let mapped =
+                TimedMemory::map(most as usize, pages, &mut |present| holds(before + present as u64));
+            mapped?.ok_or(NoTimes::Short)
+        };
+        let base = map(TimedPages::Base, 0)?;
+        let huge = map(TimedPages::Huge, most)?;
         let share = huge_share(root, &huge)?;
         if share < LEAST_HUGE {
             return Err(NoTimes::NoHugePages(100.0 * share));
         }
         let pair = Pair { base, huge };
         let cached = 2 * reach(geometry);
-        let steps = sizes.into_iter().map(|bytes| pair.step(bytes, bytes <= cached)).collect();
+        let mut steps = Vec::with_capacity(sizes.len());
+        for bytes in sizes {
+            if !holds(2 * most) {
+                return Err(NoTimes::Short);
+            }
+            steps.push(pair.step(bytes, bytes <= cached));
+        }
+        drop(pair);
         let taken = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let times = AccessTimes { steps, times: 1, taken };
         if times.is_sound() { Ok(times) } else { Err(NoTimes::Senseless) }
@@ -273,12 +297,6 @@ impl AccessTimes {
             stream: mix(&low.stream, &high.stream),
         }
     }
-}
-
-/// How much memory each of the two may be: of what the machine has available, and the own control group leaves room for.
-fn room(available: Bytes, group: Option<Bytes>) -> u64 {
-    let group = group.map_or(u64::MAX, |room| room.0 / SHARE_OF_GROUP);
-    (available.0 / SHARE_OF_AVAILABLE).min(group) / 2
 }
 
 /// Doublings of memory beyond the last timing over which times are taken to rise on.
@@ -434,13 +452,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_timed_fits_the_machine_and_the_own_group() {
-        let mib = |bytes: u64| bytes >> 20;
-        assert_eq!(mib(room(Bytes::gib(16), None)), 1024);
-        // A daemon with the limit of its unit, and one that has too little to time anything.
-        assert_eq!(mib(room(Bytes::gib(16), Some(Bytes::gib(2)))), 512);
-        assert!(room(Bytes::gib(16), Some(Bytes::mib(200))) < LEAST_MEMORY);
-        assert!(room(Bytes::mib(512), Some(Bytes::gib(2))) < LEAST_MEMORY);
+    fn nothing_is_timed_while_tasks_wait_for_memory() {
+        let tree = tempfile::tempdir().unwrap();
+        let pressure = tree.path().join("proc/pressure");
+        std::fs::create_dir_all(&pressure).unwrap();
+        let memory = "MemTotal: 16000000 kB\nMemFree: 9000000 kB\nMemAvailable: 9000000 kB\n";
+        std::fs::write(tree.path().join("proc/meminfo"), memory).unwrap();
+        let line = |what: &str, share: &str| format!("{what} avg10={share} avg60=0.00 avg300=0.00 total=9\n");
+        std::fs::write(pressure.join("memory"), line("some", "3.00") + &line("full", "0.00")).unwrap();
+        let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK);
+        assert!(matches!(found, Err(NoTimes::Short)), "{found:?}");
     }
 
     #[test]
@@ -541,7 +562,13 @@ mod tests {
 
     #[test]
     fn this_machine_is_timed_or_says_why_not() {
-        let measure = || AccessTimes::measure(&KernelRoot::live(), &Geometry::FALLBACK);
+        let root = KernelRoot::live();
+        let room = Spare::read(&root).unwrap().room().min(MOST_MEMORY);
+        // Whether others need the memory at the moment is not the question here.
+        let measure = || match room < LEAST_MEMORY {
+            true => Err(NoTimes::Memory(Bytes(room))),
+            false => AccessTimes::measure_within(&root, &Geometry::FALLBACK, room, &|_| true),
+        };
         // Fragmented memory, or a machine that is taken away in most of the timings, is a matter of the moment.
         let found = (0..5).map(|_| measure()).find(Result::is_ok).unwrap_or_else(measure);
         match found {
@@ -550,6 +577,17 @@ mod tests {
                 megapage_testing::skip(&format!("timing accesses: {why}"));
             }
             Err(why) => panic!("{why}"),
+        }
+    }
+
+    #[test]
+    fn a_timing_ends_where_others_need_the_memory() {
+        let root = KernelRoot::live();
+        let most = 2 * LEAST_MEMORY;
+        for stop in [0, LEAST_MEMORY / 2, LEAST_MEMORY, most] {
+            let holds = |taken: u64| taken < stop;
+            let found = AccessTimes::measure_within(&root, &Geometry::FALLBACK, LEAST_MEMORY, &holds);
+            assert!(matches!(found, Err(NoTimes::Short | NoTimes::NoHugePages(_))), "{stop}: {found:?}");
         }
     }
 
