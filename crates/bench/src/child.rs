@@ -5,7 +5,7 @@ use crate::workload::Measurement;
 use crate::workload::pattern::READY;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_kernel::spawn::{
-    ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_readable,
+    ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
 };
 use megapage_units::Pid;
 use std::error::Error;
@@ -126,8 +126,10 @@ impl Child {
         // The command holds our copies of the writing ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let start = Instant::now();
-        let mut printed = Vec::new();
-        loop {
+        let (mut printed, mut complaint) = (Vec::new(), Vec::new());
+        // Side by side: a program that fills the one pipe while the other is waited for would wait for ever.
+        let mut open = vec![(&mut out, &mut printed), (&mut said, &mut complaint)];
+        while !open.is_empty() {
             check(signals)?;
             ensure!(
                 start.elapsed() < limit,
@@ -135,16 +137,19 @@ impl Child {
                 command.get_program(),
                 limit.as_secs()
             );
-            if wait_readable(out.as_fd(), SIGNAL_INTERVAL).context("poll")? {
-                let mut bytes = [0; 4096];
-                match out.read(&mut bytes).context("what a program printed")? {
-                    0 => break,
-                    count => printed.extend(&bytes[..count]),
+            let ends: Vec<_> = open.iter().map(|(pipe, _)| pipe.as_fd()).collect();
+            if !wait_any_readable(&ends, SIGNAL_INTERVAL).context("poll")? {
+                continue;
+            }
+            let mut at = 0;
+            while let Some((pipe, bytes)) = open.get_mut(at) {
+                if wait_readable(pipe.as_fd(), Duration::ZERO).context("poll")? && !more(pipe, bytes)? {
+                    open.swap_remove(at);
+                } else {
+                    at += 1;
                 }
             }
         }
-        let mut complaint = Vec::new();
-        said.read_to_end(&mut complaint).context("what a program said")?;
         Ok((printed, String::from_utf8_lossy(&complaint).into_owned()))
     }
 
@@ -181,6 +186,14 @@ impl Drop for Child {
             }
         }
     }
+}
+
+/// Reads what there is; `false` at the end.
+fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
+    let mut piece = [0; 4096];
+    let count = pipe.read(&mut piece).context("what a program printed")?;
+    bytes.extend(&piece[..count]);
+    Ok(count > 0)
 }
 
 /// A workload that does as many units as it is asked for (`megapage-workload pattern --serve`).
@@ -244,6 +257,40 @@ impl Server {
                 ensure!(count > 0, "the workload ended without an answer");
                 self.pending.extend(&bytes[..count]);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of each more than a pipe holds.
+    #[test]
+    fn all_of_both_outputs_is_read() {
+        let script = "i=0; while [ $i -lt 3000 ]; do \
+                      echo 'some words that are said on standard error, a line of them' >&2; i=$((i+1)); done; \
+                      i=0; while [ $i -lt 3000 ]; do echo 'and as many that are printed'; i=$((i+1)); done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let signals = stop_signals().unwrap();
+        let (printed, said) = Child::output(&signals, &mut command, Duration::from_secs(300)).unwrap();
+        assert_eq!(
+            (printed.iter().filter(|byte| **byte == b'\n').count(), said.lines().count()),
+            (3000, 3000)
+        );
+        assert!(said.len() > 64 << 10 && said.lines().all(|line| line.ends_with("a line of them")), "whole");
+    }
+
+    /// A program that has closed one and goes on is not waited for without end.
+    #[test]
+    fn a_limit_holds_for_both_outputs() {
+        for held in ["exec sleep 100 2>&-", "exec sleep 100 >&-"] {
+            let mut command = Command::new("sh");
+            command.args(["-c", held]);
+            let signals = stop_signals().unwrap();
+            let found = Child::output(&signals, &mut command, Duration::from_millis(300));
+            assert!(found.unwrap_err().to_string().contains("took longer"), "{held}");
         }
     }
 }
