@@ -223,6 +223,34 @@ mod tests {
         }
     }
 
+    /// On the smallest usual terminal: who is acted on, what was decided, and what became of it.
+    #[test]
+    fn a_small_screen_shows_processes_and_what_the_daemon_did() {
+        let stores = (0..12).map(|n| {
+            let mut store = made_up::store();
+            store.id.pid = megapage_units::Pid(4711 + n);
+            store
+        });
+        let now = made_up::snapshot(stores.collect());
+        let seen = seen();
+        let top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
+        let show = |key, lines, columns| {
+            let head = Head { key, notes: vec!["a note that says much".repeat(9)], ..head() };
+            line::show(&screen(&top, &head, Page { first: 0, lines, columns }), Paint::Plain, columns)
+        };
+        let text = show(Key::Resident, 24, 80);
+        let rows = text.lines().filter(|line| line.trim_start().starts_with("47")).count();
+        assert!(rows >= 8, "{text}");
+        assert!(text.contains("DAEMON") && text.contains("+74M -3G") && text.contains("Decided"), "{text}");
+        assert!(!text.contains("SWAP") && !text.contains("a note"), "{text}");
+        assert!(text.ends_with("space refresh\n"), "{text}");
+        let text = show(Key::Swap, 24, 80);
+        assert!(text.contains("SWAP") && text.contains("DAEMON"), "what it is sorted by: {text}");
+        // With room for all nothing is left out.
+        let text = show(Key::Resident, 60, 120);
+        assert!(text.contains("SWAP") && text.contains("a note") && text.contains("Pools"), "{text}");
+    }
+
     #[test]
     fn decisions_that_are_alike_are_one_line() {
         let seen = seen();

@@ -1,5 +1,6 @@
 //! The table of `megapage top`, for a terminal of any size and for a pipe.
 
+use super::columns::{CELLS, Columns, LAST, PID};
 use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
 use crate::figure::{change, count, fit, percent, size, time};
@@ -9,23 +10,21 @@ use megapage_snapshot::{CostSource, Missed, MissedWhy, PAGES, Pool, TranslationC
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
-/// The widths of the columns after the name: resident, huge, coverage, cost, bloat, change, swap, and the last ones.
-const WIDTHS: [usize; 7] = [8, 5, 9, 16, 6, 6, 5];
-/// The width of each of the last columns: what the daemon did, and how the process was sampled.
-const LAST: usize = 14;
 /// Decisions of the daemon that are shown, at most.
 const MOST_DECISIONS: usize = 6;
 /// On a terminal, one line of so many may be a decision.
 const LINES_TO_A_DECISION: usize = 6;
-const PID: usize = 7;
-/// A name has at least this many columns.
-const LEAST_NAME: usize = 15;
 /// What a line about the machine is called has so many columns.
 const FIELD: usize = 11;
 const CALM: Style = Style::DIM;
 
 /// Notes are not broken to fewer columns than this: they would leave no line for the processes.
 const LEAST_WRAP: usize = 60;
+/// Where a terminal is small, one of so many of its lines, and at least so many, are processes, if there are as many:
+/// notes and what is left out of the machine's lines make room, these first.
+const LINES_TO_A_PROCESS: usize = 3;
+const LEAST_PROCESSES: usize = 6;
+const LEFT_OUT_FIRST: [&str; 7] = ["Sampling", "Pools", "Node", "THP", "Per second", "Pressure", "Decided"];
 /// Processes that are listed with the reason why they could not be observed.
 const MOST_NOTES: usize = 3;
 
@@ -58,27 +57,36 @@ pub struct Page {
 /// The whole table as plain text, at most [`WIDTH`] columns wide.
 pub fn table(top: &Top<'_>, head: &Head) -> String {
     let width = usize::from(WIDTH);
-    let last = Last::of(top, width);
-    let mut lines = machine_lines(top, head, MOST_DECISIONS);
+    let columns = Columns::of(top, head.key, width);
+    let mut lines = machine_lines(top, head, MOST_DECISIONS, width);
     lines.push(Line::new());
-    lines.push(columns_line(head, last, width));
-    lines.extend(top.processes.iter().map(|row| row_line(row, last, width)));
+    lines.push(columns_line(head, &columns));
+    lines.extend(top.processes.iter().map(|row| row_line(row, &columns)));
     lines.extend(note_lines(top, head, width));
     line::show(&lines, Paint::Plain, width)
 }
 
 /// As many lines as the terminal has, at most: the machine, then the processes from `page.first` on, then the keys.
 pub fn screen(top: &Top<'_>, head: &Head, page: Page) -> Vec<Line> {
-    let last = Last::of(top, page.columns);
+    let columns = Columns::of(top, head.key, page.columns);
     let decisions = (page.lines / LINES_TO_A_DECISION).min(MOST_DECISIONS);
-    let mut lines = machine_lines(top, head, decisions);
+    let mut lines = machine_lines(top, head, decisions, page.columns);
+    let mut notes = note_lines(top, head, page.columns);
+    // Beside the processes: an empty line, their head, the keys.
+    let room = page.lines.saturating_sub(3);
+    let wanted = (page.lines / LINES_TO_A_PROCESS).max(LEAST_PROCESSES).min(top.processes.len());
+    while lines.len() + notes.len() + wanted > room && notes.pop().is_some() {}
+    for name in LEFT_OUT_FIRST {
+        if lines.len() + wanted > room {
+            leave_out(&mut lines, name);
+        }
+    }
     lines.push(Line::new());
-    lines.push(columns_line(head, last, page.columns));
-    let notes = note_lines(top, head, page.columns);
+    lines.push(columns_line(head, &columns));
     let keys = Line::of(CALM, "q quit   ← → sort by   r reverse   n nodes   ↑ ↓ scroll   space refresh");
     let room = page.lines.saturating_sub(lines.len() + notes.len() + 1);
     let rows = top.processes.iter().skip(page.first).take(room);
-    lines.extend(rows.map(|row| row_line(row, last, page.columns)));
+    lines.extend(rows.map(|row| row_line(row, &columns)));
     let used = lines.len() + notes.len() + 1;
     lines.extend((used..page.lines).map(|_| Line::new()));
     lines.extend(notes);
@@ -87,18 +95,31 @@ pub fn screen(top: &Top<'_>, head: &Head, page: Page) -> Vec<Line> {
     lines
 }
 
+/// Takes the lines of a name away, with those that go on with it.
+fn leave_out(lines: &mut Vec<Line>, name: &str) {
+    let mut within = false;
+    lines.retain(|line| {
+        let text = line.show(Paint::Plain, FIELD);
+        if !text.trim().is_empty() {
+            within = text.starts_with(name);
+        }
+        !within
+    });
+}
+
 fn field(name: &str, text: impl AsRef<str>) -> Line {
     Line::of(Style::BOLD, format!("{name:<FIELD$}")).with(Style::PLAIN, text)
 }
 
 /// As [`field`], with further lines where the text is too long for one.
-fn fields(name: &str, text: &str) -> Vec<Line> {
-    let lines = wrap(Style::PLAIN, text, usize::from(WIDTH) - FIELD);
+fn fields(name: &str, text: &str, width: usize) -> Vec<Line> {
+    let lines = wrap(Style::PLAIN, text, width - FIELD);
     let names = std::iter::once(name).chain(std::iter::repeat(""));
     names.zip(lines).map(|(name, line)| field(name, line.show(Paint::Plain, usize::MAX))).collect()
 }
 
-fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize) -> Vec<Line> {
+fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize, columns: usize) -> Vec<Line> {
+    let width = columns.clamp(LEAST_WRAP, usize::from(WIDTH));
     let machine = top.machine;
     let memory = &machine.memory;
     let mut first = format!("up {}", clock(top.taken));
@@ -127,7 +148,7 @@ fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize) -> Vec<Line> {
     if let Some(settings) = &machine.thp {
         lines.push(field("THP", thp(settings)));
     }
-    lines.extend(fields("Per second", &rates(top)));
+    lines.extend(fields("Per second", &rates(top), width));
     if let Some(pressure) = &machine.pressure {
         lines.push(field(
             "Pressure",
@@ -139,10 +160,10 @@ fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize) -> Vec<Line> {
             ),
         ));
     }
-    lines.extend(fields("Sampling", &sampling(top)));
+    lines.extend(fields("Sampling", &sampling(top), width));
     if let Some(seen) = top.daemon {
-        lines.extend(fields("Daemon", &daemon::status(&seen.status)));
-        let decided = daemon::decisions(&seen.decisions, decisions, usize::from(WIDTH) - FIELD);
+        lines.extend(fields("Daemon", &daemon::status(&seen.status), width));
+        let decided = daemon::decisions(&seen.decisions, decisions, width - FIELD);
         let names = std::iter::once("Decided").chain(std::iter::repeat(""));
         lines.extend(names.zip(decided).map(|(name, text)| field(name, text)));
     }
@@ -252,72 +273,28 @@ fn sampling(top: &Top<'_>) -> String {
     text
 }
 
-/// Which of the last columns are shown: where both do not fit, what the daemon did is what is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
-    Sampled,
-    Done,
-    Both,
-}
-
-impl Last {
-    fn of(top: &Top<'_>, columns: usize) -> Last {
-        match top.daemon {
-            None => Last::Sampled,
-            Some(_) if columns >= usize::from(WIDTH) + 1 + LAST => Last::Both,
-            Some(_) => Last::Done,
-        }
-    }
-
-    /// The title and the text of each column.
-    fn columns(self, row: Option<&Row>) -> Vec<(&'static str, String)> {
-        let done = || ("DAEMON", row.map(daemon::done).unwrap_or_default());
-        let sampled = || ("SAMPLED", row.map(sampled).unwrap_or_default());
-        match self {
-            Last::Sampled => vec![sampled()],
-            Last::Done => vec![done()],
-            Last::Both => vec![done(), sampled()],
-        }
-    }
-}
-
-fn name_width(columns: usize, last: Last) -> usize {
-    let lasts = if last == Last::Both { 2 } else { 1 };
-    let others = PID + 1 + WIDTHS.iter().map(|width| width + 1).sum::<usize>() + lasts * (LAST + 1);
-    columns.saturating_sub(others).max(LEAST_NAME)
-}
-
-fn columns_line(head: &Head, last: Last, columns: usize) -> Line {
-    const TITLES: [(&str, Option<Key>); 7] = [
-        ("RESIDENT", Some(Key::Resident)),
-        ("HUGE%", Some(Key::Huge)),
-        ("COVERAGE%", Some(Key::Coverage)),
-        ("COST%", Some(Key::Cost)),
-        ("BLOAT", Some(Key::Bloat)),
-        ("HUGE+-", Some(Key::Change)),
-        ("SWAP", Some(Key::Swap)),
-    ];
-    let style = |key: Option<Key>| {
-        if key == Some(head.key) { Style { bold: true, ..Style::HEAD } } else { Style::HEAD }
+fn columns_line(head: &Head, columns: &Columns) -> Line {
+    let style = |key: Key| {
+        if key == head.key { Style { bold: true, ..Style::HEAD } } else { Style::HEAD }
     };
-    let name = name_width(columns, last);
-    let mut line = Line::of(style(Some(Key::Pid)), format!("{:>PID$}", "PID"));
+    let name = columns.name;
+    let mut line = Line::of(style(Key::Pid), format!("{:>PID$}", "PID"));
     line.push(Style::HEAD, " ");
-    line.push(style(Some(Key::Name)), format!("{:<name$}", "NAME"));
-    for ((title, key), width) in TITLES.into_iter().zip(WIDTHS) {
+    line.push(style(Key::Name), format!("{:<name$}", "NAME"));
+    for (_, (title, width, key)) in columns.cells() {
         line.push(Style::HEAD, " ");
         line.push(style(key), format!("{title:>width$}"));
     }
-    for (title, _) in last.columns(None) {
+    for (title, _) in columns.last(None) {
         line.push(Style::HEAD, format!(" {title:>LAST$}"));
     }
     line
 }
 
-fn row_line(row: &Row, last: Last, columns: usize) -> Line {
-    let name = name_width(columns, last);
+fn row_line(row: &Row, columns: &Columns) -> Line {
+    let name = columns.name;
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let cells = [
+    let cells: [String; CELLS.len()] = [
         size(Bytes(row.resident_bytes)),
         known(row.huge_share.map(percent)),
         known(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES)))),
@@ -329,10 +306,10 @@ fn row_line(row: &Row, last: Last, columns: usize) -> Line {
     let mut line = Line::of(Style::PLAIN, format!("{:>PID$} ", row.pid));
     line.push(Style::BOLD, format!("{:<name$}", fit(&line::clean(&row.name), name)));
     let style = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
-    for (text, width) in cells.into_iter().zip(WIDTHS) {
-        line.push(style, format!(" {text:>width$}"));
+    for (at, (_, width, _)) in columns.cells() {
+        line.push(style, format!(" {:>width$}", cells[at]));
     }
-    for (_, text) in last.columns(Some(row)) {
+    for (_, text) in columns.last(Some(row)) {
         line.push(style, format!(" {text:>LAST$}"));
     }
     line
@@ -369,7 +346,7 @@ fn whole_percent(share: f64) -> String {
 
 /// How old the oldest sample is, how much of the memory was sampled, and what that costs the process; or why nothing is
 /// known.
-fn sampled(row: &Row) -> String {
+pub(super) fn sampled(row: &Row) -> String {
     match (&row.sampling, row.sampled_ago_seconds, &row.missed) {
         (Some(own), Some(ago), _) => {
             let oldest = row.oldest_sample_seconds.unwrap_or(ago);
@@ -470,8 +447,11 @@ mod tests {
         let (before, now, outline) = two();
         let top = Top::new(Some(&before), &now, &[outline]);
         let text = table(&top, &head());
-        let cut =
-            machine_lines(&top, &head(), 6).into_iter().chain(note_lines(&top, &head(), usize::from(WIDTH)));
+        let cut = machine_lines(&top, &head(), 6, 100).into_iter().chain(note_lines(
+            &top,
+            &head(),
+            usize::from(WIDTH),
+        ));
         assert!(cut.into_iter().all(|line| line.width() <= usize::from(WIDTH)), "nothing is cut off: {text}");
         made_up::assert_golden("top.txt", &text);
         made_up::assert_golden("top.json", &(crate::json(crate::top::SCHEMA, &top) + "\n"));
@@ -514,8 +494,8 @@ mod tests {
         let (before, now, outline) = two();
         let top = Top::new(Some(&before), &now, &[outline]);
         for lines in 0..40 {
-            for first in [0, 2, 50] {
-                let page = Page { first, lines, columns: 80 };
+            for (first, columns) in [(0, 80), (2, 20), (50, 100)] {
+                let page = Page { first, lines, columns };
                 assert!(screen(&top, &head(), page).len() <= lines);
             }
         }
