@@ -14,7 +14,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{CostSource, Process, Snapshot};
+use megapage_snapshot::{CostSource, Process, Sampling, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -153,10 +153,10 @@ impl Daemon {
         &self.config
     }
 
-    /// How access bits are sampled, or why not, in one line.
+    /// How access bits are sampled, or why not and what that lacks, in one line.
     pub fn sampling(&self) -> String {
         match (self.parts.observer.sampling(), self.parts.observer.why_unsampled()) {
-            (Some(sampling), _) => format!("access bits by {}", sampling.tracker.name()),
+            (Some(sampling), _) => sampled_by(sampling),
             (None, Some(why)) => format!("no access bits: {why}"),
             (None, None) => "no access bits: the policy asks for none".into(),
         }
@@ -455,6 +455,19 @@ impl Daemon {
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
         let left = give_back(&mut self.state, now, &changes, &done);
         (done, left)
+    }
+}
+
+/// Which tracker is used, and why not the best.
+fn sampled_by(sampling: &Sampling) -> String {
+    let name = sampling.tracker.name();
+    let known = match sampling.tracker.tells_accesses() {
+        true => format!("access bits by {name}"),
+        false => format!("no access bits: {name} tells only which memory is in use"),
+    };
+    match sampling.passed_over.first() {
+        Some((better, why)) => format!("{known} ({} cannot be used: {why})", better.name()),
+        None => known,
     }
 }
 

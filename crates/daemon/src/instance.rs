@@ -4,7 +4,12 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 use thiserror::Error;
+
+/// How often the lock is tried, and the time between.
+const TRIES: u32 = 5;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// Why this daemon is not the one.
 #[derive(Debug, Error)]
@@ -29,6 +34,16 @@ pub enum InstanceError {
     },
 }
 
+impl InstanceError {
+    /// Whoever holds the lock on `file`, at `path`, has written its number into it.
+    fn other(file: File, path: &Path) -> InstanceError {
+        let mut text = String::new();
+        let _ = file.take(32).read_to_string(&mut text);
+        let who = text.trim().parse::<u32>().map(|pid| format!(": process {pid}")).unwrap_or_default();
+        InstanceError::Other { who, file: path.display().to_string() }
+    }
+}
+
 /// The lock, held until this is dropped. The file stays, with a number that nobody has any longer: harmless.
 #[derive(Debug)]
 pub struct Instance {
@@ -38,8 +53,16 @@ pub struct Instance {
 impl Instance {
     /// Whether another process holds the lock. Where that cannot be found out, nobody does.
     pub fn is_taken(path: &Path) -> bool {
-        let Ok(file) = File::open(path) else { return false };
-        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        Instance::check(path).is_err()
+    }
+
+    /// Refuses where another process holds the lock now.
+    pub fn check(path: &Path) -> Result<(), InstanceError> {
+        let Ok(file) = File::open(path) else { return Ok(()) };
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Err(InstanceError::other(file, path)),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the lock (flock(2)), and writes our number into the file.
@@ -52,16 +75,16 @@ impl Instance {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
         let mut file = options.open(path).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let _ = file.take(32).read_to_string(&mut text);
-                let who =
-                    text.trim().parse::<u32>().map(|pid| format!(": process {pid}")).unwrap_or_default();
-                return Err(InstanceError::Other { who, file: name });
+        let mut tries = 1;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // Who only looks whether it is locked holds it for a moment.
+                Err(TryLockError::WouldBlock) if tries < TRIES => std::thread::sleep(BETWEEN_TRIES),
+                Err(TryLockError::WouldBlock) => return Err(InstanceError::other(file, path)),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            tries += 1;
         }
         let text = format!("{}\n", std::process::id());
         let write = |file: &mut File| {
@@ -86,6 +109,7 @@ mod tests {
         let error = Instance::take(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("running: process {} (", std::process::id())), "{error}");
         assert!(Instance::is_taken(&path));
+        assert_eq!(Instance::check(&path).unwrap_err().to_string(), error);
         drop(first);
         assert!(!Instance::is_taken(&path) && !Instance::is_taken(&directory.path().join("none")));
         std::fs::write(&path, "4711 and what somebody else wrote").unwrap();

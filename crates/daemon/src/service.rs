@@ -139,6 +139,10 @@ pub fn run(
         true => None,
         false => Some(Signals::take(&[signal::SIGHUP, signal::SIGTERM, signal::SIGINT])?),
     };
+    // Said before anything is tried; it is taken below.
+    if !options.dry_run {
+        Instance::check(&config.lock_file)?;
+    }
     // Two that clear accessed bits would each spoil what the other is to read.
     let alone = !options.dry_run || !Instance::is_taken(&config.lock_file);
     let mut service = Service::start(root, options, config, alone)?;
@@ -152,6 +156,7 @@ pub fn run(
         Settings::shell_lines(service.daemon.config()).iter().for_each(|line| info!("would be set: {line}"));
     }
     let Some(signals) = signals else {
+        info!("{}", service.describe());
         let pass = service.daemon.single_pass();
         report(&pass);
         service.remember();
@@ -217,9 +222,7 @@ impl<'a> Service<'a> {
         report: &mut dyn FnMut(&Pass) -> bool,
     ) -> Result<(), ServiceError> {
         let mut waker = Waker::new(self.root, self.daemon.config(), signals);
-        let policy = &self.daemon.config().policy;
-        let (sampling, costing) = (self.daemon.sampling(), self.daemon.costing());
-        info!("policy {policy}, {sampling}, {costing}, {}", waker.describe());
+        info!("{}, {}", self.describe(), waker.describe());
         self.notify.send("READY=1");
         loop {
             let began = Instant::now();
@@ -256,6 +259,12 @@ impl<'a> Service<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What it goes by, in one line.
+    fn describe(&self) -> String {
+        let policy = &self.daemon.config().policy;
+        format!("policy {policy}, {}, {}", self.daemon.sampling(), self.daemon.costing())
     }
 
     fn stop(&mut self) {
