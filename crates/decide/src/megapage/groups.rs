@@ -59,9 +59,9 @@ impl Groups {
         })
     }
 
-    /// Whether memory is short in a process's group.
+    /// Whether memory is short in a process's group, and not only to be expected to be.
     pub fn is_short(&self, process: &Process) -> bool {
-        self.of(process).is_some_and(|group| group.watermarks.is_short())
+        self.of(process).is_some_and(|group| group.watermarks.has_been_reached())
     }
 
     /// How near it is to being short, 0 to 1; 0 where no group limits the process.

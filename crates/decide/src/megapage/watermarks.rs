@@ -32,12 +32,15 @@ pub(crate) struct Watermarks {
     /// How fast the share in use grows, a second.
     growth: f64,
     short: bool,
+    /// Whether the share in use was at the high mark as it stands, without regard to growth, since memory is short.
+    reached: bool,
 }
 
 impl Watermarks {
     pub fn new(marks: Marks) -> Watermarks {
         let high = marks.blind;
-        Watermarks { marks, high, low_standing: high - marks.gap, in_use: None, growth: 0.0, short: false }
+        let low_standing = high - marks.gap;
+        Watermarks { marks, high, low_standing, in_use: None, growth: 0.0, short: false, reached: false }
     }
 
     /// Takes the machine's state in.
@@ -63,14 +66,22 @@ impl Watermarks {
         self.low_standing = mark(0.0) - self.marks.gap;
         if in_use >= self.high {
             self.short = true;
-        } else if in_use <= self.low() {
-            self.short = false;
+            self.reached |= in_use >= mark(0.0);
+        } else if in_use <= self.low() || !self.reached {
+            // What was only to be expected is over with the growth: what stays below the mark may stay there for ever.
+            (self.short, self.reached) = (false, false);
         }
     }
 
-    /// Whether memory is short: from the high mark on, until the low one is reached.
+    /// Whether memory is short: from the high mark on, until the low one is reached; or where it was only to be expected,
+    /// until it is no more.
     pub fn is_short(&self) -> bool {
         self.short
+    }
+
+    /// Whether memory is short, and not only to be expected to be.
+    pub fn has_been_reached(&self) -> bool {
+        self.short && self.reached
     }
 
     /// The low mark: promotions leave at least that much free.
@@ -137,6 +148,20 @@ mod tests {
         assert!(observed(&[0.86, 0.80], None).is_short());
         assert!(!observed(&[0.86, 0.74], None).is_short());
         assert!(!observed(&[0.86, 0.74, 0.74], None).is_short());
+    }
+
+    #[test]
+    fn what_was_only_expected_is_over_with_the_growth() {
+        // 20 % a second would fill everything in the time that recovery needs.
+        let filling = observed(&[0.4, 0.6, 0.8], None);
+        assert!(filling.is_short() && !filling.has_been_reached());
+        let still = |seconds: usize| observed(&[&[0.4, 0.6, 0.8][..], &vec![0.8; seconds]].concat(), None);
+        assert!(still(5).is_short(), "growth is forgotten slowly");
+        assert!(!still(30).is_short());
+        // Where the mark as it stands was reached, only the low one ends it.
+        let full: Vec<f64> = [0.4, 0.6, 0.86].into_iter().chain([0.8; 30]).collect();
+        assert!(observed(&full, None).is_short() && observed(&full, None).has_been_reached());
+        assert!(!observed(&[&full[..], &[0.7]].concat(), None).has_been_reached());
     }
 
     #[test]

@@ -392,6 +392,28 @@ fn a_group_that_fills_fast_is_short_before_it_is_full() {
     assert!(!demoted(&run(SECOND * 2, &seen(2, 0.52), &mut state)).is_empty());
 }
 
+#[test]
+fn a_group_that_was_filled_fast_and_stays_below_its_mark_is_promoted_in() {
+    // Half of its regions are whole, and the others lack a page. What is promoted after the group was filled like this?
+    let promoted_after = |uses: &[(u32, f64)]| {
+        let mut state = state(Megapage::new(unguaranteed()));
+        let hot = |n, present| visited(base(n, present), 1e5, AccessClass::Dependent);
+        let regions = (0..80).map(|n| hot(n, PAGES - u16::from(n % 2 == 1))).collect();
+        let (last, before) = uses.split_last().unwrap();
+        let mut seen = |(second, in_use): (u32, f64), regions: Vec<Region>| {
+            let process = limited(process(1, regions), "/g", in_use);
+            run(SECOND * second, &snapshot(SECOND * second, 0.3, vec![process]), &mut state)
+        };
+        before.iter().for_each(|step| drop(seen(*step, vec![huge(0, 0)])));
+        promoted(&seen(*last, regions)).len()
+    };
+    assert_eq!(promoted_after(&[(1, 0.4), (2, 0.5)]), 40, "10 % a second: short is what is to come");
+    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.8), (60, 0.8), (61, 0.8)]), 40, "and it did not come");
+    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9)]), 0, "it did");
+    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9), (60, 0.8)]), 0, "until the low mark is reached");
+    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9), (60, 0.3), (61, 0.3)]), 80);
+}
+
 /// The same as of a machine whose accesses are sampled.
 fn tracked(mut seen: Snapshot, tracker: TrackerKind) -> Snapshot {
     seen.sampling = Some(Sampling {
