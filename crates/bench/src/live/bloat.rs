@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use megapage_report::chart::{Chart, Line};
 use megapage_units::Bytes;
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Keys of the first phase at scale 1, and the bytes of a value: 1.5 GiB.
@@ -28,7 +29,10 @@ const WARM: Duration = Duration::from_secs(10);
 const MEASURED: Duration = Duration::from_secs(4);
 /// after the deletions, when the holes are given back (jemalloc takes ten seconds, at any scale) and filled,
 const SPARSE: Duration = Duration::from_secs(15);
-/// and at the end, until memory is as it stays: policies look for bloat anew each half a minute at most.
+/// and at the end, until memory stays as it is: until it changed by less than this part for so long, or for so long at
+/// the most, as policies look for bloat anew each half a minute at most.
+const STEADY_PART: f64 = 0.005;
+const STEADY: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(36);
 /// Between two points of the curve.
 const POINT: f64 = 0.2;
@@ -66,8 +70,12 @@ pub struct BloatRow {
     pub samples: Vec<Sample>,
     /// Commands for each second of the server's processor time, before memory is short.
     pub throughput: Option<Spread>,
+    /// The same over thp-always' of the same round.
+    pub throughput_of_always: Option<Spread>,
     /// The server's resident bytes at the end, of the runs that got there.
     pub rss_end_bytes: Option<Spread>,
+    /// The same over thp-never's of the same round.
+    pub rss_end_of_never: Option<Spread>,
     /// Runs that completed all phases.
     pub completed: usize,
 }
@@ -75,6 +83,8 @@ pub struct BloatRow {
 /// One run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
+    /// Of which round it is: 1 for the first.
+    pub round: u32,
     /// What ended it before its time; `None` where all phases completed.
     pub ended: Option<String>,
     /// Commands for each second of the server's processor time.
@@ -93,6 +103,8 @@ pub struct Sample {
     pub curve: Vec<(f64, u64, u64)>,
     /// When the three phases and the final wait began, in seconds.
     pub phases: Vec<f64>,
+    /// How long the final wait was, in seconds: until memory stayed as it was, or as long as it lasts at the most.
+    pub settled_seconds: Option<f64>,
 }
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Bloat> {
@@ -106,18 +118,25 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Bloat> {
     let mut failures = Vec::new();
     let mut rows: Vec<BloatRow> = configurations.iter().map(BloatRow::of).collect();
     for round in 0..stage.options.runs {
-        for (configuration, row) in configurations.iter().zip(&mut rows) {
+        let mut turns: Vec<_> = configurations.iter().zip(&mut rows).collect();
+        // To and fro: what changes with time is then in nobody's favour.
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for (configuration, row) in turns {
             // What no gate compares runs once.
             let is_compared = [NEVER, ALWAYS, HARD, OURS, OURS_ALWAYS].contains(&configuration.name);
             if round > 0 && !is_compared {
                 continue;
             }
             match one(configuration, keys, limit, stage) {
-                Ok(sample) => {
+                Ok(mut sample) => {
+                    sample.round = round + 1;
                     let rss = sample.rss_bytes[2].map_or("-".into(), |bytes| Bytes(bytes).to_string());
                     let ended = sample.ended.clone().unwrap_or_else(|| format!("completed, {rss}"));
+                    let commands = sample.throughput.unwrap_or_default() / 1000.0;
                     stage.say(&format!(
-                        "{}/{} {}: {ended}",
+                        "{}/{} {}: {commands:.0} k/CPU s, {ended}",
                         round + 1,
                         stage.options.runs,
                         configuration.name
@@ -133,6 +152,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Bloat> {
             }
         }
     }
+    compare(&mut rows);
     let stalls = match with_recovery.then(|| stalls::run(stage)) {
         None => None,
         Some(Ok(found)) => Some(found),
@@ -189,7 +209,7 @@ fn phases(
     let start = Instant::now();
     let factor = stage.options.scale.max(0.05);
     let signals = &stage.signals;
-    let Sample { curve, phases, rss_bytes, charged_bytes, throughput, .. } = sample;
+    let Sample { curve, phases, rss_bytes, charged_bytes, throughput, settled_seconds, .. } = sample;
     let mut look = |redis: &Redis| -> Result<()> {
         let now = start.elapsed().as_secs_f64();
         if curve.last().is_none_or(|(last, ..)| now - last >= POINT) {
@@ -234,11 +254,66 @@ fn phases(
                redis.call('set', string.format('big:%012d', i), string.rep('y', ARGV[3])) end";
     redis.script(set, 0..larger, &[&LARGE_BYTES.to_string()], signals, &mut look)?;
     phases.push(start.elapsed().as_secs_f64());
-    redis.wait(SETTLE.mul_f64((4.0 * factor).min(1.0)), signals, &mut look)?;
+    let shorter = (4.0 * factor).min(1.0);
+    let (most, mut steady) = (SETTLE.mul_f64(shorter), Steady::new(STEADY.mul_f64(shorter)));
+    let began = Instant::now();
+    while began.elapsed() < most && !steady.note(began.elapsed(), redis.rss()?.0) {
+        redis.wait(Duration::from_secs_f64(POINT), signals, &mut look)?;
+    }
+    *settled_seconds = Some(began.elapsed().as_secs_f64());
     mark(2, redis)?;
     let found = redis.keys(signals)?;
     ensure!(found == left + larger, "redis-server holds {found} keys, not {}", left + larger);
     Ok(())
+}
+
+/// Whether memory stays as it is.
+struct Steady {
+    time: Duration,
+    /// What was seen when, as long as that matters.
+    seen: VecDeque<(Duration, u64)>,
+}
+
+impl Steady {
+    fn new(time: Duration) -> Steady {
+        Steady { time, seen: VecDeque::new() }
+    }
+
+    /// Takes in what is resident at a moment: whether it has changed little for long enough.
+    fn note(&mut self, now: Duration, bytes: u64) -> bool {
+        self.seen.push_back((now, bytes));
+        // One from before the time is kept: it says what was there when the time began.
+        while self.seen.get(1).is_some_and(|(then, _)| now.saturating_sub(*then) >= self.time) {
+            self.seen.pop_front();
+        }
+        let [least, most] = [u64::min, u64::max]
+            .map(|which| self.seen.iter().map(|(_, bytes)| *bytes).reduce(which).unwrap_or_default());
+        let long = self.seen.front().is_some_and(|(then, _)| now.saturating_sub(*then) >= self.time);
+        long && (most - least) as f64 <= STEADY_PART * most as f64
+    }
+}
+
+/// Compares each run with those of the same round: a machine has better minutes and worse ones.
+fn compare(rows: &mut [BloatRow]) {
+    let ended = |sample: &Sample| sample.rss_bytes[2].map(|bytes| bytes as f64);
+    let of = |rows: &[BloatRow], name: &str, figure: fn(&Sample) -> Option<f64>| -> Vec<(u32, f64)> {
+        let row = rows.iter().find(|row| row.configuration == name);
+        let samples = row.into_iter().flat_map(|row| &row.samples);
+        samples.filter_map(|sample| Some((sample.round, figure(sample)?))).collect()
+    };
+    let always = of(rows, ALWAYS, |sample| sample.throughput);
+    let never = of(rows, NEVER, ended);
+    let ratios = |row: &BloatRow, others: &[(u32, f64)], figure: fn(&Sample) -> Option<f64>| {
+        let ratio = |sample: &Sample| {
+            let other = others.iter().find(|(round, _)| *round == sample.round)?.1;
+            Some(figure(sample)? / other).filter(|ratio| ratio.is_finite())
+        };
+        Spread::of(row.samples.iter().filter_map(ratio))
+    };
+    for row in rows {
+        row.throughput_of_always = ratios(row, &always, |sample| sample.throughput);
+        row.rss_end_of_never = ratios(row, &never, ended);
+    }
 }
 
 impl BloatRow {
@@ -247,7 +322,9 @@ impl BloatRow {
             configuration: configuration.name,
             samples: Vec::new(),
             throughput: None,
+            throughput_of_always: None,
             rss_end_bytes: None,
+            rss_end_of_never: None,
             completed: 0,
         }
     }
@@ -294,21 +371,22 @@ impl Bloat {
                 found: format!("{}; {}", ours.outcome(), outcomes.join("; ")),
                 holds: never.completes() && ours.completes() && exceeds,
             });
-            let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
-            let rss = median(ours.rss_end_bytes).zip(median(never.rss_end_bytes));
+            let show = |ratio: Spread| {
+                format!("{:.3} ({:.3}-{:.3}), median of ratios by round", ratio.median, ratio.min, ratio.max)
+            };
+            let rss = ours.rss_end_of_never;
             gates.push(Gate {
                 case: "redis",
                 demand: format!("{name}: resident at the end: at most {RSS} of base pages"),
-                found: rss.map_or("no run completed".into(), |(ours, never)| format!("{:.3}", ours / never)),
-                holds: rss.is_some_and(|(ours, never)| ours <= RSS * never),
+                found: rss.map_or("no round in which both completed".into(), show),
+                holds: rss.is_some_and(|ratio| ratio.median <= RSS),
             });
-            let always = row(ALWAYS).and_then(|row| median(row.throughput));
-            if let Some((ours, always)) = median(ours.throughput).zip(always) {
+            if let Some(ratio) = ours.throughput_of_always {
                 gates.push(Gate {
                     case: "redis",
                     demand: format!("{name}: commands before pressure: at least {THROUGHPUT} of THP always"),
-                    found: format!("{:.3}", ours / always),
-                    holds: ours >= THROUGHPUT * always,
+                    found: show(ratio),
+                    holds: ratio.median >= THROUGHPUT,
                 });
             }
             let held = gates[first..].iter().all(|gate| gate.holds) && gates.len() - first == DEMANDS;
@@ -358,6 +436,7 @@ mod tests {
 
     fn row(name: &'static str, ended: Option<&str>, rss: u64, throughput: f64) -> BloatRow {
         let sample = Sample {
+            round: 1,
             ended: ended.map(str::to_string),
             throughput: Some(throughput),
             rss_bytes: [None, None, Some(rss).filter(|_| ended.is_none())],
@@ -370,7 +449,8 @@ mod tests {
     }
 
     fn holds(ours: BloatRow, hard: BloatRow) -> Vec<bool> {
-        let rows = vec![row(NEVER, None, 1000, 90.0), row(ALWAYS, None, 1500, 100.0), hard, ours];
+        let mut rows = vec![row(NEVER, None, 1000, 90.0), row(ALWAYS, None, 1500, 100.0), hard, ours];
+        compare(&mut rows);
         let found =
             Bloat { keys: 1, value_bytes: 1, limit_bytes: 1, rows, stalls: None, failures: Vec::new() };
         found.gates().iter().map(|gate| gate.holds).collect()
@@ -388,13 +468,14 @@ mod tests {
         assert_eq!(holds(row(OURS_ALWAYS, None, 1060, 98.0), killed()), [true, false, true]);
         // Where both ran, it is told whether one of them holds all.
         let both = |always: f64| {
-            let rows = vec![
+            let mut rows = vec![
                 row(NEVER, None, 1000, 90.0),
                 row(ALWAYS, None, 1500, 100.0),
                 killed(),
                 row(OURS, None, 1010, 90.0),
                 row(OURS_ALWAYS, None, 1040, always),
             ];
+            compare(&mut rows);
             let found =
                 Bloat { keys: 1, value_bytes: 1, limit_bytes: 1, rows, stalls: None, failures: Vec::new() };
             found.gates()
@@ -403,6 +484,50 @@ mod tests {
         assert_eq!(holds, [true, true, false, true, true, true, true]);
         assert_eq!(both(99.0)[6].found, OURS_ALWAYS);
         assert!(!both(90.0)[6].holds);
+    }
+
+    #[test]
+    fn runs_are_compared_with_those_of_their_own_round() {
+        let of = |name, figures: &[(u32, f64)]| {
+            let mut row = row(name, None, 0, 0.0);
+            row.samples = figures
+                .iter()
+                .map(|(round, figure)| Sample {
+                    round: *round,
+                    throughput: Some(*figure),
+                    rss_bytes: [None, None, Some(*figure as u64)],
+                    ..Sample::default()
+                })
+                .collect();
+            row.summarise();
+            row
+        };
+        // The second round was twice as fast for all, and thp-always failed in the fourth.
+        let mut rows = vec![
+            of(NEVER, &[(1, 100.0), (2, 100.0), (3, 200.0)]),
+            of(ALWAYS, &[(1, 100.0), (2, 200.0), (3, 100.0)]),
+            of(OURS, &[(4, 500.0), (3, 110.0), (2, 202.0), (1, 99.0)]),
+        ];
+        compare(&mut rows);
+        let ours = rows[2].throughput_of_always.unwrap();
+        assert_eq!((ours.min, ours.median, ours.max), (0.99, 1.01, 1.1));
+        assert_eq!(rows[2].rss_end_of_never.unwrap().median, 0.99);
+        assert_eq!(rows[1].throughput_of_always.unwrap().median, 1.0);
+    }
+
+    #[test]
+    fn memory_is_steady_once_it_changed_little_for_long_enough() {
+        let mut steady = Steady::new(Duration::from_secs(10));
+        let mut note = |seconds, bytes| steady.note(Duration::from_secs(seconds), bytes);
+        assert!(!note(0, 1500));
+        assert!(!note(5, 1200));
+        assert!(!note(6, 1000));
+        assert!(!note(10, 1000));
+        assert!(!note(15, 1003), "what was there ten seconds ago counts");
+        assert!(note(16, 1003));
+        assert!(!note(17, 1010), "it grows");
+        assert!(!note(26, 1010));
+        assert!(note(27, 1010));
     }
 
     #[test]

@@ -101,13 +101,17 @@ fn bloat(found: &Bloat, text: &mut String) {
             row.configuration.to_string(),
             row.samples.len().to_string(),
             spread(row.throughput, |value| format!("{:.0}", value / 1000.0)),
+            row.throughput_of_always.map_or("-".into(), |found| format!("{:.3}", found.median)),
             resident(0),
             resident(1),
             resident(2),
+            row.rss_end_of_never.map_or("-".into(), |found| format!("{:.3}", found.median)),
             row.outcome(),
         ]
     });
-    *text += &table(&["configuration", "runs", "k/CPU s", "filled", "deleted", "end", "outcome"], rows);
+    let header =
+        ["configuration", "runs", "k/CPU s", "of always", "filled", "deleted", "end", "of never", "outcome"];
+    *text += &table(&header, rows);
     let Some(stalls) = &found.stalls else { return };
     writeln!(
         text,
