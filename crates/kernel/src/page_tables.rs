@@ -5,6 +5,7 @@
 //! no lock of the process is taken. About 0.5 ms for each GiB on base pages.
 
 mod entry;
+mod held;
 mod learn;
 mod physical;
 mod program;
@@ -155,11 +156,11 @@ impl PageTables {
         // At least one run, which tells the address space.
         let chunks = ranges.chunks(MOST_RANGES).chain(ranges.is_empty().then_some(&[][..]));
         for ranges in chunks {
-            self.raw_walk(pid, ranges, |now, found, tables| {
-                if *space.get_or_insert(now) != now {
+            self.raw_walk(pid, ranges, |seen| {
+                if *space.get_or_insert(seen.space) != seen.space {
                     return Err(WalkError::Gone);
                 }
-                found.iter().for_each(|found| frames.regions(found, tables, ranges, &mut each));
+                seen.found.iter().for_each(|found| frames.regions(found, seen.tables, ranges, &mut each));
                 Ok(())
             })?;
         }
@@ -186,7 +187,7 @@ impl PageTables {
         &mut self,
         pid: Pid,
         ranges: &[VirtRange],
-        mut each: impl FnMut(AddressSpace, &[Found], &[[u64; PAGES as usize]]) -> Result<(), WalkError>,
+        mut each: impl FnMut(&Seen<'_>) -> Result<(), WalkError>,
     ) -> Result<(), WalkError> {
         self.program.set_ranges(ranges);
         let control = self.program.control_mut();
@@ -204,7 +205,8 @@ impl PageTables {
                 return Err(WalkError::Gone);
             }
             let space = AddressSpace { started: control.started, mm: control.mm, stack: control.stack };
-            each(space, self.program.found(), self.program.tables())?;
+            let (found, tables) = (self.program.found(), self.program.tables());
+            each(&Seen { space, found, tables, given_up: control.walk.given_up })?;
             if status == Status::Done {
                 return Ok(());
             }
@@ -221,9 +223,9 @@ impl PageTables {
         let Some(range) = VirtRange::new(start, start + HUGE_2M as u64) else { return Ok(None) };
         let own = Pid(std::process::id() as i32);
         let mut entry = None;
-        self.raw_walk(own, &[range], |_, found, tables| {
-            for found in found {
-                entry = Some(match tables.get(found.table as usize) {
+        self.raw_walk(own, &[range], |seen| {
+            for found in seen.found {
+                entry = Some(match seen.tables.get(found.table as usize) {
                     Some(table) => Entry(table[((address - start) >> 12) as usize]),
                     None => Entry(found.entry),
                 });
@@ -232,6 +234,18 @@ impl PageTables {
         })?;
         Ok(entry.filter(|entry| entry.0 != 0))
     }
+}
+
+/// What one run of the program has found.
+struct Seen<'a> {
+    /// Of which address space.
+    space: AddressSpace,
+    /// Entries, ascending,
+    found: &'a [Found],
+    /// and the tables that some of them point to.
+    tables: &'a [[u64; PAGES as usize]],
+    /// Regions left out, since they changed under each of several tries.
+    given_up: u32,
 }
 
 /// What frames mean on this machine.
@@ -246,6 +260,12 @@ struct Frames {
 }
 
 impl Frames {
+    /// Whether a huge entry maps the 2 MiB page of zeros. Of one that may not be accessed the kernel inverts the bits of a
+    /// 2 MiB frame alone.
+    fn is_huge_zero(&self, entry: Entry) -> bool {
+        self.huge_zero == Some(entry.frame(self.mask & !(HUGE_2M as u64 - 1)))
+    }
+
     /// The regions, within `ranges`, that an entry stands for and that hold anything.
     fn regions(
         &self,
@@ -263,7 +283,7 @@ impl Frames {
             return hand_over(found.start, contents(table, self.mask, self.zero));
         }
         let entry = Entry(found.entry);
-        let zeros = self.huge_zero == Some(entry.frame(self.mask));
+        let zeros = self.is_huge_zero(entry);
         huge_regions(found, ranges, |start| hand_over(start, huge_contents(entry, zeros)));
     }
 }

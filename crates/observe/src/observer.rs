@@ -330,9 +330,13 @@ impl Observer {
             target.earn(pass, stat.cpu);
             target.read_if_due(pass, round.targets).map_err(|lost| lost_why(&root, id, lost))?;
         }
+        let tables: Option<&mut dyn Tracker> = match &mut sampling {
+            Some(pass) => Some(&mut *pass.tracker),
+            None => None,
+        };
         let mut found = self
             .reader
-            .read(id, &stat, &mut target.details, &now)
+            .read(id, &stat, &mut target.details, &now, tables)
             .map_err(|error| missed(pid, &stat.name, &error))?;
         let process = &mut found.process;
         if self.options.zero_scan && self.reader.root.is_live() && target.read_due().is_none() {

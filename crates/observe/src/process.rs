@@ -2,6 +2,7 @@
 
 use crate::mappings::{Details, Found, MemoryDevices, mappings};
 use crate::regions::{look_up_folios, regions};
+use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
 use megapage_kernel::{KernelError, KernelRoot, effective_uid};
@@ -82,18 +83,19 @@ fn remedy(root: bool) -> &'static str {
 
 impl Reader {
     /// Reads the process `id`, whose stat is `stat`. Whether it is still that process is for the caller to ask
-    /// afterwards. `now` is a clock of any origin.
+    /// afterwards. `now` is a clock of any origin; `tracker` reads its page tables, where it can.
     pub(crate) fn read(
         &mut self,
         id: ProcessId,
         stat: &Stat,
         details: &mut Details,
         now: &dyn Fn() -> Duration,
+        tracker: Option<&mut dyn Tracker>,
     ) -> Result<ReadProcess, KernelError> {
         let (root, pid) = (&self.root, id.pid);
         let status = read_status(root, pid)?;
         let found = mappings(root, pid, &self.devices, details, now)?;
-        let (mut regions, backing) = regions(root, pid, &found)?;
+        let (mut regions, backing) = regions(root, pid, &found, tracker)?;
         if let Some(flags) = &self.flags {
             match look_up_folios(root, pid, flags, &mut regions) {
                 // Without CAP_SYS_ADMIN here, there is none for the next process either.

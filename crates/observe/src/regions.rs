@@ -1,6 +1,7 @@
 //! The regions of a process: what is present, and on what.
 
 use crate::mappings::Found;
+use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{self, Entry, Pagemap};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -14,14 +15,19 @@ const ORDERS: usize = 10;
 const MOST_FOLIO_REGIONS: usize = 4096;
 
 /// The regions of `pid` that hold something, ascending, and what all its present memory is backed by.
-/// Special mappings (vdso, devices) are left out: their pages are not the process's.
+/// Special mappings (vdso, devices) are left out: their pages are not the process's. A tracker that reads page tables is
+/// asked before the page map, which takes the process's locks and ten times as long.
 pub(crate) fn regions(
     root: &KernelRoot,
     pid: Pid,
     mappings: &[Found],
+    tracker: Option<&mut dyn Tracker>,
 ) -> Result<(Vec<Region>, BackingBytes), KernelError> {
-    let mut pagemap = Pagemap::open(root, pid)?;
-    let held = pagemap.held(&occupied(mappings))?;
+    let ranges = occupied(mappings);
+    let held = match tracker.and_then(|tracker| tracker.held(pid, &ranges)) {
+        Some(held) => held,
+        None => Pagemap::open(root, pid)?.held(&ranges)?,
+    };
     let mut backing = BackingBytes::default();
     let mut next = 0;
     let mut regions: Vec<Region> = held

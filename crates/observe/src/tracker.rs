@@ -17,6 +17,7 @@ pub use bpf::BpfTracker;
 pub use select::{SelectError, Selected, select};
 
 use megapage_kernel::KernelError;
+use megapage_kernel::pagemap::Region as Held;
 use megapage_snapshot::{Leaf, MachineAccess, MissedWhy, PAGES, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use thiserror::Error;
@@ -128,6 +129,13 @@ pub trait Tracker: Send {
     /// What the machine as a whole accessed, where that is all that the tracker can tell, and it can tell it now. Asking
     /// starts the count.
     fn machine_access(&mut self) -> Option<MachineAccess> {
+        None
+    }
+
+    /// What `pid` holds in `ranges` (ascending, disjoint, whole base pages), as [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) tells it, where this
+    /// tracker can tell the same at less cost. `None` where it cannot, or not this time: then the page map is asked, which
+    /// also knows why.
+    fn held(&mut self, _pid: Pid, _ranges: &[VirtRange]) -> Option<Vec<Held>> {
         None
     }
 

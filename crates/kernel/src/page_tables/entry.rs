@@ -10,6 +10,9 @@ const LEAF: u64 = 1 << 7;
 /// Without PRESENT: mapped, but not to be accessed (PROT_NONE, NUMA balancing). Swap entries keep it clear.
 const PROT_NONE: u64 = 1 << 8;
 const WRITABLE: u64 = 1 << 1;
+/// Set of pages that the kernel does not manage (raw page frames of a device), and of the shared page of zeros
+/// (_PAGE_SPECIAL).
+const SPECIAL: u64 = 1 << 9;
 /// The type of a swap entry: its highest five bits.
 const SWAP_TYPE_SHIFT: u32 = 59;
 /// The type of a marker (userfaultfd's, of a guard region, of poison): nothing is there, nor is it swapped.
@@ -58,6 +61,11 @@ impl Entry {
         self.0 & WRITABLE != 0
     }
 
+    /// Whether no ordinary page is there, though one is mapped. Means nothing where none is.
+    const fn is_special(self) -> bool {
+        self.0 & SPECIAL != 0
+    }
+
     /// Whether an entry of level 2 or 3 maps memory itself.
     pub const fn is_huge_leaf(self) -> bool {
         self.0 & LEAF != 0
@@ -69,6 +77,51 @@ impl Entry {
         let bits = if self.0 & PRESENT == 0 { !self.0 } else { self.0 };
         bits & frame_mask
     }
+}
+
+/// What entries hold, as the page map counts it (`/proc/PID/pagemap`): a marker counts as swapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Present pages, without the shared page of zeros, and without pages that the kernel does not manage.
+    pub present: u16,
+    /// Entries that map the shared page of zeros.
+    pub zero_page: u16,
+    /// All others that are not empty.
+    pub swapped: u16,
+}
+
+impl Entry {
+    /// What `pages` of the region count for that this entry of level 2 or 3 maps. `zeros`: it is the 2 MiB page of zeros.
+    pub(super) fn huge_tally(self, pages: u16, zeros: bool) -> Tally {
+        match self.huge_state() {
+            State::Present if zeros => Tally { zero_page: pages, ..Tally::default() },
+            State::Present if self.is_special() => Tally::default(),
+            State::Present => Tally { present: pages, ..Tally::default() },
+            State::Empty if self.0 == 0 => Tally::default(),
+            State::Empty | State::Swapped => Tally { swapped: pages, ..Tally::default() },
+        }
+    }
+}
+
+/// Counts entries of level 1. `zero_frame` is the frame of the shared page of zeros, under `frame_mask`.
+pub(super) fn tally(entries: &[u64], frame_mask: u64, zero_frame: u64) -> Tally {
+    // Nearly all tables hold ordinary pages and nothing else: without a branch, eight bytes at a time.
+    let is_plain = |entry: u64| entry & (PRESENT | SPECIAL) == PRESENT && entry & frame_mask != zero_frame;
+    let plain: u16 = entries.iter().map(|&entry| u16::from(is_plain(entry))).sum();
+    let empty: u16 = entries.iter().map(|&entry| u16::from(entry == 0)).sum();
+    let mut tally = Tally { present: plain, ..Tally::default() };
+    if usize::from(plain + empty) == entries.len() {
+        return tally;
+    }
+    for &entry in entries.iter().filter(|&&entry| entry != 0 && !is_plain(entry)) {
+        let entry = Entry(entry);
+        match entry.state() {
+            State::Present if entry.frame(frame_mask) == zero_frame => tally.zero_page += 1,
+            State::Present => tally.present += u16::from(!entry.is_special()),
+            State::Empty | State::Swapped => tally.swapped += 1,
+        }
+    }
+    tally
 }
 
 /// What a page table of level 1 holds.
@@ -185,5 +238,32 @@ mod tests {
         assert_eq!(contents(&[0; PAGES as usize], MASK, ZERO), Contents::default());
         let full = contents(&[0x7000 | PRESENT | ACCESSED; PAGES as usize], MASK, ZERO);
         assert_eq!((full.present, full.accessed), (512, [u64::MAX; 8]));
+    }
+
+    #[test]
+    fn a_tally_counts_as_the_page_map_does() {
+        let one = |entry: u64| {
+            let tally = tally(&[0x7000 | PRESENT, entry, 0], MASK, ZERO);
+            (tally.present - 1, tally.zero_page, tally.swapped)
+        };
+        let cases = [
+            (0, (0, 0, 0)),
+            (0x8000 | PRESENT | ACCESSED | WRITABLE | SOFT_DIRTY, (1, 0, 0)),
+            (PROT_NONE | (!0x8000 & MASK), (1, 0, 0)),
+            (ZERO | PRESENT | SPECIAL, (0, 1, 0)),
+            (ZERO | PRESENT, (0, 1, 0)),
+            (PROT_NONE | SPECIAL | (!ZERO & MASK), (0, 1, 0)),
+            (0x8000 | PRESENT | SPECIAL, (0, 0, 0)),
+            (PROT_NONE | SPECIAL | (!0x8000 & MASK), (0, 0, 0)),
+            (swap(0, 0x77), (0, 0, 1)),
+            (swap(30, 0x77), (0, 0, 1)),
+            (swap(SWAP_TYPE_MARKER, 1), (0, 0, 1)),
+        ];
+        for (entry, expected) in cases {
+            assert_eq!(one(entry), expected, "{entry:#x}");
+        }
+        let full = tally(&[0x7000 | PRESENT; PAGES as usize], MASK, ZERO);
+        assert_eq!(full, Tally { present: 512, ..Tally::default() });
+        assert_eq!(tally(&[], MASK, ZERO), Tally::default());
     }
 }

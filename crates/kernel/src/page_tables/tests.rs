@@ -1,5 +1,6 @@
 use super::*;
 use crate::known_child::KnownChild;
+use crate::pagemap::Region;
 use megapage_snapshot::thp::ThpEnabled;
 use megapage_units::PageSize;
 
@@ -167,4 +168,101 @@ fn a_huge_entry_stands_for_its_part_of_the_ranges() {
     starts.clear();
     huge_regions(&found, &[range(found.start, found.start + HUGE_2M as u64)], |start| starts.push(start));
     assert_eq!(starts, [found.start]);
+}
+
+/// A process with memory of all kinds, which does nothing more; killed when dropped. And what it has obtained.
+struct Kinds(std::process::Child, String);
+
+impl Kinds {
+    /// `None`, after a loud skip, without Python.
+    fn start() -> Option<Kinds> {
+        use std::io::BufRead;
+        use std::process::{Command, Stdio};
+        let mut command = Command::new("python3");
+        command.args(["-c", include_str!("kinds.py")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(child) = command.spawn() else {
+            megapage_testing::skip("needs python3");
+            return None;
+        };
+        let mut kinds = Kinds(child, String::new());
+        let said = kinds.0.stdout.take().unwrap();
+        std::io::BufReader::new(said).read_line(&mut kinds.1).unwrap();
+        assert!(kinds.1.contains("nohuge"), "it has not told what it has");
+        Some(kinds)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.0.id() as i32)
+    }
+}
+
+impl Drop for Kinds {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The page map's answer, once the page tables give the same: somebody else (reclaim, khugepaged) may change memory between
+/// the two.
+fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Option<Vec<Region>> {
+    let mut pagemap = crate::pagemap::Pagemap::open(&KernelRoot::live(), pid).unwrap();
+    let mut differ = String::new();
+    for _ in 0..50 {
+        let told = pagemap.held(ranges).unwrap();
+        if !pagemap.tells_leaves() {
+            megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
+            return None;
+        }
+        // Where a region has changed under several tries nothing is told.
+        let Some(held) = tables.held(pid, ranges).unwrap() else { continue };
+        if held == told {
+            return Some(told);
+        }
+        let only = |all: &[Region], others: &[Region]| -> Vec<String> {
+            all.iter().filter(|one| !others.contains(one)).map(|one| format!("{one:?}")).collect()
+        };
+        differ = format!("page map: {:#?}\npage tables: {:#?}", only(&told, &held), only(&held, &told));
+    }
+    panic!("{differ}");
+}
+
+#[test]
+fn page_tables_tell_what_the_page_map_tells() {
+    use megapage_units::{BASE_PAGE, PageSize};
+    let Some(mut tables) = open() else { return };
+    let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
+    let Some(kinds) = Kinds::start() else { return };
+    let special = ["[vvar", "[vdso]", "[vsyscall]"];
+    let maps = crate::maps::read_maps(&KernelRoot::live(), kinds.pid()).unwrap();
+    let own = maps.iter().filter(|map| !special.iter().any(|name| map.name.starts_with(name)));
+    let ranges: Vec<VirtRange> = own.map(|map| map.range).collect();
+    let Some(told) = held_by_both(&mut tables, kinds.pid(), &ranges) else { return };
+    let some = |is: &dyn Fn(&Region) -> bool| told.iter().any(is);
+    assert!(told.len() > 20 && some(&|region| region.zero_page > 0 && region.present > 0), "{told:?}");
+    assert!(some(&|region| region.huge == Some(true)), "hugetlb at least: {}", kinds.1);
+    assert!(some(&|region| region.swapped > 0) || !kinds.1.contains("guard"));
+    // The same of parts of each mapping: without its first and its last page, and with a hole.
+    let page = BASE_PAGE as u64;
+    let parts = ranges.iter().flat_map(|range| {
+        let middle = (range.start() / 2 + range.end() / 2) / page * page;
+        let ends = [(range.start() + page, middle), (middle + page, range.end().saturating_sub(page))];
+        ends.into_iter().filter_map(|(start, end)| VirtRange::new(start, end)).filter(|part| !part.is_empty())
+    });
+    let parts: Vec<VirtRange> = parts.collect();
+    let of_parts = held_by_both(&mut tables, kinds.pid(), &parts).expect("as before");
+    let pages = |regions: &[Region]| regions.iter().map(|one| u64::from(one.present)).sum::<u64>();
+    assert!(pages(&of_parts) < pages(&told));
+    // More ranges than one run takes.
+    let singles: Vec<VirtRange> = ranges
+        .iter()
+        .flat_map(|range| (range.start()..range.end()).step_by(3 * BASE_PAGE))
+        .filter_map(|start| VirtRange::new(start, start + page))
+        .take(4 * MOST_RANGES)
+        .collect();
+    held_by_both(&mut tables, kinds.pid(), &singles).expect("as before");
+    assert!(tables.held(kinds.pid(), &[]).unwrap().is_some_and(|held| held.is_empty()));
+    let pid = kinds.pid();
+    drop(kinds);
+    assert!(matches!(tables.held(pid, &ranges), Err(WalkError::Gone)));
 }

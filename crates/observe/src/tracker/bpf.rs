@@ -8,6 +8,7 @@ use megapage_kernel::lru::LruDrain;
 use megapage_kernel::page_tables::{
     AddressSpace, EntrySize, OpenError, PageTables, TableMapping, TableRegion, WalkError,
 };
+use megapage_kernel::pagemap::Region as Held;
 use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
@@ -142,6 +143,10 @@ impl Tracker for BpfTracker {
 
     fn clears_parts(&self) -> bool {
         true
+    }
+
+    fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Option<Vec<Held>> {
+        self.tables.held(pid, ranges).ok().flatten()
     }
 
     fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {

@@ -1,0 +1,158 @@
+//! What a process holds, by its page tables, counted as its page map counts it ([`Pagemap::held`]).
+//!
+//! [`Pagemap::held`]: crate::pagemap::Pagemap::held
+
+use super::entry::{Entry, Tally, tally};
+use super::program::{Found, MOST_RANGES};
+use super::{EntrySize, Frames, GIB, PageTables, WalkError};
+use crate::pagemap::Region;
+use megapage_snapshot::PAGES;
+use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+
+const HUGE: u64 = HUGE_2M as u64;
+const PAGE: u64 = BASE_PAGE as u64;
+
+impl PageTables {
+    /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending: all that
+    /// [`Pagemap::held`](crate::pagemap::Pagemap::held) tells of a kernel since 6.7, without a lock of the process. What
+    /// lies in a region outside of `ranges` is not counted. `None` where a region changed under each of several tries.
+    /// About 0.6 ms for each GiB on base pages.
+    ///
+    /// Pages that the kernel does not manage (device memory in a mapping of raw page frames) do not count.
+    pub fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Option<Vec<Region>>, WalkError> {
+        let frames = self.frames;
+        let whole = outward(ranges);
+        let (mut held, mut space, mut rest, mut complete) = (Vec::new(), None, ranges, true);
+        for chunk in whole.chunks(MOST_RANGES) {
+            self.raw_walk(pid, chunk, |seen| {
+                if *space.get_or_insert(seen.space) != seen.space {
+                    return Err(WalkError::Gone);
+                }
+                complete &= seen.given_up == 0;
+                for found in seen.found {
+                    let passed = rest.partition_point(|range| range.end() <= found.start);
+                    rest = &rest[passed..];
+                    frames.count(found, seen.tables, rest, &mut held);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(complete.then_some(held))
+    }
+}
+
+impl Frames {
+    /// Counts what the entry says of `ranges`, of which the first ends behind its start.
+    fn count(
+        &self,
+        found: &Found,
+        tables: &[[u64; PAGES as usize]],
+        ranges: &[VirtRange],
+        held: &mut Vec<Region>,
+    ) {
+        let end = match found.size() {
+            EntrySize::Huge1g => (found.start | (GIB - 1)) + 1,
+            EntrySize::Base | EntrySize::Huge2m => found.start + HUGE,
+        };
+        let Some(all) = VirtRange::new(found.start, end) else { return };
+        for range in ranges.iter().map_while(|range| range.intersection(all)) {
+            match tables.get(found.table as usize) {
+                Some(table) => {
+                    let page = |address: u64| ((address - found.start) / PAGE) as usize;
+                    let entries = &table[page(range.start())..page(range.end())];
+                    add(held, found.start, tally(entries, self.mask, self.zero), false);
+                }
+                None => self.count_huge(Entry(found.entry), range, held),
+            }
+        }
+    }
+
+    /// Counts what a huge entry says of a part of what it maps, region by region.
+    fn count_huge(&self, entry: Entry, range: VirtRange, held: &mut Vec<Region>) {
+        let zeros = self.is_huge_zero(entry);
+        let mut start = range.start();
+        while start < range.end() {
+            let region = start & !(HUGE - 1);
+            let end = range.end().min(region + HUGE);
+            let pages = ((end - start) / PAGE) as u16;
+            add(held, region, entry.huge_tally(pages, zeros), true);
+            start = end;
+        }
+    }
+}
+
+/// Adds to the last region, or begins a new one, where there is something to count.
+fn add(held: &mut Vec<Region>, start: u64, tally: Tally, by_huge_entry: bool) {
+    if tally == Tally::default() {
+        return;
+    }
+    let Some(range) = VirtRange::new(start, start + HUGE) else { return };
+    if held.last().is_none_or(|last| last.range != range) {
+        held.push(Region { range, present: 0, zero_page: 0, swapped: 0, huge: Some(false) });
+    }
+    let Some(region) = held.last_mut() else { return };
+    region.present += tally.present;
+    region.zero_page += tally.zero_page;
+    region.swapped += tally.swapped;
+    if by_huge_entry && tally.present > 0 {
+        region.huge = Some(true);
+    }
+}
+
+/// The regions that `ranges` touch, as ranges: ascending and disjoint, as `ranges` are.
+fn outward(ranges: &[VirtRange]) -> Vec<VirtRange> {
+    let mut whole: Vec<VirtRange> = Vec::new();
+    for range in ranges {
+        let Some(end) = range.end().checked_next_multiple_of(HUGE) else { continue };
+        let first = range.start() & !(HUGE - 1);
+        let start = whole.pop_if(|last| last.end() >= first).map_or(first, |last| last.start());
+        whole.extend(VirtRange::new(start, end));
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> VirtRange {
+        VirtRange::new(start, end).unwrap()
+    }
+
+    #[test]
+    fn regions_are_walked_once_however_many_ranges_lie_in_them() {
+        let pieces = [range(PAGE, 2 * PAGE), range(4 * PAGE, HUGE), range(HUGE + PAGE, 2 * HUGE + PAGE)];
+        assert_eq!(outward(&pieces), [range(0, 3 * HUGE)]);
+        let apart =
+            [range(0, PAGE), range(5 * HUGE, 6 * HUGE), range(u64::MAX - 2 * PAGE + 1, u64::MAX - PAGE + 1)];
+        assert_eq!(outward(&apart), [range(0, HUGE), range(5 * HUGE, 6 * HUGE)], "the last has no end");
+        assert!(outward(&[]).is_empty());
+    }
+
+    #[test]
+    fn of_a_huge_entry_only_what_lies_in_the_ranges_counts() {
+        const LEAF: u64 = 1 << 7;
+        let frames = Frames { mask: ((1 << 46) - 1) & !0xfff, zero: 0x5000, huge_zero: Some(0x4000_0000) };
+        let count = |entry: u64, level: u32, ranges: &[VirtRange]| {
+            let mut held = Vec::new();
+            let found = Found { start: 512 * HUGE, entry, level, table: u32::MAX };
+            frames.count(&found, &[], ranges, &mut held);
+            held.iter()
+                .map(|one| (one.range.start() / HUGE, one.present, one.zero_page, one.swapped, one.huge))
+                .collect::<Vec<_>>()
+        };
+        let at = |regions: u64, pages: u64| (512 + regions) * HUGE + pages * PAGE;
+        let two = [range(at(0, 10), at(0, 20)), range(at(1, 0), at(2, 1)), range(at(600, 0), at(601, 0))];
+        let huge = 0x8000_0000 | 1 | LEAF;
+        let true_ = Some(true);
+        assert_eq!(
+            count(huge, 3, &two),
+            [(512, 10, 0, 0, true_), (513, 512, 0, 0, true_), (514, 1, 0, 0, true_)]
+        );
+        assert_eq!(count(huge, 2, &two), [(512, 10, 0, 0, true_)]);
+        assert_eq!(count(0x4000_0000 | 1 | LEAF, 2, &two), [(512, 0, 10, 0, Some(false))], "zeros");
+        let none = 1 << 8 | LEAF | (!0x4000_0000 & frames.mask & !(HUGE - 1));
+        assert_eq!(count(none, 2, &two), [(512, 0, 10, 0, Some(false))], "zeros not to be accessed");
+        assert_eq!(count(31 << 59, 2, &two), [(512, 0, 0, 10, Some(false))], "a mark");
+    }
+}
