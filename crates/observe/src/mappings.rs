@@ -2,12 +2,12 @@
 //!
 //! `/proc/PID/maps` is read every time. smaps walks all page tables (about 6.5 ms for each GiB on base pages), so that
 //! it is read when a process is first seen, when mappings have changed, and otherwise now and then; always so rarely
-//! that it takes no more than [`SMAPS_SHARE`] of the time.
+//! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
 
 use megapage_kernel::maps::{self, read_maps};
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, mounts};
-use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind};
+use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,6 +16,9 @@ use std::time::Duration;
 const SMAPS_SHARE: u32 = 50;
 /// How old flags may become where the mappings stay the same: madvise(2) on a whole mapping changes only flags.
 const OLDEST_FLAGS: Duration = Duration::from_secs(30);
+/// The same where the process has taken no processor time since: then only somebody to whom it has handed an open
+/// userfaultfd can have changed them.
+const OLDEST_AT_REST: Duration = Duration::from_secs(600);
 /// The device of the kernel's own tmpfs (memfd, System V segments, shared anonymous memory): the first of the
 /// devices without a disk, mounted at boot (`shm_mnt` in mm/shmem.c).
 const KERNEL_TMPFS: (u32, u32) = (0, 1);
@@ -49,8 +52,29 @@ struct Detail {
 #[derive(Debug, Default)]
 pub(crate) struct Details {
     list: Vec<Detail>,
-    /// When it was read, and how long that took; `None` before the first time.
-    read: Option<(Duration, Duration)>,
+    /// `None` before the first time.
+    read: Option<SmapsRead>,
+    /// Whether nothing but the flags of smaps is gone by: the page map tells what is huge.
+    pub(crate) leaves_told: bool,
+}
+
+#[derive(Debug)]
+struct SmapsRead {
+    /// When it was done,
+    at: Duration,
+    /// and how long it took.
+    took: Duration,
+    /// What it depended on, as of before.
+    state: FlagState,
+}
+
+/// What changes when the flags of a process's mappings may have changed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FlagState {
+    /// The processor time that the process has taken: only itself calls madvise(2) and mprotect(2). `None`: not known.
+    pub(crate) cpu: Option<Duration>,
+    /// The machine's settings.
+    pub(crate) thp: Option<ThpSettings>,
 }
 
 /// One mapping with what a snapshot does not keep of it.
@@ -64,20 +88,22 @@ pub(crate) struct Found {
     pub(crate) backing: BackingBytes,
 }
 
-/// The mappings of `pid`, ascending. `now` is a clock of any origin: it is read before and after smaps.
+/// The mappings of `pid`, ascending. `now` is a clock of any origin: it is read before and after smaps. `state` is of before
+/// the call.
 pub(crate) fn mappings(
     root: &KernelRoot,
     pid: Pid,
     devices: &MemoryDevices,
     details: &mut Details,
     now: &dyn Fn() -> Duration,
+    state: &FlagState,
 ) -> Result<Vec<Found>, KernelError> {
     let maps = disjoint(read_maps(root, pid)?);
     let start = now();
-    if details.is_due(start, &maps) {
+    if details.is_due(start, &maps, state) {
         details.list = read_smaps(root, pid)?.into_iter().map(Detail::from).collect();
-        let end = now();
-        details.read = Some((end, end.saturating_sub(start)));
+        let at = now();
+        details.read = Some(SmapsRead { at, took: at.saturating_sub(start), state: state.clone() });
     }
     let mut known = details.list.iter().peekable();
     Ok(maps
@@ -104,10 +130,12 @@ fn disjoint(maps: Vec<maps::Mapping>) -> Vec<maps::Mapping> {
 }
 
 impl Details {
-    fn is_due(&self, now: Duration, maps: &[maps::Mapping]) -> bool {
-        let Some((read, took)) = self.read else { return true };
-        let age = now.saturating_sub(read);
-        age >= took * SMAPS_SHARE && (age >= OLDEST_FLAGS || self.lacks_any(maps))
+    fn is_due(&self, now: Duration, maps: &[maps::Mapping], state: &FlagState) -> bool {
+        let Some(read) = &self.read else { return true };
+        let age = now.saturating_sub(read.at);
+        let at_rest = self.leaves_told && state.cpu.is_some() && *state == read.state;
+        let oldest = if at_rest { OLDEST_AT_REST } else { OLDEST_FLAGS };
+        age >= read.took * SMAPS_SHARE && (age >= oldest || self.lacks_any(maps))
     }
 
     /// Whether a mapping that could hold a huge page is not known as it is now.
@@ -220,5 +248,29 @@ impl Found {
     /// Bytes that smaps found on transparent huge pages.
     pub(crate) fn huge_bytes(&self) -> Bytes {
         self.backing.thp + self.backing.shmem_pmd + self.backing.file_pmd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_a_process_at_rest_are_read_again_after_ten_minutes() {
+        let seconds = Duration::from_secs;
+        let state = |cpu: Option<u64>| FlagState { cpu: cpu.map(seconds), thp: None };
+        let mut details = Details::default();
+        assert!(details.is_due(seconds(0), &[], &state(Some(7))), "never read");
+        details.read = Some(SmapsRead { at: seconds(100), took: seconds(1), state: state(Some(7)) });
+        let due = |details: &Details, at: u64, cpu| details.is_due(seconds(at), &[], &state(cpu));
+        assert!(due(&details, 130, Some(7)), "what is huge is told by smaps");
+        details.leaves_told = true;
+        assert!(!due(&details, 149, Some(8)), "a fiftieth of the time");
+        assert!(due(&details, 150, Some(8)), "it has run");
+        assert!(due(&details, 150, None), "nobody knows whether it has run");
+        assert!(!due(&details, 699, Some(7)));
+        assert!(due(&details, 700, Some(7)));
+        details.read = Some(SmapsRead { at: seconds(100), took: seconds(0), state: state(None) });
+        assert!(due(&details, 130, None), "nobody knows");
     }
 }

@@ -2,7 +2,10 @@
 //! the budget of each allows.
 
 mod budget;
+mod candidates;
+mod cycle;
 mod history;
+mod outstanding;
 mod part;
 mod requests;
 mod target;
@@ -13,14 +16,14 @@ pub use requests::ZeroScanned;
 pub use zero_scan::{Thoroughness, count_zeros};
 
 use crate::machine::machine;
-use crate::mappings::MemoryDevices;
+use crate::mappings::{FlagState, MemoryDevices};
 use crate::process::{Reader, gone, identify, missed};
 use crate::tracker::{SelectError, Selected, Tracker, select};
 use budget::Terms;
 use megapage_kernel::cgroup::MemoryLimits;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::ticks;
-use megapage_kernel::{KernelError, KernelRoot, boot_time};
+use megapage_kernel::{KernelError, KernelRoot, boot_time, cpu_time_of};
 use megapage_snapshot::{
     Machine, MemoryLimit, Missed, MissedWhy, Process, ProcessId, Sampling, Snapshot, TrackerKind,
     TranslationCost,
@@ -309,6 +312,8 @@ impl Observer {
     ) -> Result<Process, Missed> {
         let root = self.reader.root.clone();
         let (id, stat) = identify(&root, pid)?;
+        // To the nanosecond, before anything is read: what is the same afterwards has not run.
+        let cpu = if root.is_live() { cpu_time_of(pid).ok() } else { None };
         let mut target = match self.targets.remove(&pid) {
             Some(former) if former.id == id => former,
             Some(former) if former.read_due().is_some() => return Err(replaced(former.id, id)),
@@ -334,9 +339,10 @@ impl Observer {
             Some(pass) => Some(&mut *pass.tracker),
             None => None,
         };
+        let state = FlagState { cpu, thp: self.machine.thp.clone() };
         let mut found = self
             .reader
-            .read(id, &stat, &mut target.details, &now, tables)
+            .read(id, &stat, &mut target.details, &now, &state, tables)
             .map_err(|error| missed(pid, &stat.name, &error))?;
         let process = &mut found.process;
         if self.options.zero_scan && self.reader.root.is_live() && target.read_due().is_none() {

@@ -1,7 +1,7 @@
 //! One process: what it is, what it has mapped, and what its memory is backed by.
 
-use crate::mappings::{Details, Found, MemoryDevices, mappings};
-use crate::regions::{look_up_folios, regions};
+use crate::mappings::{Details, FlagState, Found, MemoryDevices, mappings};
+use crate::regions::{Held, look_up_folios, regions};
 use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
@@ -83,19 +83,22 @@ fn remedy(root: bool) -> &'static str {
 
 impl Reader {
     /// Reads the process `id`, whose stat is `stat`. Whether it is still that process is for the caller to ask
-    /// afterwards. `now` is a clock of any origin; `tracker` reads its page tables, where it can.
+    /// afterwards. `now` is a clock of any origin; `tracker` reads its page tables, where it can; `state` is of before the
+    /// call.
     pub(crate) fn read(
         &mut self,
         id: ProcessId,
         stat: &Stat,
         details: &mut Details,
         now: &dyn Fn() -> Duration,
+        state: &FlagState,
         tracker: Option<&mut dyn Tracker>,
     ) -> Result<ReadProcess, KernelError> {
         let (root, pid) = (&self.root, id.pid);
         let status = read_status(root, pid)?;
-        let found = mappings(root, pid, &self.devices, details, now)?;
-        let (mut regions, backing) = regions(root, pid, &found, tracker)?;
+        let found = mappings(root, pid, &self.devices, details, now, state)?;
+        let Held { mut regions, backing, leaves_told } = regions(root, pid, &found, tracker)?;
+        details.leaves_told = leaves_told;
         if let Some(flags) = &self.flags {
             match look_up_folios(root, pid, flags, &mut regions) {
                 // Without CAP_SYS_ADMIN here, there is none for the next process either.

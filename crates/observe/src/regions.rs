@@ -14,6 +14,16 @@ const ORDERS: usize = 10;
 /// The most regions of which one snapshot looks the folios up: 8 GiB.
 const MOST_FOLIO_REGIONS: usize = 4096;
 
+/// What a process holds.
+pub(crate) struct Held {
+    /// The regions that hold something, ascending.
+    pub(crate) regions: Vec<Region>,
+    /// What all its present memory is backed by.
+    pub(crate) backing: BackingBytes,
+    /// Whether the kernel has told of each region whether it is huge.
+    pub(crate) leaves_told: bool,
+}
+
 /// The regions of `pid` that hold something, ascending, and what all its present memory is backed by.
 /// Special mappings (vdso, devices) are left out: their pages are not the process's. A tracker that reads page tables is
 /// asked before the page map, which takes the process's locks and ten times as long.
@@ -22,7 +32,7 @@ pub(crate) fn regions(
     pid: Pid,
     mappings: &[Found],
     tracker: Option<&mut dyn Tracker>,
-) -> Result<(Vec<Region>, BackingBytes), KernelError> {
+) -> Result<Held, KernelError> {
     let ranges = occupied(mappings);
     let held = match tracker.and_then(|tracker| tracker.held(pid, &ranges)) {
         Some(held) => held,
@@ -40,14 +50,15 @@ pub(crate) fn regions(
             region(held, next, mappings)
         })
         .collect();
-    if held.iter().any(|held| held.huge.is_none()) {
+    let leaves_told = held.iter().all(|held| held.huge.is_some());
+    if !leaves_told {
         infer_huge(&mut regions, mappings);
     }
     for region in &regions {
         let kind = mappings.get(region.mapping as usize).map(|found| found.mapping.kind);
         add(&mut backing, region, kind);
     }
-    Ok((regions, backing))
+    Ok(Held { regions, backing, leaves_told })
 }
 
 /// What the process has mapped, without special mappings: neighbours in one range.

@@ -2,17 +2,19 @@
 
 use super::Round;
 use super::budget::{Account, Candidate, Terms};
-use super::history::{History, accessed_entries, entries};
-use super::part::{Peek, accessed_by_part, both, keep_part, ones, part_bits, rate};
+use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, merge};
+use super::cycle::Cycle;
+use super::history::{History, accessed_entries};
+use super::outstanding::Outstanding;
+use super::part::{Peek, accessed_by_part, keep_part, part_bits, rate};
 use crate::mappings::Details;
 use crate::process::gone;
-use crate::tracker::{PART_PAGES, PageBits, RegionBits, TrackError, Tracker};
-use megapage_kernel::pagemap::Pagemap;
+use crate::tracker::{PART_PAGES, RegionBits, TrackError, Tracker};
 use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_snapshot::{
-    Leaf, MappingKind, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
+    Leaf, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,88 +38,6 @@ pub(super) struct Pass<'a> {
     pub(super) tracker: &'a mut dyn Tracker,
     pub(super) now: &'a dyn Fn() -> Duration,
     pub(super) root: &'a KernelRoot,
-}
-
-/// Bits that were cleared.
-#[derive(Debug)]
-struct Cycle {
-    /// The first addresses of its regions, ascending.
-    starts: Vec<u64>,
-    /// The same as ranges.
-    ranges: Vec<VirtRange>,
-    /// How many bits that makes, how many of them were set at the end of the window, and how many so far.
-    entries: u64,
-    in_window: u64,
-    by_now: u64,
-    /// The first addresses of regions that others may share.
-    shared: Vec<u64>,
-    /// Whether of regions on base pages a part was cleared that stands for all of it ([`part`]).
-    in_part: bool,
-    cleared: Duration,
-    read: bool,
-    /// The process's processor time before and after the clearing, where rates are to be told.
-    cpu: Option<(Duration, Duration)>,
-    /// When the clearing was done.
-    done: Duration,
-    /// How long the window is: longer where the process has not run yet.
-    window: Duration,
-    /// What was accessed early in it, where rates are to be told.
-    peek: Option<Peek>,
-}
-
-impl Cycle {
-    /// The processor time that the process has taken since the clearing was done; `None` where rates are not asked for.
-    fn worked(&self, pid: Pid) -> Option<Duration> {
-        let (_, done) = self.cpu?;
-        Some(cpu_time_of(pid).ok()?.saturating_sub(done))
-    }
-
-    /// What of the clearing it has worked after the region at this place was cleared: one after the other was.
-    fn worked_before(&self, place: usize) -> Duration {
-        let (begun, done) = self.cpu.unwrap_or_default();
-        let left = 1.0 - place as f64 / self.starts.len().max(1) as f64;
-        done.saturating_sub(begun).mul_f64(left)
-    }
-}
-
-/// Bits of a region that were cleared.
-#[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    /// Which pages: others have old bits. `None`: all of them.
-    pages: Option<PageBits>,
-    /// How many of them were found accessed, and charged.
-    charged: u64,
-}
-
-impl Outstanding {
-    const WHOLE: Outstanding = Outstanding { pages: None, charged: 0 };
-
-    /// How many of the bits are set now, and how many there are.
-    fn count(&self, read: &RegionBits) -> (u64, u64) {
-        match (self.pages, read.bits) {
-            (Some(pages), Some(bits)) if !read.leaf.is_huge() => {
-                (ones(&both(&bits, &pages)), ones(&pages).min(u64::from(read.present)))
-            }
-            _ => (accessed_entries(read), entries(read)),
-        }
-    }
-
-    /// After the bits of `part` were cleared, too; `bits` are those of the region before.
-    fn cleared_again(&self, part: &PageBits, bits: Option<&PageBits>) -> Outstanding {
-        let rest = match (self.pages, bits) {
-            (Some(pages), _) if pages == *part => None,
-            (pages, Some(bits)) => {
-                let others = part.map(|word| !word);
-                let kept = both(bits, &others);
-                Some((pages, ones(&pages.map_or(kept, |pages| both(&kept, &pages)))))
-            }
-            (_, None) => None,
-        };
-        match rest {
-            Some((pages, charged)) => Outstanding { pages, charged },
-            None => Outstanding { pages: Some(*part), charged: 0 },
-        }
-    }
 }
 
 /// What was read of all that is outstanding.
@@ -564,132 +484,5 @@ impl Target {
                 Ok(())
             }
         }
-    }
-}
-
-fn is_candidate(region: &Region, candidates: &[bool]) -> bool {
-    region.whole
-        && region.present > 0
-        && matches!(region.leaf, Leaf::Base | Leaf::Huge2m)
-        && candidates.get(region.mapping as usize) == Some(&true)
-}
-
-fn candidate(region: &Region) -> Candidate {
-    let accessed = region.accessed.map(|accessed| {
-        let pages = accessed.average.max(f32::from(accessed.coverage));
-        (if region.leaf.is_huge() { pages.min(1.0) } else { pages }, accessed.sampled)
-    });
-    let entries = if region.leaf.is_huge() { 1 } else { region.present };
-    Candidate { start: region.start, entries, last: accessed }
-}
-
-/// Whether a region's mapping may share pages with others without a fork.
-fn maps_shared(process: &Process, region: &Region) -> bool {
-    let mapping = process.mappings.get(region.mapping as usize);
-    mapping.is_none_or(|mapping| mapping.kind == MappingKind::Shared || mapping.flags.mergeable)
-}
-
-/// Takes what other processes map, too, out of what was read of the regions in `shared` (ascending), and says how
-/// much of the present memory that was. A region of which nothing is left was not sampled.
-fn leave_out_shared(
-    root: &KernelRoot,
-    id: ProcessId,
-    found: &mut [RegionBits],
-    shared: &[u64],
-) -> Result<Bytes, TrackError> {
-    let mut left_out = 0;
-    if shared.is_empty() {
-        return Ok(Bytes::ZERO);
-    }
-    let pagemap = Pagemap::open(root, id.pid)?;
-    for region in found.iter_mut().filter(|region| shared.binary_search(&region.start).is_ok()) {
-        let Some(range) = VirtRange::new(region.start, region.start + HUGE_2M as u64) else { continue };
-        let list = pagemap.entries(range)?;
-        let (mut exclusive, mut accessed, mut others) = (0u16, 0u16, 0u64);
-        for (page, entry) in list.iter().enumerate().filter(|(_, entry)| entry.is_present()) {
-            let set = region.bits.is_some_and(|bits| bits[page / 64] >> (page % 64) & 1 != 0);
-            if entry.is_exclusive() {
-                exclusive += 1;
-                accessed += u16::from(set);
-            } else {
-                others += 1;
-            }
-        }
-        // Pages of zeros are nobody's own, and are not sampled anyway.
-        let others = others.saturating_sub(u64::from(region.zero_page));
-        if others > 0 {
-            left_out += others;
-            let known = exclusive > 0 && region.bits.is_some();
-            region.accessed = region.accessed.filter(|_| known).map(|_| accessed);
-        }
-    }
-    Ok(Bytes(left_out * BASE_PAGE as u64))
-}
-
-/// Regions, given by ascending first addresses, as ranges.
-fn merge(starts: &[u64]) -> Vec<VirtRange> {
-    let mut ranges: Vec<VirtRange> = Vec::new();
-    for start in starts {
-        let end = start + HUGE_2M as u64;
-        let joined = ranges.last().filter(|last| last.end() == *start).map_or(*start, |last| last.start());
-        if joined != *start {
-            ranges.pop();
-        }
-        ranges.extend(VirtRange::new(joined, end));
-    }
-    ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regions_are_joined_to_ranges() {
-        let huge = HUGE_2M as u64;
-        let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
-        assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
-        assert!(merge(&[]).is_empty());
-    }
-
-    fn read(start: u64, pages: std::ops::Range<u16>) -> RegionBits {
-        let mut bits: PageBits = [0; 8];
-        pages.clone().for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
-        let accessed = Some(pages.len() as u16);
-        RegionBits {
-            start,
-            leaf: Leaf::Base,
-            present: 512,
-            zero_page: 0,
-            swapped: 0,
-            accessed,
-            bits: Some(bits),
-        }
-    }
-
-    #[test]
-    fn of_a_part_only_its_own_bits_count() {
-        let start = 7 * HUGE_2M as u64;
-        let part = Outstanding { pages: Some(part_bits(start)), charged: 0 };
-        assert_eq!(part.count(&read(start, 0..512)), (16, 16));
-        assert_eq!(part.count(&read(start, 0..0)), (0, 16));
-        for (pages, all) in [(0..512, 512), (0..0, 0)] {
-            let mut read = read(start, pages);
-            keep_part(&mut read);
-            assert_eq!(accessed_by_part(&read), Some(all));
-        }
-        assert_eq!(Outstanding::WHOLE.count(&read(start, 0..100)), (100, 512));
-    }
-
-    #[test]
-    fn what_was_charged_is_not_charged_again_when_a_part_is_cleared() {
-        let start = 7 * HUGE_2M as u64;
-        let bits = read(start, 0..512).bits;
-        let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(start), bits.as_ref());
-        assert_eq!((again.pages, again.charged), (None, 512 - 16));
-        // The part is accessed again: 16 new ones.
-        assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
-        let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
-        assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);
     }
 }

@@ -1,0 +1,94 @@
+//! Which regions may be sampled, and which of them others may share.
+
+use super::budget::Candidate;
+use crate::tracker::{RegionBits, TrackError};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_snapshot::{Leaf, MappingKind, Process, ProcessId, Region};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+
+pub(super) fn is_candidate(region: &Region, candidates: &[bool]) -> bool {
+    region.whole
+        && region.present > 0
+        && matches!(region.leaf, Leaf::Base | Leaf::Huge2m)
+        && candidates.get(region.mapping as usize) == Some(&true)
+}
+
+pub(super) fn candidate(region: &Region) -> Candidate {
+    let accessed = region.accessed.map(|accessed| {
+        let pages = accessed.average.max(f32::from(accessed.coverage));
+        (if region.leaf.is_huge() { pages.min(1.0) } else { pages }, accessed.sampled)
+    });
+    let entries = if region.leaf.is_huge() { 1 } else { region.present };
+    Candidate { start: region.start, entries, last: accessed }
+}
+
+/// Whether a region's mapping may share pages with others without a fork.
+pub(super) fn maps_shared(process: &Process, region: &Region) -> bool {
+    let mapping = process.mappings.get(region.mapping as usize);
+    mapping.is_none_or(|mapping| mapping.kind == MappingKind::Shared || mapping.flags.mergeable)
+}
+
+/// Regions, given by ascending first addresses, as ranges.
+pub(super) fn merge(starts: &[u64]) -> Vec<VirtRange> {
+    let mut ranges: Vec<VirtRange> = Vec::new();
+    for start in starts {
+        let end = start + HUGE_2M as u64;
+        let joined = ranges.last().filter(|last| last.end() == *start).map_or(*start, |last| last.start());
+        if joined != *start {
+            ranges.pop();
+        }
+        ranges.extend(VirtRange::new(joined, end));
+    }
+    ranges
+}
+
+/// Takes what other processes map, too, out of what was read of the regions in `shared` (ascending), and says how
+/// much of the present memory that was. A region of which nothing is left was not sampled.
+pub(super) fn leave_out_shared(
+    root: &KernelRoot,
+    id: ProcessId,
+    found: &mut [RegionBits],
+    shared: &[u64],
+) -> Result<Bytes, TrackError> {
+    let mut left_out = 0;
+    if shared.is_empty() {
+        return Ok(Bytes::ZERO);
+    }
+    let pagemap = Pagemap::open(root, id.pid)?;
+    for region in found.iter_mut().filter(|region| shared.binary_search(&region.start).is_ok()) {
+        let Some(range) = VirtRange::new(region.start, region.start + HUGE_2M as u64) else { continue };
+        let list = pagemap.entries(range)?;
+        let (mut exclusive, mut accessed, mut others) = (0u16, 0u16, 0u64);
+        for (page, entry) in list.iter().enumerate().filter(|(_, entry)| entry.is_present()) {
+            let set = region.bits.is_some_and(|bits| bits[page / 64] >> (page % 64) & 1 != 0);
+            if entry.is_exclusive() {
+                exclusive += 1;
+                accessed += u16::from(set);
+            } else {
+                others += 1;
+            }
+        }
+        // Pages of zeros are nobody's own, and are not sampled anyway.
+        let others = others.saturating_sub(u64::from(region.zero_page));
+        if others > 0 {
+            left_out += others;
+            let known = exclusive > 0 && region.bits.is_some();
+            region.accessed = region.accessed.filter(|_| known).map(|_| accessed);
+        }
+    }
+    Ok(Bytes(left_out * BASE_PAGE as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_joined_to_ranges() {
+        let huge = HUGE_2M as u64;
+        let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
+        assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
+        assert!(merge(&[]).is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! Bits that were cleared, and of which it is still to be charged who sets them again.
+
+use super::history::{accessed_entries, entries};
+use super::part::{both, ones};
+use crate::tracker::{PageBits, RegionBits};
+
+/// Bits of a region that were cleared.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outstanding {
+    /// Which pages: others have old bits. `None`: all of them.
+    pub(super) pages: Option<PageBits>,
+    /// How many of them were found accessed, and charged.
+    pub(super) charged: u64,
+}
+
+impl Outstanding {
+    pub(super) const WHOLE: Outstanding = Outstanding { pages: None, charged: 0 };
+
+    /// How many of the bits are set now, and how many there are.
+    pub(super) fn count(&self, read: &RegionBits) -> (u64, u64) {
+        match (self.pages, read.bits) {
+            (Some(pages), Some(bits)) if !read.leaf.is_huge() => {
+                (ones(&both(&bits, &pages)), ones(&pages).min(u64::from(read.present)))
+            }
+            _ => (accessed_entries(read), entries(read)),
+        }
+    }
+
+    /// After the bits of `part` were cleared, too; `bits` are those of the region before.
+    pub(super) fn cleared_again(&self, part: &PageBits, bits: Option<&PageBits>) -> Outstanding {
+        let rest = match (self.pages, bits) {
+            (Some(pages), _) if pages == *part => None,
+            (pages, Some(bits)) => {
+                let others = part.map(|word| !word);
+                let kept = both(bits, &others);
+                Some((pages, ones(&pages.map_or(kept, |pages| both(&kept, &pages)))))
+            }
+            (_, None) => None,
+        };
+        match rest {
+            Some((pages, charged)) => Outstanding { pages, charged },
+            None => Outstanding { pages: Some(*part), charged: 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observer::part::{accessed_by_part, keep_part, part_bits};
+    use megapage_snapshot::Leaf;
+    use megapage_units::HUGE_2M;
+
+    fn read(start: u64, pages: std::ops::Range<u16>) -> RegionBits {
+        let mut bits: PageBits = [0; 8];
+        pages.clone().for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
+        let accessed = Some(pages.len() as u16);
+        RegionBits {
+            start,
+            leaf: Leaf::Base,
+            present: 512,
+            zero_page: 0,
+            swapped: 0,
+            accessed,
+            bits: Some(bits),
+        }
+    }
+
+    #[test]
+    fn of_a_part_only_its_own_bits_count() {
+        let start = 7 * HUGE_2M as u64;
+        let part = Outstanding { pages: Some(part_bits(start)), charged: 0 };
+        assert_eq!(part.count(&read(start, 0..512)), (16, 16));
+        assert_eq!(part.count(&read(start, 0..0)), (0, 16));
+        for (pages, all) in [(0..512, 512), (0..0, 0)] {
+            let mut read = read(start, pages);
+            keep_part(&mut read);
+            assert_eq!(accessed_by_part(&read), Some(all));
+        }
+        assert_eq!(Outstanding::WHOLE.count(&read(start, 0..100)), (100, 512));
+    }
+
+    #[test]
+    fn what_was_charged_is_not_charged_again_when_a_part_is_cleared() {
+        let start = 7 * HUGE_2M as u64;
+        let bits = read(start, 0..512).bits;
+        let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(start), bits.as_ref());
+        assert_eq!((again.pages, again.charged), (None, 512 - 16));
+        // The part is accessed again: 16 new ones.
+        assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
+        let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
+        assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);
+    }
+}
