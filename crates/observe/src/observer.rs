@@ -330,7 +330,7 @@ impl Observer {
         let now = || clock.now();
         let tracker = self.tracker.as_mut();
         let mut sampling =
-            tracker.map(|tracker| target::Pass { tracker: tracker.as_mut(), now: &now, root: &root });
+            tracker.map(|tracker| target::Pass { tracker: tracker.as_mut(), now: &now, root: &root, cpu });
         if let Some(pass) = &mut sampling {
             target.earn(pass, stat.cpu);
             target.read_if_due(pass, round.targets).map_err(|lost| lost_why(&root, id, lost))?;

@@ -196,6 +196,12 @@ impl Account {
         (now >= self.not_before || self.hurried) && self.can_pay(now, candidates)
     }
 
+    /// Whether a sample of a target that does not run, which takes nothing from it, may begin: as often as one of a target
+    /// that takes hardly any time.
+    pub(crate) fn may_wait(&self, now: Duration) -> bool {
+        self.cleared.is_none_or(|cleared| now.saturating_sub(cleared) >= self.terms.window * IDLE_WINDOWS)
+    }
+
     /// Whether there are tokens enough for a sample.
     pub(crate) fn can_pay(&self, now: Duration, candidates: &[Candidate]) -> bool {
         match self.cleared {

@@ -18,7 +18,7 @@ pub(super) struct Cycle {
     pub(super) by_now: u64,
     /// The first addresses of regions that others may share.
     pub(super) shared: Vec<u64>,
-    /// Whether of regions on base pages a part was cleared that stands for all of it ([`part`]).
+    /// Whether of regions on base pages a part was cleared that stands for all of it ([`part`](crate::tracker::part)).
     pub(super) in_part: bool,
     pub(super) cleared: Duration,
     pub(super) read: bool,

@@ -36,12 +36,16 @@ impl Observer {
             if target.read_due().is_none_or(|due| now < due) {
                 continue;
             }
+            if target.goes_on_waiting(now) {
+                continue;
+            }
             let Some((_, stat)) = identify(&root, target.id.pid).ok().filter(|(id, _)| *id == target.id)
             else {
                 target.abandon();
                 continue;
             };
-            let mut pass = target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root };
+            let mut pass =
+                target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root, cpu: None };
             let former = target.is_sampled();
             target.earn(&pass, stat.cpu);
             // What could not be read is not due any longer. The next snapshot finds out why.

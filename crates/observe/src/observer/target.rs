@@ -1,5 +1,7 @@
 //! What the observer keeps of one process, and the steps of its samples.
 
+mod rest;
+
 use super::Round;
 use super::budget::{Account, Candidate, Terms};
 use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, merge};
@@ -15,6 +17,7 @@ use megapage_snapshot::{
     Leaf, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
 use megapage_units::{BASE_PAGE, Bytes};
+use rest::Waiting;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -38,6 +41,8 @@ pub(super) struct Pass<'a> {
     pub(super) tracker: &'a mut dyn Tracker,
     pub(super) now: &'a dyn Fn() -> Duration,
     pub(super) root: &'a KernelRoot,
+    /// The processor time that the process had taken before anything of it was read in this pass; `None`: not known.
+    pub(super) cpu: Option<Duration>,
 }
 
 /// What was read of all that is outstanding.
@@ -75,6 +80,10 @@ pub(super) struct Target {
     /// Whether nobody comes again: what is under way is read when its window is over, come what may.
     once: bool,
     cycle: Option<Cycle>,
+    /// A sample whose clearing waits for the process to run.
+    waiting: Option<Waiting>,
+    /// The processor time that the process had taken when the last pass began to look at it.
+    cpu_before: Option<Duration>,
     /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address.
     outstanding: BTreeMap<u64, Outstanding>,
     resident: Bytes,
@@ -99,6 +108,8 @@ impl Target {
             account: terms.map(|terms| Account::new(terms, rate, lived)),
             once: false,
             cycle: None,
+            waiting: None,
+            cpu_before: None,
             outstanding: BTreeMap::new(),
             resident: Bytes::ZERO,
         }
@@ -106,7 +117,9 @@ impl Target {
 
     /// When a sample that was started must be read; `None` where none is under way.
     pub(super) fn read_due(&self) -> Option<Duration> {
-        self.cycle.as_ref().filter(|cycle| !cycle.read).map(|cycle| cycle.cleared + cycle.window)
+        let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
+        let waiting = self.waiting.as_ref().map(|waiting| waiting.next);
+        waiting.or(cycle.map(|cycle| cycle.cleared + cycle.window))
     }
 
     /// Whether a sample of it was read.
@@ -114,9 +127,9 @@ impl Target {
         self.shown.is_some()
     }
 
-    /// Whether nothing is known yet of a process of which it is asked what to promote.
+    /// Whether nothing was cleared yet of a process of which it is asked what to promote.
     fn is_first(&self) -> bool {
-        self.promotes && self.shown.is_none()
+        self.promotes && self.cycle.is_none()
     }
 
     /// Whether a sample of these regions would tell little, and the last one is not old.
@@ -133,6 +146,7 @@ impl Target {
     /// Gives up the sample that is under way: its process is gone.
     pub(super) fn abandon(&mut self) {
         self.cycle = None;
+        self.waiting = None;
         self.outstanding.clear();
         self.due = None;
     }
@@ -172,6 +186,7 @@ impl Target {
     /// There is no later sample: the window of the first is not that short.
     pub(super) fn only_once(&mut self) {
         self.once = true;
+        self.wait_no_longer();
         if let Some(cycle) = &mut self.cycle {
             cycle.window = cycle.window.max(self.window / 4);
         }
@@ -189,6 +204,9 @@ impl Target {
         match self.read_due() {
             Some(due) if (pass.now)() >= due => {}
             _ => return Ok(()),
+        }
+        if self.waiting.is_some() {
+            return self.end_wait(pass, targets);
         }
         match self.wait_for_rates(pass, targets) {
             Ok(true) => return Ok(()),
@@ -365,15 +383,24 @@ impl Target {
             in_part = !parts.is_empty();
             list = if in_part { parts } else { list };
         }
-        if round.start && !self.is_settled(now, &regions) && account.may_start(now, &list) {
+        let at_rest = self.may_wait(pass);
+        let may_wait = at_rest.is_some() && account.may_wait(now) && !list.is_empty();
+        let may_start = may_wait || account.may_start(now, &list);
+        if round.start && !self.is_settled(now, &regions) && may_start {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
                 true => regions.iter().filter(shared).map(|region| region.start).collect(),
                 false => Vec::new(),
             };
-            let result = self.start(pass, &list, in_part, shared, round.targets);
-            self.unless_refused(now, result)?;
+            match at_rest.filter(|_| shared.len() < regions.len()) {
+                Some(cpu) => self.wait(now, cpu, list.clone(), in_part, shared),
+                None => {
+                    let result = self.start(pass, &list, in_part, shared, round.targets);
+                    self.unless_refused(now, result)?;
+                }
+            }
         }
+        self.cpu_before = pass.cpu;
         self.due = match (self.read_due(), &self.account) {
             (Some(due), _) => Some(due),
             (None, Some(account)) if !list.is_empty() && self.refused.is_none() => {
@@ -447,6 +474,7 @@ impl Target {
             (true, None) => self.window / FIRST_WINDOW,
             (false, _) => self.window,
         };
+        let window = if self.once { window.max(self.window / 4) } else { window };
         self.cycle = Some(Cycle {
             starts,
             ranges,

@@ -1,0 +1,192 @@
+//! Samples of a process that does not run: nothing is cleared for them.
+
+use megapage_kernel::{KernelRoot, cpu_time_of};
+use megapage_observe::tracker::{RegionBits, Selected, TrackError, Tracker};
+use megapage_observe::{BootClock, Leaf, Observer, Options, Snapshot, TrackerKind};
+use megapage_testing::skip;
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const WINDOW: Duration = Duration::from_millis(300);
+/// Longer than anything takes on a machine that works.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts clearings, and finds every region accessed whole.
+struct Counting(Arc<AtomicUsize>);
+
+impl Tracker for Counting {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::Bpf
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn leaves_shared(&self) -> bool {
+        true
+    }
+
+    fn clear(&mut self, _: Pid, _: &[VirtRange]) -> Result<(), TrackError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn read(&mut self, _: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
+        let starts = ranges.iter().flat_map(|range| (range.start()..range.end()).step_by(HUGE_2M));
+        let read = |start| RegionBits {
+            start,
+            leaf: Leaf::Base,
+            present: 512,
+            zero_page: 0,
+            swapped: 0,
+            accessed: Some(512),
+            bits: Some([u64::MAX; 8]),
+        };
+        Ok(starts.map(read).collect())
+    }
+}
+
+/// A process with 8 MiB that runs when it is given a line, and answers then; killed when dropped.
+struct Sleeper(Child, BufReader<ChildStdout>);
+
+const SCRIPT: &str = "import mmap, os
+memory = mmap.mmap(-1, 10 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+while True:
+    memory.seek(0)
+    memory.write(b'x' * (10 << 20))
+    os.write(1, b'done\\n')
+    if not os.read(0, 1):
+        break
+";
+
+impl Sleeper {
+    /// `None`, after a loud skip, without Python.
+    fn start() -> Option<Sleeper> {
+        let mut command = Command::new("python3");
+        command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = command.spawn() else {
+            skip("needs python3");
+            return None;
+        };
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut sleeper = Sleeper(child, said);
+        sleeper.wait_until_asleep();
+        Some(sleeper)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.0.id() as i32)
+    }
+
+    /// Until it has answered, and takes no processor time any more.
+    fn wait_until_asleep(&mut self) {
+        let mut line = String::new();
+        self.1.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n");
+        let start = Instant::now();
+        let mut former = None;
+        while start.elapsed() < PATIENCE {
+            let taken = cpu_time_of(self.pid()).unwrap();
+            if former.replace(taken) == Some(taken) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("it does not sleep");
+    }
+
+    fn run(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        self.wait_until_asleep();
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn observer(promotes: bool) -> (Observer, Arc<AtomicUsize>) {
+    let clearings = Arc::new(AtomicUsize::new(0));
+    let tracker = Box::new(Counting(clearings.clone()));
+    let selected = Selected { tracker, passed_over: Vec::new(), first_access_ns: 400.0 };
+    let options = Options { window: WINDOW, budget: 1.0, promotes, ..Options::default() };
+    let observer =
+        Observer::with_parts(&KernelRoot::live(), options, Some(selected), Box::new(BootClock)).unwrap();
+    (observer, clearings)
+}
+
+/// Coverages of the regions that were sampled, and how many samples there were.
+fn sampled(snapshot: &Snapshot, pid: Pid) -> (Vec<u16>, u64) {
+    let process = snapshot.process(pid).expect("it lives");
+    let coverages = process.regions.iter().filter_map(|region| region.accessed).map(|one| one.coverage);
+    (coverages.collect(), process.sampling.as_ref().map_or(0, |sampling| sampling.samples))
+}
+
+#[test]
+fn who_does_not_run_is_sampled_without_a_clearing() {
+    let Some(sleeper) = Sleeper::start() else { return };
+    let (mut observer, clearings) = observer(true);
+    let pids = [sleeper.pid()];
+    let first = observer.snapshot(&pids);
+    assert_eq!(sampled(&first, sleeper.pid()), (vec![], 0));
+    assert!(observer.next_read().is_some(), "a sample is under way");
+    std::thread::sleep(WINDOW);
+    observer.complete_samples();
+    let snapshot = observer.snapshot(&pids);
+    let (coverages, samples) = sampled(&snapshot, sleeper.pid());
+    assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 0), "{coverages:?}");
+    assert_eq!((samples, clearings.load(Ordering::Relaxed)), (1, 0));
+    let sampling = snapshot.process(sleeper.pid()).unwrap().sampling.clone().unwrap();
+    assert!(sampling.window >= WINDOW && sampling.cost.is_zero() && sampling.bytes.0 >= 8 << 20);
+}
+
+#[test]
+fn what_waits_is_cleared_once_its_process_runs() {
+    let Some(mut sleeper) = Sleeper::start() else { return };
+    let (mut observer, clearings) = observer(true);
+    let pids = [sleeper.pid()];
+    observer.snapshot(&pids);
+    assert_eq!(clearings.load(Ordering::Relaxed), 0);
+    sleeper.run();
+    let start = Instant::now();
+    while clearings.load(Ordering::Relaxed) == 0 && start.elapsed() < PATIENCE {
+        std::thread::sleep(WINDOW / 10);
+        observer.complete_samples();
+    }
+    // In the window of that clearing it sleeps, but what was cleared is read.
+    let coverages = loop {
+        let (coverages, samples) = sampled(&observer.snapshot(&pids), sleeper.pid());
+        if samples > 0 || start.elapsed() > PATIENCE {
+            break coverages;
+        }
+        std::thread::sleep(WINDOW / 10);
+    };
+    assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 512), "{coverages:?}");
+    assert!(clearings.load(Ordering::Relaxed) >= 1);
+}
+
+#[test]
+fn who_shows_what_is_accessed_clears_at_once() {
+    let Some(sleeper) = Sleeper::start() else { return };
+    let (mut observer, clearings) = observer(false);
+    observer.snapshot(&[sleeper.pid()]);
+    assert_eq!(clearings.load(Ordering::Relaxed), 1, "what it accesses between two looks is to be seen");
+}
+
+#[test]
+fn one_look_tells_of_who_does_not_run() {
+    let Some(sleeper) = Sleeper::start() else { return };
+    let (mut observer, clearings) = observer(true);
+    let (coverages, samples) = sampled(&observer.sample_once(&[sleeper.pid()]), sleeper.pid());
+    assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 0), "{coverages:?}");
+    assert!(samples >= 1);
+    assert_eq!(clearings.load(Ordering::Relaxed), 0);
+}
