@@ -58,6 +58,12 @@ impl Target {
         self.waiting = Some(Waiting { list, in_part, shared, cpu, since: now, next, until });
     }
 
+    /// The next of certain moments, which all processes share: whoever comes to look at one looks at all.
+    fn in_step(&self, time: Duration) -> Duration {
+        let step = (self.window / FIRST_WINDOW / EARLY).max(Duration::from_millis(1)).as_nanos();
+        Duration::from_nanos((time.as_nanos().div_ceil(step) * step) as u64)
+    }
+
     /// Ends the wait at a quarter of the window at the latest.
     pub(super) fn wait_no_longer(&mut self) {
         if let Some(waiting) = &mut self.waiting {
@@ -68,18 +74,20 @@ impl Target {
 
     /// Whether the sample goes on waiting at `now`, which is cheap to ask.
     pub(in crate::observer) fn goes_on_waiting(&mut self, now: Duration) -> bool {
-        let pid = self.id.pid;
-        let Some(waiting) = self.waiting.as_mut().filter(|waiting| now < waiting.until) else { return false };
+        let Some(waiting) = self.waiting.as_ref().filter(|waiting| now < waiting.until) else { return false };
         if now < waiting.next {
             return true;
         }
-        let goes_on = waiting.is_at_rest(pid);
-        if goes_on {
-            // The longer it rests, the less there is to hurry for.
-            let pause = (self.window / FIRST_WINDOW / EARLY).max((now - waiting.since) / 4);
-            waiting.next = (now + pause).min(waiting.until);
+        if !waiting.is_at_rest(self.id.pid) {
+            return false;
         }
-        goes_on
+        // The longer it rests, the less there is to hurry for.
+        let pause = (self.window / FIRST_WINDOW / EARLY).max((now - waiting.since) / 4);
+        let next = self.in_step(now + pause).min(waiting.until);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.next = next;
+        }
+        true
     }
 
     /// Starts the sample that has waited where the process runs by now, or completes it: nothing was accessed.
