@@ -229,7 +229,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
 
 #[test]
 fn page_tables_tell_what_the_page_map_tells() {
-    use megapage_units::{BASE_PAGE, PageSize};
+    use megapage_units::BASE_PAGE;
     let Some(mut tables) = open() else { return };
     let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
     let Some(kinds) = Kinds::start() else { return };
