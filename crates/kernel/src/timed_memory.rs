@@ -51,7 +51,8 @@ pub struct TimedMemory {
 impl TimedMemory {
     /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.3 s of processor time for each GiB of
     /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is told how many bytes
-    /// are present and says whether to go on; where it says no, all is given back: `Ok(None)`.
+    /// are present and says whether to go on; where it says no, all is given back: `Ok(None)`. It is what keeps a control
+    /// group from being filled: the kernel then kills, whether a page is touched or asked for by MADV_POPULATE_WRITE.
     pub fn map(
         bytes: usize,
         pages: TimedPages,
@@ -99,7 +100,6 @@ impl TimedMemory {
                     unsafe { ptr::write_volatile(self.start.add(offset), 0) };
                 }
             }
-            // ENOMEM: the control group is full. Touching it would have somebody killed.
             populated => populated?,
         }
         if pages == TimedPages::Huge {

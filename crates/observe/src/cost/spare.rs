@@ -13,6 +13,10 @@ const SHARE_OF_AVAILABLE: u64 = 8;
 const SHARE_OF_GROUP: u64 = 2;
 /// The share of the free memory beyond which no more than the least is timed: the page cache is of more use to others.
 const SHARE_OF_FREE: u64 = 2;
+/// What the own control group leaves, and what is available, at least while a timing takes memory: less is for others. The
+/// kernel does not refuse memory that it lacks, it kills for it.
+const LEAST_ROOM: Bytes = Bytes(64 << 20);
+const LEAST_AVAILABLE: Bytes = Bytes(256 << 20);
 /// Tasks wait for memory for more than this share of 10 s: nothing is timed, in per cent.
 const PRESSED_PERCENT: f64 = 1.0;
 
@@ -45,15 +49,16 @@ impl Spare {
     }
 
     /// Whether, with `taken` bytes of it taken by ourselves, there still is at least half as much as there was at the
-    /// beginning.
+    /// beginning, and enough besides.
     pub(super) fn holds(&self, beginning: &Spare, taken: u64) -> bool {
         let left = |now: Bytes, then: Bytes| now.0.saturating_add(taken) >= then.0 / 2;
         let group = match (self.group, beginning.group) {
-            (Some(now), Some(then)) => left(now, then),
+            (Some(now), Some(then)) => now >= LEAST_ROOM && left(now, then),
             (Some(_), None) => false,
             (None, _) => true,
         };
-        !self.pressed && group && left(self.available, beginning.available)
+        let available = self.available >= LEAST_AVAILABLE && left(self.available, beginning.available);
+        !self.pressed && group && available
     }
 }
 
@@ -92,6 +97,9 @@ mod tests {
         assert!(spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(2), Bytes::gib(2), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(100))).holds(&then, gib / 2));
+        // Half of the beginning is there with ours, but hardly any besides.
+        assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(63))).holds(&then, gib));
+        assert!(!spare(Bytes::mib(255), Bytes::mib(255), Some(Bytes::gib(1))).holds(&then, 5 * gib));
         assert!(!Spare { pressed: true, ..then }.holds(&then, 0));
         let unlimited = Spare { group: None, ..then };
         assert!(unlimited.holds(&unlimited, 0) && unlimited.holds(&then, 0) && !then.holds(&unlimited, 0));

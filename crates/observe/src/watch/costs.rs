@@ -1,7 +1,7 @@
 //! What translation costs the processes that are watched: counted, where the processor counts; else estimated, one
 //! process at a time.
 
-use crate::cost::calibrate::AccessTimes;
+use crate::cost::calibrate::{AccessTimes, NoTimes};
 use crate::cost::estimate::estimate;
 use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
@@ -12,7 +12,7 @@ use megapage_tlb::Geometry;
 use megapage_units::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processes whose page walks are counted at most: each thread takes descriptors.
 const MOST_COUNTED: usize = 32;
@@ -70,40 +70,56 @@ struct Model {
 enum Timing {
     /// Nothing is to be timed, or no more.
     Done,
-    /// It begins when there is a process that could be probed, right after the start: later it would be work at a time at
-    /// which there is nothing to do.
-    Due,
-    /// A thread does it.
-    UnderWay(Receiver<AccessTimes>),
+    /// It begins at this moment, or when there is a process that could be probed, right after the start: later it would be
+    /// work at a time at which there is nothing to do. So many times it was tried in vain.
+    Due(Instant, u32),
+    /// A thread does it, after so many in vain.
+    UnderWay(Receiver<Result<AccessTimes, NoTimes>>, u32),
 }
+
+/// Where memory is short, as it can be while a machine boots, it is tried again after so long, and so often in all.
+const TRIED_AGAIN: Duration = Duration::from_secs(600);
+const MOST_TRIES: u32 = 6;
 
 impl Timing {
     /// Starts it, or takes what it has found.
     fn go_on(&mut self, root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
         match self {
             Timing::Done => None,
-            Timing::Due => {
+            Timing::Due(from, _) if Instant::now() < *from => None,
+            Timing::Due(_, tries) => {
                 let (found, times) = channel();
                 let (root, geometry) = (root.clone(), *geometry);
                 // With the caller's priority: it maps and faults memory in, and whoever waits for the lock of this address
                 // space would wait for as long as programs with more priority keep it from going on.
                 let timer = move || {
                     // Whoever waited may have gone.
-                    let _ = AccessTimes::known(&root, &geometry).map(|times| found.send(times));
+                    let _ = found.send(AccessTimes::known(&root, &geometry));
                 };
                 let named = std::thread::Builder::new().name("timing".into());
+                let tries = *tries;
                 // Without a thread the figures stay wide.
-                *self = named.spawn(timer).map_or(Timing::Done, |_| Timing::UnderWay(times));
+                *self = named.spawn(timer).map_or(Timing::Done, |_| Timing::UnderWay(times, tries));
                 None
             }
-            Timing::UnderWay(times) => {
-                let found = times.try_recv();
-                if !matches!(found, Err(TryRecvError::Empty)) {
-                    *self = Timing::Done;
+            Timing::UnderWay(times, tries) => {
+                let tries = *tries;
+                match times.try_recv() {
+                    Err(TryRecvError::Empty) => None,
+                    found => self.take(found.ok(), tries),
                 }
-                found.ok()
             }
         }
+    }
+
+    /// Takes what was found, and tries again later where only the moment was the wrong one.
+    fn take(&mut self, found: Option<Result<AccessTimes, NoTimes>>, tries: u32) -> Option<AccessTimes> {
+        let wrong_moment = matches!(found, Some(Err(NoTimes::Short | NoTimes::NoHugePages(_))));
+        *self = match wrong_moment && tries + 1 < MOST_TRIES {
+            true => Timing::Due(Instant::now() + TRIED_AGAIN, tries + 1),
+            false => Timing::Done,
+        };
+        found?.ok()
     }
 }
 
@@ -124,7 +140,7 @@ impl Costs {
     pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
         let costs = Costs::with_times(root, budget, |geometry| {
             let times = AccessTimes::kept(root, geometry).unwrap_or_else(AccessTimes::guessed);
-            let timing = if times.is_enough() { Timing::Done } else { Timing::Due };
+            let timing = if times.is_enough() { Timing::Done } else { Timing::Due(Instant::now(), 0) };
             (times, timing)
         });
         Costs { gains_only: true, ..costs }
@@ -337,5 +353,28 @@ mod tests {
         }
         let chosen = pids(&before, &now);
         assert_eq!((chosen.len(), chosen[0]), (MOST_ESTIMATED, 1_000_019));
+    }
+
+    #[test]
+    fn a_timing_that_met_a_bad_moment_is_made_again_some_times() {
+        let take = |found, tries| {
+            let mut timing = Timing::Done;
+            (timing.take(found, tries).is_some(), timing)
+        };
+        let (found, mut timing) = take(Some(Err(NoTimes::Short)), 0);
+        assert!(!found && matches!(timing, Timing::Due(from, 1) if from > Instant::now()), "{timing:?}");
+        assert!(timing.go_on(&KernelRoot::captured("none"), &Geometry::FALLBACK).is_none());
+        assert!(matches!(timing, Timing::Due(_, 1)), "not yet");
+        for (found, tries) in [
+            (Some(Err(NoTimes::Short)), MOST_TRIES - 1),
+            // There will not be more memory, and the thread will not come back.
+            (Some(Err(NoTimes::Memory(Bytes::ZERO))), 0),
+            (None, 0),
+        ] {
+            let (found, timing) = take(found, tries);
+            assert!(!found && matches!(timing, Timing::Done), "{timing:?}");
+        }
+        let (found, timing) = take(Some(Ok(AccessTimes::guessed())), 0);
+        assert!(found && matches!(timing, Timing::Done));
     }
 }
