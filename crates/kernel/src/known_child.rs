@@ -7,11 +7,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::process_madvise::collapse;
-use crate::spawn::open_pidfd;
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 use std::io;
-use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -119,11 +116,6 @@ impl KnownChild {
         std::mem::forget(shared);
         drop(memory);
         known.order(FILL)?;
-        if advise && huge_regions > 0 {
-            // Where faults give none (transparent_hugepage/enabled is 'never') a collapse still does. Without the right to
-            // it, and without memory for it, all stays as it is.
-            let _ = open_pidfd(known.pid).and_then(|pidfd| collapse(pidfd.as_fd(), &[known.huge]));
-        }
         Ok(known)
     }
 

@@ -3,6 +3,7 @@ use crate::known_child::KnownChild;
 use crate::pagemap::Region;
 use megapage_snapshot::thp::ThpEnabled;
 use megapage_units::PageSize;
+use std::os::fd::AsFd;
 
 fn open() -> Option<PageTables> {
     megapage_testing::require_root().then(|| PageTables::open(&KernelRoot::live()).expect("as root"))
@@ -39,6 +40,9 @@ fn a_captured_tree_is_refused() {
 fn pages_of_a_child_are_read() {
     let Some(mut tables) = open() else { return };
     let child = KnownChild::start(3, 1).unwrap();
+    // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
+    let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
+    let _ = crate::process_madvise::collapse(pidfd.as_fd(), &[child.huge()]);
     let regions = walk(&mut tables, child.pid(), VirtRange::new(0, 1 << 47).unwrap());
     let of_child = |start: u64| regions.iter().find(|region| region.start == start).expect("touched");
     for n in 0..3 {

@@ -4,10 +4,13 @@ use super::{PageBits, RegionBits, Tracker};
 use megapage_kernel::known_child::KnownChild;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::process_madvise::collapse;
+use megapage_kernel::spawn::open_pidfd;
 use megapage_kernel::{KernelRoot, process_cpu_time};
 use megapage_snapshot::{Leaf, PAGES, TrackerKind};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 const REGION_PAGES: usize = PAGES as usize;
@@ -330,8 +333,14 @@ fn count(bits: &PageBits) -> u16 {
 }
 
 fn start_child(base_regions: usize, huge_regions: usize) -> Result<KnownChild, String> {
-    KnownChild::start(base_regions, huge_regions)
-        .map_err(|error| format!("no child could be started to try it on: {error}"))
+    let child = KnownChild::start(base_regions, huge_regions)
+        .map_err(|error| format!("no child could be started to try it on: {error}"))?;
+    // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
+    // looked up by who needs to know: without the right to it, all are tried on base pages.
+    if huge_regions_of(&child).is_ok_and(|huge| huge.len() < huge_regions) {
+        let _ = open_pidfd(child.pid()).and_then(|pidfd| collapse(pidfd.as_fd(), &[child.huge()]));
+    }
+    Ok(child)
 }
 
 fn whole(child: &KnownChild) -> VirtRange {
