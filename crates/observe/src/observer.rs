@@ -221,7 +221,7 @@ impl Observer {
     /// Whether the bits of this process were cleared and are still to be read: what clears or reads them meanwhile
     /// spoils the sample.
     pub fn is_sampling(&self, id: ProcessId) -> bool {
-        self.targets.get(&id.pid).is_some_and(|target| target.id == id && target.read_due().is_some())
+        self.targets.get(&id.pid).is_some_and(|target| target.id == id && target.is_cleared())
     }
 
     /// How long until a sample must be read or may be started; `None` where there is nothing to sample.
@@ -316,7 +316,7 @@ impl Observer {
         let cpu = if root.is_live() { cpu_time_of(pid).ok() } else { None };
         let mut target = match self.targets.remove(&pid) {
             Some(former) if former.id == id => former,
-            Some(former) if former.read_due().is_some() => return Err(replaced(former.id, id)),
+            Some(former) if former.is_cleared() => return Err(replaced(former.id, id)),
             _ => {
                 let started = ticks(id.start_ticks);
                 let age = self.clock.now().saturating_sub(started).as_secs_f64();
@@ -345,7 +345,7 @@ impl Observer {
             .read(id, &stat, &mut target.details, &now, &state, tables)
             .map_err(|error| missed(pid, &stat.name, &error))?;
         let process = &mut found.process;
-        if self.options.zero_scan && self.reader.root.is_live() && target.read_due().is_none() {
+        if self.options.zero_scan && self.reader.root.is_live() && !target.is_cleared() {
             zero_scan::scan(
                 &self.reader.root,
                 process,

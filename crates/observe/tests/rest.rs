@@ -1,5 +1,6 @@
 //! Samples of a process that does not run: nothing is cleared for them.
 
+use megapage_kernel::process::read_status;
 use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_observe::tracker::{RegionBits, Selected, TrackError, Tracker};
 use megapage_observe::{BootClock, Leaf, Observer, Options, Snapshot, TrackerKind};
@@ -83,7 +84,7 @@ impl Sleeper {
         Pid(self.0.id() as i32)
     }
 
-    /// Until it has answered, and takes no processor time any more.
+    /// Until it has answered, and sleeps.
     fn wait_until_asleep(&mut self) {
         let mut line = String::new();
         self.1.read_line(&mut line).unwrap();
@@ -92,7 +93,8 @@ impl Sleeper {
         let mut former = None;
         while start.elapsed() < PATIENCE {
             let taken = cpu_time_of(self.pid()).unwrap();
-            if former.replace(taken) == Some(taken) {
+            let status = read_status(&KernelRoot::live(), self.pid()).unwrap();
+            if former.replace(taken) == Some(taken) && status.state == 'S' {
                 return;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -130,21 +132,35 @@ fn sampled(snapshot: &Snapshot, pid: Pid) -> (Vec<u16>, u64) {
     (coverages.collect(), process.sampling.as_ref().map_or(0, |sampling| sampling.samples))
 }
 
+/// What `look` finds of a process that takes no processor time meanwhile.
+fn at_rest<T>(look: impl Fn(Pid) -> T) -> Option<T> {
+    let sleeper = Sleeper::start()?;
+    for _ in 0..20 {
+        let before = cpu_time_of(sleeper.pid()).unwrap();
+        let found = look(sleeper.pid());
+        if cpu_time_of(sleeper.pid()).unwrap() == before {
+            return Some(found);
+        }
+    }
+    panic!("it waits for input, and runs");
+}
+
 #[test]
 fn who_does_not_run_is_sampled_without_a_clearing() {
-    let Some(sleeper) = Sleeper::start() else { return };
-    let (mut observer, clearings) = observer(true);
-    let pids = [sleeper.pid()];
-    let first = observer.snapshot(&pids);
-    assert_eq!(sampled(&first, sleeper.pid()), (vec![], 0));
-    assert!(observer.next_read().is_some(), "a sample is under way");
-    std::thread::sleep(WINDOW);
-    observer.complete_samples();
-    let snapshot = observer.snapshot(&pids);
-    let (coverages, samples) = sampled(&snapshot, sleeper.pid());
+    let look = |pid| {
+        let (mut observer, clearings) = observer(true);
+        let first = observer.snapshot(&[pid]);
+        assert_eq!(sampled(&first, pid), (vec![], 0));
+        assert!(observer.next_read().is_some(), "a sample is under way");
+        std::thread::sleep(WINDOW + WINDOW / 4);
+        let is_news = observer.complete_samples();
+        (observer.snapshot(&[pid]), clearings.load(Ordering::Relaxed), is_news, pid)
+    };
+    let Some((snapshot, clearings, is_news, pid)) = at_rest(look) else { return };
+    let (coverages, samples) = sampled(&snapshot, pid);
     assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 0), "{coverages:?}");
-    assert_eq!((samples, clearings.load(Ordering::Relaxed)), (1, 0));
-    let sampling = snapshot.process(sleeper.pid()).unwrap().sampling.clone().unwrap();
+    assert_eq!((samples, clearings, is_news), (1, 0, false));
+    let sampling = snapshot.process(pid).unwrap().sampling.clone().unwrap();
     assert!(sampling.window >= WINDOW && sampling.cost.is_zero() && sampling.bytes.0 >= 8 << 20);
 }
 
@@ -183,10 +199,12 @@ fn who_shows_what_is_accessed_clears_at_once() {
 
 #[test]
 fn one_look_tells_of_who_does_not_run() {
-    let Some(sleeper) = Sleeper::start() else { return };
-    let (mut observer, clearings) = observer(true);
-    let (coverages, samples) = sampled(&observer.sample_once(&[sleeper.pid()]), sleeper.pid());
+    let look = |pid| {
+        let (mut observer, clearings) = observer(true);
+        let found = sampled(&observer.sample_once(&[pid]), pid);
+        (found, clearings.load(Ordering::Relaxed))
+    };
+    let Some(((coverages, samples), clearings)) = at_rest(look) else { return };
     assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 0), "{coverages:?}");
-    assert!(samples >= 1);
-    assert_eq!(clearings.load(Ordering::Relaxed), 0);
+    assert_eq!((samples, clearings), (1, 0));
 }

@@ -80,6 +80,8 @@ pub(super) struct Target {
     /// Whether nobody comes again: what is under way is read when its window is over, come what may.
     once: bool,
     cycle: Option<Cycle>,
+    /// Whether one was read.
+    was_read: bool,
     /// A sample whose clearing waits for the process to run.
     waiting: Option<Waiting>,
     /// The processor time that the process had taken when the last pass began to look at it.
@@ -108,6 +110,7 @@ impl Target {
             account: terms.map(|terms| Account::new(terms, rate, lived)),
             once: false,
             cycle: None,
+            was_read: false,
             waiting: None,
             cpu_before: None,
             outstanding: BTreeMap::new(),
@@ -122,9 +125,14 @@ impl Target {
         waiting.or(cycle.map(|cycle| cycle.cleared + cycle.window))
     }
 
-    /// Whether a sample of it was read.
+    /// Whether bits of it were cleared and are still to be read.
+    pub(super) fn is_cleared(&self) -> bool {
+        self.cycle.as_ref().is_some_and(|cycle| !cycle.read)
+    }
+
+    /// Whether a sample of it was read, for which bits were cleared.
     pub(super) fn is_sampled(&self) -> bool {
-        self.shown.is_some()
+        self.was_read
     }
 
     /// Whether nothing was cleared yet of a process of which it is asked what to promote.
@@ -173,7 +181,7 @@ impl Target {
 
     /// The regions that wait for it, if no sample is under way.
     pub(super) fn wanted_zeros(&mut self) -> Vec<u64> {
-        if self.read_due().is_some() { Vec::new() } else { std::mem::take(&mut self.zero_wanted) }
+        if self.is_cleared() { Vec::new() } else { std::mem::take(&mut self.zero_wanted) }
     }
 
     /// See [`Account::hurry`].
@@ -277,6 +285,7 @@ impl Target {
             }
         }
         cycle.read = true;
+        self.was_read = true;
         self.shown = Some(ProcessSampling {
             window: end.saturating_sub(cycle.cleared),
             period: Some(account.period()),
@@ -386,7 +395,9 @@ impl Target {
         let at_rest = self.may_wait(pass);
         let may_wait = at_rest.is_some() && account.may_wait(now) && !list.is_empty();
         let may_start = may_wait || account.may_start(now, &list);
-        if round.start && !self.is_settled(now, &regions) && may_start {
+        // Of who does not run, one look tells all.
+        let is_known = self.once && at_rest.is_some() && self.shown.is_some();
+        if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
                 true => regions.iter().filter(shared).map(|region| region.start).collect(),

@@ -2,7 +2,9 @@
 //!
 //! Where it had not run for a while when a sample is due, clearing waits until it does, or the window is over. Its
 //! processor time tells, which the kernel counts to the nanosecond whenever it leaves a processor, and a few milliseconds
-//! late while it is on one. Accesses of others to memory that they share are none of its own: of that nothing is told.
+//! late while it is on one (up to a second on processors without a tick, nohz_full). Accesses of others to memory that they
+//! share are none of its own: of that nothing is told. Nor is the time of a process that shares its address space without
+//! being a thread of it (vfork(2)) its own.
 
 use super::super::candidates::merge;
 use super::{Candidate, EARLY, FIRST_WINDOW, Missed, Pass, ProcessSampling, Target};
@@ -51,10 +53,10 @@ impl Target {
         in_part: bool,
         shared: Vec<u64>,
     ) {
-        let until = now + self.window;
-        // What was never sampled is to be, as soon as it runs.
-        let next =
-            if self.is_first() && !self.once { now + self.window / FIRST_WINDOW / EARLY } else { until };
+        let until = self.in_step(now + self.window);
+        // What was never sampled is to be, as soon as it runs. Of what was, the next pass sees whether it runs.
+        let soon = self.shown.is_none();
+        let next = if soon { self.in_step(now + self.window / FIRST_WINDOW / EARLY) } else { until };
         self.waiting = Some(Waiting { list, in_part, shared, cpu, since: now, next, until });
     }
 
@@ -90,7 +92,8 @@ impl Target {
         true
     }
 
-    /// Starts the sample that has waited where the process runs by now, or completes it: nothing was accessed.
+    /// Completes the sample that has waited: nothing was accessed. Where the process runs by now, the first sample of it is
+    /// started; any other is given up, for the next pass to see what it holds by then.
     pub(super) fn end_wait(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), Missed> {
         let now = (pass.now)();
         if self.goes_on_waiting(now) {
@@ -101,7 +104,13 @@ impl Target {
             self.note_rest(now, &waiting);
             return Ok(());
         }
-        let started = self.start(pass, &waiting.list, waiting.in_part, waiting.shared, targets);
+        let may_start = self.account.as_ref().is_some_and(|account| account.may_start(now, &waiting.list));
+        if self.shown.is_some() || !may_start {
+            return Ok(());
+        }
+        // It may have forked since: whether a page is its own is looked up for each.
+        let shared = waiting.list.iter().map(|one| one.start).collect();
+        let started = self.start(pass, &waiting.list, waiting.in_part, shared, targets);
         self.unless_refused(now, started)
     }
 
