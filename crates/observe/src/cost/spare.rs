@@ -19,6 +19,9 @@ const LEAST_ROOM: Bytes = Bytes(64 << 20);
 const LEAST_AVAILABLE: Bytes = Bytes(256 << 20);
 /// Tasks wait for memory for more than this share of 10 s: nothing is timed, in per cent.
 const PRESSED_PERCENT: f64 = 1.0;
+/// Tasks have waited for memory for so long since a timing began: it ends. That share is brought up to date every two
+/// seconds only. In microseconds; compaction for our own huge pages counts.
+const STALLED: u64 = 100_000;
 
 /// What memory there is to spare.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Spare {
     group: Option<Bytes>,
     /// Tasks wait for memory.
     pub(super) pressed: bool,
+    /// For how long some did since boot, in microseconds; 0 where the kernel does not tell.
+    stalled: u64,
 }
 
 impl Spare {
@@ -38,7 +43,8 @@ impl Spare {
         let group = Cgroups::read(root, None).ok().and_then(|groups| groups.memory_room());
         let pressure = memory_pressure(root).ok().flatten();
         let pressed = pressure.is_some_and(|pressure| pressure.some_10s > PRESSED_PERCENT);
-        Ok(Spare { available, free: memory.free.unwrap_or_default(), group, pressed })
+        let stalled = pressure.map_or(0, |pressure| pressure.some_total_us);
+        Ok(Spare { available, free: memory.free.unwrap_or_default(), group, pressed, stalled })
     }
 
     /// How much memory each of the two may be.
@@ -58,7 +64,8 @@ impl Spare {
             (None, _) => true,
         };
         let available = self.available >= LEAST_AVAILABLE && left(self.available, beginning.available);
-        !self.pressed && group && available
+        let stalled = self.stalled.saturating_sub(beginning.stalled) > STALLED;
+        !self.pressed && !stalled && group && available
     }
 }
 
@@ -67,7 +74,7 @@ mod tests {
     use super::*;
 
     fn spare(available: Bytes, free: Bytes, group: Option<Bytes>) -> Spare {
-        Spare { available, free, group, pressed: false }
+        Spare { available, free, group, pressed: false, stalled: 7_000_000 }
     }
 
     #[test]
@@ -101,6 +108,8 @@ mod tests {
         assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(63))).holds(&then, gib));
         assert!(!spare(Bytes::mib(255), Bytes::mib(255), Some(Bytes::gib(1))).holds(&then, 5 * gib));
         assert!(!Spare { pressed: true, ..then }.holds(&then, 0));
+        let stalled = |more: u64| Spare { stalled: then.stalled + more, ..then };
+        assert!(stalled(STALLED).holds(&then, 0) && !stalled(STALLED + 1).holds(&then, 0));
         let unlimited = Spare { group: None, ..then };
         assert!(unlimited.holds(&unlimited, 0) && unlimited.holds(&then, 0) && !then.holds(&unlimited, 0));
     }
