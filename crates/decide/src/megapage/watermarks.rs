@@ -3,6 +3,9 @@
 use megapage_snapshot::Machine;
 use std::time::Duration;
 
+/// What is left of a growth after a second without one.
+const KEPT: f64 = 0.8;
+
 /// The constants of the marks. Shares of memory, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Marks {
@@ -56,8 +59,8 @@ impl Watermarks {
     pub fn observe_share(&mut self, in_use: f64, most: f64, stalled: f64, elapsed: Duration) {
         if let Some(before) = self.in_use.filter(|_| elapsed > Duration::ZERO) {
             let growth = ((in_use - before) / elapsed.as_secs_f64()).max(0.0);
-            // At once to a faster growth, slowly back.
-            self.growth = growth.max(0.8 * self.growth);
+            // At once to a faster growth, slowly back: by time, for passes come faster while memory is taken back.
+            self.growth = growth.max(KEPT.powf(elapsed.as_secs_f64()) * self.growth);
         }
         self.in_use = Some(in_use);
         let ahead = self.growth * self.marks.lead.as_secs_f64();
@@ -162,6 +165,23 @@ mod tests {
         let full: Vec<f64> = [0.4, 0.6, 0.86].into_iter().chain([0.8; 30]).collect();
         assert!(observed(&full, None).is_short() && observed(&full, None).has_been_reached());
         assert!(!observed(&[&full[..], &[0.7]].concat(), None).has_been_reached());
+    }
+
+    #[test]
+    fn what_is_expected_lasts_as_long_however_often_it_is_looked() {
+        // 10 % a second up to 0.8, and then nothing for so many looks.
+        let after = |looks: u32, every: Duration| {
+            let mut marks = Watermarks::new(MARKS);
+            for in_use in [0.6, 0.7, 0.8] {
+                marks.observe_share(in_use, 0.85, 0.0, SECOND);
+            }
+            (0..looks).for_each(|_| marks.observe_share(0.8, 0.85, 0.0, every));
+            marks
+        };
+        let tenth = Duration::from_millis(100);
+        assert!((after(5, SECOND).growth() - after(50, tenth).growth()).abs() < 1e-9);
+        assert!(after(10, SECOND).is_short() && after(100, tenth).is_short());
+        assert!(!after(20, SECOND).is_short() && !after(200, tenth).is_short());
     }
 
     #[test]
