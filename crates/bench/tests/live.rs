@@ -123,8 +123,11 @@ fn an_idle_daemon_is_weighed() {
         return;
     }
     let (_keep, place) = place(PATIENT);
-    let report = run_well(&options(Bench::Cost, &[]), &place);
+    let report = run_well(&options(Bench::Cost, &["megapage", "ingens"]), &place);
     let Found::Cost(cost) = &report.found else { panic!("{report:?}") };
+    let starts: Vec<_> = cost.rows.iter().map(|row| (row.configuration, row.starts)).collect();
+    assert_eq!(starts, [("megapage", 2), ("ingens", 1)]);
+    assert!(cost.rows[1].slowdowns.is_empty());
     assert_eq!(cost.processes, 50);
     assert!(cost.resident_bytes >= 200 << 20);
     let row = &cost.rows[0];

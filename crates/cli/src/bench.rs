@@ -125,7 +125,7 @@ enum BenchArgs {
     /// What does the daemon take for itself, and cost others, with nothing to do?
     Cost {
         #[command(flatten)]
-        live: Live<5>,
+        live: Live<3>,
     },
     /// What does the first touch of a huge page cost: THP, hugetlb, zeroed by a broker before, reused?
     Fault {

@@ -210,7 +210,7 @@ fn select(options: &Options) -> Result<Vec<Configuration>> {
         return Ok(chosen);
     }
     if options.configurations.is_empty() {
-        return Configuration::select(&[configuration::OURS.to_string()]);
+        return Ok(chosen.into_iter().filter(|one| matches!(one.who, Who::Daemon(..))).collect());
     }
     if let Some(kernel) = chosen.iter().find(|one| matches!(one.who, Who::Kernel(_))) {
         bail!("bench cost is about the daemon: '{}' is none of its policies", kernel.name);

@@ -190,24 +190,24 @@ fn cost(found: &Cost, text: &mut String) {
         found.processes
     )
     .ok();
-    let percent = |value: f64| format!("{:+.2}", 100.0 * value);
-    for row in &found.rows {
-        let own = [
+    let percent = |value: f64| format!("{:.2}", 100.0 * value);
+    let rows = found.rows.iter().map(|row| {
+        [
             row.configuration.to_string(),
-            "own processor time".into(),
-            spread(Some(row.own_share), |value| format!("{:.2}", 100.0 * value)),
-        ];
-        let slower = row.slowdowns.iter().map(|one| {
-            [String::new(), format!("slower: {}", one.program), spread(Some(one.slowdown), percent)]
-        });
-        *text += &table(&["policy", "what", "%"], std::iter::once(own).chain(slower));
-        writeln!(
-            text,
-            "its first {:.0} s took {:.2} s of processor time; {} became huge",
-            row.start_seconds,
-            row.start_cpu_seconds,
-            Bytes(row.became_huge_bytes)
-        )
-        .ok();
+            row.starts.to_string(),
+            spread(Some(row.own_share), percent),
+            format!("{:.0}", row.start_seconds),
+            spread(Some(row.start_cpu_seconds), two),
+            size(Some(row.became_huge_bytes)),
+        ]
+    });
+    let header = ["policy", "starts", "own % of a processor", "after s", "CPU s by then", "became huge"];
+    *text += &table(&header, rows);
+    let signed = |value: f64| format!("{:+.2}", 100.0 * value);
+    for row in &found.rows {
+        for one in &row.slowdowns {
+            let slower = spread(Some(one.slowdown), signed);
+            writeln!(text, "{}: {} % slower: {}", row.configuration, slower, one.program).ok();
+        }
     }
 }
