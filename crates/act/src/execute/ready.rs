@@ -2,8 +2,10 @@
 //!
 //! A collapse copies while it holds the mmap lock of its process: page faults and mmap(2) wait. Where the machine is a
 //! virtual one and its host gives memory when it is first touched, that takes ten to twenty times as long as the copy.
-//! So once collapses turn out to be dear, the pages for the next ones are taken and given back first ([`Primer`]): the
-//! host is waited for without the lock. Where memory is there already, that would only cost.
+//! So once a collapse turns out to be dear, the pages for the next ones are taken and given back first ([`Primer`]): the
+//! host is waited for without the lock. Where memory is there already that would only cost, and often it is: what a
+//! collapse copies from is free afterwards, and the kernel hands out last what was freed first. So soon the next call
+//! is made without; where that one is dear again, more pages are made ready before the next such trial.
 
 use crate::engine::Call;
 use megapage_kernel::primer::Primer;
@@ -14,34 +16,56 @@ use std::time::Duration;
 const DEAR: Duration = Duration::from_millis(1);
 /// A page that is made ready in less was ready.
 const CHEAP: Duration = Duration::from_micros(400);
-/// So often in a row before that is believed, or that collapses are dear all the same.
+/// Collapses stayed dear with pages made ready so often in a row before that is believed.
 const BELIEVED: u32 = 8;
 /// After collapses stayed dear, so many calls are made without it.
 const GIVEN_UP: u32 = 512;
 /// Most pages made ready at once, for one call: it names no more regions then.
 const MOST: usize = 8;
+/// Pages made ready after a dear call, before one is made without: after the first such call, and doubled with each
+/// further one up to the most: where memory is always cold, one region in so many is waited for under the lock.
+const FIRST_LOT: usize = 4;
+const MOST_LOT: usize = 128;
 
 /// Whether pages are made ready, and what came of it: kept from one promotion to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ready {
     primer: Option<Primer>,
-    wanted: bool,
-    /// Whether it was done for the call under way.
+    /// Pages to be made ready before a call is made without.
+    due: usize,
+    /// How many are after the next dear call.
+    lot: usize,
+    /// Regions that a call may name for which nothing was made ready: one after a dear call, and twice as many with each
+    /// that was not.
+    trusted: usize,
+    /// Pages that were made ready and that no call has used yet.
+    left: usize,
+    /// Whether the call under way uses such.
     done: bool,
-    /// Times in a row that it was cheap, and that the call was dear after it.
-    cheap: u32,
+    /// Times in a row that the call was dear after it.
     vain: u32,
     /// Calls to be made without it.
     given_up: u32,
+}
+
+impl Default for Ready {
+    fn default() -> Ready {
+        let trusted = usize::MAX;
+        Ready { primer: None, due: 0, lot: FIRST_LOT, trusted, left: 0, done: false, vain: 0, given_up: 0 }
+    }
 }
 
 impl Ready {
     /// Before a call that collapses so many regions. Answers how many it may name: those for which pages are ready, where
     /// any are made so; the host would be waited for under the lock for each of the others.
     pub(crate) fn before(&mut self, regions: usize) -> usize {
-        self.done = false;
-        if !self.wanted || regions == 0 {
-            return regions;
+        // A call names neighbours alone: fewer than were made ready, perhaps.
+        self.done = self.left > 0 && regions > 0;
+        if self.done {
+            return regions.min(self.left);
+        }
+        if self.due == 0 || regions == 0 {
+            return regions.min(self.trusted);
         }
         if self.primer.is_none() {
             self.primer = Primer::new(MOST).ok();
@@ -49,38 +73,41 @@ impl Ready {
         let Some(primer) = &self.primer else { return regions };
         let start = own_thread_time();
         // Where there are none the call will tell.
-        let Ok(taken) = primer.prime(regions.min(MOST)) else { return 1 };
+        let Ok(taken) = primer.prime(regions.min(MOST).min(self.due)) else { return 1 };
         self.prepared(taken, own_thread_time().saturating_sub(start));
         taken.clamp(1, regions)
     }
 
     fn prepared(&mut self, pages: usize, busy: Duration) {
-        self.done = true;
-        self.cheap = if busy < CHEAP * pages as u32 { self.cheap + 1 } else { 0 };
-        if self.cheap >= BELIEVED {
-            *self = Ready { primer: self.primer.take(), done: true, ..Ready::default() };
-        }
+        (self.done, self.left) = (true, pages);
+        // What was ready anyway is followed by more of the kind.
+        self.due = if busy < CHEAP * pages as u32 { 0 } else { self.due.saturating_sub(pages) };
     }
 
     /// How a call that collapses went.
     pub(crate) fn after(&mut self, call: &Call) {
         let is_dear = call.busy > DEAR * call.regions.max(1) as u32;
         if self.done {
+            // Others may have taken them.
+            self.left = if is_dear { 0 } else { self.left.saturating_sub(call.regions.max(1)) };
             self.vain = if is_dear { self.vain + 1 } else { 0 };
             if self.vain >= BELIEVED {
-                let given_up = GIVEN_UP;
-                *self = Ready { primer: self.primer.take(), given_up, ..Ready::default() };
+                *self = Ready { primer: self.primer.take(), given_up: GIVEN_UP, ..Ready::default() };
             }
         } else if self.given_up > 0 {
             self.given_up -= 1;
         } else if is_dear && !call.failed {
-            self.wanted = true;
+            (self.due, self.trusted) = (self.lot, 1);
+            self.lot = (2 * self.lot).min(MOST_LOT);
+        } else if !call.failed {
+            self.lot = (self.lot / 2).max(FIRST_LOT);
+            self.trusted = self.trusted.saturating_mul(2);
         }
     }
 
     #[cfg(test)]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted
+        self.due > 0
     }
 }
 
@@ -105,25 +132,72 @@ mod tests {
         assert_eq!(ready.before(32), 32, "nothing is made ready");
         ready.after(&call(2, LONG * 2));
         assert!(ready.is_wanted());
-        assert!((1..=MOST).contains(&ready.before(32)), "no more than what is ready");
+        assert!((1..=FIRST_LOT).contains(&ready.before(32)), "no more than what is ready");
+    }
+
+    #[test]
+    fn what_a_call_did_not_use_is_ready_for_the_next() {
+        let mut ready = Ready { due: 100, ..Ready::default() };
+        ready.prepared(8, LONG * 8);
+        for left in (1..8).rev() {
+            ready.after(&call(1, SHORT));
+            assert_eq!((ready.before(32), ready.due), (left, 92), "nothing more is made ready");
+        }
+        ready.after(&call(1, LONG));
+        assert_eq!(ready.left, 0, "others took it");
     }
 
     #[test]
     fn it_ends_where_pages_were_ready_anyway() {
-        let mut ready = Ready { wanted: true, ..Ready::default() };
-        for _ in 0..BELIEVED - 1 {
-            ready.prepared(4, SHORT * 4);
-        }
+        let mut ready = Ready { due: 100, ..Ready::default() };
         ready.prepared(4, LONG * 4);
-        (0..BELIEVED - 1).for_each(|_| ready.prepared(4, SHORT * 4));
-        assert!(ready.is_wanted(), "not so often in a row");
-        ready.prepared(1, SHORT);
+        assert!(ready.is_wanted());
+        ready.prepared(4, SHORT * 4);
         assert!(!ready.is_wanted());
+    }
+
+    /// Regions of `count` that are collapsed by calls that name what [`Ready`] allows, with the host to be waited for at
+    /// those that `is_cold` says: how many pages were made ready, and how many regions were waited for under the lock.
+    fn collapsed(count: usize, is_cold: impl Fn(usize) -> bool) -> (usize, usize) {
+        let mut ready = Ready::default();
+        let (mut at, mut made, mut waited) = (0, 0, 0);
+        while at < count {
+            ready.done = false;
+            let regions = if ready.due > 0 {
+                let taken = ready.due.min(MOST).min(count - at);
+                ready
+                    .prepared(taken, (at..at + taken).map(|at| if is_cold(at) { LONG } else { SHORT }).sum());
+                made += taken;
+                taken
+            } else {
+                16.min(ready.trusted).min(count - at)
+            };
+            let cold = if ready.done { 0 } else { (at..at + regions).filter(|&at| is_cold(at)).count() };
+            ready.after(&call(regions, LONG * cold as u32 + SHORT * (regions - cold) as u32));
+            waited += cold;
+            at += regions;
+        }
+        (made, waited)
+    }
+
+    #[test]
+    fn where_memory_is_warm_or_mostly_so_little_is_made_ready() {
+        assert_eq!(collapsed(4096, |_| false), (0, 0));
+        // Every eighth lot of sixteen is cold.
+        let (made, waited) = collapsed(4096, |at| at / 16 % 8 == 0);
+        assert!(made < 1200 && waited < 512, "{made} {waited}");
+    }
+
+    #[test]
+    fn where_memory_is_cold_one_region_in_many_is_waited_for() {
+        let (made, waited) = collapsed(4096, |_| true);
+        assert!(made >= 4000 && waited <= 64, "{made} {waited}");
+        assert_eq!(made + waited, 4096);
     }
 
     #[test]
     fn it_ends_where_collapses_stay_dear_and_is_tried_again_later() {
-        let mut ready = Ready { wanted: true, ..Ready::default() };
+        let mut ready = Ready { due: 1000, ..Ready::default() };
         for _ in 0..BELIEVED {
             assert!(ready.is_wanted());
             ready.prepared(1, LONG);
@@ -140,7 +214,7 @@ mod tests {
 
     #[test]
     fn pages_can_be_made_ready_on_this_kernel() {
-        let mut ready = Ready { wanted: true, ..Ready::default() };
+        let mut ready = Ready { due: 2, ..Ready::default() };
         assert_eq!((ready.before(0), ready.done), (0, false));
         assert!((1..=2).contains(&ready.before(2)));
         // Where there is no huge page it is not done, and the call tells.
