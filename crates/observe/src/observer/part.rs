@@ -61,6 +61,8 @@ pub(super) fn accessed_by_part(read: &RegionBits) -> Option<u16> {
 pub(super) struct Peek {
     /// The regions of which something was, ascending.
     touched: Vec<u64>,
+    /// Those of which all was, ascending.
+    whole: Vec<u64>,
     /// The processor time that the process had taken by then.
     pub(super) worked: Duration,
 }
@@ -72,13 +74,18 @@ const COMES_BACK: f64 = 0.9;
 impl Peek {
     /// From what was read of all regions of the sample.
     pub(super) fn new(read: &[RegionBits], in_part: bool, worked: Duration) -> Peek {
-        let is_touched = |bits: &&RegionBits| match bits.bits.filter(|_| in_part && !bits.leaf.is_huge()) {
-            Some(all) => ones(&both(&all, &part_bits(bits.start))) > 0,
-            None => bits.accessed.is_some_and(|pages| pages > 0),
+        let touched = |bits: &RegionBits| match bits.bits.filter(|_| in_part && !bits.leaf.is_huge()) {
+            Some(all) => (ones(&both(&all, &part_bits(bits.start))) as u16, PART_PAGES.min(bits.present)),
+            None => (bits.accessed.unwrap_or(0), bits.present),
         };
-        let mut touched: Vec<u64> = read.iter().filter(is_touched).map(|bits| bits.start).collect();
-        touched.sort_unstable();
-        Peek { touched, worked }
+        let those = |is: &dyn Fn((u16, u16)) -> bool| {
+            let mut starts: Vec<u64> =
+                read.iter().filter(|bits| is(touched(bits))).map(|bits| bits.start).collect();
+            starts.sort_unstable();
+            starts
+        };
+        let touched = those(&|(pages, _)| pages > 0);
+        Peek { touched, whole: those(&|(pages, all)| pages > 0 && pages >= all), worked }
     }
 
     fn has(&self, start: u64) -> bool {
@@ -101,16 +108,73 @@ impl Peek {
     }
 }
 
-/// How often a region is visited of whose `present` pages, judged by `seen` of them, `accessed` were accessed while its
-/// process took `worked` of processor time: visits that come at random leave out exp(-rate) of the pages. Where all were
-/// accessed, half a page of those that were looked at is taken to be left out; unless it may have been once, in the order
-/// of addresses (`again` is false): then it is one visit each.
-pub(super) fn rate(accessed: u16, present: u16, seen: u16, worked: Duration, again: bool) -> AccessProfile {
-    let share = f64::from(accessed) / f64::from(present.max(1));
-    let most = 1.0 - 0.5 / f64::from(seen.max(1));
-    let each = if share > most && !again { 1.0 } else { -(1.0 - share.clamp(0.0, most)).ln() };
-    let visits = f64::from(present) * each / worked.as_secs_f64().max(1e-6);
-    AccessProfile { visits, class: AccessClass::Random }
+/// What a first sample found of one region on base pages, some of which were accessed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) start: u64,
+    pub(super) present: u16,
+    pub(super) accessed: u16,
+    /// How many of the pages were looked at.
+    pub(super) seen: u16,
+    /// What the process has worked while it was looked at.
+    pub(super) worked: Duration,
+}
+
+/// A read that waits for a page walk and for memory takes so long at least.
+const LEAST_WAIT: Duration = Duration::from_nanos(150);
+
+/// How often the regions of a first sample are visited, and how. `untouched`: sampled regions of which nothing was
+/// accessed. `sampled`: the part of the process's memory that was sampled, 0 to 1.
+///
+/// Visits that come at random leave out exp(-rate) of the pages. Where all were accessed, half a page of those that were
+/// looked at is taken to be left out; where all were early, it is one visit each until then. Who goes through its memory
+/// in order has visited once what it has reached, and will come to the rest: what was visited is shared out among both.
+///
+/// Where pages were left out, so that the number of visits is known, and there are so few of them that each may have been
+/// waited for, they are taken to be: whoever takes so long between two visits has nothing under way beside them.
+pub(super) fn profiles(
+    found: &[Found],
+    untouched: usize,
+    sampled: f64,
+    peek: Option<&Peek>,
+) -> Vec<(u64, AccessProfile)> {
+    let is_whole = |found: &Found| f64::from(found.accessed) > f64::from(found.present) * most(found.seen);
+    let comes_back =
+        peek.is_some_and(|peek| peek.comes_back(found.iter().filter(|it| is_whole(it)).map(|it| it.start)));
+    let once =
+        |it: &Found| is_whole(it) && !peek.is_some_and(|peek| peek.is_visited_again(it.start, comes_back));
+    let in_order: Vec<f64> = found.iter().filter(|it| once(it)).map(|it| rate(it, 1.0)).collect();
+    let shared_out = in_order.iter().sum::<f64>() / (in_order.len() + untouched).max(1) as f64;
+    let visits = |it: &Found| match peek {
+        _ if once(it) => shared_out,
+        Some(peek) if is_whole(it) && peek.whole.binary_search(&it.start).is_ok() => {
+            rate(&Found { worked: peek.worked, ..*it }, 1.0)
+        }
+        _ => {
+            let share = f64::from(it.accessed) / f64::from(it.present.max(1));
+            rate(it, -(1.0 - share.min(most(it.seen))).ln())
+        }
+    };
+    let of = |whole: bool| found.iter().filter(|it| is_whole(it) == whole).map(visits).sum::<f64>();
+    let (at_least, counted) = (of(true), of(false));
+    let in_a_second = (at_least + counted) / sampled.clamp(1e-3, 1.0);
+    let waits = counted > at_least && in_a_second * LEAST_WAIT.as_secs_f64() <= 1.0;
+    let class = |it: &Found| match () {
+        () if once(it) => AccessClass::Streaming,
+        () if waits => AccessClass::Dependent,
+        () => AccessClass::Random,
+    };
+    found.iter().map(|it| (it.start, AccessProfile { visits: visits(it), class: class(it) })).collect()
+}
+
+/// The share of the pages that were looked at which visits at random reach at most: all but half a page.
+fn most(seen: u16) -> f64 {
+    1.0 - 0.5 / f64::from(seen.max(1))
+}
+
+/// The visits of a region per second of processor time, with so many to each page in the sample.
+fn rate(found: &Found, each: f64) -> f64 {
+    f64::from(found.present) * each / found.worked.as_secs_f64().max(1e-6)
 }
 
 #[cfg(test)]
@@ -118,27 +182,8 @@ mod tests {
     use super::*;
     use megapage_units::HUGE_2M;
 
-    #[test]
-    fn rates_are_told_from_what_was_not_accessed() {
-        let work = Duration::from_millis(50);
-        let visits = |accessed, seen| rate(accessed, 512, seen, work, true).visits;
-        assert_eq!(visits(0, 512), 0.0);
-        // Half of the pages: ln 2 visits to each.
-        let half = 512.0 * 2f64.ln() / 0.05;
-        assert!((visits(256, 512) - half).abs() < 1e-6 * half);
-        // All of sixteen: half a page of them may have been missed.
-        let all = 512.0 * 32f64.ln() / 0.05;
-        assert!((visits(512, 16) - all).abs() < 1e-6 * all);
-        assert!(visits(512, 512) > visits(512, 16));
-        // It may have been one visit to each.
-        let once = |accessed| rate(accessed, 512, 16, work, false).visits;
-        assert!((once(512) - 512.0 / 0.05).abs() < 1e-6);
-        assert_eq!(once(256), visits(256, 16));
-    }
-
-    #[test]
-    fn who_goes_through_memory_once_is_told_from_who_comes_back() {
-        let read = |start: u64, pages: u16| RegionBits {
+    fn read(start: u64, pages: u16) -> RegionBits {
+        RegionBits {
             start: start * HUGE_2M as u64,
             leaf: Leaf::Base,
             present: 512,
@@ -146,7 +191,73 @@ mod tests {
             swapped: 0,
             accessed: Some(pages),
             bits: None,
+        }
+    }
+
+    fn found(start: u64, accessed: u16, seen: u16) -> Found {
+        let worked = Duration::from_millis(80);
+        Found { start: start * HUGE_2M as u64, present: 512, accessed, seen, worked }
+    }
+
+    /// What was read of so many regions a quarter through.
+    fn peek(pages: impl Fn(u64) -> u16) -> Peek {
+        let early: Vec<RegionBits> = (0..256).map(|n| read(n, pages(n))).collect();
+        Peek::new(&early, false, Duration::from_millis(20))
+    }
+
+    #[test]
+    fn rates_are_told_from_what_was_not_accessed() {
+        let visits = |accessed, seen, early: u16| {
+            let peek = peek(|_| early);
+            profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&peek))[0].1.visits
         };
+        // Half of the pages: ln 2 visits to each.
+        let half = 512.0 * 2f64.ln() / 0.08;
+        assert!((visits(256, 512, 90) - half).abs() < 1e-6 * half);
+        // All of sixteen: half a page of them may have been missed.
+        let all = 512.0 * 32f64.ln() / 0.08;
+        assert!((visits(512, 16, 300) - all).abs() < 1e-6 * all);
+        assert!(visits(512, 512, 300) > visits(512, 16, 300));
+        // All of them a quarter through already: once each by then, at least.
+        assert!((visits(512, 16, 512) - 512.0 / 0.02).abs() < 1e-6);
+        // Not there at all by then: it may have been one visit to each.
+        assert!((visits(512, 16, 0) - 512.0 / 0.08).abs() < 1e-6);
+        let unknown = profiles(&[found(0, 512, 16)], 0, 1.0, None)[0].1;
+        assert!((unknown.visits - 512.0 / 0.08).abs() < 1e-6);
+    }
+
+    #[test]
+    fn who_goes_through_memory_in_order_will_come_to_the_rest() {
+        let scan = peek(|n| 512 * u16::from(n < 20));
+        let reached: Vec<Found> = (0..80).map(|n| found(n, 512, 16)).collect();
+        let told = profiles(&reached, 240, 1.0, Some(&scan));
+        let expected = 512.0 / 0.08 * 80.0 / 320.0;
+        assert!(told.iter().all(|(_, told)| told.class == AccessClass::Streaming), "{told:?}");
+        assert!(told.iter().all(|(_, told)| (told.visits - expected).abs() < 1e-6), "{told:?}");
+    }
+
+    #[test]
+    fn few_visits_that_are_counted_are_taken_to_be_waited_for() {
+        let class = |regions: u64, accessed, sampled| {
+            let early = peek(|_| accessed / 3);
+            let found: Vec<Found> = (0..regions).map(|n| found(n, accessed, 512)).collect();
+            profiles(&found, 0, sampled, Some(&early))[0].1.class
+        };
+        // 256 regions, a fifth of their pages: 366,000 visits a second; nine tenths: 3.8 million of them, 265 ns each.
+        assert_eq!(class(256, 102, 1.0), AccessClass::Dependent);
+        assert_eq!(class(256, 461, 1.0), AccessClass::Dependent);
+        assert_eq!(
+            class(256, 461, 0.25),
+            AccessClass::Random,
+            "four times as many, with what was not sampled"
+        );
+        assert_eq!(class(1024, 500, 1.0), AccessClass::Random);
+        // Of what was accessed whole is not known how often.
+        assert_eq!(class(256, 512, 1.0), AccessClass::Random);
+    }
+
+    #[test]
+    fn who_goes_through_memory_once_is_told_from_who_comes_back() {
         let starts = |count: u64| (0..count).map(|n| n * HUGE_2M as u64);
         // A scan has reached 20 of 80 regions a quarter through, and half of the next one.
         let early: Vec<RegionBits> =

@@ -8,7 +8,7 @@ use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, 
 use super::cycle::Cycle;
 use super::history::{History, accessed_entries};
 use super::outstanding::Outstanding;
-use super::part::{Peek, accessed_by_part, keep_part, part_bits, rate};
+use super::part::{Found, Peek, accessed_by_part, keep_part, part_bits, profiles};
 use crate::mappings::Details;
 use crate::process::gone;
 use crate::tracker::{PART_PAGES, RegionBits, TrackError, Tracker};
@@ -258,31 +258,30 @@ impl Target {
         let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
         let end = (pass.now)();
         let worked = cycle.worked(self.id.pid);
-        let is_whole = |bits: &&RegionBits| {
-            let pages = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
-            !bits.leaf.is_huge() && pages.is_some_and(|pages| pages >= bits.present)
-        };
-        let whole = || found.iter().filter(is_whole).map(|bits| bits.start);
-        let comes_back = cycle.peek.as_ref().is_some_and(|peek| peek.comes_back(whole()));
+        let (mut rated, mut untouched, mut present) = (Vec::new(), 0, 0);
         for bits in &found {
             let Ok(place) = cycle.starts.binary_search(&bits.start) else { continue };
             let accessed = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
-            if let Some(pages) = accessed {
-                self.history.note(bits.start, pages, end);
-                let seen = if cycle.in_part { PART_PAGES } else { bits.present };
-                match worked {
-                    Some(worked) if worked >= LEAST_WORK && pages > 0 && !bits.leaf.is_huge() => {
-                        let peek = cycle.peek.as_ref();
-                        let again = peek.is_some_and(|peek| peek.is_visited_again(bits.start, comes_back));
-                        self.history.note_rate(
-                            bits.start,
-                            rate(pages, bits.present, seen, worked + cycle.worked_before(place), again),
-                        );
+            let Some(accessed) = accessed else { continue };
+            self.history.note(bits.start, accessed, end);
+            match worked {
+                Some(worked) if worked >= LEAST_WORK && !bits.leaf.is_huge() => {
+                    let (start, present_here) = (bits.start, bits.present);
+                    let seen = if cycle.in_part { PART_PAGES } else { present_here };
+                    let worked = worked + cycle.worked_before(place);
+                    present += u64::from(present_here);
+                    match accessed {
+                        0 => untouched += 1,
+                        _ => rated.push(Found { start, present: present_here, accessed, seen, worked }),
                     }
-                    Some(_) => {}
-                    None => self.history.confirm_rate(bits.start, pages, bits.present),
                 }
+                Some(_) => {}
+                None => self.history.confirm_rate(bits.start, accessed, bits.present),
             }
+        }
+        let sampled = present as f64 * BASE_PAGE as f64 / (self.resident.0 as f64).max(1.0);
+        for (start, profile) in profiles(&rated, untouched, sampled, cycle.peek.as_ref()) {
+            self.history.note_rate(start, profile);
         }
         cycle.read = true;
         self.was_read = true;
