@@ -30,6 +30,9 @@ const PATIENT: u64 = 8;
 /// A process is taken to use at least so much more processor time; the default is for the simulator, which begins with
 /// its processes.
 const LEAST_LIFE: Duration = Duration::from_secs(30);
+/// Gains that differ by less than this factor are alike: a first sample of a 32nd of the pages tells no finer, and calls
+/// that name neighbours disturb other processors once for all of them.
+const ALIKE: f64 = 2.0;
 
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -466,6 +469,7 @@ impl Config {
             promote_quick: Pace { work, ..defaults.promote_quick },
             guaranteed_pays: true,
             least_life: LEAST_LIFE,
+            alike: ALIKE,
             least_zeros: self.limits.least_zeros,
             ..defaults
         })))

@@ -253,6 +253,12 @@ impl Megapage {
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
+    /// A score as that of all that are alike.
+    fn rounded(&self, score: f64) -> f64 {
+        let steps = self.parameters.alike.log2();
+        if steps > 0.0 && score > 0.0 { ((score.log2() / steps).floor() * steps).exp2() } else { score }
+    }
+
     /// Whether samples will soon tell hot regions of this process from cold ones.
     fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
@@ -288,7 +294,7 @@ impl Megapage {
                             return None;
                         }
                         Some(Candidate {
-                            score: gain * usage * weight / self.price(region, nearness),
+                            score: self.rounded(gain * usage * weight / self.price(region, nearness)),
                             start: region.start,
                             pays: gain >= least_gain && weight > 0.0,
                             quick: gain >= quick_gain && weight > 0.0,

@@ -43,6 +43,9 @@ pub struct Parameters {
     pub bound_price: f64,
     /// How the gain is modelled.
     pub model: Model,
+    /// Regions of one process whose gains differ by less than this factor, 1 or more, are promoted in the order of their
+    /// addresses: samples tell no finer, and neighbours can be collapsed by one call.
+    pub alike: f64,
     /// When memory is short.
     pub marks: Marks,
     /// A huge page with at least so many zero-filled base pages can be recovered.
@@ -110,6 +113,7 @@ impl Default for Parameters {
             most_life: Duration::from_secs(3600),
             bound_price: 8.0,
             model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
+            alike: 1.0,
             marks: Marks {
                 calm: 0.9,
                 blind: 0.85,

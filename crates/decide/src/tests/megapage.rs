@@ -538,3 +538,25 @@ fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
     };
     assert_eq!((asked(false), asked(true)), (20, 0));
 }
+
+#[test]
+fn regions_that_gain_alike_are_promoted_in_the_order_of_their_addresses() {
+    let mut regions = many(40, 1e4, AccessClass::Dependent);
+    for (place, region) in regions.iter_mut().enumerate() {
+        // The higher the more, by 2 % each; and one that gains far more.
+        let visits = if place == 30 { 1e5 } else { 1e4 * (1.0 + 0.02 * place as f64) };
+        region.profile = region.profile.map(|profile| AccessProfile { visits, ..profile });
+    }
+    let seen = snapshot(SECOND, 0.3, vec![process(1, regions)]);
+    let order = |alike| -> Vec<u64> {
+        let order = reasons(Parameters { alike, ..unguaranteed() }, &seen);
+        order.into_iter().map(|(_, region, _)| region).collect()
+    };
+    let by_gain = order(1.0);
+    assert!(by_gain[1..].is_sorted_by(|one, other| one > other), "{by_gain:?}");
+    // The gains of all but one are within a factor of two, which may lie across a step.
+    let by_address = order(2.0);
+    assert_eq!(by_address[0], by_gain[0]);
+    let falls = by_address[1..].windows(2).filter(|pair| pair[0] > pair[1]).count();
+    assert!(by_address.len() == by_gain.len() && falls <= 1, "{by_address:?}");
+}
