@@ -1,6 +1,6 @@
 //! The benches of a live machine end to end, in a few MiB, with a daemon that does nothing.
 
-use megapage_bench::live::{self, Bench, Found, Options, Report};
+use megapage_bench::live::{self, Bench, Failure, Found, Options, Report};
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::memory_group::MemoryGroup;
@@ -49,11 +49,16 @@ fn run(options: &Options, place: &Place) -> anyhow::Result<Report> {
     report
 }
 
+/// What went wrong, but for huge pages that are not to be had where memory is fragmented.
+fn failures(report: &Report) -> Vec<&Failure> {
+    report.found.failures().iter().filter(|failure| failure.configuration != "trial").collect()
+}
+
 /// The first report without a failure, of five runs: where others have the processors, a daemon may be asked to end before
 /// it has begun, and a program make no progress for a while.
 fn run_well(options: &Options, place: &Place) -> Report {
     let mut reports = (0..5).map(|_| run(options, place).unwrap());
-    reports.find(|report| report.found.failures().is_empty()).expect("one of five runs goes well")
+    reports.find(|report| failures(report).is_empty()).expect("one of five runs goes well")
 }
 
 fn can_run() -> bool {
@@ -86,12 +91,14 @@ fn programs_compete_under_every_kind_of_configuration() {
     let Found::Fair(fair) = &report.found else { panic!("{report:?}") };
     assert_eq!(fair.programs.len(), 6);
     // What no gate compares runs once.
-    let runs: Vec<_> = fair.rows.iter().map(|row| (row.configuration, row.finish_seconds.len())).collect();
+    let runs: Vec<_> = fair.rows.iter().map(|row| (row.configuration, row.samples.len())).collect();
     assert_eq!(runs, [("thp-never", 2), ("thp-hard", 2), ("megapage", 2), ("ingens", 1)]);
     for row in &fair.rows {
-        assert!(row.finish_seconds.iter().flatten().all(|seconds| *seconds > 0.0), "{row:?}");
+        let seconds = row.samples.iter().flat_map(|sample| &sample.finish_seconds);
+        assert!(seconds.clone().all(|seconds| *seconds > 0.0), "{row:?}");
+        assert!(row.sensitive_ratio.is_some() && seconds.count() == 6 * row.samples.len(), "{row:?}");
     }
-    assert_eq!(report.gates.len(), 2);
+    assert_eq!((report.gates.len(), fair.trials.len() + report.found.failures().len()), (3, 3));
     assert_readable(&report);
 }
 
@@ -102,7 +109,7 @@ fn a_daemon_that_ends_is_a_failure_of_its_runs_alone() {
     }
     let (_keep, place) = place("echo 'no such thing' >&2; exit 2");
     let report = run(&options(Bench::Fair, &["thp-never", "megapage"]), &place).unwrap();
-    let failures = report.found.failures();
+    let failures = failures(&report);
     assert_eq!(failures.len(), 2, "{failures:?}");
     // It may be asked to end before it comes to it.
     let is_told = |why: &str| {
@@ -112,7 +119,7 @@ fn a_daemon_that_ends_is_a_failure_of_its_runs_alone() {
     assert!(failures.iter().all(|failure| failure.configuration == "megapage"), "{failures:?}");
     assert!(failures.iter().all(|failure| is_told(&failure.why)), "{failures:?}");
     let Found::Fair(fair) = &report.found else { panic!("{report:?}") };
-    assert_eq!(fair.rows[0].finish_seconds.len(), 2);
+    assert_eq!(fair.rows[0].samples.len(), 2);
     assert!(!report.is_clean());
     assert!(live::human(&report).contains("! megapage: megapage daemon ended"));
 }

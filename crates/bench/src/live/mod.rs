@@ -30,7 +30,7 @@ pub use bloat::{Bloat, BloatRow};
 pub use configuration::{CONFIGURATIONS, Configuration, ConfigurationReport, Who};
 pub use cost::{Cost, Slowdown};
 pub(crate) use daemon::Daemon;
-pub use fair::{Fair, FairRow, Person};
+pub use fair::{Fair, FairRow, FairSample, Person};
 pub use promote::{Promote, PromoteRow};
 pub use stalls::StallReport;
 pub use table::human;
@@ -64,7 +64,8 @@ impl Bench {
         match self {
             Bench::Promote => Bytes(promote::HEAP + promote::HEAP / 16),
             Bench::Bloat => Bytes(bloat::LIMIT + bloat::LIMIT / 4),
-            Bench::Fair => Bytes(fair::MEMORY),
+            // As much again is touched before each run.
+            Bench::Fair => Bytes(2 * fair::MEMORY),
             Bench::Cost => Bytes(cost::LEAST_RESIDENT + cost::LEAST_RESIDENT / 16),
         }
     }

@@ -27,7 +27,7 @@ const TRIAL: Duration = Duration::from_millis(1200);
 /// Between two lines of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// A gain below this drowns in noise, and one above this does not.
-const LEAST_GAIN: f64 = 1.10;
+pub(super) const LEAST_GAIN: f64 = 1.10;
 const GOOD_GAIN: f64 = 1.25;
 /// The share of the attainable gain that is relief.
 const RELIEF: f64 = 0.90;

@@ -154,30 +154,51 @@ fn bloat(found: &Bloat, text: &mut String) {
 }
 
 fn fair(found: &Fair, text: &mut String) {
-    text.push_str("\nseconds until the work is done, median of the runs (* gains from huge pages)\n");
-    let names = found.programs.iter().map(|program| {
-        let mark = if program.sensitive { "*" } else { "" };
-        format!("{}{mark}", program.program.replace("sequential", "seq."))
+    for trial in &found.trials {
+        let (way, bytes) = (trial.way, Bytes(trial.hot_bytes));
+        writeln!(text, "{way} of {bytes}: huge pages make it {:.2} times as fast", trial.gain).ok();
+    }
+    let ways = found.programs.iter().filter(|program| program.sensitive).map(|program| program.way);
+    writeln!(
+        text,
+        "\nseconds until the work is done, the mean of the three that gain ({}) and of the others;\n\
+         against thp-never of the same round; medians of the rounds",
+        ways.take(1).collect::<String>()
+    )
+    .ok();
+    let helpers = |row: &super::FairRow| {
+        let spent = Spread::of(row.samples.iter().map(|sample| sample.helper_seconds));
+        spent.map_or("-".into(), |spent| two(spent.median))
+    };
+    let ratio = |of: Option<Spread>| spread(of, |value| format!("{value:.3}"));
+    let rows = found.rows.iter().map(|row| {
+        let seconds = |of: Option<Spread>| of.map_or("-".into(), |of| format!("{:.2}", of.median));
+        [
+            row.configuration.to_string(),
+            row.samples.len().to_string(),
+            seconds(row.sensitive_seconds),
+            ratio(row.sensitive_ratio),
+            seconds(row.insensitive_seconds),
+            ratio(row.insensitive_ratio),
+            helpers(row),
+        ]
     });
-    let header: Vec<String> = ["configuration".to_string(), "runs".into()]
-        .into_iter()
-        .chain(names)
-        .chain(["gaining*".into(), "others".into(), "CPU".into()])
-        .collect();
+    let header = ["configuration", "runs", "gain s", "of never", "others s", "of never", "helpers' CPU s"];
+    *text += &table(&header, rows);
+    text.push_str("\nof each program: seconds until its work is done, and its processor time; medians\n");
+    let names = found.programs.iter().map(|program| program.program.replace("sequential", "seq."));
+    let header: Vec<String> = std::iter::once("configuration".to_string()).chain(names).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rows = found.rows.iter().map(|row| {
-        let median = |samples: &mut dyn Iterator<Item = f64>| {
-            Spread::of(samples).map_or("-".into(), |found| format!("{:.1}", found.median))
+        let median = |of: &dyn Fn(&super::FairSample) -> f64| {
+            Spread::of(row.samples.iter().map(of)).map_or("-".into(), |of| format!("{:.1}", of.median))
         };
-        let mut cells = vec![row.configuration.to_string(), row.finish_seconds.len().to_string()];
-        for index in 0..found.programs.len() {
-            cells.push(median(&mut row.finish_seconds.iter().map(|run| run[index])));
-        }
-        for mean in [row.sensitive_seconds, row.insensitive_seconds] {
-            cells.push(mean.map_or("-".into(), |mean| format!("{:.2}", mean.median)));
-        }
-        cells.push(median(&mut row.helper_seconds.iter().copied()));
-        cells
+        let cell = |at: usize| {
+            let finish = median(&|sample| sample.finish_seconds[at]);
+            format!("{finish} {}", median(&|sample| sample.cpu_seconds[at]))
+        };
+        let cells = (0..found.programs.len()).map(cell);
+        std::iter::once(row.configuration.to_string()).chain(cells).collect::<Vec<String>>()
     });
     *text += &table(&header, rows);
 }

@@ -7,7 +7,7 @@ mod process;
 mod report;
 mod statistics;
 mod table;
-mod warm;
+pub(crate) mod warm;
 
 pub(crate) use warm::warm;
 
