@@ -162,6 +162,7 @@ impl Promotion {
         let mut target = Target::open(root, pid)?;
         let start = Instant::now();
         let (mut calls, mut shortages) = (0, 0);
+        ready.begin();
         let mut size = ready.before(self.bounds.batch.min(self.regions.len()));
         let tried = advise(&mut target, Advice::Collapse, &self.regions, size, |call| {
             let Some(call) = call else {

@@ -286,6 +286,7 @@ impl Executor {
         let mut left = wanted.len();
         let mut size = batch.size();
         if advice == Advice::Collapse {
+            ready.begin();
             size = ready.before(size.min(left));
         }
         let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
