@@ -170,11 +170,12 @@ fn fair(found: &Fair, text: &mut String) {
         let spent = Spread::of(row.samples.iter().map(|sample| sample.helper_seconds));
         spent.map_or("-".into(), |spent| two(spent.median))
     };
+    let name = |row: &super::FairRow| format!("{}{}", row.configuration, if row.warmed { "" } else { " ~" });
     let ratio = |of: Option<Spread>| spread(of, |value| format!("{value:.3}"));
     let rows = found.rows.iter().map(|row| {
         let seconds = |of: Option<Spread>| of.map_or("-".into(), |of| format!("{:.2}", of.median));
         [
-            row.configuration.to_string(),
+            name(row),
             row.samples.len().to_string(),
             seconds(row.sensitive_seconds),
             ratio(row.sensitive_ratio),
@@ -185,7 +186,7 @@ fn fair(found: &Fair, text: &mut String) {
     });
     let header = ["configuration", "runs", "gain s", "of never", "others s", "of never", "helpers' CPU s"];
     *text += &table(&header, rows);
-    text.push_str("\nof each program: seconds until its work is done, and its processor time; medians\n");
+    text.push_str("~ without free memory having been touched before\n\nof each program: seconds until its work is done, and its processor time; medians\n");
     let names = found.programs.iter().map(|program| program.program.replace("sequential", "seq."));
     let header: Vec<String> = std::iter::once("configuration".to_string()).chain(names).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
@@ -198,7 +199,7 @@ fn fair(found: &Fair, text: &mut String) {
             format!("{finish} {}", median(&|sample| sample.cpu_seconds[at]))
         };
         let cells = (0..found.programs.len()).map(cell);
-        std::iter::once(row.configuration.to_string()).chain(cells).collect::<Vec<String>>()
+        std::iter::once(name(row)).chain(cells).collect::<Vec<String>>()
     });
     *text += &table(&header, rows);
 }

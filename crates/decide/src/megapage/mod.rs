@@ -253,12 +253,6 @@ impl Megapage {
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
-    /// A score as that of all that are alike.
-    fn rounded(&self, score: f64) -> f64 {
-        let steps = self.parameters.alike.log2();
-        if steps > 0.0 && score > 0.0 { ((score.log2() / steps).floor() * steps).exp2() } else { score }
-    }
-
     /// Whether samples will soon tell hot regions of this process from cold ones.
     fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
@@ -284,7 +278,7 @@ impl Megapage {
                 let short = self.groups.is_short(process);
                 let waits = self.awaits_samples(tick, process);
                 let sampled = process.regions.iter().any(is_sampled_base);
-                let candidates = tick
+                let mut candidates: Vec<Candidate> = tick
                     .promotable(process)
                     .filter(|(_, region)| is_accessed(region) && !short)
                     .filter_map(|(place, region)| {
@@ -294,19 +288,20 @@ impl Megapage {
                             return None;
                         }
                         Some(Candidate {
-                            score: self.rounded(gain * usage * weight / self.price(region, nearness)),
+                            score: gain * usage * weight / self.price(region, nearness),
                             start: region.start,
                             pays: gain >= least_gain && weight > 0.0,
                             quick: gain >= quick_gain && weight > 0.0,
                         })
                     })
                     .collect();
+                level(&mut candidates, self.parameters.alike);
                 Competitor {
                     process,
                     weight,
                     huge: process.huge_regions() as u64,
                     guaranteed: 0.0,
-                    candidates,
+                    candidates: candidates.into(),
                 }
             })
             .collect();
@@ -457,6 +452,25 @@ impl Megapage {
         let wanted = (1.5 * filling * tick.elapsed().as_secs_f64()) as u64;
         let most = self.parameters.pre_zero_most.max(due);
         let _ = tick.pre_zero(due.max(wanted).min(most), Reason::FaultLatency);
+    }
+}
+
+/// Gives those of one process whose scores are alike the best of theirs: steps of this factor, 1 or more, from the best of
+/// all down. Who comes first among processes stays as it is.
+fn level(candidates: &mut [Candidate], alike: f64) {
+    let best = candidates.iter().map(|candidate| candidate.score).fold(0.0, f64::max);
+    let width = alike.log2();
+    if width <= 0.0 || best <= 0.0 {
+        return;
+    }
+    let step = |score: f64| ((best / score).log2() / width).floor().min(1e6) as u64;
+    let mut tops: BTreeMap<u64, f64> = BTreeMap::new();
+    for score in candidates.iter().map(|candidate| candidate.score).filter(|score| *score > 0.0) {
+        let top = tops.entry(step(score)).or_default();
+        *top = top.max(score);
+    }
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.score > 0.0) {
+        candidate.score = tops[&step(candidate.score)];
     }
 }
 

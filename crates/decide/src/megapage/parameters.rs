@@ -43,8 +43,8 @@ pub struct Parameters {
     pub bound_price: f64,
     /// How the gain is modelled.
     pub model: Model,
-    /// Regions of one process whose gains differ by less than this factor, 1 or more, are promoted in the order of their
-    /// addresses: samples tell no finer, and neighbours can be collapsed by one call.
+    /// Regions of one process whose scores lie within this factor, 1 or more, are promoted in the order of their addresses:
+    /// samples tell no finer, and neighbours can be collapsed by one call. Processes are compared as exactly as ever.
     pub alike: f64,
     /// When memory is short.
     pub marks: Marks,

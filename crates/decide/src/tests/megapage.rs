@@ -554,9 +554,18 @@ fn regions_that_gain_alike_are_promoted_in_the_order_of_their_addresses() {
     };
     let by_gain = order(1.0);
     assert!(by_gain[1..].is_sorted_by(|one, other| one > other), "{by_gain:?}");
-    // The gains of all but one are within a factor of two, which may lie across a step.
+    // From the best of all, the others are two or three steps down: which one is their own affair.
     let by_address = order(2.0);
     assert_eq!(by_address[0], by_gain[0]);
     let falls = by_address[1..].windows(2).filter(|pair| pair[0] > pair[1]).count();
     assert!(by_address.len() == by_gain.len() && falls <= 1, "{by_address:?}");
+}
+
+#[test]
+fn what_is_alike_within_a_process_does_not_change_who_comes_first() {
+    let alike = |pid| with_cost(process(pid, many(40, 1e5, AccessClass::Dependent)), 0.3);
+    let claim = Claim { whom: Whom::Name("p2".into()), weight: 1.1, cap: None, least: None };
+    let parameters = Parameters { claims: vec![claim], alike: 2.0, ..unguaranteed() };
+    let order = reasons(parameters, &snapshot(SECOND, 0.3, vec![alike(1), alike(2)]));
+    assert!(order.len() == 80 && order[..40].iter().all(|(pid, ..)| *pid == 2), "{order:?}");
 }
