@@ -32,7 +32,7 @@ const GAINING: [Way; 2] = [Way::Chase, Way::Sparse];
 /// The bytes of all of them.
 pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
 /// Each does at scale 1 what takes so long of a processor on base pages with nobody else there.
-const WORK: Duration = Duration::from_secs(7);
+const WORK: Duration = Duration::from_secs(6);
 /// What is worked to learn how much that is: the median of so many turns of so long, in which others may take a part of
 /// the caches.
 const REFERENCE: Duration = Duration::from_millis(600);
