@@ -32,7 +32,7 @@ const SPARSE: Duration = Duration::from_secs(12);
 /// and at the end, until memory is as it stays: policies look for bloat anew each half a minute at most. What no gate asks
 /// for the end of is waited for only until it has changed by less than this part for so long.
 const SETTLE: Duration = Duration::from_secs(32);
-const STEADY: Duration = Duration::from_secs(10);
+const STEADY: Duration = Duration::from_secs(6);
 const STEADY_PART: f64 = 0.005;
 /// Between two points of the curve.
 const POINT: f64 = 0.2;

@@ -19,7 +19,7 @@ const MORE_HOT: u64 = 2 << 30;
 /// With less in use there is hardly a gain.
 const LEAST_HOT: u64 = 256 << 20;
 /// How long relief is waited for at scale 1.
-const LONGEST: Duration = Duration::from_secs(45);
+const LONGEST: Duration = Duration::from_secs(36);
 /// How long the program works to learn its rate, the first quarter of which does not count.
 const REFERENCE: Duration = Duration::from_millis(2000);
 /// The same to learn which way of working gains.
