@@ -260,10 +260,15 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether a huge entry maps the 2 MiB page of zeros. Of one that may not be accessed the kernel inverts the bits of a
-    /// 2 MiB frame alone.
+    /// Whether a huge entry maps the 2 MiB page of zeros.
     fn is_huge_zero(&self, entry: Entry) -> bool {
-        self.huge_zero == Some(entry.frame(self.mask & !(HUGE_2M as u64 - 1)))
+        self.huge_zero == Some(self.huge_frame(entry))
+    }
+
+    /// The address of the 2 MiB frame that an entry maps. Of one that may not be accessed the kernel inverts the bits of a
+    /// 2 MiB frame alone.
+    fn huge_frame(&self, entry: Entry) -> u64 {
+        entry.frame(self.mask & !(HUGE_2M as u64 - 1))
     }
 
     /// The regions, within `ranges`, that an entry stands for and that hold anything.

@@ -4,8 +4,10 @@
 
 use super::entry::{Entry, State, Tally, tally};
 use super::program::{Found, MOST_RANGES};
-use super::{EntrySize, Frames, GIB, PageTables, WalkError, learn};
+use super::{AddressSpace, EntrySize, Frames, GIB, PageTables, WalkError, learn};
+use crate::kpageflags::FrameFlags;
 use crate::pagemap::Region;
+use crate::{KernelError, KernelRoot};
 use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 
@@ -16,36 +18,93 @@ impl PageTables {
     /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending: all that
     /// [`Pagemap::held`](crate::pagemap::Pagemap::held) tells of a kernel since 6.7, without a lock of the process. What
     /// lies in a region outside of `ranges` is not counted. `None` where a region changed under each of several tries, or
-    /// may map the 2 MiB page of zeros and that one is not known yet.
-    /// About 0.6 ms for each GiB on base pages.
+    /// may map the 2 MiB page of zeros and nothing tells which page that is: not a fault of our own (none is given while
+    /// transparent_hugepage/enabled is `never`), nor `/proc/kpageflags` (which takes CAP_SYS_ADMIN).
+    /// About 0.6 ms for each GiB on base pages; where no fault gives the page of zeros as much for each GiB of huge pages
+    /// that may not be written to.
     ///
     /// Pages that the kernel does not manage (device memory in a mapping of raw page frames) do not count.
     pub fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Option<Vec<Region>>, WalkError> {
-        let frames = self.frames;
+        let first = self.count_held(pid, ranges, self.frames)?;
+        let Some(space) = first.space.filter(|_| !first.suspects.is_empty()) else {
+            return Ok(first.complete.then_some(first.held));
+        };
+        let mut suspects = first.suspects;
+        suspects.sort_unstable();
+        suspects.dedup();
+        // The kernel gave none when it was asked for: transparent huge pages may have been off.
+        let _ = learn::zero_pages(self);
+        let zeros = match self.frames.huge_zero {
+            Some(zeros) => Some(zeros),
+            None => match zeros_among(&suspects) {
+                Ok(zeros) => zeros,
+                Err(_) => return Ok(None),
+            },
+        };
+        // An address space that has once had the page of zeros keeps it in its place until it ends: as long as this one
+        // lives, what was just learnt holds for what was walked before.
+        if self.address_space(pid)? != space {
+            return Err(WalkError::Gone);
+        }
+        let Some(zeros) = zeros.filter(|zeros| suspects.binary_search(zeros).is_ok()) else {
+            return Ok(first.complete.then_some(first.held));
+        };
+        // Known for this process alone: nobody says that the page stays when it ends.
+        let again = self.count_held(pid, ranges, Frames { huge_zero: Some(zeros), ..self.frames })?;
+        if again.space != Some(space) {
+            return Err(WalkError::Gone);
+        }
+        Ok(again.complete.then_some(again.held))
+    }
+
+    /// One walk. What may be the page of zeros counts as memory while `frames` does not tell.
+    fn count_held(&mut self, pid: Pid, ranges: &[VirtRange], frames: Frames) -> Result<Counted, WalkError> {
         let whole = outward(ranges);
-        let (mut held, mut space, mut rest) = (Vec::new(), None, ranges);
-        let (mut complete, mut unknown) = (true, false);
+        let mut counted = Counted { space: None, complete: true, held: Vec::new(), suspects: Vec::new() };
+        let mut rest = ranges;
         for chunk in whole.chunks(MOST_RANGES) {
             self.raw_walk(pid, chunk, |seen| {
-                if *space.get_or_insert(seen.space) != seen.space {
+                if *counted.space.get_or_insert(seen.space) != seen.space {
                     return Err(WalkError::Gone);
                 }
-                complete &= seen.given_up == 0;
-                unknown |= frames.huge_zero.is_none() && seen.found.iter().any(may_be_zeros);
+                counted.complete &= seen.given_up == 0;
+                if frames.huge_zero.is_none() {
+                    let suspects = seen.found.iter().filter(|found| may_be_zeros(found));
+                    counted.suspects.extend(suspects.map(|found| frames.huge_frame(Entry(found.entry))));
+                }
                 for found in seen.found {
                     let passed = rest.partition_point(|range| range.end() <= found.start);
                     rest = &rest[passed..];
-                    frames.count(found, seen.tables, rest, &mut held);
+                    frames.count(found, seen.tables, rest, &mut counted.held);
                 }
                 Ok(())
             })?;
         }
-        if unknown {
-            // The kernel gave none when it was asked for: transparent huge pages may have been off.
-            let _ = learn::zero_pages(self);
-        }
-        Ok((complete && !unknown).then_some(held))
+        Ok(counted)
     }
+}
+
+/// What one walk has counted.
+struct Counted {
+    /// Of which address space; `None` where nothing was asked for.
+    space: Option<AddressSpace>,
+    /// Whether no region was left out.
+    complete: bool,
+    held: Vec<Region>,
+    /// Addresses of the frames that may be the 2 MiB page of zeros, while that one is not known.
+    suspects: Vec<u64>,
+}
+
+/// Which of these huge frames is the page of zeros, by the kernel's flags of frames; there is one at most. An error
+/// where they cannot be read.
+fn zeros_among(frames: &[u64]) -> Result<Option<u64>, KernelError> {
+    let flags = FrameFlags::open(&KernelRoot::live())?;
+    for &frame in frames {
+        if flags.read(frame / PAGE, 1)?.first().is_some_and(|flags| flags.is_zero_page()) {
+            return Ok(Some(frame));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether an entry may map the 2 MiB page of zeros, which nobody may write.

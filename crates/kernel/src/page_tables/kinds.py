@@ -91,6 +91,10 @@ for name, bits, size in (("hugetlb-2m", 21, HUGE), ("hugetlb-1g", 30, 1 << 30)):
     start = libc.mmap(None, pages * size, READ | WRITE, flags, -1, 0)
     if start not in (None, ctypes.c_void_p(-1).value):
         write(start, [3])
+        if pages == 2:
+            # Not to be accessed: as little may be written there as to the page of zeros.
+            write(start + size, [3])
+            attempt("none", libc.mprotect(start + size, size, NONE))
         got.append(name)
 
 print(" ".join(got), flush=True)
