@@ -3,6 +3,7 @@
 use crate::config::Config;
 use megapage_kernel::thp_change::ThpChange;
 use megapage_kernel::{KernelError, KernelRoot};
+use tracing::warn;
 
 /// What was changed about them. They are put back when this is dropped, and by a child process should this one be killed.
 #[derive(Debug, Default)]
@@ -17,7 +18,11 @@ impl Settings {
         };
         let change = match &mut self.0 {
             Some(change) => change,
-            none => none.insert(ThpChange::begin_enabled(root)?),
+            none => {
+                let change = none.insert(ThpChange::begin_enabled(root)?);
+                change.recovered().iter().for_each(|setting| warn!("{setting}"));
+                change
+            }
         };
         let set = change.set(&controls);
         if set.is_err() {

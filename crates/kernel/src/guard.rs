@@ -35,6 +35,10 @@ enum Last {
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
     /// A text into each of these files.
     Write(Vec<(CString, Vec<u8>)>),
+    /// The same, after which this file is removed, and with it the lock goes that lies on the descriptor.
+    WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
+    /// rmdir(2) of this directory, as soon as it is not in use any more.
+    Remove(CString),
     /// swapoff(2) of this device, and the same after it.
     SwapOff(CString, Vec<(CString, Vec<u8>)>),
 }
@@ -72,7 +76,24 @@ impl Guard {
         Guard::start(&Last::Write(texts(files)?))
     }
 
-    /// The same, after the device was taken out of the machine's swap space, which is passed over where it is not in it.
+    /// The same, after which the file `record` is removed that tells of them. A flock(2) on `lock` stays until that is done,
+    /// should the owner be killed: who takes it afterwards finds everything put back.
+    pub fn of_locked_files(
+        files: Vec<(PathBuf, String)>,
+        record: PathBuf,
+        lock: BorrowedFd<'_>,
+    ) -> io::Result<Guard> {
+        let (files, record) = (texts(files)?, terminated(record)?);
+        Guard::start(&Last::WriteLocked { files, record, lock: lock.as_raw_fd() })
+    }
+
+    /// Starts a guard that removes an empty directory: that of a control group, once its processes have ended, for which it
+    /// waits a minute. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
+    pub fn of_directory(directory: PathBuf) -> io::Result<Guard> {
+        Guard::start(&Last::Remove(terminated(directory)?))
+    }
+
+    /// The same as [`Guard::of_files`], after the device was taken out of the machine's swap space, which is passed over where it is not in it.
     pub fn of_swap(device: PathBuf, files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
         Guard::start(&Last::SwapOff(terminated(device)?, texts(files)?))
     }
@@ -153,7 +174,10 @@ unsafe fn child(from: i32, last: &Last) -> ! {
     // SAFETY: no memory is passed.
     unsafe { libc::setsid() };
     // Of the owner's descriptors only these are kept: with the pipe's other end open its end would never be read.
-    let target = if let Last::Cool { target, .. } = last { *target } else { from };
+    let target = match last {
+        Last::Cool { target: kept, .. } | Last::WriteLocked { lock: kept, .. } => *kept,
+        Last::Write(_) | Last::SwapOff(..) | Last::Remove(_) => from,
+    };
     let (low, high) = (from.min(target), from.max(target));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
         if first <= last {
@@ -183,6 +207,12 @@ unsafe fn child(from: i32, last: &Last) -> ! {
             }
         }
         Last::Write(files) => write(files),
+        Last::WriteLocked { files, record, .. } => {
+            write(files);
+            // SAFETY: the path ends in a NUL.
+            unsafe { libc::unlink(record.as_ptr()) };
+        }
+        Last::Remove(directory) => remove(directory),
         Last::SwapOff(device, files) => {
             // SAFETY: the path ends in a NUL. Of the machine's memory nothing is lost: it is read back.
             unsafe { libc::syscall(libc::SYS_swapoff, device.as_ptr()) };
@@ -203,6 +233,22 @@ fn write(files: &[(CString, Vec<u8>)]) {
                 libc::write(file, text.as_ptr().cast(), text.len());
                 libc::close(file);
             }
+        }
+    }
+}
+
+/// How often a directory in use is tried, and the pause between two tries: a minute.
+const REMOVE_TRIES: u32 = 1200;
+const REMOVE_PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+fn remove(directory: &CString) {
+    for _ in 0..REMOVE_TRIES {
+        // SAFETY: the path ends in a NUL, the time is initialised, and errno is this thread's own.
+        unsafe {
+            if libc::rmdir(directory.as_ptr()) == 0 || *libc::__errno_location() != libc::EBUSY {
+                return;
+            }
+            libc::nanosleep(&REMOVE_PAUSE, ptr::null_mut());
         }
     }
 }
@@ -319,5 +365,42 @@ mod tests {
         drop(guard());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
         assert!(!missing.exists());
+    }
+
+    #[test]
+    fn a_lock_stays_until_all_is_put_back() {
+        use rustix::fs::{FlockOperation, flock};
+        let directory = tempfile::tempdir().unwrap();
+        let (file, record) = (directory.path().join("state"), directory.path().join("record"));
+        std::fs::write(&file, "on").unwrap();
+        std::fs::write(&record, "it was off").unwrap();
+        let lock = std::fs::File::open(&file).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let mut guard =
+            Guard::of_locked_files(vec![(file.clone(), "off".into())], record.clone(), lock.as_fd()).unwrap();
+        // What is left of an owner that is killed: nothing but the guard holds the lock.
+        drop(lock);
+        let other = std::fs::File::open(&file).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(guard.owner.take());
+        // Another test may start a process just now, which has the descriptor until it executes its program.
+        flock(&other, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
+        assert!(!record.exists());
+        guard.collect();
+    }
+
+    #[test]
+    fn a_directory_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("group");
+        std::fs::create_dir(&group).unwrap();
+        Guard::of_directory(group.clone()).unwrap().release().unwrap();
+        assert!(group.exists());
+        drop(Guard::of_directory(group.clone()).unwrap());
+        assert!(!group.exists());
+        // What is no group, or gone, is not waited for.
+        drop(Guard::of_directory(group).unwrap());
+        drop(Guard::of_directory(directory.path().join("none/at/all")).unwrap());
     }
 }

@@ -3,6 +3,7 @@
 //! Sources: Documentation/admin-guide/cgroup-v1/memory.rst, .../cgroup-v2.rst.
 
 use crate::cgroup::{CgroupVersion, Cgroups};
+use crate::guard::Guard;
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::fs;
@@ -15,13 +16,15 @@ use std::time::Duration;
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 
-/// A group below the caller's own. It is removed when the value is dropped, once its processes have ended.
+/// A group below the caller's own. It is removed when the value is dropped, once its processes have ended, and also when
+/// this process is killed ([`Guard`]).
 #[derive(Debug)]
 pub struct MemoryGroup {
     root: KernelRoot,
     /// Relative to the root.
     directory: PathBuf,
     version: CgroupVersion,
+    guard: Option<Guard>,
 }
 
 /// What a group was charged with, and how often it met its limit.
@@ -38,7 +41,8 @@ pub struct GroupUsage {
 impl MemoryGroup {
     /// Makes the group `name` with `limit` (memory; with swap together where the kernel counts that in version 1: there
     /// is no way round the limit by swapping). What is left of an earlier group of that name, without processes, is
-    /// removed first. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
+    /// removed first; where the name ends in the caller's process identifier, also what is left of those who used it with
+    /// theirs and have ended, guard and all. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
     /// the files, EBUSY among them where a group of version 2 with processes of its own cannot have children.
     pub fn create(root: &KernelRoot, name: &str, limit: Bytes) -> Result<MemoryGroup, KernelError> {
         let nowhere = || KernelError::Io {
@@ -56,10 +60,14 @@ impl MemoryGroup {
         if version == CgroupVersion::V2 {
             root.write(parent.join("cgroup.subtree_control"), "+memory")?;
         }
-        let group = MemoryGroup { root: root.clone(), directory: parent.join(name), version };
+        remove_left_over(root, &parent, name);
+        let mut group =
+            MemoryGroup { root: root.clone(), directory: parent.join(name), version, guard: None };
         let path = root.path(&group.directory);
         fs::remove_dir(&path).ok();
-        fs::create_dir(&path).map_err(|source| KernelError::Io { path, source })?;
+        let io_error = |source: io::Error| KernelError::Io { path: path.clone(), source };
+        fs::create_dir(&path).map_err(io_error)?;
+        group.guard = Some(Guard::of_directory(path.clone()).map_err(io_error)?);
         group.set_limit(limit)?;
         Ok(group)
     }
@@ -127,8 +135,29 @@ impl Drop for MemoryGroup {
             // EBUSY: a process that was killed has not gone yet.
             match fs::remove_dir(self.root.path(&self.directory)) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => sleep(REMOVE_PAUSE),
-                _ => return,
+                _ => break,
             }
+        }
+        if let Some(guard) = self.guard.take() {
+            let _ = guard.release();
+        }
+    }
+}
+
+/// Removes the groups `PREFIX-PID` without processes below `parent` where `name` is one of them and no such process lives.
+fn remove_left_over(root: &KernelRoot, parent: &Path, name: &str) {
+    let split = |name: &str| {
+        let (prefix, number) = name.rsplit_once('-')?;
+        Some((prefix.to_string(), number.parse::<u32>().ok()?))
+    };
+    let Some((prefix, own)) = split(name).filter(|(_, number)| *number == std::process::id()) else { return };
+    for other in root.list(parent).unwrap_or_default() {
+        let is_left = split(&other).is_some_and(|(its, number)| {
+            its == prefix && number != own && !root.path(format!("proc/{number}")).exists()
+        });
+        if is_left {
+            // EBUSY: something lives in it.
+            fs::remove_dir(root.path(parent.join(other))).ok();
         }
     }
 }
@@ -183,6 +212,11 @@ mod tests {
         }
         drop(group);
         assert!(!directory.exists());
+        // Of one whose owner is killed the guard takes care: what the end of its pipe sets off.
+        let mut group = MemoryGroup::create(&KernelRoot::live(), &name, Bytes::mib(64)).unwrap();
+        assert!(directory.exists());
+        drop(group.guard.take());
+        assert!(!directory.exists());
     }
 
     #[test]
@@ -199,10 +233,22 @@ mod tests {
         assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
         assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
         assert!(!keep.path().join("sys/fs/cgroup/bench").exists(), "and the group is gone again");
+        // What those left that were killed with their guards, but nothing of somebody who lives.
+        let own = std::process::id();
+        for directory in ["bench-4000001", "bench-4000002", "other-4000001", "bench-x"] {
+            fs::create_dir(keep.path().join("sys/fs/cgroup").join(directory)).unwrap();
+        }
+        fs::create_dir(keep.path().join("proc/4000002")).unwrap();
+        MemoryGroup::create(&root, &format!("bench-{own}"), Bytes::mib(8)).unwrap_err();
+        let left = root.list("sys/fs/cgroup").unwrap();
+        assert_eq!(
+            left,
+            ["bench-4000002", "bench-x", "cgroup.controllers", "cgroup.subtree_control", "other-4000001"]
+        );
 
         let directory = PathBuf::from("sys/fs/cgroup/other");
         fs::create_dir(root.path(&directory)).unwrap();
-        let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2 };
+        let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2, guard: None };
         for (file, text) in
             [("memory.current", "4096\n"), ("memory.events", "low 0\nmax 7\noom 2\noom_kill 1\n")]
         {

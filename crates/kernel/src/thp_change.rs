@@ -2,12 +2,18 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
+mod record;
+
 use crate::guard::Guard;
 use crate::thp::{ThpEnabled, path};
 use crate::{KernelError, KernelRoot};
+use record::Record;
+pub use record::Recovered;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
+use std::thread::sleep;
 use std::time::Duration;
 
 /// What to set; `None`: as it was found.
@@ -51,18 +57,27 @@ impl ThpControls {
 }
 
 /// The right to change the settings. They are put back when the value is dropped, and also when this process is killed
-/// ([`Guard`]). One at a time on a machine: the file `enabled` is locked (flock(2)).
+/// ([`Guard`]). Where the guard is killed as well, as with a whole control group, who takes the right next puts them back:
+/// what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be written to).
+/// One at a time on a machine: the file `enabled` is locked (flock(2)).
 #[derive(Debug)]
 pub struct ThpChange {
     root: KernelRoot,
     former: Vec<(&'static str, String)>,
+    record: Record,
+    recovered: Vec<Recovered>,
     guard: Option<Guard>,
     lock: File,
 }
 
+/// For how long the right is waited for: a guard of somebody who was killed puts back what is his.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 impl ThpChange {
-    /// Notes the settings and changes nothing yet. ENOENT on a kernel without transparent huge pages, EAGAIN where
-    /// another process holds the right.
+    /// Notes the settings, and changes nothing yet but what somebody who was killed has left ([`ThpChange::recovered`]).
+    /// ENOENT on a kernel without transparent huge pages, EAGAIN where another process holds the right and keeps it for two
+    /// seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         ThpChange::of(root, &FILES)
     }
@@ -76,26 +91,35 @@ impl ThpChange {
     fn of(root: &KernelRoot, files: &[&'static str]) -> Result<ThpChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: path("enabled").into(), source };
         let lock = File::open(root.path(relative("enabled"))).map_err(io_error)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| io_error(errno.into()))?;
+        wait_for(&lock).map_err(io_error)?;
+        let recovered = record::recover(root);
         let mut former = Vec::new();
         for file in files.iter().copied() {
-            let text = root.read(relative(file))?;
-            // A choice shows all words, the chosen one in brackets; a figure stands alone.
-            let chosen =
-                text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
-            former.push((file, chosen.unwrap_or(text.trim()).to_string()));
+            former.push((file, chosen(root, file)?));
         }
         let files = former.iter().map(|(file, text)| (root.path(relative(file)), text.clone())).collect();
-        let guard = Guard::of_files(files).map_err(io_error)?;
-        Ok(ThpChange { root: root.clone(), former, guard: Some(guard), lock })
+        let record = Record::new(root, &former);
+        let guard = Guard::of_locked_files(files, record.path(), lock.as_fd()).map_err(io_error)?;
+        Ok(ThpChange { root: root.clone(), former, record, recovered, guard: Some(guard), lock })
+    }
+
+    /// What somebody had left who was killed, and was put back before the settings were noted.
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
     }
 
     /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
         let texts: Vec<(&str, Option<String>)> = FILES.into_iter().zip(controls.texts()).collect();
-        for (file, former) in &self.former {
-            let text = texts.iter().find(|(name, _)| name == file).and_then(|(_, text)| text.as_ref());
-            let text = text.unwrap_or(former);
+        let text_for = |file: &str, former: &str| {
+            let text = texts.iter().find(|(name, _)| *name == file).and_then(|(_, text)| text.clone());
+            text.unwrap_or(former.to_string())
+        };
+        let wanted: Vec<(&str, String)> =
+            self.former.iter().map(|(file, former)| (*file, text_for(file, former))).collect();
+        // Before the first is written: the end may come at any moment.
+        self.record.note(&wanted);
+        for (file, text) in &wanted {
             if let Err(error) = self.root.write(relative(file), text) {
                 self.put_back();
                 return Err(error);
@@ -118,9 +142,28 @@ impl Drop for ThpChange {
         if let Some(guard) = self.guard.take() {
             guard.release().ok();
         }
+        self.record.remove();
         // A child of another thread may hold the file open until it executes its program.
         flock(&self.lock, FlockOperation::Unlock).ok();
     }
+}
+
+/// Takes the lock, as soon as it is free: EAGAIN where that takes longer than two seconds.
+fn wait_for(lock: &File) -> io::Result<()> {
+    for _ in 1..LOCK_TRIES {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => sleep(LOCK_PAUSE),
+            other => return Ok(other?),
+        }
+    }
+    Ok(flock(lock, FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// What a setting is now. A choice shows all words, the chosen one in brackets; a figure stands alone.
+fn chosen(root: &KernelRoot, file: &str) -> Result<String, KernelError> {
+    let text = root.read(relative(file))?;
+    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
+    Ok(word.unwrap_or(text.trim()).to_string())
 }
 
 /// Relative to a [`KernelRoot`].
@@ -207,6 +250,72 @@ mod tests {
         drop(change.guard.take());
         assert_eq!(root.read(relative("enabled")).unwrap(), "madvise");
         assert_eq!(root.read(relative("khugepaged/scan_sleep_millisecs")).unwrap(), "10000");
+    }
+
+    #[test]
+    fn what_somebody_left_who_was_killed_with_his_guard_is_put_back_by_the_next() {
+        let (keep, root) = tree();
+        // sysfs shows a choice with all its words, this tree the last text that was written.
+        let set = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
+        let end = |mut change: ThpChange| {
+            // Neither the owner's writes nor the guard's.
+            change.guard.take().unwrap().release().unwrap();
+            flock(&change.lock, FlockOperation::Unlock).unwrap();
+            std::mem::forget(change);
+        };
+        let record = keep.path().join("run/megapage/thp-change");
+        let mut killed = ThpChange::begin(&root).unwrap();
+        assert!(!record.exists(), "nothing is set yet");
+        killed.set(&HARD).unwrap();
+        killed.set(&ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() }).unwrap();
+        end(killed);
+        assert!(record.exists());
+        // It ended within a change; and somebody has set one file since.
+        root.write(relative("khugepaged/pages_to_scan"), "1048576").unwrap();
+        root.write(relative("khugepaged/scan_sleep_millisecs"), "333").unwrap();
+        let next = ThpChange::begin_enabled(&root).unwrap();
+        let told: Vec<String> = next.recovered().iter().map(Recovered::to_string).collect();
+        let (scan, enabled) = (path("khugepaged/pages_to_scan"), path("enabled"));
+        assert_eq!(
+            told,
+            [
+                format!("{scan} is 4096 again: somebody who was killed had left 1048576"),
+                format!("{enabled} is madvise again: somebody who was killed had left never")
+            ]
+        );
+        assert_eq!((set("enabled"), set("khugepaged/pages_to_scan")), ("madvise".into(), "4096".into()));
+        assert_eq!(set("khugepaged/scan_sleep_millisecs"), "333");
+        drop(next);
+        assert!(!record.exists());
+        assert!(ThpChange::begin(&root).unwrap().recovered().is_empty());
+        // Of an earlier boot, or damaged: it says nothing of this one.
+        let mut killed = ThpChange::begin(&root).unwrap();
+        killed.set(&ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() }).unwrap();
+        end(killed);
+        let text = std::fs::read_to_string(&record).unwrap();
+        std::fs::write(&record, text.replacen('\n', " of another boot\n", 1)).unwrap();
+        assert!(ThpChange::begin(&root).unwrap().recovered().is_empty());
+        assert_eq!(set("enabled"), "never");
+        std::fs::write(&record, text.replace("enabled ", "../../../enabled ").replace(' ', "\t")).unwrap();
+        assert!(ThpChange::begin(&root).unwrap().recovered().is_empty());
+        assert!(!record.exists(), "it is of no use to anybody");
+    }
+
+    #[test]
+    fn an_owner_that_ends_leaves_no_record() {
+        let (keep, root) = tree();
+        let record = keep.path().join("run/megapage/thp-change");
+        for is_killed in [false, true] {
+            let mut change = ThpChange::begin(&root).unwrap();
+            change.set(&HARD).unwrap();
+            assert!(record.exists());
+            if is_killed {
+                drop(change.guard.take());
+                assert!(!record.exists(), "the guard's");
+            }
+            drop(change);
+            assert!(!record.exists());
+        }
     }
 
     #[test]

@@ -243,6 +243,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let signals = stop_signals()?;
     check(&signals)?;
     let mut change = ThpChange::begin(&root).context("the settings of transparent huge pages")?;
+    change.recovered().iter().for_each(|setting| progress(&setting.to_string()));
     change.set(&AT_REST).context("the settings of transparent huge pages")?;
     let reports = configurations.iter().map(ConfigurationReport::from).collect();
     let mut stage = Stage { options, configurations, place, signals, change, progress };

@@ -1,0 +1,120 @@
+//! What was found and what was set, in a file, for the one who comes after an owner that was killed together with its guard.
+
+use super::{FILES, chosen, relative};
+use crate::thp::path;
+use crate::{KernelRoot, boot_id};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+const DIRECTORY: &str = "run/megapage";
+const FILE: &str = "thp-change";
+
+/// A setting that was put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The file, as the user would name it.
+    pub path: String,
+    /// What it had been left at.
+    pub left: String,
+    /// What it is again.
+    pub former: String,
+}
+
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recovered { path, left, former } = self;
+        write!(f, "{path} is {former} again: somebody who was killed had left {left}")
+    }
+}
+
+/// The file: the boot, and a line `SETTING FOUND SET...` for each setting. It is there from the first change on.
+#[derive(Debug)]
+pub(super) struct Record {
+    root: KernelRoot,
+    boot: String,
+    settings: Vec<Setting>,
+}
+
+#[derive(Debug)]
+struct Setting {
+    file: &'static str,
+    former: String,
+    /// All that it was set to: the end may come between any two writes.
+    set: Vec<String>,
+}
+
+impl Record {
+    pub(super) fn new(root: &KernelRoot, former: &[(&'static str, String)]) -> Record {
+        let setting = |(file, former): &(&'static str, String)| Setting {
+            file,
+            former: former.clone(),
+            set: Vec::new(),
+        };
+        let settings = former.iter().map(setting).collect();
+        Record { root: root.clone(), boot: boot(root), settings }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.path(DIRECTORY).join(FILE)
+    }
+
+    /// Notes what is going to be set. Where that cannot be written nothing stands in for the guard.
+    pub(super) fn note(&mut self, wanted: &[(&str, String)]) {
+        for (file, text) in wanted {
+            let setting = self.settings.iter_mut().find(|setting| setting.file == *file);
+            if let Some(setting) = setting.filter(|setting| !setting.set.contains(text)) {
+                setting.set.push(text.clone());
+            }
+        }
+        self.write().ok();
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let mut text = format!("{}\n", self.boot);
+        for Setting { file, former, set } in &self.settings {
+            text += &format!("{file} {former} {}\n", set.join(" "));
+        }
+        let directory = self.root.path(DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        // Whole or not at all, whenever the end comes. One writes at a time: it holds the lock.
+        let draft = directory.join(format!(".{FILE}"));
+        fs::write(&draft, text)?;
+        fs::rename(draft, self.path())
+    }
+
+    pub(super) fn remove(&self) {
+        fs::remove_file(self.path()).ok();
+    }
+}
+
+/// Puts back what a record tells of, where it is still what it had been set to, and removes the record. The caller holds
+/// the lock: whoever wrote the record has ended.
+pub(super) fn recover(root: &KernelRoot) -> Vec<Recovered> {
+    let file = root.path(DIRECTORY).join(FILE);
+    let Ok(text) = fs::read_to_string(&file) else { return Vec::new() };
+    let mut lines = text.lines();
+    let mut recovered = Vec::new();
+    if lines.next() == Some(&boot(root)) {
+        recovered.extend(lines.filter_map(|line| recover_one(root, line)));
+    }
+    fs::remove_file(&file).ok();
+    recovered
+}
+
+fn recover_one(root: &KernelRoot, line: &str) -> Option<Recovered> {
+    let mut words = line.split(' ');
+    let (name, former) = (words.next()?, words.next()?);
+    let file = FILES.into_iter().find(|file| *file == name)?;
+    let left = chosen(root, file).ok()?;
+    if left == former || !words.any(|set| set == left) {
+        return None;
+    }
+    root.write(relative(file), former).ok()?;
+    Some(Recovered { path: path(file), left, former: former.to_string() })
+}
+
+fn boot(root: &KernelRoot) -> String {
+    boot_id(root).unwrap_or_default()
+}
