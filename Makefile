@@ -25,7 +25,7 @@ check:
 	cargo xtask tidy
 	cargo test --locked --quiet --lib --bins --no-run
 	scripts/make-room
-	cargo test --locked --quiet --lib --bins
+	scripts/with-usual-settings cargo test --locked --quiet --lib --bins
 
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
 test:
@@ -36,10 +36,10 @@ test:
 soak:
 	scripts/install-deps test
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-600} \
-		cargo test --release --locked -p megapage-act --test soak -- --nocapture
+		scripts/with-usual-settings cargo test --release --locked -p megapage-act --test soak -- --nocapture
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
-		cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
-	MEGAPAGE_SOAK=1 cargo test --release --locked -p megapage-segment --test kill -- --nocapture nothing_is_lost
+		scripts/with-usual-settings cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
+	MEGAPAGE_SOAK=1 scripts/with-usual-settings cargo test --release --locked -p megapage-segment --test kill -- --nocapture nothing_is_lost
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
 demo:
