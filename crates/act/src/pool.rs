@@ -5,6 +5,7 @@
 
 mod addition;
 mod apply;
+mod debt;
 mod error;
 pub mod persist;
 mod plan;
@@ -13,6 +14,7 @@ mod spec;
 
 pub use addition::{Addition, AdditionError};
 pub use apply::{Outcome, StepOutcome, title};
+pub use debt::Debt;
 pub use error::PoolError;
 pub use plan::{MemoryImpact, Plan, Request, Step, floor, plan};
 pub use shortfall::{Cause, Evidence, Missing, Shortfall};

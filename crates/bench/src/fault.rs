@@ -4,10 +4,9 @@
 //! ready before it is timed; asking for it and mapping it are counted into the whole.
 
 use crate::child::{Child, check, sleep, stop_signals};
-use crate::run::{Gate, Head, Place, Spread, gates_table, heading, must_fit};
+use crate::run::{Gate, Head, Place, Pool, Spread, gates_table, heading, must_fit};
 use crate::workload::first_touch::FirstTouches;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_act::pool::Addition;
 use megapage_broker::ask;
 use megapage_kernel::first_touch::{Clearing, FirstTouch};
 use megapage_kernel::smaps::{backing, read_own_smaps};
@@ -202,17 +201,6 @@ impl Drop for Broker<'_> {
     }
 }
 
-/// Pages that go out of the pool with this value.
-struct Added(Addition);
-
-impl Drop for Added {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.set(0, true) {
-            eprintln!("megapage: {} pages were not taken out of the pool: {error}", self.0.added());
-        }
-    }
-}
-
 /// Runs the bench as root, who may size the pool. What it adds to the pool is taken out at the end, also after a failure or
 /// a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
@@ -223,15 +211,15 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         options.size,
         Bytes(parcel_bytes)
     );
-    let root = KernelRoot::live();
     let pages = options.size.0 / SIZE.bytes().0;
     // The broker's stock, the pages of the other sources, and transparent ones beside them.
     must_fit("bench fault", Bytes(3 * (options.size.0 + parcel_bytes)), "a smaller --size")?;
     let head = Head::begin("fault")?;
     let signals = stop_signals()?;
-    let mut added = Added(Addition::of(&root, SIZE, 0));
+    let mut added = Pool::take()?;
     // A parcel more, for what is given back while another takes it.
-    added.0.set(pages + PARCEL, false).context("pages for the sources besides the broker")?;
+    let besides = Bytes((pages + PARCEL) * SIZE.bytes().0);
+    added.set(besides).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;
     let directory_path = std::fs::canonicalize(directory.path())?;
     let broker = Broker::start(place, &signals, &directory_path, pages)?;

@@ -12,7 +12,6 @@
 
 pub mod books;
 mod clients;
-mod debt;
 mod filler;
 mod options;
 mod relief;

@@ -4,7 +4,7 @@
 //! whether in stock or not.
 
 use crate::books::Books;
-use crate::debt::Debt;
+use megapage_act::pool::Debt;
 use std::time::{Duration, Instant};
 
 /// Pages are taken up again after so long without pressure, and when that has failed.

@@ -2,11 +2,11 @@
 
 use crate::books::{Books, Rules};
 use crate::clients::{Client, Clients, Heard, Processes};
-use crate::debt::Debt;
 use crate::filler::{Filler, Order, Waits};
 use crate::options::{BrokerError, Options};
 use crate::relief::Relief;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
+use megapage_act::pool::Debt;
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};

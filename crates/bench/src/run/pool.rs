@@ -1,43 +1,108 @@
 //! The pool of 2 MiB pages, set for each run to what its peer is given, and put back in the end.
 
 use anyhow::{Result, bail};
-use megapage_act::pool::Addition;
+use megapage_act::pool::Debt;
 use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::process::read_status;
 use megapage_kernel::{KernelRoot, effective_uid};
-use megapage_units::{Bytes, PageSize};
+use megapage_units::{Bytes, PageSize, Pid};
+use std::path::Path;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
+/// Where it is noted what was added, under the root of the system, and by whom: the process identifier follows.
+const DIRECTORY: &str = "run/megapage";
+const NAME: &str = "bench-pool-";
 
-/// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again.
+/// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again; where this
+/// process is killed, the next who takes the pool does.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    addition: Addition,
+    debt: Debt,
 }
 
 impl Pool {
-    /// A pool as it is. `Err` says why it cannot be changed.
+    /// A pool as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
     pub(crate) fn take() -> Result<Pool> {
         let root = KernelRoot::live();
         let pages = hugetlb::figures(&root, SIZE, PoolScope::Machine)?.persistent();
         if effective_uid() != 0 {
             bail!("only root may size the pool of 2 MiB pages; {pages} are there");
         }
-        Ok(Pool { addition: Addition::of(&root, SIZE, 0) })
+        let directory = root.path(DIRECTORY);
+        // Where nothing can be noted the pages go with the drop alone.
+        std::fs::create_dir_all(&directory).ok();
+        give_back_left_over(&root, &directory);
+        let name = directory.join(format!("{NAME}{}", std::process::id()));
+        Ok(Pool { debt: Debt::take_over(&root, &name, SIZE) })
     }
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
     pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
-        Ok(self.addition.set(bytes.0.div_ceil(SIZE.bytes().0), false)?)
+        Ok(self.debt.set(bytes.0.div_ceil(SIZE.bytes().0), false)?)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        if let Err(error) = self.addition.set(0, true) {
-            let added = self.addition.added();
+        if let Err(error) = self.debt.set(0, true) {
+            let added = self.debt.pages();
             eprintln!("megapage: {added} pages of {SIZE} were not taken out of the pool: {error:#}");
         }
+    }
+}
+
+/// Takes out of the pool what those added who were killed.
+fn give_back_left_over(root: &KernelRoot, directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let name = name.strip_suffix(".added").filter(|name| name.starts_with(NAME));
+        let Some(name) = name else { continue };
+        let Ok(pid) = name[NAME.len()..].parse() else { continue };
+        if !read_status(root, Pid(pid)).is_err_and(|error| error.is_gone()) {
+            continue;
+        }
+        let mut debt = Debt::take_over(root, &directory.join(name), SIZE);
+        let pages = debt.pages();
+        match debt.set(0, true) {
+            Ok(()) if pages > 0 => {
+                eprintln!(
+                    "megapage: {pages} pages of {SIZE} left the pool that a bench had added which was killed"
+                );
+            }
+            Ok(()) => {}
+            Err(error) => eprintln!(
+                "megapage: {pages} pages of {SIZE} of a bench that was killed were not taken out of the pool: {error:#}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_testing::PoolGuard;
+
+    #[test]
+    fn what_one_left_that_was_killed_goes_out_of_the_pool() {
+        // Puts the pool back, whatever becomes of this.
+        let Some(guard) = PoolGuard::reserve(SIZE, 6) else { return };
+        let root = KernelRoot::live();
+        let directory = tempfile::tempdir().unwrap();
+        let before = guard.figures().persistent();
+        // No process has the highest number of all; ours lives.
+        let name = |pid: u32| directory.path().join(format!("{NAME}{pid}"));
+        Debt::take_over(&root, &name(i32::MAX as u32), SIZE).set(2, false).unwrap();
+        let mut ours = Debt::take_over(&root, &name(std::process::id()), SIZE);
+        ours.set(1, false).unwrap();
+        assert_eq!(guard.figures().persistent(), before + 3);
+        give_back_left_over(&root, directory.path());
+        assert_eq!(guard.figures().persistent(), before + 1);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "the note of one who lives");
+        ours.set(0, true).unwrap();
+        give_back_left_over(&root, directory.path());
+        assert_eq!(guard.figures().persistent(), before);
     }
 }

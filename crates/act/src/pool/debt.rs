@@ -1,7 +1,7 @@
-//! What the broker has added to the pool, noted beside its socket, so that one that is killed does not leave it for ever:
-//! the next one takes it over.
+//! What somebody has added to the pool, noted in a file, so that it does not stay for ever when he is killed: the next one
+//! takes it over.
 
-use megapage_act::pool::{Addition, AdditionError};
+use super::{Addition, AdditionError};
 use megapage_kernel::hugetlb::{PoolScope, figures};
 use megapage_kernel::{KernelRoot, boot_id, effective_uid};
 use megapage_units::PageSize;
@@ -10,9 +10,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Pages that were added, and their note.
+/// Pages that were added, and their note. They stay when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Debt {
+pub struct Debt {
     addition: Addition,
     root: KernelRoot,
     size: PageSize,
@@ -21,9 +21,10 @@ pub(crate) struct Debt {
 }
 
 impl Debt {
-    /// Takes over what a former broker on this socket has noted, of the same page size and since the machine was booted.
-    pub(crate) fn take_over(root: &KernelRoot, socket: &Path, size: PageSize) -> Debt {
-        let mut note = socket.as_os_str().to_os_string();
+    /// Takes over what a former owner of this name has noted, of the same page size and since the machine was booted. The
+    /// note is `NAME.added`; it counts where it is the caller's own.
+    pub fn take_over(root: &KernelRoot, name: &Path, size: PageSize) -> Debt {
+        let mut note = name.as_os_str().to_os_string();
         note.push(".added");
         let note = PathBuf::from(note);
         let boot = boot_id(root).unwrap_or_default();
@@ -38,21 +39,21 @@ impl Debt {
     }
 
     /// Pages added.
-    pub(crate) fn pages(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.addition.added()
     }
 
-    /// Makes them `pages`, and notes it.
-    pub(crate) fn set(&mut self, pages: u64, force: bool) -> Result<(), AdditionError> {
+    /// Makes them `pages`, and notes it. Errors and `force`: see [`Addition::set`].
+    pub fn set(&mut self, pages: u64, force: bool) -> Result<(), AdditionError> {
         let done = self.addition.set(pages, force);
-        // Afterwards: to note pages that were never added would take them from others. Without a note, a broker that is
-        // killed leaves them in the pool, and no more.
+        // Afterwards: to note pages that were never added would take them from others. Without a note, who is killed
+        // leaves them in the pool, and no more.
         let _ = self.write();
         done
     }
 
     /// The shell lines for `pages`.
-    pub(crate) fn commands(&self, pages: u64) -> Result<Vec<String>, AdditionError> {
+    pub fn commands(&self, pages: u64) -> Result<Vec<String>, AdditionError> {
         self.addition.commands(pages)
     }
 
