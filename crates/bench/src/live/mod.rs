@@ -239,11 +239,12 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let root = KernelRoot::live();
     let needed = Bytes((options.bench.memory().0 as f64 * options.scale) as u64);
     must_fit(&format!("bench {}", options.bench.name()), needed, "a smaller --scale")?;
-    let head = Head::begin(options.bench.name())?;
     let signals = stop_signals()?;
     check(&signals)?;
     let mut change = ThpChange::begin(&root).context("the settings of transparent huge pages")?;
-    change.recovered().iter().for_each(|setting| progress(&setting.to_string()));
+    change.recovered().iter().for_each(|setting| eprintln!("megapage: {setting}"));
+    // It tells the settings, too, but not those that somebody had left.
+    let head = Head::begin(options.bench.name())?;
     change.set(&AT_REST).context("the settings of transparent huge pages")?;
     let reports = configurations.iter().map(ConfigurationReport::from).collect();
     let mut stage = Stage { options, configurations, place, signals, change, progress };
