@@ -300,6 +300,8 @@ mod tests {
             return None;
         }
         let child = KnownChild::start(0, 4).unwrap();
+        // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
+        let _ = crate::process_madvise::collapse(open_pidfd(child.pid()).unwrap().as_fd(), &[child.huge()]);
         let before = huge(&child);
         if before == 0 {
             skip("this machine has no huge page to give, or its page map does not tell");
