@@ -10,6 +10,7 @@ pub mod outline;
 pub mod pools;
 mod process;
 mod regions;
+mod remembered;
 mod select;
 pub mod tracker;
 pub mod unmovable;

@@ -6,6 +6,7 @@
 mod bpf;
 pub mod damon_physical;
 pub mod damon_virtual;
+mod first_access;
 pub mod idle_pages;
 pub mod pagemap;
 mod select;

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-const REGION_PAGES: usize = PAGES as usize;
+pub(super) const REGION_PAGES: usize = PAGES as usize;
 /// The child's regions: one that is not touched, one that is touched in parts, one that is touched whole; then a
 /// huge one that is not touched, and one that is. 10 MiB.
 const BASE_REGIONS: usize = 3;
@@ -143,40 +143,6 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
         }
     }
     Ok(())
-}
-
-/// What the first access to a base page after a clearing costs, in nanoseconds of the target's processor time: the
-/// time of touching pages after a clearing less that of touching them again. The median of several tries; 0 only for a
-/// tracker that clears nothing (on a machine that is taken away in between, the least times tell it). Takes about 0.15 s, and 128 MiB of memory meanwhile.
-pub fn first_access_ns(tracker: &mut dyn Tracker) -> Result<f64, String> {
-    // Less would stay in the caches with its page tables: 8 MiB give 245 ns where 128 MiB give 335.
-    const REGIONS: usize = 64;
-    const TRIES: usize = 3;
-    let mut child = start_child(REGIONS, 0)?;
-    let pages = REGIONS * REGION_PAGES;
-    let time = |child: &mut KnownChild| match child.touch(0..pages) {
-        Ok(touched) => Ok(touched.cpu.as_nanos() as f64),
-        Err(error) => Err(error.to_string()),
-    };
-    let mut times = Vec::new();
-    for _ in 0..TRIES {
-        clear(tracker, &child, &[whole(&child)])?;
-        times.push([time(&mut child)?, time(&mut child)?]);
-    }
-    Ok(extra(&times) / pages as f64)
-}
-
-/// What the first of each pair takes longer than the second: the median, or, where the second of most was disturbed,
-/// the difference of the least, for a disturbance only adds. Not below 0.
-fn extra(pairs: &[[f64; 2]]) -> f64 {
-    let mut extra: Vec<f64> = pairs.iter().map(|[first, again]| first - again).collect();
-    extra.sort_by(f64::total_cmp);
-    let least = |which: usize| pairs.iter().map(|pair| pair[which]).fold(f64::INFINITY, f64::min);
-    match extra.get(extra.len() / 2) {
-        Some(&median) if median > 0.0 => median,
-        Some(_) => (least(0) - least(1)).max(0.0),
-        None => 0.0,
-    }
 }
 
 /// How exactly a tracker reads, and what that costs.
@@ -332,7 +298,7 @@ fn count(bits: &PageBits) -> u16 {
     bits.iter().map(|word| word.count_ones() as u16).sum()
 }
 
-fn start_child(base_regions: usize, huge_regions: usize) -> Result<KnownChild, String> {
+pub(super) fn start_child(base_regions: usize, huge_regions: usize) -> Result<KnownChild, String> {
     let child = KnownChild::start(base_regions, huge_regions)
         .map_err(|error| format!("no child could be started to try it on: {error}"))?;
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
@@ -343,11 +309,15 @@ fn start_child(base_regions: usize, huge_regions: usize) -> Result<KnownChild, S
     Ok(child)
 }
 
-fn whole(child: &KnownChild) -> VirtRange {
+pub(super) fn whole(child: &KnownChild) -> VirtRange {
     VirtRange::new(child.base().start(), child.huge().end()).expect("one behind the other")
 }
 
-fn clear(tracker: &mut dyn Tracker, child: &KnownChild, ranges: &[VirtRange]) -> Result<(), String> {
+pub(super) fn clear(
+    tracker: &mut dyn Tracker,
+    child: &KnownChild,
+    ranges: &[VirtRange],
+) -> Result<(), String> {
     tracker.clear(child.pid(), ranges).map_err(|error| error.to_string())
 }
 

@@ -72,17 +72,6 @@ fn the_truth_passes_and_is_exact() {
 }
 
 #[test]
-fn a_disturbed_timing_does_not_make_first_accesses_free() {
-    assert_eq!(extra(&[[15.0, 5.0], [16.0, 4.0], [90.0, 5.0]]), 12.0, "the median");
-    assert_eq!(
-        extra(&[[15.0, 50.0], [16.0, 40.0], [15.0, 5.0]]),
-        10.0,
-        "most of the second times were disturbed"
-    );
-    assert_eq!((extra(&[[5.0, 5.0]; 3]), extra(&[])), (0.0, 0.0));
-}
-
-#[test]
 fn the_sets_differ_and_have_the_stated_density() {
     let count = |round| (0..1 << 16).filter(|&page| is_in_set(page, round)).count();
     for (round, share) in [(0, 2), (1, 4), (5, 64), (6, 2)] {

@@ -1,0 +1,154 @@
+//! What was measured of this machine and is kept in `/run/megapage` until the next boot, so that not every start has to
+//! measure it again.
+
+use megapage_kernel::{KernelRoot, boot_id, effective_uid, machine};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The directory under the root of the system.
+const DIRECTORY: &str = "run/megapage";
+/// A file that is longer is none of ours.
+const LONGEST: u64 = 1 << 20;
+/// No more measurements are kept of one thing.
+pub(crate) const MOST: usize = 5;
+
+/// The boot that measurements hold for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Boot {
+    pub(crate) boot_id: String,
+    pub(crate) processor: String,
+}
+
+impl Boot {
+    /// That of the running system; `None` where nothing is kept: a captured tree has no present, and a debug build, which
+    /// is slower, keeps nothing.
+    pub(crate) fn of(root: &KernelRoot) -> Option<Boot> {
+        if !root.is_live() || cfg!(debug_assertions) {
+            return None;
+        }
+        Some(Boot { boot_id: boot_id(root).ok()?, processor: machine(root).ok()?.processor })
+    }
+}
+
+/// A file of measurements, and what they hold for.
+#[derive(Debug)]
+pub(crate) struct Remembered<K> {
+    directory: PathBuf,
+    file: &'static str,
+    schema: &'static str,
+    key: K,
+}
+
+/// What is in the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept<K, T> {
+    schema: String,
+    #[serde(flatten)]
+    machine: K,
+    /// The oldest first.
+    times: Vec<T>,
+}
+
+impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
+    /// `file` in the directory of the system under `root`. `schema`: with a number that is higher with every change of how it
+    /// is measured: what was measured in another way is measured anew.
+    pub(crate) fn of(root: &KernelRoot, file: &'static str, schema: &'static str, key: K) -> Remembered<K> {
+        Remembered { directory: root.path(DIRECTORY), file, schema, key }
+    }
+
+    /// The same in another directory.
+    #[cfg(test)]
+    pub(crate) fn within(
+        directory: &Path,
+        file: &'static str,
+        schema: &'static str,
+        key: K,
+    ) -> Remembered<K> {
+        Remembered { directory: directory.to_path_buf(), file, schema, key }
+    }
+
+    /// Whether the caller may keep anything: root alone.
+    pub(crate) fn may_keep() -> bool {
+        effective_uid() == 0
+    }
+
+    /// What was kept, the oldest first, if it is of this boot, whole, `is_sound`, and nobody but root, or who asks, can have
+    /// written it. Nothing otherwise.
+    pub(crate) fn read<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Vec<T> {
+        self.read_kept(is_sound).unwrap_or_default()
+    }
+
+    fn read_kept<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Option<Vec<T>> {
+        let trusted = |path: &Path| {
+            let found = fs::symlink_metadata(path).ok()?;
+            let owned = found.uid() == 0 || found.uid() == effective_uid();
+            (owned && found.mode() & 0o022 == 0).then_some(found)
+        };
+        trusted(&self.directory).filter(fs::Metadata::is_dir)?;
+        let path = self.directory.join(self.file);
+        trusted(&path).filter(|found| found.is_file() && found.len() <= LONGEST)?;
+        let mut bytes = Vec::new();
+        fs::File::open(&path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        let kept: Kept<K, T> = serde_json::from_slice(&bytes).ok()?;
+        let good = kept.schema == self.schema && kept.machine == self.key && kept.times.len() <= MOST;
+        (good && kept.times.iter().all(is_sound)).then_some(kept.times)
+    }
+
+    /// Writes the last [`MOST`] of `times`, all or nothing.
+    pub(crate) fn write<T: Clone + Serialize>(&self, times: &[T]) -> io::Result<()> {
+        if !self.directory.exists() {
+            fs::create_dir(&self.directory)?;
+            fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755))?;
+        }
+        let times = times[times.len().saturating_sub(MOST)..].to_vec();
+        let kept = Kept { schema: self.schema.into(), machine: self.key.clone(), times };
+        let text = serde_json::to_string(&kept).map_err(io::Error::other)? + "\n";
+        let draft = self.directory.join(format!(".{}.{}", self.file, std::process::id()));
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
+        let written =
+            file.write_all(text.as_bytes()).and_then(|()| fs::rename(&draft, self.directory.join(self.file)));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(id: &str) -> Boot {
+        Boot { boot_id: id.into(), processor: "made up".into() }
+    }
+
+    #[test]
+    fn what_is_of_another_boot_or_damaged_is_not_read() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("megapage");
+        let of = |schema, boot| Remembered::within(&path, "times.json", schema, boot);
+        let ours = || of("made-up/2", boot("one"));
+        let any = |time: &f64| *time > 0.0;
+        assert!(ours().read(any).is_empty(), "there is none yet");
+        ours().write(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        assert_eq!(ours().read(any), [2.0, 3.0, 4.0, 5.0, 6.0], "the last ones");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "no draft is left");
+        assert!(ours().read(|time: &f64| *time > 2.0).is_empty(), "one of them makes no sense");
+        assert!(of("made-up/2", boot("two")).read(any).is_empty());
+        assert!(of("made-up/3", boot("one")).read(any).is_empty());
+        let file = path.join("times.json");
+        let whole = fs::read_to_string(&file).unwrap();
+        for damaged in [whole[..whole.len() / 2].to_string(), whole.replace("2.0", "[]"), String::new()] {
+            fs::write(&file, damaged).unwrap();
+            assert!(ours().read(any).is_empty());
+        }
+        fs::write(&file, &whole).unwrap();
+        assert!(!ours().read(any).is_empty());
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(ours().read(any).is_empty(), "anybody can have written it");
+    }
+}
