@@ -24,7 +24,7 @@ use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
 use claims::{Caps, Grants, weight};
 use gain::{Model, gains, is_sampled_base};
 use groups::Groups;
-use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region, Sampling};
+use megapage_snapshot::{AccessClass, Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use nursery::Nursery;
 use std::cmp::Ordering;
@@ -278,6 +278,15 @@ impl Megapage {
                 let short = self.groups.is_short(process);
                 let waits = self.awaits_samples(tick, process);
                 let sampled = process.regions.iter().any(is_sampled_base);
+                let streaming: f64 = process
+                    .regions
+                    .iter()
+                    .zip(gains.of(at))
+                    .filter(|(region, _)| !region.leaf.is_huge() && streams(region))
+                    .map(|(_, gain)| gain)
+                    .sum();
+                let is_told =
+                    |region: &Region| streaming >= self.parameters.least_streaming || !streams(region);
                 let mut candidates: Vec<Candidate> = tick
                     .promotable(process)
                     .filter(|(_, region)| is_accessed(region) && !short)
@@ -287,11 +296,12 @@ impl Megapage {
                         if region.accessed.is_none() && (waits || sampled && gain <= 0.0) {
                             return None;
                         }
+                        let counts = weight > 0.0 && is_told(region);
                         Some(Candidate {
                             score: gain * usage * weight / self.price(region, nearness),
                             start: region.start,
-                            pays: gain >= least_gain && weight > 0.0,
-                            quick: gain >= quick_gain && weight > 0.0,
+                            pays: gain >= least_gain && counts,
+                            quick: gain >= quick_gain && counts,
                         })
                     })
                     .collect();
@@ -472,6 +482,10 @@ fn level(candidates: &mut [Candidate], alike: f64) {
     for candidate in candidates.iter_mut().filter(|candidate| candidate.score > 0.0) {
         candidate.score = tops[&step(candidate.score)];
     }
+}
+
+fn streams(region: &Region) -> bool {
+    region.profile.is_some_and(|profile| profile.class == AccessClass::Streaming)
 }
 
 /// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a region

@@ -39,6 +39,9 @@ pub struct Parameters {
     pub least_life: Duration,
     /// ...and at most so much.
     pub most_life: Duration,
+    /// What streams is promoted for what it gains only where the process would gain at least this share of its time from all
+    /// of it: what prefetching leaves of a walk is known no better.
+    pub least_streaming: f64,
     /// What a byte that is bound for nothing costs against one that is copied, when memory is nearly short.
     pub bound_price: f64,
     /// How the gain is modelled.
@@ -111,6 +114,7 @@ impl Default for Parameters {
             copy_cost: Duration::from_millis(2),
             least_life: Duration::from_secs(120),
             most_life: Duration::from_secs(3600),
+            least_streaming: 0.0,
             bound_price: 8.0,
             model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
             alike: 1.0,

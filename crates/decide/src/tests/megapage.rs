@@ -540,6 +540,19 @@ fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
 }
 
 #[test]
+fn what_streams_is_left_alone_where_little_is_to_be_gained_from_all_of_it() {
+    let asked = |share, class| {
+        let mut process = with_cost(process(1, many(100, 1e4, class)), share);
+        process.cpu = SECOND * 3600;
+        let parameters = Parameters { least_streaming: 0.02, guaranteed_pays: true, ..Parameters::default() };
+        reasons(parameters, &snapshot(SECOND, 0.3, vec![process])).len()
+    };
+    assert_eq!(asked(0.019, AccessClass::Streaming), 0);
+    assert_eq!(asked(0.021, AccessClass::Streaming), asked(0.021, AccessClass::Random));
+    assert!(asked(0.019, AccessClass::Random) > 0);
+}
+
+#[test]
 fn regions_that_gain_alike_are_promoted_in_the_order_of_their_addresses() {
     let mut regions = many(40, 1e4, AccessClass::Dependent);
     for (place, region) in regions.iter_mut().enumerate() {
