@@ -141,6 +141,8 @@ fn the_documentation_has_every_metric() {
 fn the_unit_is_understood_by_systemd() {
     let unit = text("dist/systemd/megapage.service");
     assert!(unit.contains("ExecStart=@PREFIX@/bin/megapage daemon --config /etc/megapage/daemon.toml\n"));
+    // Brokers and benches have files in the same directory, and what was measured is to last until the next boot.
+    assert!(unit.contains("RuntimeDirectory=megapage\n") && unit.contains("RuntimeDirectoryPreserve=yes\n"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("megapage.service");
     // A program that is there, so that only the unit is judged.

@@ -139,7 +139,7 @@ impl fmt::Debug for Observer {
 
 impl Observer {
     /// An observer on the machine's clock, with the tracker that was asked for or the best that passes its self-test
-    /// (about 0.2 s). Where none does, or `root` is a captured tree, nothing is sampled, and
+    /// (10 ms; 0.2 s the first three times after a boot). Where none does, or `root` is a captured tree, nothing is sampled, and
     /// [`why_unsampled`](Observer::why_unsampled) says why; a tracker that was asked for and cannot be used is an
     /// error.
     pub fn start(root: &KernelRoot, options: Options) -> Result<Observer, ObserveError> {

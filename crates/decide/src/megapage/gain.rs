@@ -110,9 +110,49 @@ impl Mean {
     }
 }
 
-/// For each region, in their order, the share of the process's processor time that it would gain if the region became
-/// huge, or would lose if it were split: 0 or more; of the regions that are not huge, in sum less than 1.
-pub fn gains(process: &Process, model: &Model) -> Vec<f64> {
+/// What a region gains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gain {
+    /// The share of the process's processor time that it would gain if the region became huge, or would lose if it were split:
+    /// 0 or more; of the regions that are not huge, in sum less than 1.
+    pub share: f64,
+    /// How it is taken to be accessed: as was found, or as most of the process's memory.
+    pub class: AccessClass,
+}
+
+impl Gain {
+    pub(super) fn streams(&self) -> bool {
+        self.class == AccessClass::Streaming
+    }
+}
+
+/// The gains of the processes' regions, computed when they are first wanted.
+pub(super) struct Gains<'a> {
+    model: Model,
+    pub(super) processes: &'a [&'a Process],
+    known: Vec<Option<Vec<Gain>>>,
+}
+
+impl<'a> Gains<'a> {
+    pub(super) fn new(model: Model, processes: &'a [&'a Process]) -> Gains<'a> {
+        Gains { model, processes, known: vec![None; processes.len()] }
+    }
+
+    /// Those of the `at`th process, by the places of its regions.
+    pub(super) fn of(&mut self, at: usize) -> &[Gain] {
+        self.known[at].get_or_insert_with(|| gains(self.processes[at], &self.model))
+    }
+
+    /// What the `at`th process would still gain from all that it streams.
+    pub(super) fn streaming(&mut self, at: usize) -> f64 {
+        let regions = self.processes[at].regions.iter().zip(self.of(at));
+        let streamed = regions.filter(|(region, gain)| !region.leaf.is_huge() && gain.streams());
+        streamed.map(|(_, gain)| gain.share).sum()
+    }
+}
+
+/// For each region, in their order, what it gains.
+pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
     let window = process.sampling.as_ref().map_or(1.0, |sampling| sampling.window.as_secs_f64().max(1e-3));
     let mut loads: Vec<Load> = process.regions.iter().map(|region| load(region, window)).collect();
     if let Some(mean) = Mean::new(process, &loads) {
@@ -125,7 +165,7 @@ pub fn gains(process: &Process, model: &Model) -> Vec<f64> {
     // What huge pages would lose shows only if all of them are thought away: one alone is hardly missed.
     let missed = Bins::new(process, &loads, false).missed(model.entries);
     let missed_without = Bins::new(process, &loads, true).missed(model.entries);
-    let mut lost: Vec<f64> = process
+    let lost: Vec<f64> = process
         .regions
         .iter()
         .zip(&loads)
@@ -147,10 +187,8 @@ pub fn gains(process: &Process, model: &Model) -> Vec<f64> {
         // Time lost to misses is part of the processor time: of 1 s, `modelled / (1 + modelled)`.
         _ => 1.0 / (1.0 + lost.iter().sum::<f64>()),
     };
-    for lost in &mut lost {
-        *lost *= scale;
-    }
-    lost
+    let classes = loads.iter().map(|load| load.class);
+    lost.iter().zip(classes).map(|(lost, class)| Gain { share: lost * scale, class }).collect()
 }
 
 /// Pages by how often each is visited, those of similar rates together: a bin for each eighth of a power of two.
@@ -221,6 +259,10 @@ mod tests {
     use crate::tests::made::*;
     use megapage_snapshot::{AccessProfile, CostSource, TranslationCost};
 
+    fn shares(process: &Process, model: &Model) -> Vec<f64> {
+        gains(process, model).iter().map(|gain| gain.share).collect()
+    }
+
     const MODEL: Model =
         Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } };
 
@@ -231,16 +273,16 @@ mod tests {
     #[test]
     fn what_fits_the_tlb_gains_nothing() {
         let small = process(1, (0..3).map(|n| visited(n, 1e6, AccessClass::Dependent)).collect());
-        assert_eq!(gains(&small, &MODEL), [0.0; 3]);
+        assert_eq!(shares(&small, &MODEL), [0.0; 3]);
         let large = process(1, (0..4).map(|n| visited(n, 1e6, AccessClass::Dependent)).collect());
-        assert!(gains(&large, &MODEL)[0] > 0.0);
+        assert!(shares(&large, &MODEL)[0] > 0.0);
     }
 
     #[test]
     fn misses_are_those_of_a_uniform_load() {
         // Of 40 regions, visited alike, the TLB holds 1536 of 20480 pages: 92.5 % of the visits miss.
         let process = process(1, (0..40).map(|n| visited(n, 1000.0, AccessClass::Dependent)).collect());
-        let gain: f64 = gains(&process, &MODEL).iter().sum();
+        let gain: f64 = shares(&process, &MODEL).iter().sum();
         let lost = 40_000.0 * 0.925 * 94e-9;
         assert!((gain - lost / (1.0 + lost)).abs() / gain < 0.01, "{gain}");
     }
@@ -250,7 +292,7 @@ mod tests {
         let mut regions: Vec<Region> = (0..40).map(|n| visited(n, 1e4, AccessClass::Streaming)).collect();
         regions[7] = visited(7, 1e4, AccessClass::Dependent);
         regions[8] = visited(8, 2e4, AccessClass::Streaming);
-        let gain = gains(&process(1, regions), &MODEL);
+        let gain = shares(&process(1, regions), &MODEL);
         assert!(gain[7] > 10.0 * gain[0]);
         assert!(gain[8] > gain[0] && gain[8] < gain[7]);
     }
@@ -262,7 +304,7 @@ mod tests {
         let mut process = process(1, regions);
         process.translation =
             Some(TranslationCost { share: 0.39, low: 0.3, high: 0.45, source: CostSource::Measured });
-        let gain = gains(&process, &MODEL);
+        let gain = shares(&process, &MODEL);
         assert!((gain[1..].iter().sum::<f64>() - 0.39).abs() < 1e-9);
     }
 
@@ -271,15 +313,15 @@ mod tests {
         let mut regions: Vec<Region> = (0..20).map(|n| base(n, 512)).collect();
         regions.extend((20..40).map(|n| accessed(base(n, 512), 3, SECOND)));
         regions.extend((40..60).map(|n| accessed(base(n, 512), 512, SECOND)));
-        let gain = gains(&process(1, regions.clone()), &MODEL);
+        let gain = shares(&process(1, regions.clone()), &MODEL);
         assert!(gain[50] > 1.5 * gain[0] && gain[0] > 1.5 * gain[30] && gain[30] > 0.0, "{gain:?}");
         // As the hot become huge, it is taken for as cold as those that are left.
         regions[40..].iter_mut().for_each(|region| region.leaf = Leaf::Huge2m);
-        let gain = gains(&process(1, regions.clone()), &MODEL);
+        let gain = shares(&process(1, regions.clone()), &MODEL);
         assert!((gain[0] - gain[30]).abs() <= 1e-9 * gain[30], "{gain:?}");
         // And where every sample has found nothing, there is nothing to gain.
         regions[20..40].iter_mut().for_each(|region| *region = accessed(region.clone(), 0, SECOND));
-        let gain = gains(&process(1, regions), &MODEL);
+        let gain = shares(&process(1, regions), &MODEL);
         assert_eq!(gain[..40], [0.0; 40]);
     }
 
@@ -289,10 +331,10 @@ mod tests {
             let regions = (0..40).map(|n| visited(n, absurd, AccessClass::Random)).collect();
             let mut process = process(1, regions);
             let sane = |all: Vec<f64>| all.iter().all(|gain| gain.is_finite() && *gain >= 0.0);
-            assert!(sane(gains(&process, &MODEL)), "{absurd}");
+            assert!(sane(shares(&process, &MODEL)), "{absurd}");
             process.translation =
                 Some(TranslationCost { share: absurd, low: 0.0, high: 0.0, source: CostSource::Estimated });
-            assert!(sane(gains(&process, &MODEL)), "{absurd}");
+            assert!(sane(shares(&process, &MODEL)), "{absurd}");
         }
     }
 }

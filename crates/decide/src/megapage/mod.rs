@@ -22,9 +22,9 @@ use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
 use claims::{Caps, Grants, weight};
-use gain::{Model, gains, is_sampled_base};
+use gain::{Gains, is_sampled_base};
 use groups::Groups;
-use megapage_snapshot::{AccessClass, Leaf, PAGES, Process, ProcessId, Region, Sampling};
+use megapage_snapshot::{CostSource, Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use nursery::Nursery;
 use std::cmp::Ordering;
@@ -51,6 +51,9 @@ struct Account {
     idle: u32,
     nursery: Nursery,
     rescan: Duration,
+    /// Whether what it streams was found to gain as much as [`Parameters::least_streaming`]. As regions become huge less is
+    /// left to gain; the rest is promoted all the same.
+    streams_pay: bool,
 }
 
 /// The policy.
@@ -116,24 +119,6 @@ impl Ord for Candidate {
     }
 }
 
-/// The gains of the processes' regions, computed when they are first wanted.
-struct Gains<'a> {
-    model: Model,
-    processes: &'a [&'a Process],
-    known: Vec<Option<Vec<f64>>>,
-}
-
-impl<'a> Gains<'a> {
-    fn new(model: Model, processes: &'a [&'a Process]) -> Gains<'a> {
-        Gains { model, processes, known: vec![None; processes.len()] }
-    }
-
-    /// Those of the `at`th process, by the places of its regions.
-    fn of(&mut self, at: usize) -> &[f64] {
-        self.known[at].get_or_insert_with(|| gains(self.processes[at], &self.model))
-    }
-}
-
 /// A process in the competition for promotions.
 struct Competitor<'a> {
     process: &'a Process,
@@ -187,6 +172,7 @@ impl Megapage {
                 idle: 0,
                 nursery: Nursery::default(),
                 rescan: parameters.rescan,
+                streams_pay: false,
             });
             let (cpu, then) = account.cpu;
             let elapsed = tick.now().saturating_sub(then).as_secs_f64();
@@ -229,7 +215,7 @@ impl Megapage {
                 .iter()
                 .zip(gains.of(at))
                 .filter(|(region, _)| region.leaf == Leaf::Huge2m)
-                .map(|(region, gain)| (*gain, region))
+                .map(|(region, gain)| (gain.share, region))
                 .collect();
             regions.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.start.cmp(&b.1.start)));
             for (_, region) in regions {
@@ -261,6 +247,19 @@ impl Megapage {
             && tick.now().saturating_sub(since) < self.parameters.first_sample
     }
 
+    /// Notes whose streams gain enough.
+    fn note_streams(&mut self, gains: &mut Gains) {
+        for (at, process) in gains.processes.iter().enumerate() {
+            let Some(account) = self.accounts.get_mut(&process.id).filter(|account| !account.streams_pay)
+            else {
+                continue;
+            };
+            // Neither counters nor a trial guess at what prefetching leaves of a walk.
+            let is_known = process.translation.is_some_and(|cost| cost.source != CostSource::Estimated);
+            account.streams_pay = is_known || gains.streaming(at) >= self.parameters.least_streaming;
+        }
+    }
+
     fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
         let machine = self.watermarks.nearness(tick.in_use());
         let processes: &'a [&'a Process] = gains.processes;
@@ -278,25 +277,18 @@ impl Megapage {
                 let short = self.groups.is_short(process);
                 let waits = self.awaits_samples(tick, process);
                 let sampled = process.regions.iter().any(is_sampled_base);
-                let streaming: f64 = process
-                    .regions
-                    .iter()
-                    .zip(gains.of(at))
-                    .filter(|(region, _)| !region.leaf.is_huge() && streams(region))
-                    .map(|(_, gain)| gain)
-                    .sum();
-                let is_told =
-                    |region: &Region| streaming >= self.parameters.least_streaming || !streams(region);
+                let streams_pay = self.accounts.get(&process.id).is_none_or(|account| account.streams_pay);
                 let mut candidates: Vec<Candidate> = tick
                     .promotable(process)
                     .filter(|(_, region)| is_accessed(region) && !short)
                     .filter_map(|(place, region)| {
                         let gain = gains.of(at)[place];
                         // Not a guaranteed share either is for what is taken to be as cold as the rest.
-                        if region.accessed.is_none() && (waits || sampled && gain <= 0.0) {
+                        if region.accessed.is_none() && (waits || sampled && gain.share <= 0.0) {
                             return None;
                         }
-                        let counts = weight > 0.0 && is_told(region);
+                        let counts = weight > 0.0 && (streams_pay || !gain.streams());
+                        let gain = gain.share;
                         Some(Candidate {
                             score: gain * usage * weight / self.price(region, nearness),
                             start: region.start,
@@ -353,6 +345,7 @@ impl Megapage {
         patient: &mut u64,
     ) -> bool {
         let must_pay = self.parameters.guaranteed_pays;
+        self.note_streams(gains);
         let mut competitors = self.compete(tick, gains);
         let mut grants = Grants::new(&self.parameters.claims, gains.processes);
         // Promotions leave the low mark's part free, so that they never start a recovery. Beyond it, full regions are
@@ -482,10 +475,6 @@ fn level(candidates: &mut [Candidate], alike: f64) {
     for candidate in candidates.iter_mut().filter(|candidate| candidate.score > 0.0) {
         candidate.score = tops[&step(candidate.score)];
     }
-}
-
-fn streams(region: &Region) -> bool {
-    region.profile.is_some_and(|profile| profile.class == AccessClass::Streaming)
 }
 
 /// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a region

@@ -39,8 +39,9 @@ pub struct Parameters {
     pub least_life: Duration,
     /// ...and at most so much.
     pub most_life: Duration,
-    /// What streams is promoted for what it gains only where the process would gain at least this share of its time from all
-    /// of it: what prefetching leaves of a walk is known no better.
+    /// What streams is promoted for what it gains only once the process would gain at least this share of its time from all
+    /// that it streams and that is not huge, or where counters measure its translation cost: what prefetching leaves of a
+    /// walk is known no better.
     pub least_streaming: f64,
     /// What a byte that is bound for nothing costs against one that is copied, when memory is nearly short.
     pub bound_price: f64,

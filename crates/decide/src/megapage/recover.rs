@@ -44,7 +44,7 @@ impl Megapage {
                 if region.leaf == Leaf::Huge2m
                     && region.zeros.is_some_and(|zeros| zeros >= self.parameters.least_zeros)
                 {
-                    let gain = gains.of(at)[place];
+                    let gain = gains.of(at)[place].share;
                     bloated.push((gain * worth / region.bloat().0.max(1) as f64, at, region));
                 }
             }

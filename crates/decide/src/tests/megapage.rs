@@ -5,7 +5,7 @@ use crate::megapage::claims::{Claim, Whom};
 use crate::megapage::{Megapage, Parameters};
 use crate::{Action, Fault, FaultSize, Headroom, Limits, Obtained, Pace, Reason, State, step};
 use megapage_snapshot::{
-    AccessClass, AccessProfile, CostSource, MemoryLimit, PAGES, Process, Region, Sampling, Snapshot,
+    AccessClass, AccessProfile, CostSource, Leaf, MemoryLimit, PAGES, Process, Region, Sampling, Snapshot,
     TrackerKind, TranslationCost,
 };
 use megapage_units::{Bytes, PageSize};
@@ -539,17 +539,51 @@ fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
     assert_eq!((asked(false), asked(true)), (20, 0));
 }
 
+/// A process that has run for an hour, and whose translation cost is estimated.
+fn estimated(regions: Vec<Region>, share: f64) -> Process {
+    let mut process = with_cost(process(1, regions), share);
+    process.cpu = SECOND * 3600;
+    process.translation =
+        process.translation.map(|cost| TranslationCost { source: CostSource::Estimated, ..cost });
+    process
+}
+
+fn live() -> Parameters {
+    Parameters { least_streaming: 0.02, guaranteed_pays: true, ..Parameters::default() }
+}
+
 #[test]
 fn what_streams_is_left_alone_where_little_is_to_be_gained_from_all_of_it() {
-    let asked = |share, class| {
-        let mut process = with_cost(process(1, many(100, 1e4, class)), share);
-        process.cpu = SECOND * 3600;
-        let parameters = Parameters { least_streaming: 0.02, guaranteed_pays: true, ..Parameters::default() };
-        reasons(parameters, &snapshot(SECOND, 0.3, vec![process])).len()
+    let asked = |process| reasons(live(), &snapshot(SECOND, 0.3, vec![process])).len();
+    let of = |share, class| estimated(many(100, 1e4, class), share);
+    assert_eq!(asked(of(0.019, AccessClass::Streaming)), 0);
+    assert_eq!(asked(of(0.021, AccessClass::Streaming)), asked(of(0.021, AccessClass::Random)));
+    assert!(asked(of(0.019, AccessClass::Random)) > 0);
+    let measured = with_cost(of(0.019, AccessClass::Streaming), 0.019);
+    assert!(asked(measured) > 0, "counters do not guess");
+    // What was not sampled is like the rest.
+    let mut regions = many(10, 1e4, AccessClass::Streaming);
+    regions.extend((10..100).map(|n| base(n, PAGES)));
+    assert_eq!(asked(estimated(regions.clone(), 0.019)), 0);
+    assert!(asked(estimated(regions, 0.021)) > 0);
+}
+
+#[test]
+fn the_rest_of_what_streams_is_promoted_too() {
+    let seen = |huge: u64, second| {
+        let mut regions = many(100, 1e4, AccessClass::Streaming);
+        for region in &mut regions[..huge as usize] {
+            region.leaf = Leaf::Huge2m;
+        }
+        // As regions become huge the cost falls.
+        let process = estimated(regions, 0.03 * (100 - huge) as f64 / 100.0);
+        snapshot(SECOND * second, 0.3, vec![process])
     };
-    assert_eq!(asked(0.019, AccessClass::Streaming), 0);
-    assert_eq!(asked(0.021, AccessClass::Streaming), asked(0.021, AccessClass::Random));
-    assert!(asked(0.019, AccessClass::Random) > 0);
+    let mut begun = state(Megapage::new(live()));
+    assert!(!promoted(&run(SECOND, &seen(0, 1), &mut begun)).is_empty());
+    assert_eq!(promoted(&run(SECOND * 60, &seen(60, 60), &mut begun)).len(), 40);
+    let mut late = state(Megapage::new(live()));
+    assert_eq!(promoted(&run(SECOND, &seen(60, 1), &mut late)), []);
 }
 
 #[test]

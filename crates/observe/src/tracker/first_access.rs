@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// So many measurements are enough: then they are remembered until the next boot.
 const ENOUGH: usize = 3;
+/// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is not kept.
+const LEAST: f64 = 20.0;
 const FILE: &str = "first-access.json";
 const SCHEMA: &str = "megapage.first-access/1";
 
@@ -34,18 +36,19 @@ fn known_in(
     may_keep: bool,
     measure: impl FnOnce() -> Result<f64, String>,
 ) -> Result<f64, String> {
-    let mut all: Vec<f64> = kept.read(|time: &f64| time.is_finite() && *time >= 0.0);
+    let is_sound = |time: &f64| time.is_finite() && *time >= LEAST;
+    let mut all: Vec<f64> = kept.read(is_sound);
     if all.is_empty() || may_keep && all.len() < ENOUGH {
         match measure() {
-            Ok(now) => {
+            Ok(now) if is_sound(&now) => {
                 all.push(now);
                 if may_keep {
                     // Whoever cannot keep it measures again.
                     let _ = kept.write(&all);
                 }
             }
-            Err(why) if all.is_empty() => return Err(why),
-            Err(_) => {}
+            found if all.is_empty() => return found,
+            _ => {}
         }
     }
     all.sort_by(f64::total_cmp);
@@ -125,8 +128,11 @@ mod tests {
         assert_eq!((found, measured.get()), (vec![200.0, 300.0, 300.0, 300.0, 300.0], 4));
         assert_eq!(known(TrackerKind::Bpf, false), 300.0, "others read it");
         assert_eq!(known(TrackerKind::IdlePages, true), 500.0, "another tracker costs something else");
+        assert_eq!(known_in(&of(TrackerKind::Bpf), true, || Ok(0.0)), Ok(0.0), "disturbed");
+        assert!(known_in(&of(TrackerKind::Bpf), true, || Err("nor is that kept".into())).is_err());
+        assert_eq!(known(TrackerKind::IdlePages, true), 600.0);
         let failed = || Err("no child could be started".into());
-        assert_eq!(known_in(&of(TrackerKind::IdlePages), true, failed), Ok(500.0));
+        assert_eq!(known_in(&of(TrackerKind::IdlePages), true, failed), Ok(600.0));
         assert!(known_in(&of(TrackerKind::Bpf), true, failed).is_err());
     }
 }
