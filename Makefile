@@ -17,7 +17,8 @@ build:
 	scripts/install-deps build
 	cargo build --release --locked
 
-# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages.
+# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages. As root the tests run,
+# here and below, under the usual settings of huge pages, which the whole machine has meanwhile (scripts/with-usual-settings).
 check:
 	scripts/install-deps build
 	cargo fmt --check

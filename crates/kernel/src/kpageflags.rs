@@ -1,5 +1,5 @@
-//! What kind of page a page frame holds: `/proc/kpageflags` (Documentation/admin-guide/mm/pagemap.rst). Reading it
-//! needs CAP_SYS_ADMIN.
+//! What kind of page a page frame holds: `/proc/kpageflags` (Documentation/admin-guide/mm/pagemap.rst). Its mode
+//! lets root alone open it; no capability is asked for (unlike for the numbers of frames in a page map).
 
 use crate::{KernelError, KernelRoot};
 use std::fs::File;
@@ -72,8 +72,7 @@ impl FrameFlags {
         }
     }
 
-    /// The flags of `count` frames from `first` on. Beyond the last frame of the machine they are empty. EPERM
-    /// where the file was opened without CAP_SYS_ADMIN.
+    /// The flags of `count` frames from `first` on. Beyond the last frame of the machine they are empty.
     pub fn read(&self, first: u64, count: usize) -> Result<Vec<PageFlags>, KernelError> {
         let mut bytes = vec![0; count * size_of::<u64>()];
         let mut filled = 0;

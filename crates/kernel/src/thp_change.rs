@@ -139,10 +139,12 @@ impl ThpChange {
 impl Drop for ThpChange {
     fn drop(&mut self) {
         self.put_back();
+        // Before the guard ends, which removes it as well: a record that outlives both would have the next owner undo what an
+        // administrator has chosen since.
+        self.record.remove();
         if let Some(guard) = self.guard.take() {
             guard.release().ok();
         }
-        self.record.remove();
         // A child of another thread may hold the file open until it executes its program.
         flock(&self.lock, FlockOperation::Unlock).ok();
     }

@@ -109,8 +109,11 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         let text = serde_json::to_string(&kept).map_err(io::Error::other)? + "\n";
         let draft = self.directory.join(format!(".{}.{}", self.file, std::process::id()));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
-        let written =
-            file.write_all(text.as_bytes()).and_then(|()| fs::rename(&draft, self.directory.join(self.file)));
+        // Whatever the umask, as that of a service: other users read it.
+        let written = file
+            .set_permissions(fs::Permissions::from_mode(0o644))
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .and_then(|()| fs::rename(&draft, self.directory.join(self.file)));
         if written.is_err() {
             let _ = fs::remove_file(&draft);
         }
@@ -137,6 +140,8 @@ mod tests {
         ours().write(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         assert_eq!(ours().read(any), [2.0, 3.0, 4.0, 5.0, 6.0], "the last ones");
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "no draft is left");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join("times.json"))), (0o755, 0o644), "others read it");
         assert!(ours().read(|time: &f64| *time > 2.0).is_empty(), "one of them makes no sense");
         assert!(of("made-up/2", boot("two")).read(any).is_empty());
         assert!(of("made-up/3", boot("one")).read(any).is_empty());

@@ -6,7 +6,9 @@ use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::process::read_status;
 use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_units::{Bytes, PageSize, Pid};
-use std::path::Path;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 const SIZE: PageSize = PageSize::HUGE_2M;
 /// Where it is noted what was added, under the root of the system, and by whom: the process identifier follows.
@@ -18,6 +20,7 @@ const NAME: &str = "bench-pool-";
 #[derive(Debug)]
 pub(crate) struct Pool {
     debt: Debt,
+    directory: PathBuf,
 }
 
 impl Pool {
@@ -30,31 +33,47 @@ impl Pool {
         }
         let directory = root.path(DIRECTORY);
         // Where nothing can be noted the pages go with the drop alone.
-        std::fs::create_dir_all(&directory).ok();
+        DirBuilder::new().recursive(true).mode(0o755).create(&directory).ok();
         give_back_left_over(&root, &directory);
         let name = directory.join(format!("{NAME}{}", std::process::id()));
-        Ok(Pool { debt: Debt::take_over(&root, &name, SIZE) })
+        let debt = alone(&directory, || Debt::take_over(&root, &name, SIZE));
+        Ok(Pool { debt, directory })
     }
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
     pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
-        Ok(self.debt.set(bytes.0.div_ceil(SIZE.bytes().0), false)?)
+        let pages = bytes.0.div_ceil(SIZE.bytes().0);
+        Ok(alone(&self.directory, || self.debt.set(pages, false))?)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        if let Err(error) = self.debt.set(0, true) {
+        if let Err(error) = alone(&self.directory, || self.debt.set(0, true)) {
             let added = self.debt.pages();
             eprintln!("megapage: {added} pages of {SIZE} were not taken out of the pool: {error:#}");
         }
     }
 }
 
+/// Runs `change` while no other bench changes the pool, or takes over what one has left: either is to read the pool, and then
+/// to write it. It is an flock(2) of the directory; where that cannot be had nothing is waited for.
+fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> T {
+    let lock = File::open(directory).and_then(|file| file.lock().map(|()| file)).ok();
+    let done = change();
+    // A child of another thread may hold the file open until it executes its program.
+    let _ = lock.map(|file| file.unlock());
+    done
+}
+
 /// Takes out of the pool what those added who were killed.
 fn give_back_left_over(root: &KernelRoot, directory: &Path) {
+    alone(directory, || give_back_alone(root, directory));
+}
+
+fn give_back_alone(root: &KernelRoot, directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -83,22 +102,33 @@ fn give_back_left_over(root: &KernelRoot, directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_testing::PoolGuard;
+    use megapage_kernel::hugetlb::PoolFile;
+    use megapage_testing::{PoolGuard, skip};
 
     #[test]
     fn what_one_left_that_was_killed_goes_out_of_the_pool() {
         // Puts the pool back, whatever becomes of this.
-        let Some(guard) = PoolGuard::reserve(SIZE, 6) else { return };
+        let Some(guard) = PoolGuard::reserve(SIZE, 9) else { return };
         let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
-        let before = guard.figures().persistent();
+        // What was just given back can be had again.
+        let before = guard.figures().persistent() - 3;
+        hugetlb::write(&root, SIZE, PoolScope::Machine, PoolFile::Pages, before).unwrap();
         // No process has the highest number of all; ours lives.
         let name = |pid: u32| directory.path().join(format!("{NAME}{pid}"));
-        Debt::take_over(&root, &name(i32::MAX as u32), SIZE).set(2, false).unwrap();
+        let mut killed = Debt::take_over(&root, &name(i32::MAX as u32), SIZE);
         let mut ours = Debt::take_over(&root, &name(std::process::id()), SIZE);
-        ours.set(1, false).unwrap();
+        if let Err(error) = killed.set(2, false).and_then(|()| ours.set(1, false)) {
+            return skip(&format!("needs 3 pages of {SIZE} a moment after they were given back: {error}"));
+        }
         assert_eq!(guard.figures().persistent(), before + 3);
-        give_back_left_over(&root, directory.path());
+        drop(killed);
+        // Two who come at once take them out once.
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| give_back_left_over(&root, directory.path()));
+            }
+        });
         assert_eq!(guard.figures().persistent(), before + 1);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "the note of one who lives");
         ours.set(0, true).unwrap();

@@ -19,7 +19,7 @@ impl PageTables {
     /// [`Pagemap::held`](crate::pagemap::Pagemap::held) tells of a kernel since 6.7, without a lock of the process. What
     /// lies in a region outside of `ranges` is not counted. `None` where a region changed under each of several tries, or
     /// may map the 2 MiB page of zeros and nothing tells which page that is: not a fault of our own (none is given while
-    /// transparent_hugepage/enabled is `never`), nor `/proc/kpageflags` (which takes CAP_SYS_ADMIN).
+    /// transparent_hugepage/enabled is `never`), nor `/proc/kpageflags` (which root alone may open).
     /// About 0.6 ms for each GiB on base pages; where no fault gives the page of zeros as much for each GiB of huge pages
     /// that may not be written to.
     ///

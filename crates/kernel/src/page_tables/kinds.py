@@ -97,5 +97,5 @@ for name, bits, size in (("hugetlb-2m", 21, HUGE), ("hugetlb-1g", 30, 1 << 30)):
             attempt("none", libc.mprotect(start + size, size, NONE))
         got.append(name)
 
-print(" ".join(got), flush=True)
+print(" ".join(got), f"zeros={zeros}", flush=True)
 os.read(0, 1)

@@ -6,6 +6,7 @@ use crate::{KernelRoot, boot_id};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 const DIRECTORY: &str = "run/megapage";
@@ -77,7 +78,8 @@ impl Record {
             text += &format!("{file} {former} {}\n", set.join(" "));
         }
         let directory = self.root.path(DIRECTORY);
-        fs::create_dir_all(&directory)?;
+        // Whatever the umask: nothing is read from a directory that others may write to.
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
         // Whole or not at all, whenever the end comes. One writes at a time: it holds the lock.
         let draft = directory.join(format!(".{FILE}"));
         fs::write(&draft, text)?;
