@@ -77,19 +77,23 @@ impl MemoryGroup {
         match self.version {
             CgroupVersion::V1 => {
                 self.root.write(self.file("memory.limit_in_bytes"), &limit.0.to_string())?;
-                // Absent without accounting of swap (swapaccount=0).
-                match self.root.write(self.file("memory.memsw.limit_in_bytes"), &limit.0.to_string()) {
-                    Err(error) if !error.is_gone() => Err(error),
-                    _ => Ok(()),
-                }
             }
-            CgroupVersion::V2 => {
-                self.root.write(self.file("memory.max"), &limit.0.to_string())?;
-                match self.root.write(self.file("memory.swap.max"), "0") {
-                    Err(error) if !error.is_gone() => Err(error),
-                    _ => Ok(()),
-                }
-            }
+            CgroupVersion::V2 => self.root.write(self.file("memory.max"), &limit.0.to_string())?,
+        }
+        self.allow_swap(limit, Bytes::ZERO)
+    }
+
+    /// Lets a group whose limit is `limit` have `swap` of swap space in addition, of which [`MemoryGroup::set_limit`] leaves
+    /// none. In version 1 the kernel bounds the sum of both: EINVAL where that is less than the limit.
+    pub fn allow_swap(&self, limit: Bytes, swap: Bytes) -> Result<(), KernelError> {
+        let (file, most) = match self.version {
+            CgroupVersion::V1 => ("memory.memsw.limit_in_bytes", limit + swap),
+            CgroupVersion::V2 => ("memory.swap.max", swap),
+        };
+        // Absent without accounting of swap (swapaccount=0).
+        match self.root.write(self.file(file), &most.0.to_string()) {
+            Err(error) if !error.is_gone() => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -256,6 +260,14 @@ mod tests {
         }
         let expected = GroupUsage { usage: Bytes(4096), limit_hits: 7, oom_kills: 1 };
         assert_eq!(group.usage().unwrap(), expected);
+        for file in ["memory.max", "memory.swap.max"] {
+            fs::write(root.path(group.file(file)), "max\n").unwrap();
+        }
+        let limits = || ["memory.max", "memory.swap.max"].map(|file| root.read(group.file(file)).unwrap());
+        group.set_limit(Bytes::kib(8)).unwrap();
+        assert_eq!(limits(), ["8192", "0"], "there is no way round the limit");
+        group.allow_swap(Bytes::kib(8), Bytes::kib(4)).unwrap();
+        assert_eq!(limits(), ["8192", "4096"]);
         // The directory of the made-up tree stays: it is not empty, as none of the kernel's ever is.
     }
 
