@@ -26,9 +26,10 @@ const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
 const DEMANDING: u64 = 120;
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The program's group. With all of its memory huge, a child's copy included, it takes 330 MiB: it is not killed for want of
-/// memory. On base pages it takes 250 to 300, by leaps and bounds: to a policy that looks ahead, memory is short.
-const LIMIT: Bytes = Bytes::mib(400);
+/// The program's group. With all of its memory huge, a child's copy included, it takes 330 MiB, and for moments up to 376: it
+/// is not killed for want of memory. Usually it takes 250 to 320, by leaps and bounds: to a policy that looks ahead, memory is
+/// short.
+const LIMIT: Bytes = Bytes::mib(448);
 /// The same with swap: the limit is met, and what does not fit swapped out.
 const LIMIT_WITH_SWAP: Bytes = Bytes::mib(320);
 const SWAP: Bytes = Bytes::mib(512);
@@ -36,7 +37,7 @@ const SWAP: Bytes = Bytes::mib(512);
 const FAST: &str = "interval = '100ms'\non_exit = 'undo'\n[observe]\nown_percent = 100.0\nown_percent_busy = 100.0\n\
                     own_percent_short = 100.0\nwindow = '50ms'\n[act]\npromoted_per_second = '64g'\n\
                     promoted_per_second_of_process = '64g'\nrecovered_per_second = '64g'\n\
-                    recovered_per_second_of_process = '64g'\nlatency_guard = '10s'\npause = '1ms'\n\
+                    recovered_per_second_of_process = '64g'\nlatency_guard = '10s'\npause = '1ms'\n[pressure]\nlook = '10ms'\n\
                     [limits]\nsettle = '0ms'\ncool_down = '0ms'\nchanged_pages = 0\nback_off = '0ms'\n\
                     back_off_most = '1ms'\nfork_quiet = '0ms'\n";
 /// The two that promote most here; the second by samples, and it takes back bloat where memory is short in a group.
