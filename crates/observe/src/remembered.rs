@@ -18,15 +18,15 @@ pub(crate) const MOST: usize = 5;
 
 /// The boot that measurements hold for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Boot {
-    pub(crate) boot_id: String,
-    pub(crate) processor: String,
+struct Boot {
+    boot_id: String,
+    processor: String,
 }
 
 impl Boot {
     /// That of the running system; `None` where nothing is kept: a captured tree has no present, and a debug build, which
     /// is slower, keeps nothing.
-    pub(crate) fn of(root: &KernelRoot) -> Option<Boot> {
+    fn of(root: &KernelRoot) -> Option<Boot> {
         if !root.is_live() || cfg!(debug_assertions) {
             return None;
         }
@@ -34,12 +34,13 @@ impl Boot {
     }
 }
 
-/// A file of measurements, and what they hold for.
+/// A file of measurements, and what they hold for: this boot, and `K`.
 #[derive(Debug)]
 pub(crate) struct Remembered<K> {
     directory: PathBuf,
     file: &'static str,
     schema: &'static str,
+    boot: Boot,
     key: K,
 }
 
@@ -48,27 +49,36 @@ pub(crate) struct Remembered<K> {
 struct Kept<K, T> {
     schema: String,
     #[serde(flatten)]
-    machine: K,
+    boot: Boot,
+    #[serde(flatten)]
+    key: K,
     /// The oldest first.
     times: Vec<T>,
 }
 
 impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
-    /// `file` in the directory of the system under `root`. `schema`: with a number that is higher with every change of how it
-    /// is measured: what was measured in another way is measured anew.
-    pub(crate) fn of(root: &KernelRoot, file: &'static str, schema: &'static str, key: K) -> Remembered<K> {
-        Remembered { directory: root.path(DIRECTORY), file, schema, key }
+    /// `file` in the directory of the system under `root`; `None` where nothing is kept. `schema`: with a number that is higher
+    /// with every change of how it is measured: what was measured in another way is measured anew.
+    pub(crate) fn of(
+        root: &KernelRoot,
+        file: &'static str,
+        schema: &'static str,
+        key: K,
+    ) -> Option<Remembered<K>> {
+        Some(Remembered { directory: root.path(DIRECTORY), file, schema, boot: Boot::of(root)?, key })
     }
 
-    /// The same in another directory.
+    /// The same in another directory, at a boot of this name.
     #[cfg(test)]
     pub(crate) fn within(
         directory: &Path,
         file: &'static str,
         schema: &'static str,
+        boot: &str,
         key: K,
     ) -> Remembered<K> {
-        Remembered { directory: directory.to_path_buf(), file, schema, key }
+        let boot = Boot { boot_id: boot.into(), processor: "made up".into() };
+        Remembered { directory: directory.to_path_buf(), file, schema, boot, key }
     }
 
     /// Whether the caller may keep anything: root alone.
@@ -94,8 +104,8 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         let mut bytes = Vec::new();
         fs::File::open(&path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
         let kept: Kept<K, T> = serde_json::from_slice(&bytes).ok()?;
-        let good = kept.schema == self.schema && kept.machine == self.key && kept.times.len() <= MOST;
-        (good && kept.times.iter().all(is_sound)).then_some(kept.times)
+        let same = kept.schema == self.schema && kept.boot == self.boot && kept.key == self.key;
+        (same && kept.times.len() <= MOST && kept.times.iter().all(is_sound)).then_some(kept.times)
     }
 
     /// Writes the last [`MOST`] of `times`, all or nothing.
@@ -105,7 +115,8 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
             fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755))?;
         }
         let times = times[times.len().saturating_sub(MOST)..].to_vec();
-        let kept = Kept { schema: self.schema.into(), machine: self.key.clone(), times };
+        let (boot, key) = (self.boot.clone(), self.key.clone());
+        let kept = Kept { schema: self.schema.into(), boot, key, times };
         let text = serde_json::to_string(&kept).map_err(io::Error::other)? + "\n";
         let draft = self.directory.join(format!(".{}.{}", self.file, std::process::id()));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
@@ -125,16 +136,18 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
 mod tests {
     use super::*;
 
-    fn boot(id: &str) -> Boot {
-        Boot { boot_id: id.into(), processor: "made up".into() }
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Key {
+        of: String,
     }
 
     #[test]
     fn what_is_of_another_boot_or_damaged_is_not_read() {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("megapage");
-        let of = |schema, boot| Remembered::within(&path, "times.json", schema, boot);
-        let ours = || of("made-up/2", boot("one"));
+        let key = || Key { of: "this".into() };
+        let of = |schema, boot| Remembered::within(&path, "times.json", schema, boot, key());
+        let ours = || of("made-up/2", "one");
         let any = |time: &f64| *time > 0.0;
         assert!(ours().read(any).is_empty(), "there is none yet");
         ours().write(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
@@ -143,8 +156,8 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("times.json"))), (0o755, 0o644), "others read it");
         assert!(ours().read(|time: &f64| *time > 2.0).is_empty(), "one of them makes no sense");
-        assert!(of("made-up/2", boot("two")).read(any).is_empty());
-        assert!(of("made-up/3", boot("one")).read(any).is_empty());
+        assert!(of("made-up/2", "two").read(any).is_empty());
+        assert!(of("made-up/3", "one").read(any).is_empty());
         let file = path.join("times.json");
         let whole = fs::read_to_string(&file).unwrap();
         for damaged in [whole[..whole.len() / 2].to_string(), whole.replace("2.0", "[]"), String::new()] {

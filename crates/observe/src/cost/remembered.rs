@@ -2,7 +2,7 @@
 //! spoil them: the median of the last few counts.
 
 use super::calibrate::{AccessTimes, NoTimes};
-use crate::remembered::{Boot, MOST, Remembered};
+use crate::remembered::{MOST, Remembered};
 use megapage_kernel::KernelRoot;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,6 @@ const SCHEMA: &str = "megapage.access-times/2";
 /// What timings hold for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Key {
-    #[serde(flatten)]
-    boot: Boot,
     geometry: Geometry,
 }
 
@@ -53,8 +51,7 @@ impl AccessTimes {
 
 /// `None` where nothing is kept.
 fn kept(root: &KernelRoot, geometry: &Geometry) -> Option<Kept> {
-    let key = Key { boot: Boot::of(root)?, geometry: *geometry };
-    Some(Remembered::of(root, FILE, SCHEMA, key))
+    Remembered::of(root, FILE, SCHEMA, Key { geometry: *geometry })
 }
 
 /// Those that are kept and make sense.
@@ -117,9 +114,8 @@ mod tests {
     /// A directory as `/run/megapage` is, and in it the file of a machine.
     fn made_up_file() -> (tempfile::TempDir, Kept) {
         let top = tempfile::tempdir().unwrap();
-        let boot = Boot { boot_id: "one".into(), processor: "made up".into() };
-        let key = Key { boot, geometry: Geometry::FALLBACK };
-        let kept = Remembered::within(&top.path().join("megapage"), FILE, SCHEMA, key);
+        let key = Key { geometry: Geometry::FALLBACK };
+        let kept = Remembered::within(&top.path().join("megapage"), FILE, SCHEMA, "one", key);
         (top, kept)
     }
 

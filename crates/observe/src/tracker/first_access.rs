@@ -2,7 +2,7 @@
 
 use super::Tracker;
 use super::self_test::{REGION_PAGES, clear, start_child, whole};
-use crate::remembered::{Boot, Remembered};
+use crate::remembered::Remembered;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::known_child::KnownChild;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,6 @@ const SCHEMA: &str = "megapage.first-access/1";
 /// What measurements hold for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Key {
-    #[serde(flatten)]
-    boot: Boot,
     tracker: String,
 }
 
@@ -26,8 +24,8 @@ struct Key {
 /// now, or at up to three moments since the machine was booted; the median. Root keeps what was measured in
 /// `/run/megapage/first-access.json`, for the tracker that was measured last.
 pub(super) fn known(root: &KernelRoot, tracker: &mut dyn Tracker) -> Result<f64, String> {
-    let Some(boot) = Boot::of(root) else { return measure(tracker) };
-    let kept = Remembered::of(root, FILE, SCHEMA, Key { boot, tracker: tracker.kind().name().into() });
+    let key = Key { tracker: tracker.kind().name().into() };
+    let Some(kept) = Remembered::of(root, FILE, SCHEMA, key) else { return measure(tracker) };
     known_in(&kept, Remembered::<Key>::may_keep(), || measure(tracker))
 }
 
@@ -111,8 +109,8 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("megapage");
         let of = |tracker: TrackerKind| {
-            let boot = Boot { boot_id: "one".into(), processor: "made up".into() };
-            Remembered::within(&path, FILE, SCHEMA, Key { boot, tracker: tracker.name().into() })
+            let key = Key { tracker: tracker.name().into() };
+            Remembered::within(&path, FILE, SCHEMA, "one", key)
         };
         let measured = Cell::new(0);
         let known = |tracker, may_keep| {
