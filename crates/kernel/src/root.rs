@@ -1,7 +1,7 @@
 //! Where the kernel's files are read from: the running machine, or a captured tree.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -44,6 +44,10 @@ impl KernelError {
     }
 }
 
+/// What is read in one call: nearly every file of `/proc` and `/sys` is shorter. None tells its length, and a buffer that
+/// grows from a few bytes would take ten calls for it.
+const AT_ONCE: usize = 8 << 10;
+
 /// The directory under which `proc/` and `sys/` lie: `/` on a running machine, any directory in a test.
 #[derive(Clone, Debug)]
 pub struct KernelRoot {
@@ -85,8 +89,9 @@ impl KernelRoot {
     /// The whole text of a kernel file. Bytes that are not UTF-8 are replaced.
     pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, KernelError> {
         let path = self.path(relative);
-        match fs::read(&path) {
-            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        match read_all(&path) {
+            Ok(bytes) => Ok(String::from_utf8(bytes)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
             Err(source) => Err(KernelError::Io { path, source }),
         }
     }
@@ -125,6 +130,14 @@ impl KernelRoot {
         let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| KernelError::Io { path, source })
     }
+}
+
+/// All of a file whose length nobody tells.
+fn read_all(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(AT_ONCE);
+    // `File::read_to_end` would ask for the length all the same.
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A captured tree from (path, text) pairs, for the tests of readers; it goes with the first value.
