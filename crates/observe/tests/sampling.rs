@@ -82,6 +82,27 @@ fn the_first_sample_for_promotion_is_early_and_within_what_was_earned() {
 }
 
 #[test]
+fn a_sample_for_promotion_is_no_burst() {
+    // All 16 regions would cost 62 ms, which ten seconds earn; before anybody looked it has worked for longer.
+    let sampled = |options: Options| {
+        let world = World::of_base(16, 16 * 512);
+        world.set_clears_parts(true);
+        let mut observer = world.observer(options);
+        let snapshots = watch(&world, &mut observer, 60 * SECOND);
+        assert!(world.lost() <= 0.0101 * world.cpu(), "{} of {}", world.lost(), world.cpu());
+        let last = snapshots.last().unwrap();
+        assert!(coverages(last).iter().all(|coverage| *coverage == Some(512)), "{:?}", coverages(last));
+        let most = world.samples().into_iter().fold(0.0, f64::max);
+        (world.cleared_in_part(), most, world.cleared_regions().len())
+    };
+    let (in_part, most, regions) = sampled(promotes());
+    assert!(in_part && most <= 0.0125 && regions == 16, "{most} s for {regions} regions");
+    // Whoever wants to know which pages are in use has them all looked at.
+    let (in_part, most, _) = sampled(Options::default());
+    assert!(!in_part && most > 0.05, "{most}");
+}
+
+#[test]
 fn what_is_huge_already_is_sampled_once_a_minute_for_promotion() {
     let samples = |options: Options, base: bool| {
         let world = World::new();

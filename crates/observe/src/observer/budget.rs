@@ -13,6 +13,9 @@ use std::time::Duration;
 /// What the bucket holds: the budget of so much processor time of the target. It bounds what one sample may cost at
 /// once.
 const CAPACITY: Duration = Duration::from_secs(10);
+/// Where it is about promotion, a sample that costs more at once than this part of the bucket is of a part of each region, if
+/// that tells as much: all of a burst falls into the moment in which the process is to be made faster.
+const BURST: f64 = 1.0 / 8.0;
 /// A target that takes hardly any processor time earns nothing and, where it accesses nothing, is charged nothing.
 /// After so many windows it is sampled with what is left.
 const IDLE_WINDOWS: u32 = 10;
@@ -153,8 +156,9 @@ impl Account {
         self.spent += cost;
     }
 
-    /// Of the `entries` cleared last `in_window` were accessed by the end of the window, and `by_now` so far.
-    pub(crate) fn learn(&mut self, entries: u64, in_window: u64, by_now: u64) {
+    /// Of the `entries` cleared last `in_window` were accessed by the end of the window, and `by_now` so far. A first window
+    /// is short: what was accessed so far is taken to grow until a whole one has passed.
+    pub(crate) fn learn(&mut self, now: Duration, entries: u64, in_window: u64, by_now: u64) {
         self.last_charge = by_now;
         if entries > 0 {
             let share = (by_now as f64 / entries as f64).min(1.0);
@@ -162,7 +166,9 @@ impl Account {
             self.share = share.max(self.share / 2.0);
         }
         if in_window > 0 {
-            self.growth = by_now as f64 / in_window as f64;
+            let passed = self.cleared.map_or(self.terms.window, |cleared| now.saturating_sub(cleared));
+            let to_come = self.terms.window.as_secs_f64() / passed.as_secs_f64().max(1e-3);
+            self.growth = by_now as f64 / in_window as f64 * to_come.max(1.0);
         }
     }
 
@@ -185,9 +191,19 @@ impl Account {
     /// Whether a sample of all candidates costs more than can ever be saved for one; of a process that was not sampled
     /// yet, more than there is. Then a part of each tells more than some of them whole.
     pub(crate) fn is_too_dear(&self, candidates: &[Candidate]) -> bool {
-        let pages: f64 = candidates.iter().map(|candidate| self.expected(candidate)).sum();
         let most = if self.cleared.is_some() { self.capacity() } else { self.available() };
-        pages * self.terms.first_access > most
+        self.costs(candidates) > most
+    }
+
+    /// Whether a sample of all candidates can be paid for, but would be a burst ([`BURST`]).
+    pub(crate) fn is_burst(&self, candidates: &[Candidate]) -> bool {
+        self.terms.promotes && self.costs(candidates) > BURST * self.capacity()
+    }
+
+    /// What a sample of all candidates is expected to take from the target, in seconds.
+    fn costs(&self, candidates: &[Candidate]) -> f64 {
+        let pages: f64 = candidates.iter().map(|candidate| self.expected(candidate)).sum();
+        pages * self.terms.first_access
     }
 
     /// Whether a sample may start now, as far as is charged. What was accessed since the last reading is not: read,
@@ -217,9 +233,8 @@ impl Account {
 
     /// The tokens at which a sample starts: what all candidates cost, or a full bucket.
     fn goal(&self, candidates: &[Candidate]) -> f64 {
-        let pages: f64 = candidates.iter().map(|candidate| self.expected(candidate)).sum();
         // A hair below the full bucket, which sums of small figures may not reach.
-        (pages * self.terms.first_access).min(self.capacity() * 0.999)
+        self.costs(candidates).min(self.capacity() * 0.999)
     }
 
     /// The starts of the regions that the next sample covers, ascending: those sampled longest ago, and among those

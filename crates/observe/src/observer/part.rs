@@ -24,6 +24,11 @@ pub(super) fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate>
     parts.collect()
 }
 
+/// Whether parts (of [`in_part`]) tell as much as all candidates would: next to none was left out.
+pub(super) fn stand_for_all(parts: &[Candidate], list: &[Candidate]) -> bool {
+    8 * parts.len() >= 7 * list.len()
+}
+
 /// The pages of a region's [`part`], as bits.
 pub(super) fn part_bits(start: u64) -> PageBits {
     let mut bits: PageBits = [0; PAGES as usize / 64];
@@ -179,6 +184,7 @@ fn rate(found: &Found, each: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::candidates::candidate;
     use super::*;
     use megapage_units::HUGE_2M;
 
@@ -271,6 +277,22 @@ mod tests {
         assert!(random.comes_back(starts(80)));
         assert!(random.is_visited_again(79 * HUGE_2M as u64, true));
         assert!(!random.is_visited_again(80 * HUGE_2M as u64, true), "reached after the look");
+    }
+
+    #[test]
+    fn parts_stand_for_all_where_next_to_no_region_is_hardly_populated() {
+        let told = |sparse: u64| {
+            let regions: Vec<Region> = (0..80)
+                .map(|n| Region::of_base_pages(n * HUGE_2M as u64, if n < sparse { 100 } else { 512 }))
+                .collect();
+            let regions: Vec<&Region> = regions.iter().collect();
+            let list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
+            let parts = in_part(&list, &regions);
+            assert_eq!(parts.len() as u64, 80 - sparse);
+            stand_for_all(&parts, &list)
+        };
+        assert!(told(0) && told(10));
+        assert!(!told(11) && !told(80));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, 
 use super::cycle::Cycle;
 use super::history::{History, accessed_entries};
 use super::outstanding::Outstanding;
-use super::part::{Found, Peek, accessed_by_part, keep_part, part_bits, profiles};
+use super::part::{Found, Peek, accessed_by_part, keep_part, part_bits, profiles, stand_for_all};
 use crate::mappings::Details;
 use crate::process::gone;
 use crate::tracker::{PART_PAGES, RegionBits, TrackError, Tracker};
@@ -344,9 +344,9 @@ impl Target {
         if !cycle.read {
             cycle.in_window = cycle.by_now;
         }
-        account.charge(fresh);
-        account.learn(cycle.entries, cycle.in_window, cycle.by_now);
         let end = (pass.now)();
+        account.charge(fresh);
+        account.learn(end, cycle.entries, cycle.in_window, cycle.by_now);
         account.worked(end, end.saturating_sub(begin), targets);
         Ok(Settled { found, raw, shared })
     }
@@ -385,10 +385,11 @@ impl Target {
         let mut list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
         self.due = None;
         let Some(account) = &self.account else { return Ok(()) };
-        let mut in_part = pass.tracker.clears_parts() && account.is_too_dear(&list);
-        if in_part {
+        let mut in_part = false;
+        let dear = account.is_too_dear(&list);
+        if pass.tracker.clears_parts() && (dear || account.is_burst(&list)) {
             let parts = super::part::in_part(&list, &regions);
-            in_part = !parts.is_empty();
+            in_part = if dear { !parts.is_empty() } else { stand_for_all(&parts, &list) };
             list = if in_part { parts } else { list };
         }
         let at_rest = self.may_wait(pass);

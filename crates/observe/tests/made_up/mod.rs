@@ -1,7 +1,7 @@
 //! A process that is made up: its files in a captured tree, its accesses in a tracker, its time in a clock.
 
 use megapage_kernel::KernelRoot;
-use megapage_observe::tracker::{PageBits, RegionBits, Selected, TrackError, Tracker};
+use megapage_observe::tracker::{PART_PAGES, PageBits, RegionBits, Selected, TrackError, Tracker, part};
 use megapage_observe::{Clock, Leaf, ObserveError, Observer, Options, TrackerKind};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
@@ -50,6 +50,7 @@ struct State {
     kind: TrackerKind,
     leaves_shared: bool,
     clears_whole: bool,
+    clears_parts: bool,
     tracker_takes: Duration,
     worked: Duration,
     /// Accesses a second, of which the first to each page counts, evenly over all regions.
@@ -57,8 +58,9 @@ struct State {
     regions: BTreeMap<u64, Leaf>,
     /// By region: when it was last cleared, and whether that was charged up.
     cleared: BTreeMap<u64, Duration>,
-    /// The last clearing: its regions, and how many clearings there were.
+    /// The last clearing: its regions, whether a part of each was cleared, and how many clearings there were.
     last: Vec<u64>,
+    in_part: bool,
     clearings: usize,
     /// Seconds lost to each sample.
     samples: Vec<f64>,
@@ -81,12 +83,14 @@ impl World {
             kind: TrackerKind::Bpf,
             leaves_shared: false,
             clears_whole: false,
+            clears_parts: false,
             tracker_takes: Duration::ZERO,
             worked: Duration::ZERO,
             touched_per_second: 0,
             regions: BTreeMap::new(),
             cleared: BTreeMap::new(),
             last: Vec::new(),
+            in_part: false,
             clearings: 0,
             samples: Vec::new(),
             finished: 0.0,
@@ -171,6 +175,11 @@ impl World {
         self.lock().last.clone()
     }
 
+    /// Whether it was of a part of each.
+    pub fn cleared_in_part(&self) -> bool {
+        self.lock().in_part
+    }
+
     /// Time that the tracker took.
     pub fn worked(&self) -> Duration {
         self.lock().worked
@@ -198,6 +207,10 @@ impl World {
 
     pub fn set_clears_whole(&self, clears: bool) {
         self.lock().clears_whole = clears;
+    }
+
+    pub fn set_clears_parts(&self, clears: bool) {
+        self.lock().clears_parts = clears;
     }
 
     pub fn set_tracker_takes(&self, time: Duration) {
@@ -345,7 +358,8 @@ impl State {
     fn accessed(&self, start: u64) -> u16 {
         let since = self.cleared.get(&start).map_or(self.now, |cleared| self.now - *cleared);
         let each = self.touched_per_second as f64 / self.regions.len() as f64;
-        (each * since.as_secs_f64()).min(512.0) as u16
+        let most = if self.in_part { f64::from(PART_PAGES) } else { 512.0 };
+        (each * since.as_secs_f64() * most / 512.0).min(most) as u16
     }
 
     /// Seconds lost to a region since it was cleared.
@@ -410,6 +424,16 @@ impl Tracker for MadeUpTracker {
         self.0.lock().clears_whole
     }
 
+    fn clears_parts(&self) -> bool {
+        self.0.lock().clears_parts
+    }
+
+    fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
+        self.clear(pid, ranges)?;
+        self.0.lock().in_part = true;
+        Ok(())
+    }
+
     fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         let mut state = self.0.lock();
         match state.fault {
@@ -425,6 +449,7 @@ impl Tracker for MadeUpTracker {
         let again = starts.iter().filter(|start| state.cleared.contains_key(start));
         let finished: f64 = again.map(|start| state.cost(*start)).sum();
         state.finished += finished;
+        state.in_part = false;
         state.cleared.extend(starts.iter().map(|start| (*start, now)));
         state.last = starts;
         state.clearings += 1;
@@ -443,7 +468,8 @@ impl Tracker for MadeUpTracker {
             let accessed = state.accessed(start);
             let accessed = if leaf.is_huge() && accessed > 0 { 512 } else { accessed };
             let mut bits: PageBits = [0; 8];
-            (0..usize::from(accessed)).for_each(|page| bits[page / 64] |= 1 << (page % 64));
+            let first = if state.in_part { usize::from(part(start).start) } else { 0 };
+            (first..first + usize::from(accessed)).for_each(|page| bits[page / 64] |= 1 << (page % 64));
             let (present, bits) = (512, Some(bits));
             RegionBits { start, leaf, present, zero_page: 0, swapped: 0, accessed: Some(accessed), bits }
         };
