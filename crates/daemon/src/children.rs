@@ -175,9 +175,10 @@ mod tests {
         let mut watched = [Watched { id, child: None }];
         // Without the kernel's lists of children nothing is known.
         if sharing_child(&root, id, MOST_THREADS).is_some() {
-            // The shell may not have forked yet.
+            // The shell may not have forked yet, or be at it.
             let end = std::time::Instant::now() + Duration::from_secs(30);
-            while sharing_child(&root, id, MOST_THREADS) == Some(None) && std::time::Instant::now() < end {
+            let has_forked = || matches!(sharing_child(&root, id, MOST_THREADS), Some(Some(_)));
+            while !has_forked() && std::time::Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(5));
             }
             assert!(!have_ended(&root, &mut watched) && watched[0].child.is_some(), "{watched:?}");
