@@ -78,6 +78,13 @@ pub trait Actuator: Send {
         0
     }
 
+    /// Until when, since boot, it does nothing like `action` to that process, as calls on it were slow or no memory was to be
+    /// had for it; a time that has passed, or `None`, where nothing keeps it from that.
+    fn rests_until(&self, action: &Action) -> Option<Duration> {
+        let _ = action;
+        None
+    }
+
     /// What it has done since it was started; `None` for one that does nothing.
     fn counted(&self) -> Option<Counters> {
         None

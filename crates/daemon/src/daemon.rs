@@ -3,7 +3,7 @@
 use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
-use crate::left::give_back;
+use crate::left::{Left, give_back, pause_for};
 use crate::newcomers::Newcomers;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
@@ -82,8 +82,11 @@ pub struct Daemon {
     due: bool,
     /// Whether the policy looked for memory to take back in the last pass.
     urgent: bool,
-    /// Whether the last pass left actions for later.
-    left: bool,
+    /// Whether time or a budget ran out in the last pass, so that actions are left for later.
+    ran_out: bool,
+    /// Where actions are left as their processes are left alone: how long the first of these is, from the beginning of the
+    /// last pass.
+    rests: Option<Duration>,
     /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
     /// own.
     cost: Duration,
@@ -142,7 +145,8 @@ impl Daemon {
             new: false,
             due: false,
             urgent: false,
-            left: false,
+            ran_out: false,
+            rests: None,
             cost: Duration::ZERO,
             cpu_after: own_thread_time(),
         })
@@ -280,19 +284,20 @@ impl Daemon {
         self.probed = false;
         self.cpu_after = own_thread_time();
         self.cost = looked + between;
-        self.left = left > 0;
+        self.ran_out = left.ran_out;
+        self.rests = left.rests_until.map(|until| until.saturating_sub(at));
         self.urgent = actions.iter().any(is_urgent);
         self.new = self.newcomers.wait(&snapshot);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
-        self.busy = self.urgent || self.new || short || left > 0 || self.state.wants_more();
+        self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();
         Pass {
             number: self.number,
             at,
             policy: self.state.policy(),
             dry_run: self.parts.dry_run,
             done,
-            left,
+            left: left.actions,
             short,
             times: Times {
                 observe: observed.saturating_sub(at),
@@ -325,7 +330,7 @@ impl Daemon {
             return;
         }
         // For a large new process one pass more without a figure would be worse than one a little later.
-        let hurries = self.urgent || self.left;
+        let hurries = self.urgent || self.ran_out;
         let extended = if self.new && !hurries { left.max(LEAST_PROBE) } else { left };
         let time = extended.min(due.unwrap_or(extended));
         if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.probed)
@@ -351,16 +356,20 @@ impl Daemon {
     }
 
     /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and
-    /// longer where the last pass took us more than our share of a processor.
+    /// longer where the last pass took us more than our share of a processor. Where actions are left as their process is
+    /// left alone, no longer than that.
     pub fn pause(&self) -> Duration {
-        let least = if self.urgent || self.left { self.config.pressure.look } else { self.config.interval };
+        let least =
+            if self.urgent || self.ran_out { self.config.pressure.look } else { self.config.interval };
         let observe = &self.config.observe;
         let percent = match (self.urgent, self.busy) {
             (true, _) => observe.own_percent_short,
             (false, true) => observe.own_percent_busy,
             (false, false) => observe.own_percent,
         };
-        least.max(self.share_of(percent))
+        let pause = least.max(self.share_of(percent));
+        let soonest = self.config.pressure.look.max(self.share_of(observe.own_percent_busy));
+        pause_for(self.rests, pause, soonest)
     }
 
     /// Whether a pass would find more to do than the last one: the first sample of a large new process was read since this
@@ -407,8 +416,8 @@ impl Daemon {
     }
 
     /// Hands each action to whom it is for, in order, and tells the policy what became of it. Answers what was done,
-    /// and how many actions were left for later.
-    fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, u64) {
+    /// and what was left for later.
+    fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();
         // The policy's wishes are within it already.
         let mut scannable = self.config.limits.scanned;
@@ -453,7 +462,8 @@ impl Daemon {
         }
         let now = self.parts.clock.now();
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
-        let left = give_back(&mut self.state, now, &changes, &done);
+        let actuator = &self.parts.actuator;
+        let left = give_back(&mut self.state, now, &changes, &done, |action| actuator.rests_until(action));
         (done, left)
     }
 }

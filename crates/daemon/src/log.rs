@@ -105,8 +105,9 @@ impl PassLog {
                 policy = pass.policy,
                 watched = pass.watched,
                 passed_over = pass.passed_over,
+                left = pass.left,
                 observe_ms = milliseconds(pass.times.observe),
-                "nothing to do"
+                "nothing done"
             );
             return;
         }

@@ -272,12 +272,12 @@ impl Guard {
         true
     }
 
-    /// Leaves the region of an action alone for as long as after one that was done. That is no failure.
-    pub fn put_off(&mut self, now: Duration, action: &Action, limits: &Limits) {
+    /// Leaves the region of an action alone until then. That is no failure.
+    pub fn put_off(&mut self, now: Duration, action: &Action, until: Duration) {
         let Some((id, region)) = action.process().zip(action.region()) else { return };
         let process = self.processes.entry(id).or_default();
         let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
-        memory.not_before = memory.not_before.max(now + limits.settle);
+        memory.not_before = memory.not_before.max(until);
     }
 
     /// Processes and regions remembered.

@@ -383,9 +383,7 @@ impl Executor {
             let (options, now) = (&self.options, clock.now());
             let pace = self.processes.entry(group.process).or_insert_with(|| Pace::new(options, clock.now));
             pace.used = now;
-            let open = pace.pause.is_over(now)
-                && (!promotes || (pace.group_full.is_over(now) && self.no_memory.is_over(now)));
-            if !open {
+            if pace.rests_until(promotes, &self.no_memory) > now {
                 self.counters.of(group.work).left.pause += regions.len() as u64;
                 return;
             }
@@ -552,6 +550,11 @@ impl Actuator for Executor {
         now - std::mem::replace(&mut self.backed_off, now)
     }
 
+    fn rests_until(&self, action: &Action) -> Option<Duration> {
+        let pace = self.processes.get(&action.process()?)?;
+        Some(pace.rests_until(matches!(action, Action::Promote { .. }), &self.no_memory))
+    }
+
     fn counted(&self) -> Option<Counters> {
         Some(self.counters)
     }
@@ -571,6 +574,14 @@ impl Pace {
             moved: Bucket::new(options.moved_per_process, now),
             scanned: Bucket::new(options.scanned_per_process, now),
             used: now,
+        }
+    }
+
+    /// Until when its process is left alone. `no_memory`: the pause of all promotions.
+    fn rests_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
+        match promotes {
+            true => self.pause.until().max(self.group_full.until()).max(no_memory.until()),
+            false => self.pause.until(),
         }
     }
 }

@@ -27,6 +27,11 @@ impl Pause {
         now >= self.until
     }
 
+    /// Its end.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
     pub fn start(&mut self, now: Duration, options: &ExecutorOptions) {
         let factor = 1u32.checked_shl(self.times).unwrap_or(u32::MAX);
         self.until = now + options.pause.saturating_mul(factor).min(options.pause_most);
