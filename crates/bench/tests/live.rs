@@ -1,6 +1,6 @@
 //! The benches of a live machine end to end, in a few MiB, with a daemon that does nothing.
 
-use megapage_bench::live::{self, Bench, Failure, Found, Options, Report};
+use megapage_bench::live::{self, Bench, Failure, FairSample, Found, Options, Report};
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::memory_group::MemoryGroup;
@@ -93,7 +93,14 @@ fn programs_compete_under_every_kind_of_configuration() {
     // What no gate compares runs once.
     let runs: Vec<_> =
         fair.rows.iter().filter(|row| row.warmed).map(|row| (row.configuration, row.samples.len())).collect();
-    assert_eq!(runs, [("thp-never", 2), ("thp-hard", 2), ("megapage", 2), ("ingens", 1)]);
+    assert_eq!(runs, [("thp-never", 2), ("thp-hard", 2), ("megapage", 2), ("ingens", 1), ("huge-before", 2)]);
+    // Without anybody's help it is huge from the start.
+    let before = fair.rows.iter().find(|row| row.configuration == "huge-before").unwrap();
+    let is_huge = |sample: &FairSample| {
+        let huge = sample.huge_bytes.iter().zip(&fair.programs);
+        huge.clone().all(|(huge, program)| (*huge * 2 > program.bytes) == program.sensitive)
+    };
+    assert!(!before.kernel_alone && before.samples.iter().all(is_huge), "{before:?}");
     assert_eq!(fair.rows.iter().filter(|row| !row.warmed && row.samples.len() == 1).count(), 2);
     for row in &fair.rows {
         let seconds = row.samples.iter().flat_map(|sample| &sample.finish_seconds);

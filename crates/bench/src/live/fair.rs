@@ -5,7 +5,7 @@
 use super::configuration::{HARD, NEVER, OURS, Running, Who};
 use super::promote::{LEAST_GAIN, Trial, work_for};
 use super::worker::{Steady, Worker};
-use super::{Configuration, Failure, Stage};
+use super::{AT_REST, Configuration, Failure, Stage};
 use crate::child::sleep;
 use crate::run::warm::warm;
 use crate::run::{Gate, Spread};
@@ -31,8 +31,9 @@ const PROGRAMS: [(&str, Option<Way>, u64); 6] = [
 const GAINING: [Way; 2] = [Way::Chase, Way::Sparse];
 /// The bytes of all of them.
 pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
-/// Each does at scale 1 what takes so long of a processor on base pages with nobody else there.
-const WORK: Duration = Duration::from_secs(6);
+/// Each does at scale 1 what takes so long of a processor on base pages with nobody else there. What making their memory huge
+/// takes, once, is half a second of it, whoever does it: it is to weigh as in programs that run for longer than that.
+const WORK: Duration = Duration::from_secs(10);
 /// What is worked to learn how much that is: the median of so many turns of so long, in which others may take a part of
 /// the caches.
 const REFERENCE: Duration = Duration::from_millis(600);
@@ -46,7 +47,10 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// No run takes longer at scale 1.
 const LONGEST: Duration = Duration::from_secs(180);
 /// Huge pages for who asks for them.
-const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..super::AT_REST };
+const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
+/// Those that gain are huge before the clock starts, and nobody does anything any more: what others lose or gain by their being
+/// faster, and no one can do better.
+const BEFOREHAND: Configuration = Configuration { name: "huge-before", who: Who::Kernel(AT_REST) };
 /// What the insensitive may lose.
 const LOSS: f64 = 0.02;
 
@@ -84,7 +88,7 @@ pub struct Person {
 pub struct FairRow {
     /// Its name.
     pub configuration: &'static str,
-    /// Whether the kernel is alone.
+    /// Whether the kernel is alone, with the pages to be made huge.
     pub kernel_alone: bool,
     /// Whether free memory was touched before each run.
     pub warmed: bool,
@@ -142,7 +146,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Fair> {
         program.way = way.name();
     }
     calibrate(&mut workers, &mut programs, stage)?;
-    let configurations = stage.configurations.clone();
+    let mut configurations = stage.configurations.clone();
+    configurations.push(BEFOREHAND);
     let mut rows: Vec<FairRow> = configurations.iter().map(|one| FairRow::of(one, true)).collect();
     // What those that take most huge pages come to where a host is to be waited for.
     let cold: Vec<Configuration> =
@@ -152,8 +157,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Fair> {
         for at in 0..configurations.len() {
             // Each begins a round in its turn: what the one before has left behind befalls all alike.
             let at = (at + round as usize) % configurations.len();
-            // What no gate compares runs once.
-            if round > 0 && !rows[at].kernel_alone && rows[at].configuration != OURS {
+            // What no gate compares runs once; but for what one of them is explained by.
+            let always = [OURS, BEFOREHAND.name].contains(&rows[at].configuration);
+            if round > 0 && !rows[at].kernel_alone && !always {
                 continue;
             }
             let failed = run_once(&configurations[at], round, &mut rows[at], &mut workers, &programs, stage)?;
@@ -187,7 +193,15 @@ fn run_once(
         // base pages stays in queues of the processor, where nobody finds a huge page.
         stage.change.set(&ASKED).context("the settings of transparent huge pages")?;
         warmed_bytes = warm(Bytes(programs.iter().map(|program| program.bytes).sum()), false).0;
-        stage.change.set(&super::AT_REST).context("the settings of transparent huge pages")?;
+        stage.change.set(&AT_REST).context("the settings of transparent huge pages")?;
+    }
+    if *configuration == BEFOREHAND {
+        for (worker, _) in workers.iter().zip(programs).filter(|(_, program)| program.sensitive) {
+            if let Err(error) = worker.promote(None) {
+                let why = format!("{error:#}");
+                return Ok(Some(Failure { configuration: configuration.name, why }));
+            }
+        }
     }
     let mut failed = None;
     match one(configuration, workers, programs, stage) {
@@ -208,7 +222,7 @@ fn run_once(
         Err(error) if Stage::is_final(&error) => return Err(error),
         Err(error) => {
             failed = Some(Failure { configuration: configuration.name, why: format!("{error:#}") });
-            stage.change.set(&super::AT_REST).context("the settings of transparent huge pages")?;
+            stage.change.set(&AT_REST).context("the settings of transparent huge pages")?;
         }
     }
     for worker in workers {
@@ -423,7 +437,7 @@ impl FairRow {
     fn of(configuration: &Configuration, warmed: bool) -> FairRow {
         FairRow {
             configuration: configuration.name,
-            kernel_alone: matches!(configuration.who, Who::Kernel(_)),
+            kernel_alone: matches!(configuration.who, Who::Kernel(_)) && *configuration != BEFOREHAND,
             warmed,
             samples: Vec::new(),
             sensitive_seconds: None,

@@ -186,7 +186,7 @@ fn fair(found: &Fair, text: &mut String) {
     });
     let header = ["configuration", "runs", "gain s", "of never", "others s", "of never", "helpers' CPU s"];
     *text += &table(&header, rows);
-    text.push_str("~ without free memory having been touched before\n\nof each program: seconds until its work is done, and its processor time; medians\n");
+    text.push_str("~ without free memory having been touched before\nhuge-before: those that gain are huge before the clock starts, and nobody helps\n\nof each program: seconds until its work is done, and its processor time; medians\n");
     let names = found.programs.iter().map(|program| program.program.replace("sequential", "seq."));
     let header: Vec<String> = std::iter::once("configuration".to_string()).chain(names).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
