@@ -92,14 +92,16 @@ fn a_sample_for_promotion_is_no_burst() {
         assert!(world.lost() <= 0.0101 * world.cpu(), "{} of {}", world.lost(), world.cpu());
         let last = snapshots.last().unwrap();
         assert!(coverages(last).iter().all(|coverage| *coverage == Some(512)), "{:?}", coverages(last));
-        let most = world.samples().into_iter().fold(0.0, f64::max);
-        (world.cleared_in_part(), most, world.cleared_regions().len())
+        assert_eq!(world.cleared_regions().len(), 16);
+        let samples = world.samples();
+        (samples.iter().filter(|sample| **sample > 0.0125).count(), samples.len())
     };
-    let (in_part, most, regions) = sampled(promotes());
-    assert!(in_part && most <= 0.0125 && regions == 16, "{most} s for {regions} regions");
+    let (bursts, samples) = sampled(promotes());
+    // Now and then, and never at first, all of it is looked at.
+    assert!(bursts > 0 && bursts == samples / 16, "{bursts} of {samples}");
     // Whoever wants to know which pages are in use has them all looked at.
-    let (in_part, most, _) = sampled(Options::default());
-    assert!(!in_part && most > 0.05, "{most}");
+    let (bursts, samples) = sampled(Options::default());
+    assert!(bursts + 1 >= samples, "{bursts} of {samples}");
 }
 
 #[test]

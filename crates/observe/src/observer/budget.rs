@@ -76,6 +76,8 @@ pub(crate) struct Account {
     share: f64,
     /// Accessed by the end of a period, over accessed by the end of the window. At least 1.
     growth: f64,
+    /// How much longer a window is than the last sample was looked at, which may have been a short first one. At least 1.
+    to_come: f64,
     /// The last clearing.
     cleared: Option<Duration>,
     /// Entries of the last sample that were accessed so far, for the period that is shown.
@@ -104,6 +106,7 @@ impl Account {
             rate: None,
             share: 1.0,
             growth: 1.0,
+            to_come: 1.0,
             cleared: None,
             last_charge: 0,
             spent: 0.0,
@@ -156,9 +159,9 @@ impl Account {
         self.spent += cost;
     }
 
-    /// Of the `entries` cleared last `in_window` were accessed by the end of the window, and `by_now` so far. A first window
-    /// is short: what was accessed so far is taken to grow until a whole one has passed.
-    pub(crate) fn learn(&mut self, now: Duration, entries: u64, in_window: u64, by_now: u64) {
+    /// Of the `entries` cleared last `in_window` were accessed by the end of the window, and `by_now` so far, which is
+    /// `passed` since.
+    pub(crate) fn learn(&mut self, passed: Duration, entries: u64, in_window: u64, by_now: u64) {
         self.last_charge = by_now;
         if entries > 0 {
             let share = (by_now as f64 / entries as f64).min(1.0);
@@ -166,9 +169,8 @@ impl Account {
             self.share = share.max(self.share / 2.0);
         }
         if in_window > 0 {
-            let passed = self.cleared.map_or(self.terms.window, |cleared| now.saturating_sub(cleared));
-            let to_come = self.terms.window.as_secs_f64() / passed.as_secs_f64().max(1e-3);
-            self.growth = by_now as f64 / in_window as f64 * to_come.max(1.0);
+            self.growth = by_now as f64 / in_window as f64;
+            self.to_come = (self.terms.window.as_secs_f64() / passed.as_secs_f64().max(1e-3)).max(1.0);
         }
     }
 
@@ -180,9 +182,13 @@ impl Account {
 
     /// How many entries of a candidate are expected to be accessed by the end of the period.
     fn expected(&self, candidate: &Candidate) -> f64 {
+        self.expected_after(candidate, self.growth)
+    }
+
+    fn expected_after(&self, candidate: &Candidate, growth: f64) -> f64 {
         let entries = f64::from(candidate.entries);
         let expected = match candidate.last {
-            Some((accessed, _)) => f64::from(accessed) * self.growth * MARGIN + 1.0,
+            Some((accessed, _)) => f64::from(accessed) * growth * MARGIN + 1.0,
             None => entries * (self.share * MARGIN).max(LEAST_EXPECTED),
         };
         expected.min(entries)
@@ -195,9 +201,12 @@ impl Account {
         self.costs(candidates) > most
     }
 
-    /// Whether a sample of all candidates can be paid for, but would be a burst ([`BURST`]).
+    /// Whether a sample of all candidates can be paid for, but would be a burst ([`BURST`]). What was seen in less than a window
+    /// is taken to grow until one has passed.
     pub(crate) fn is_burst(&self, candidates: &[Candidate]) -> bool {
-        self.terms.promotes && self.costs(candidates) > BURST * self.capacity()
+        let growth = self.growth * self.to_come;
+        let pages: f64 = candidates.iter().map(|candidate| self.expected_after(candidate, growth)).sum();
+        self.terms.promotes && pages * self.terms.first_access > BURST * self.capacity()
     }
 
     /// What a sample of all candidates is expected to take from the target, in seconds.

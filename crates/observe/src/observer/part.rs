@@ -24,9 +24,10 @@ pub(super) fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate>
     parts.collect()
 }
 
-/// Whether parts (of [`in_part`]) tell as much as all candidates would: next to none was left out.
-pub(super) fn stand_for_all(parts: &[Candidate], list: &[Candidate]) -> bool {
-    8 * parts.len() >= 7 * list.len()
+/// Whether parts stand for all of these regions: of those on base pages next to none is hardly populated.
+pub(super) fn stand_for_all(regions: &[&Region]) -> bool {
+    let on_base = || regions.iter().filter(|region| !region.leaf.is_huge());
+    8 * on_base().filter(|region| region.present >= LEAST_FOR_PART).count() >= 7 * on_base().count()
 }
 
 /// The pages of a region's [`part`], as bits.
@@ -281,18 +282,22 @@ mod tests {
 
     #[test]
     fn parts_stand_for_all_where_next_to_no_region_is_hardly_populated() {
-        let told = |sparse: u64| {
-            let regions: Vec<Region> = (0..80)
+        let told = |sparse: u64, huge: u64| {
+            let mut regions: Vec<Region> = (0..80)
                 .map(|n| Region::of_base_pages(n * HUGE_2M as u64, if n < sparse { 100 } else { 512 }))
                 .collect();
+            regions.extend(
+                (80..80 + huge)
+                    .map(|n| Region { leaf: Leaf::Huge2m, ..Region::of_base_pages(n * HUGE_2M as u64, 512) }),
+            );
             let regions: Vec<&Region> = regions.iter().collect();
             let list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();
-            let parts = in_part(&list, &regions);
-            assert_eq!(parts.len() as u64, 80 - sparse);
-            stand_for_all(&parts, &list)
+            assert_eq!(in_part(&list, &regions).len() as u64, 80 - sparse + huge);
+            stand_for_all(&regions)
         };
-        assert!(told(0) && told(10));
-        assert!(!told(11) && !told(80));
+        assert!(told(0, 0) && told(10, 0) && told(0, 1000));
+        assert!(!told(11, 0) && !told(80, 0));
+        assert!(!told(80, 1000), "what is huge stands for itself alone");
     }
 
     #[test]

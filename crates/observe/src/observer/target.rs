@@ -36,6 +36,9 @@ const EARLY: u32 = 4;
 /// up to 10 ms: one step may have been worked before the clearing.
 const LEAST_WORK: Duration = Duration::from_millis(20);
 
+/// One in so many samples is whole where parts are taken to avoid a burst only.
+const WHOLE_EACH: u64 = 16;
+
 /// What a step of a sample needs from outside.
 pub(super) struct Pass<'a> {
     pub(super) tracker: &'a mut dyn Tracker,
@@ -346,7 +349,7 @@ impl Target {
         }
         let end = (pass.now)();
         account.charge(fresh);
-        account.learn(end, cycle.entries, cycle.in_window, cycle.by_now);
+        account.learn(end.saturating_sub(cycle.cleared), cycle.entries, cycle.in_window, cycle.by_now);
         account.worked(end, end.saturating_sub(begin), targets);
         Ok(Settled { found, raw, shared })
     }
@@ -389,7 +392,9 @@ impl Target {
         let dear = account.is_too_dear(&list);
         if pass.tracker.clears_parts() && (dear || account.is_burst(&list)) {
             let parts = super::part::in_part(&list, &regions);
-            in_part = if dear { !parts.is_empty() } else { stand_for_all(&parts, &list) };
+            // Now and then all is looked at: parts tell nothing of small hot spots beside them.
+            let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
+            in_part = if dear { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
         }
         let at_rest = self.may_wait(pass);

@@ -175,11 +175,6 @@ impl World {
         self.lock().last.clone()
     }
 
-    /// Whether it was of a part of each.
-    pub fn cleared_in_part(&self) -> bool {
-        self.lock().in_part
-    }
-
     /// Time that the tracker took.
     pub fn worked(&self) -> Duration {
         self.lock().worked

@@ -119,7 +119,12 @@ impl Target {
         let own = |one: &&Candidate| waiting.shared.binary_search(&one.start).is_err();
         let own: Vec<&Candidate> = waiting.list.iter().filter(own).collect();
         account.cleared(now);
-        account.learn(now, own.iter().map(|one| u64::from(one.entries)).sum(), 0, 0);
+        account.learn(
+            now.saturating_sub(waiting.since),
+            own.iter().map(|one| u64::from(one.entries)).sum(),
+            0,
+            0,
+        );
         for one in &own {
             self.history.note(one.start, 0, now);
             self.history.confirm_rate(one.start, 0, 1);
