@@ -79,7 +79,7 @@ pub trait Actuator: Send {
     }
 
     /// Until when, since boot, it does nothing like `action` to that process, as calls on it were slow or no memory was to be
-    /// had for it; a time that has passed, or `None`, where nothing keeps it from that.
+    /// had for it; a time that has passed where nothing keeps it from that. `None`: it does not tell.
     fn rests_until(&self, action: &Action) -> Option<Duration> {
         let _ = action;
         None

@@ -3,7 +3,7 @@
 use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
-use crate::left::{Left, give_back, pause_for};
+use crate::left::{Left, Rests, give_back};
 use crate::newcomers::Newcomers;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
@@ -84,9 +84,10 @@ pub struct Daemon {
     urgent: bool,
     /// Whether time or a budget ran out in the last pass, so that actions are left for later.
     ran_out: bool,
-    /// Where actions are left as their processes are left alone: how long the first of these is, from the beginning of the
-    /// last pass.
-    rests: Option<Duration>,
+    /// Until when processes are left alone that something is left to be done to.
+    rests: Rests,
+    /// When the last pass began.
+    began: Duration,
     /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
     /// own.
     cost: Duration,
@@ -146,7 +147,8 @@ impl Daemon {
             due: false,
             urgent: false,
             ran_out: false,
-            rests: None,
+            rests: Rests::default(),
+            began: Duration::ZERO,
             cost: Duration::ZERO,
             cpu_after: own_thread_time(),
         })
@@ -285,7 +287,8 @@ impl Daemon {
         self.cpu_after = own_thread_time();
         self.cost = looked + between;
         self.ran_out = left.ran_out;
-        self.rests = left.rests_until.map(|until| until.saturating_sub(at));
+        self.rests.note(observed, &left);
+        self.began = at;
         self.urgent = actions.iter().any(is_urgent);
         self.new = self.newcomers.wait(&snapshot);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
@@ -369,7 +372,7 @@ impl Daemon {
         };
         let pause = least.max(self.share_of(percent));
         let soonest = self.config.pressure.look.max(self.share_of(observe.own_percent_busy));
-        pause_for(self.rests, pause, soonest)
+        self.rests.pause(self.began, pause, soonest)
     }
 
     /// Whether a pass would find more to do than the last one: the first sample of a large new process was read since this

@@ -7,21 +7,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Actions that none has tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     /// How many.
     pub(crate) actions: u64,
-    /// Whether time or a budget ran out: then all of them may be asked for at once.
+    /// Whether time or a budget ran out for some of them, which may be asked for at once.
     pub(crate) ran_out: bool,
-    /// Else when, since boot, the first of their processes may be acted on again, where that is known.
-    pub(crate) rests_until: Option<Duration>,
+    /// When, since boot, the processes of the others may be acted on again, where that is known.
+    pub(crate) rests: BTreeSet<Duration>,
 }
 
 /// Tells the policy which of `changes` none of `done` answers, and answers what was left.
 ///
-/// Where time or a budget ran out, some actions of a process were tried and others were not: all that is left then counts
-/// as never asked for. Else a process of which nothing was tried is one that is left alone for now, as calls on it were
-/// slow: were it asked for again at once, nobody else would ever have a turn. Until when it is, `rests_until` says.
+/// What is left of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
+/// it asked for at once, nobody else would ever have a turn. Until when that is, `rests_until` says. For all else time or a
+/// budget ran out: it counts as never asked for. Of an actuator that does not tell that is known where some actions of a
+/// process were tried and others were not.
 pub(crate) fn give_back(
     state: &mut State,
     now: Duration,
@@ -33,27 +34,45 @@ pub(crate) fn give_back(
     let answered: BTreeSet<(ProcessId, u64)> =
         done.iter().filter_map(|done| key(&done.outcome.action)).collect();
     let tried: BTreeSet<ProcessId> = answered.iter().map(|(id, _)| *id).collect();
-    let left: Vec<&Action> =
+    let untried: Vec<&Action> =
         changes.iter().filter(|action| key(action).is_some_and(|key| !answered.contains(&key))).collect();
-    let ran_out = left.iter().filter_map(|action| action.process()).any(|id| tried.contains(&id));
-    let mut first: Option<Duration> = None;
+    let partly = untried.iter().filter_map(|action| action.process()).any(|id| tried.contains(&id));
+    let mut left = Left { actions: untried.len() as u64, ..Left::default() };
     // From the last to the first: a policy may put each before what it has.
-    for action in left.iter().rev() {
-        if ran_out {
-            state.untried(action);
+    for action in untried.into_iter().rev() {
+        let until = rests_until(action);
+        let resting = until.filter(|until| *until > now);
+        if resting.is_some() || until.is_none() && !partly {
+            state.passed_over(now, action, resting);
+            left.rests.extend(resting);
         } else {
-            let until = rests_until(action).filter(|until| *until > now);
-            state.passed_over(now, action, until);
-            first = first.into_iter().chain(until).min();
+            state.untried(action);
+            left.ran_out = true;
         }
     }
-    Left { actions: left.len() as u64, ran_out, rests_until: first }
+    left
 }
 
-/// How long to wait for the next pass where `usual` would be right with nothing left: what is left is worth looking for as
-/// soon as the first of its processes may be acted on again, after `rests`, but not before `soonest`.
-pub(crate) fn pause_for(rests: Option<Duration>, usual: Duration, soonest: Duration) -> Duration {
-    rests.map_or(usual, |rest| usual.min(rest.max(soonest)))
+/// When processes that are left alone may be acted on again, since boot, where something is left to be done to them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rests(BTreeSet<Duration>);
+
+impl Rests {
+    /// The next pass begins a hair after the end of a rest: one that came a hair before it would ask for nothing.
+    const MARGIN: Duration = Duration::from_millis(2);
+
+    /// A pass that was decided about at `now` has left this. What had ended by then was asked for.
+    pub(crate) fn note(&mut self, now: Duration, left: &Left) {
+        self.0.retain(|until| *until > now);
+        self.0.extend(&left.rests);
+    }
+
+    /// How long to wait for the next pass after one that began at `began`, where `usual` would be right with nothing left: until
+    /// the first of the rests is over, but not shorter than `soonest`.
+    pub(crate) fn pause(&self, began: Duration, usual: Duration, soonest: Duration) -> Duration {
+        let first = self.0.first().map(|until| until.saturating_sub(began) + Rests::MARGIN);
+        first.map_or(usual, |rest| usual.min(rest.max(soonest)))
+    }
 }
 
 #[cfg(test)]
@@ -145,9 +164,10 @@ mod tests {
         }
         let asked = changes.iter().map(|action| (action.process().unwrap().pid.0, action.region().unwrap()));
         let left = give_back(state, at, &changes, &done, |_| actuator.2);
-        assert_eq!(left.ran_out, left.actions > 0 && !done.is_empty());
-        let rests = left.actions > 0 && !left.ran_out;
-        assert_eq!(left.rests_until, actuator.2.filter(|until| rests && *until > at));
+        let rests = actuator.2.filter(|until| left.actions > 0 && *until > at);
+        assert_eq!(left.rests, rests.into_iter().collect());
+        let ran_out = rests.is_none() && (actuator.2.is_some() || !done.is_empty());
+        assert_eq!(left.ran_out, left.actions > 0 && ran_out);
         (asked.collect(), left.actions)
     }
 
@@ -200,11 +220,34 @@ mod tests {
     }
     #[test]
     fn the_next_pass_is_when_the_first_may_be_acted_on_again() {
-        let (rest, usual, soonest) = (SECOND * 2, SECOND * 5, SECOND / 10);
-        assert_eq!(pause_for(None, usual, soonest), usual);
-        assert_eq!(pause_for(Some(rest), usual, soonest), rest);
-        assert_eq!(pause_for(Some(Duration::ZERO), usual, soonest), soonest);
-        assert_eq!(pause_for(Some(rest), SECOND, soonest), SECOND, "no later than it would be");
+        let (usual, soonest) = (SECOND * 20, SECOND / 10);
+        let left = |rests: &[u32]| Left {
+            rests: rests.iter().map(|seconds| SECOND * *seconds).collect(),
+            ..Left::default()
+        };
+        let mut rests = Rests::default();
+        assert_eq!(rests.pause(SECOND, usual, soonest), usual);
+        rests.note(SECOND, &left(&[3, 5]));
+        assert_eq!(rests.pause(SECOND, usual, soonest), SECOND * 2 + Rests::MARGIN);
+        assert_eq!(rests.pause(SECOND, SECOND, soonest), SECOND, "no later than it would be");
+        // A pass before the first rest is over, which asks for nothing of those that rest, and one after it.
+        rests.note(SECOND * 2, &left(&[]));
+        assert_eq!(rests.pause(SECOND * 2, usual, soonest), SECOND + Rests::MARGIN);
+        rests.note(SECOND * 3, &left(&[9]));
+        assert_eq!(rests.pause(SECOND * 3, usual, soonest), SECOND * 2 + Rests::MARGIN);
+        assert_eq!(rests.pause(SECOND * 5, usual, soonest), soonest);
+        rests.note(SECOND * 5, &left(&[]));
+        assert_eq!(rests.pause(SECOND * 5, usual, soonest), SECOND * 4 + Rests::MARGIN);
+    }
+
+    #[test]
+    fn what_time_ran_out_for_is_told_from_who_rests() {
+        let mut processes = [process(1, 20)];
+        // Nothing was tried, but it does not rest: it was not come to.
+        let (mut state, mut nobody) = (state("megapage"), Partly(3, 0, Some(Duration::ZERO)));
+        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut nobody);
+        assert_eq!((asked.len(), left), (20, 20));
+        assert_eq!(pass(SECOND + SECOND / 10, &mut processes, &mut state, &mut nobody).0, asked);
     }
 
     #[test]
@@ -218,6 +261,5 @@ mod tests {
         // It does not rest any more, and is not let settle either.
         let (again, _) = pass(SECOND + tenth, &mut processes, &mut state, &mut nobody);
         assert_eq!(again, asked);
-        assert_eq!(pass(SECOND + 2 * tenth, &mut processes, &mut state, &mut nobody).0, []);
     }
 }

@@ -551,8 +551,12 @@ impl Actuator for Executor {
     }
 
     fn rests_until(&self, action: &Action) -> Option<Duration> {
-        let pace = self.processes.get(&action.process()?)?;
-        Some(pace.rests_until(matches!(action, Action::Promote { .. }), &self.no_memory))
+        let promotes = matches!(action, Action::Promote { .. });
+        Some(match self.processes.get(&action.process()?) {
+            Some(pace) => pace.rests_until(promotes, &self.no_memory),
+            None if promotes => self.no_memory.until(),
+            None => Duration::ZERO,
+        })
     }
 
     fn counted(&self) -> Option<Counters> {
