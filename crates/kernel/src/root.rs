@@ -44,7 +44,7 @@ impl KernelError {
     }
 }
 
-/// What is read in one call: nearly every file of `/proc` and `/sys` is shorter. None tells its length, and a buffer that
+/// What is read at once, if the kernel gives that much: nearly every file of `/proc` and `/sys` is shorter. None tells its length, and a buffer that
 /// grows from a few bytes would take ten calls for it.
 const AT_ONCE: usize = 8 << 10;
 

@@ -147,7 +147,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Fair> {
     }
     calibrate(&mut workers, &mut programs, stage)?;
     let mut configurations = stage.configurations.clone();
-    configurations.push(BEFOREHAND);
+    if configurations.iter().any(|one| one.name == NEVER) {
+        configurations.push(BEFOREHAND);
+    }
     let mut rows: Vec<FairRow> = configurations.iter().map(|one| FairRow::of(one, true)).collect();
     // What those that take most huge pages come to where a host is to be waited for.
     let cold: Vec<Configuration> =
