@@ -1,5 +1,6 @@
 //! One test at a time where tests change the machine.
 
+use megapage_kernel::KernelRoot;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ thread_local! {
 }
 
 impl MachineLock {
-    /// Waits until no other thread or process holds the lock.
+    /// Waits until no other thread or process holds the lock, then restores the pools of a test that was killed.
     ///
     /// # Panics
     /// Where the lock file can be neither opened nor made.
@@ -31,6 +32,11 @@ impl MachineLock {
         let file = open(&path).and_then(|file| file.lock().map(|()| file));
         let file = Rc::new(file.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
         HELD.with(|held| *held.borrow_mut() = Rc::downgrade(&file));
+        if crate::is_root()
+            && let Err(error) = crate::pool::recover(&KernelRoot::live())
+        {
+            eprintln!("pools that a killed test has left are not restored: {error}");
+        }
         MachineLock { _file: file }
     }
 }

@@ -1,5 +1,9 @@
 //! A pool of hugetlb pages for the length of a test.
 
+mod record;
+
+use self::record::Record;
+pub(crate) use self::record::recover;
 use crate::{MachineLock, skip};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, meminfo, reclaim};
@@ -13,11 +17,13 @@ const ATTEMPTS: u32 = 5;
 
 /// Pages added to a pool, and the machine lock. Dropping it, also by a panic, puts the pool's size and its
 /// overcommit back to what they were, whatever the test has made of them. Nested guards of one size are
-/// dropped in the reverse order, as local variables are.
+/// dropped in the reverse order, as local variables are. Where the process is killed, whoever takes the
+/// machine lock next restores the pool.
 #[derive(Debug)]
 pub struct PoolGuard {
     size: PageSize,
     former: PoolFigures,
+    record: Record,
     _lock: MachineLock,
 }
 
@@ -43,8 +49,9 @@ impl PoolGuard {
         if available < LEAST_AVAILABLE.max(Bytes(needed.0.saturating_add(LEAST_AVAILABLE.0))) {
             return Err(format!("{available} available, of which {LEAST_AVAILABLE} are to stay"));
         }
+        let record = Record::of(&root, size, former).map_err(|error| error.to_string())?;
         // From here on the guard puts back what has been changed, on every way out.
-        let guard = PoolGuard { size, former, _lock: lock };
+        let guard = PoolGuard { size, former, record, _lock: lock };
         let wanted = former.persistent() + pages;
         let mut obtained = former.persistent();
         // The caches of a build may lie scattered over all memory: what can be had is had on another attempt.
@@ -83,22 +90,28 @@ impl PoolGuard {
 
 impl Drop for PoolGuard {
     fn drop(&mut self) {
-        let root = KernelRoot::live();
-        let put_back = |file, pages| {
-            if let Err(error) = hugetlb::write(&root, self.size, PoolScope::Machine, file, pages) {
-                // A panic in a drop would hide the test's own.
-                eprintln!("the pool of {} was not put back: {error}", self.size);
-            }
-        };
-        let now = hugetlb::figures(&root, self.size, PoolScope::Machine).unwrap_or_default();
-        if let Some(pages) = self.former.overcommit
-            && now.overcommit != self.former.overcommit
-        {
-            put_back(PoolFile::Overcommit, pages);
+        let (persistent, overcommit) = (self.former.persistent(), self.former.overcommit);
+        restore(&KernelRoot::live(), self.size, persistent, overcommit);
+        self.record.remove();
+    }
+}
+
+/// Sets a pool to `persistent` pages and its overcommit, as far as it differs.
+fn restore(root: &KernelRoot, size: PageSize, persistent: u64, overcommit: Option<u64>) {
+    let write = |file, pages| {
+        if let Err(error) = hugetlb::write(root, size, PoolScope::Machine, file, pages) {
+            // A panic in a drop would hide the test's own.
+            eprintln!("the pool of {size} was not restored: {error}");
         }
-        if now.persistent() != self.former.persistent() {
-            put_back(PoolFile::Pages, self.former.persistent());
-        }
+    };
+    let now = hugetlb::figures(root, size, PoolScope::Machine).unwrap_or_default();
+    if let Some(pages) = overcommit
+        && now.overcommit != overcommit
+    {
+        write(PoolFile::Overcommit, pages);
+    }
+    if now.persistent() != persistent {
+        write(PoolFile::Pages, persistent);
     }
 }
 
@@ -134,6 +147,39 @@ mod tests {
         });
         assert_eq!(result.is_err(), crate::is_root());
         assert_eq!(before().persistent(), former);
+    }
+
+    /// The variable that makes [`a_killed_test_leaves_nothing`] the process that is killed.
+    const VICTIM: &str = "MEGAPAGE_TEST_POOL_VICTIM";
+
+    #[test]
+    fn a_killed_test_leaves_nothing() {
+        if std::env::var_os(VICTIM).is_some() {
+            let _guard = PoolGuard::reserve(PageSize::HUGE_2M, 2).unwrap();
+            let _inner = PoolGuard::reserve(PageSize::HUGE_2M, 1).unwrap();
+            // No destructor runs, as after SIGKILL.
+            std::process::abort();
+        }
+        if !crate::require_root() {
+            return;
+        }
+        let persistent = || {
+            hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().persistent()
+        };
+        let former = {
+            let _lock = MachineLock::take();
+            persistent()
+        };
+        let victim = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "pool::tests::a_killed_test_leaves_nothing"])
+            .env(VICTIM, "1")
+            .stderr(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!victim.success());
+        let _lock = MachineLock::take();
+        assert_eq!(persistent(), former);
     }
 
     #[test]
