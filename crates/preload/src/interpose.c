@@ -106,7 +106,7 @@ static size_t count(char* const* list) {
 }
 
 // Fills `extended` with the variables that were taken out and then `environment`, less what they replace.
-// `list` has room for another LD_PRELOAD's libraries after ours.
+// `list` has MAX_TEXT bytes for the libraries of other LD_PRELOADs, one or more, after ours: what does not fit is left out.
 static void extend(char** extended, char* list, char* const* environment) {
   size_t n = 0;
   size_t preload = 0;
@@ -114,13 +114,20 @@ static void extend(char** extended, char* list, char* const* environment) {
     if (strncmp(saved[i], preload_name, sizeof preload_name - 1) == 0) preload = n + 1;
     extended[n++] = saved[i];
   }
+  // Bytes in `list`, without the terminating null.
+  size_t length = 0;
   for (; environment != NULL && *environment != NULL; environment++) {
     if (preload > 0 && strncmp(*environment, preload_name, sizeof preload_name - 1) == 0) {
       const char* const theirs = *environment + sizeof preload_name - 1;
-      if (strlen(extended[preload - 1]) + strlen(theirs) + 2 <= MAX_TEXT) {
-        strcpy(list, extended[preload - 1]);
-        strcat(list, ":");
-        strcat(list, theirs);
+      const size_t more = strlen(theirs);
+      if (length == 0) {
+        length = strlen(extended[preload - 1]);
+        memcpy(list, extended[preload - 1], length + 1);
+      }
+      if (length + 1 + more + 1 <= MAX_TEXT) {
+        list[length] = ':';
+        memcpy(list + length + 1, theirs, more + 1);
+        length += 1 + more;
         extended[preload - 1] = list;
       }
       continue;

@@ -14,8 +14,10 @@
 
 mod lock;
 mod pool;
+mod refuse;
 mod skip;
 
 pub use lock::MachineLock;
 pub use pool::{LEAST_AVAILABLE, PoolGuard};
+pub use refuse::{Call, in_child, refuse};
 pub use skip::{NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, require_root, skip};

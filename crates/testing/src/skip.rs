@@ -15,7 +15,9 @@ pub const NO_SKIP_VARIABLE: &str = "MEGAPAGE_NO_SKIP";
 /// Where `MEGAPAGE_NO_SKIP` is set, or the file cannot be written.
 pub fn skip(why: &str) {
     let thread = std::thread::current();
-    let line = format!("SKIPPED: {}: {why}\n", thread.name().unwrap_or("(unnamed thread)"));
+    let child = std::env::var(crate::refuse::CHILD_VARIABLE).ok();
+    let test = child.as_deref().or(thread.name()).unwrap_or("(unnamed thread)");
+    let line = format!("SKIPPED: {test}: {why}\n");
     // Only the print macros are captured; the handle itself is not. Losing the line to a closed
     // descriptor is no reason to fail.
     let _ = std::io::stderr().write_all(line.as_bytes());

@@ -1,0 +1,24 @@
+// What the wrappers of exec make of an environment; run by exec.rs under the address sanitizer.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char** environ;
+void megapage_remember(const char* name, size_t name_length, const char* value);
+int megapage_execve(const char* path, char* const* arguments, char* const* environment);
+
+int main(int count, char** arguments) {
+  if (count > 1) {
+    for (char** variable = environ; *variable != NULL; variable++) puts(*variable);
+    return 0;
+  }
+  static char full[4096 + 32] = "LD_PRELOAD=";
+  memset(full + strlen(full), 'x', 4096);
+  char* const twice[] = {"LD_PRELOAD=/a.so", "A=1", "LD_PRELOAD=/b.so", full, "LD_PRELOAD=/c.so:/d.so", "B=2", NULL};
+  megapage_remember("MEGAPAGE_HEAP", 13, "2m");
+  megapage_remember("LD_PRELOAD", 10, "/lib/libmegapage.so");
+  char* const child[] = {arguments[0], "child", NULL};
+  megapage_execve("/proc/self/exe", child, twice);
+  perror("execve");
+  return 1;
+}

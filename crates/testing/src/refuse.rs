@@ -1,0 +1,60 @@
+//! Kernels that lack something, made of the one at hand: system calls that a filter refuses (seccomp(2)).
+
+pub use megapage_kernel::refusable::Call;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter_all_threads,
+};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Command;
+
+/// Environment variable: the test for which [`in_child`] has started the calling process.
+pub(crate) const CHILD_VARIABLE: &str = "MEGAPAGE_TEST_CHILD";
+
+/// Has the kernel refuse these calls of all threads of this process with `errno`, for as long as it lives, as one would that
+/// does not know them. For a process of its own: see [`in_child`].
+///
+/// # Panics
+/// Where the kernel has no such filters.
+pub fn refuse(call: Call, errno: i32) {
+    let conditions = call.argument.map(|(argument, value)| {
+        let is = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value);
+        SeccompRule::new(vec![is.expect("an argument")]).expect("a condition")
+    });
+    let filter = SeccompFilter::new(
+        BTreeMap::from([(call.number, conditions.into_iter().collect())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno.unsigned_abs()),
+        std::env::consts::ARCH.try_into().expect("an architecture"),
+    );
+    let program: BpfProgram = filter.expect("a filter").try_into().expect("a program");
+    apply_filter_all_threads(&program).expect("seccomp(2)");
+}
+
+/// Runs the test `name` (its path in the crate) of this executable once more, alone, in a process of its own, and runs
+/// `work` there: what it changes of its process changes no other test's. Answers `false` in that process.
+///
+/// # Panics
+/// Where the test fails there.
+pub fn in_child(name: &str, work: impl FnOnce()) -> bool {
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        work();
+        return false;
+    }
+    let executable = std::env::current_exe().expect("own executable");
+    let output = Command::new(executable)
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD_VARIABLE, name)
+        .output()
+        .expect("the test's own executable");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // A skip is to be seen. Not by `eprintln`, which the harness captures.
+    for line in errors.lines().filter(|line| line.starts_with("SKIPPED: ")) {
+        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    }
+    assert!(output.status.success(), "{name} in a process of its own: {}\n{said}\n{errors}", output.status);
+    assert!(said.contains("1 passed"), "there is no test of that name: {said}");
+    true
+}
