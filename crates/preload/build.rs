@@ -14,8 +14,7 @@ fn main() {
         .define("NDEBUG", None)
         .define("MI_BUILD_RELEASE", None)
         .define("MI_DEBUG", "0")
-        // Nothing is printed, whatever happens: warnings would go to the program's stderr.
-        .define("MI_SHOW_ERRORS", "0")
+        // MI_SHOW_ERRORS is not defined, whatever its value: if it is, warnings go to the program's stderr.
         .define("MI_PROFILE", "0")
         // Arenas are committed slice by slice, so that our primitive sees every commit.
         .define("MI_DEFAULT_ARENA_EAGER_COMMIT", "0")
