@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void};
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_units::PageSize;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -105,8 +105,8 @@ fn check(result: c_int) -> Result<(), Errno> {
 /// A reserved range of this process's addresses. Plain data: copying it copies no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRange {
-    start: usize,
-    len: usize,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
 }
 
 impl OwnedRange {
@@ -205,9 +205,10 @@ impl OwnedRange {
     }
 
     /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet touched.
-    /// ENOMEM means that the pool has too few unreserved pages. On an error nothing has changed: the pages
-    /// are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
-    /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`.
+    /// ENOMEM means that the pool has too few unreserved pages. On an error the range is as it was, or inaccessible: the
+    /// pages are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
+    /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`. Whether the kernel
+    /// moves such pages at all, [`OwnedRange::try_hugetlb`] tells: without that this must not be called.
     pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
         let bytes = size.bytes().0 as usize;
         assert!(
@@ -243,6 +244,7 @@ impl OwnedRange {
             unsafe { libc::mmap(self.address(), self.len, protection, flags, parcel.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             let error = Errno::last();
+            self.reserve_hole();
             let _ = self.close();
             return Err(error);
         }
@@ -259,28 +261,16 @@ impl OwnedRange {
         check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_REMOVE) })
     }
 
-    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)). Nothing is mapped at this range
-    /// afterwards, not even reserved.
-    pub fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
-        assert_eq!(self.len, target.len);
-        // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
-        let address = unsafe {
-            libc::mremap(
-                self.address(),
-                self.len,
-                self.len,
-                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                target.address(),
-            )
-        };
-        if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
-    }
-
     pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
         let address = unsafe { libc::mmap(self.address(), self.len, protection, flags, -1, 0) };
-        if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(()) }
+        if address != libc::MAP_FAILED {
+            return Ok(());
+        }
+        let error = Errno::last();
+        // It may have unmapped the range before it failed.
+        if self.reserve_hole() { self.protect(protection) } else { Err(error) }
     }
 
     /// Faults the whole range in for writing, and so zeroes new pages, without a signal when it cannot
@@ -313,51 +303,6 @@ impl OwnedRange {
     pub fn discard(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header).
         check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTNEED) })
-    }
-
-    /// Moves the contents of the range onto transparent huge pages at the same addresses. The caller
-    /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
-    /// wait meanwhile, for their handlers may write. On an error nothing has changed.
-    pub fn move_to_thp(self) -> Result<(), Errno> {
-        self.move_to_private(None)
-    }
-
-    /// The same for a range that [`OwnedRange::map_parcel`] mapped, whose pages go back to the pool.
-    pub fn move_parcel_to_thp(self) -> Result<(), Errno> {
-        let aside = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
-        let moved = self.move_to_private(Some(aside));
-        if moved.is_ok() {
-            // Only now: until here the pages were the way back. Where it fails they go when the process ends.
-            let _ = aside.remove();
-        }
-        let _ = aside.release();
-        moved
-    }
-
-    /// With the former mapping put `aside`, where there is such a range, and else dropped.
-    fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
-        let copy = OwnedRange::reserve(self.len, HUGE_2M.min(self.len.next_power_of_two()))?;
-        let moved = copy.open().and_then(|()| {
-            let _ = copy.advise_thp();
-            copy.populate()?;
-            without_signals(|| {
-                copy.copy_from(self);
-                if let Some(aside) = aside {
-                    self.move_over(aside)?;
-                }
-                copy.move_over(self).inspect_err(|_| {
-                    // mremap may have unmapped the target before it failed: the bytes go back.
-                    let returned = aside.is_some_and(|aside| aside.move_over(self).is_ok());
-                    if !returned && self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
-                        self.copy_from(copy);
-                    }
-                })
-            })
-        });
-        if moved.is_err() {
-            let _ = copy.release();
-        }
-        moved
     }
 
     /// Copies another range of the same length; both are accessible and do not overlap.
@@ -417,6 +362,7 @@ pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_units::HUGE_2M;
 
     fn poke(range: OwnedRange, offset: usize, byte: u8) {
         assert!(offset < range.len());

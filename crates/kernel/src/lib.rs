@@ -39,8 +39,10 @@ pub mod maps;
 mod meminfo;
 pub mod memory_group;
 pub mod mounts;
+mod moving;
 pub mod own_advice;
 mod own_figures;
+mod own_hugetlb;
 pub mod own_mappings;
 mod own_memory;
 mod own_region;
@@ -59,6 +61,7 @@ pub mod process;
 mod process_clock;
 pub mod process_madvise;
 pub mod reclaim;
+pub mod refusable;
 pub mod remote_read;
 mod root;
 mod shared;
@@ -87,12 +90,14 @@ pub use heap::{
     without_signals,
 };
 pub use lock::{Lock, Locked};
-pub use machine::{Machine, Processor, machine, processor};
+pub use machine::{Machine, Processor, kernel_release, machine, processor};
 pub use mapped_vec::MappedVec;
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
+pub use moving::NoHugetlb;
 pub use own_figures::{
     hugetlb_available, main_has_ended, memory_available_and_total, thp_is_possible, thread_count,
 };
+pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_memory::own_memory;
 pub use own_region::{OwnRegion, leave_descriptors};
 pub use process_clock::ProcessClock;

@@ -15,6 +15,11 @@ pub struct Machine {
     pub kernel: String,
 }
 
+/// The release of the kernel that runs, as uname(2) tells it.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
 /// Reads `/proc/cpuinfo` and `/proc/sys/kernel/osrelease`.
 pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     let text = root.read("proc/cpuinfo")?;

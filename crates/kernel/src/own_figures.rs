@@ -18,6 +18,18 @@ pub fn hugetlb_available(size: PageSize) -> Option<u64> {
     Some(figure("free_hugepages")?.saturating_sub(figure("resv_hugepages")?))
 }
 
+/// The number of free pages of `size` on a node, those included that are promised to mappings; `None` where there is no
+/// such node. Does not allocate.
+pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
+    use std::io::Write;
+    let mut path = [0u8; 128];
+    let mut rest = &mut path[..];
+    let kib = size.kib();
+    write!(rest, "/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/free_hugepages\0").ok()?;
+    let len = 128 - rest.len();
+    read_figure(&path[..len])
+}
+
 fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
     use std::io::Write;
     let mut rest = &mut buffer[..];
@@ -77,7 +89,7 @@ fn read_figure(path: &[u8]) -> Option<u64> {
     first_figure(&text[..len])
 }
 
-fn first_figure(text: &[u8]) -> Option<u64> {
+pub(crate) fn first_figure(text: &[u8]) -> Option<u64> {
     let digits = text.iter().skip_while(|byte| !byte.is_ascii_digit());
     let mut figure: Option<u64> = None;
     for byte in digits.take_while(|byte| byte.is_ascii_digit()) {
@@ -87,7 +99,7 @@ fn first_figure(text: &[u8]) -> Option<u64> {
 }
 
 /// Reads up to a buffer's length from `path`, which must end in a NUL byte.
-fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
+pub(crate) fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
     let path = std::ffi::CStr::from_bytes_with_nul(path).ok()?;
     // SAFETY: the path is a C string.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };

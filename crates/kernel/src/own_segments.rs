@@ -272,14 +272,21 @@ impl Part {
                 return Err(Errno(libc::EBUSY));
             }
             pages.protect(self.protection)?;
-            pages.move_over(self.range()).inspect_err(|_| self.restore_from(pages))
+            pages.try_move_over(self.range()).map_err(|error| {
+                // Else it is as it was: nothing may be mapped over code that is being executed.
+                if error.target_emptied {
+                    self.restore_from(pages);
+                }
+                error.errno
+            })
         })
     }
 
-    /// Puts the bytes back from a copy of them, should the kernel have unmapped them and failed then.
+    /// Puts the bytes back from a copy of them, after the kernel has unmapped them and failed then: the part is reserved
+    /// and inaccessible.
     fn restore_from(&self, pages: OwnedRange) {
         let range = self.range();
-        if self.read_in().is_err() && range.map_over(libc::PROT_READ | libc::PROT_WRITE, 0).is_ok() {
+        if range.open().is_ok() {
             range.copy_from(pages);
             let _ = range.protect(self.protection);
         }

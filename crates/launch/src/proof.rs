@@ -59,10 +59,15 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
 fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
     match reason {
         "too-small" => false,
-        "fork" if pool => true,
-        "pool-short-1g" | "pool-short-2m" | "cgroup-limit" | "fork" => {
-            !matches!(heap, Heap::Auto | Heap::Thp)
-        }
+        "fork" | "kernel-too-old" if pool => true,
+        "pool-short-1g"
+        | "pool-short-2m"
+        | "cgroup-limit"
+        | "memory-policy"
+        | "cpuset"
+        | "kernel-too-old"
+        | "refused-unexplained"
+        | "fork" => !matches!(heap, Heap::Auto | Heap::Thp),
         _ => true,
     }
 }
@@ -149,6 +154,13 @@ mod tests {
         assert!(matters_without("pool-short-2m", Heap::Huge2M));
         assert!(!matters_without("pool-short-2m", Heap::Auto));
         assert!(matters_without("thp-off", Heap::Auto) && matters_without("other", Heap::Thp));
+        for reason in ["cgroup-limit", "memory-policy", "cpuset", "kernel-too-old", "refused-unexplained"] {
+            assert!(
+                matters_without(reason, Heap::Huge2M) && !matters_without(reason, Heap::Auto),
+                "{reason}"
+            );
+        }
+        assert!(matters("kernel-too-old", Heap::Auto, true), "a broker's pages were asked for");
         assert!(!matters_without("fork", Heap::Auto) && matters("fork", Heap::Auto, true));
         assert!(matters("broker-empty", Heap::Auto, true) && !matters("pool-short-2m", Heap::Auto, true));
     }

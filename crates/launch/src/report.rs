@@ -9,11 +9,13 @@ use crate::request::{Fork, Heap, Mechanism, Request, Text};
 use crate::sample::{Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::PromoteOutcome;
+use megapage_kernel::kernel_release;
 use megapage_kernel::smaps::BackingBytes;
 use megapage_kernel::spawn::Usage;
 use megapage_memory::{Backing, FallBack, Ledger};
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -165,7 +167,7 @@ pub struct FallBackFigures {
     /// The identifier.
     pub reason: &'static str,
     /// In words.
-    pub explanation: &'static str,
+    pub explanation: Cow<'static, str>,
     /// How often.
     pub events: u64,
     /// How many bytes.
@@ -200,9 +202,10 @@ pub struct HeapAccount {
 }
 
 impl HeapAccount {
-    /// `None` until the library has claimed the ledger.
+    /// `None` until the library has claimed the ledger, and where what it says cannot be true: the program may write into
+    /// it as it likes.
     pub fn of(ledger: &Ledger) -> Option<HeapAccount> {
-        if ledger.pid() == 0 {
+        if ledger.pid() == 0 || !ledger.is_plausible() {
             return None;
         }
         let (populated_bytes, populate_ns) = ledger.populate();
@@ -234,11 +237,27 @@ impl HeapAccount {
     }
 }
 
-fn explain(reason: FallBack) -> &'static str {
-    match reason {
+fn explain(reason: FallBack) -> Cow<'static, str> {
+    Cow::Borrowed(match reason {
         FallBack::PoolShort1G => "too few 1 GiB pages available in the pool",
         FallBack::PoolShort2M => "too few 2 MiB pages available in the pool",
-        FallBack::CgroupLimit => "a control group's hugetlb limit, or a NUMA policy, refused the pages",
+        FallBack::CgroupLimit => {
+            "a control group's limit on hugetlb pages was reached (hugetlb.*.max, or .rsvd.max)"
+        }
+        FallBack::MemoryPolicy => {
+            "the memory policy (numactl --membind) allows only nodes without a free page of the pool"
+        }
+        FallBack::Cpuset => "the cpuset (cpuset.mems) allows only nodes without a free page of the pool",
+        FallBack::KernelTooOld => {
+            return Cow::Owned(format!(
+                "Linux {} cannot put hugetlb pages behind a heap safely: that takes mremap(2) of such pages (Linux 5.16) \
+                 and MADV_POPULATE_WRITE (5.14)",
+                kernel_release()
+            ));
+        }
+        FallBack::Unexplained => {
+            "the pool had pages, yet the kernel refused them, by no limit that can be seen from the program: see the errno"
+        }
         FallBack::ThpOff => "transparent huge pages are off",
         FallBack::Fork => "moved from hugetlb pages to private memory because the program forked",
         FallBack::TooSmall => "the heap was still too small to be worth a huge page",
@@ -247,7 +266,7 @@ fn explain(reason: FallBack) -> &'static str {
         FallBack::BrokerRefused => "the broker does not serve this process, or has pages of another size",
         FallBack::BrokerGone => "no broker answered, or not in time, or one of a stranger's",
         FallBack::Other => "the kernel refused for another reason: see the errno",
-    }
+    })
 }
 
 /// How the program ended.
@@ -384,6 +403,10 @@ impl JavaReport {
     }
 }
 
+/// Said where the heap's account is left out.
+const IMPLAUSIBLE: &str =
+    "the heap's own account cannot be true, and is left out: the program has written over it";
+
 /// The pieces that a report is made of.
 pub(crate) struct Pieces<'a> {
     pub program: ProgramFacts,
@@ -437,6 +460,9 @@ impl Pieces<'_> {
             java: self.plan.java.as_ref().map(JavaReport::of),
             said: self.said,
         };
+        if self.ledger.is_some_and(|ledger| ledger.pid() != 0 && !ledger.is_plausible()) {
+            report.notes.push(IMPLAUSIBLE.into());
+        }
         report.not_obtained = crate::proof::not_obtained(&report);
         report
     }

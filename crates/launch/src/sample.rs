@@ -152,7 +152,7 @@ impl Samples {
         let pause = now.saturating_duration_since(last.at);
         let watched = now.saturating_duration_since(self.first.unwrap_or(now));
         let paid = watched >= (self.cost + self.last_cost) * COST_SPACING;
-        paid && (size > self.growth_seen + self.growth_seen / GROWTH || pause >= LONGEST_PAUSE)
+        paid && (size > self.growth_seen.saturating_add(self.growth_seen / GROWTH) || pause >= LONGEST_PAUSE)
     }
 
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.

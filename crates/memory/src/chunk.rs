@@ -4,8 +4,9 @@
 //! are in use. *Used* slices may hold old bytes: a slice that was decommitted while its chunk stayed mapped
 //! is used and not committed (dirty); a slice that is not used reads as zero (clean).
 
-use crate::Backing;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::ledger::Backing;
+use crate::sync::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// 64 KiB in bytes: the allocator's commit step, mimalloc's arena slice.
 pub const SLICE: usize = 64 << 10;
@@ -40,7 +41,8 @@ impl Mapping {
     }
 }
 
-/// A chunk's two words. They are written only with the chunk's group lock held; relaxed order suffices.
+/// A chunk's two words. They are written only with the chunk's group lock held; relaxed order suffices. The upper half of
+/// the second says which slices the latest commit has added: see [`Chunk::added`].
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     slices: &'a AtomicU64,
@@ -58,7 +60,7 @@ impl<'a> Chunk<'a> {
 
     /// How the chunk is mapped.
     pub fn mapping(self) -> Mapping {
-        Mapping::decode(self.mapping.load(Relaxed))
+        Mapping::decode(self.mapping.load(Relaxed) & u64::from(u32::MAX))
     }
 
     /// Notes a new mapping.
@@ -84,8 +86,15 @@ impl<'a> Chunk<'a> {
     /// Commits the slices of `mask`; whether all of them were clean.
     pub fn commit(self, mask: u32) -> bool {
         let clean = self.used() & mask == 0;
+        let added = mask & !self.committed();
+        self.mapping.store(self.mapping().encode() | u64::from(added) << 32, Relaxed);
         self.set_slices(self.committed() | mask, self.used() | mask);
         clean
+    }
+
+    /// The slices that the latest commit has added to those that were committed before, until the mapping changes.
+    pub fn added(self) -> u32 {
+        (self.mapping.load(Relaxed) >> 32) as u32
     }
 }
 
@@ -138,6 +147,20 @@ mod tests {
                 .fold(0u32, |all, (first, n)| all | slice_mask(first * SLICE, (first + n) * SLICE, true));
             assert_eq!(rebuilt, mask);
         }
+    }
+
+    #[test]
+    fn a_commit_notes_what_it_has_added() {
+        let words = [const { AtomicU64::new(0) }; Chunk::WORDS];
+        let chunk = Chunk::at(&words, 0);
+        chunk.set_mapping(Mapping::Mapped(Backing::Broker));
+        assert!(chunk.commit(0b0110));
+        assert_eq!(chunk.added(), 0b0110);
+        assert!(!chunk.commit(u32::MAX), "some were used");
+        assert_eq!(chunk.added(), !0b0110);
+        assert_eq!(chunk.mapping(), Mapping::Mapped(Backing::Broker));
+        chunk.set_mapping(Mapping::None);
+        assert_eq!((chunk.added(), chunk.mapping()), (0, Mapping::None));
     }
 
     #[test]

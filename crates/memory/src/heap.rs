@@ -12,33 +12,32 @@
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
 mod broker;
+mod first;
 mod fork;
 mod give_back;
+mod hugetlb;
 mod mend;
 
 pub use mend::{Mend, Mended};
 
 use self::broker::Stock;
+use self::first::{FirstChunks, SMALL_HEAP};
+use self::hugetlb::{Dry, Fit};
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_kernel::{
-    Errno, ErrnoGuard, Lock, Locked, OwnedRange, SharedWords, hugetlb_available, is_plausible,
-    thp_is_possible,
+    Errno, ErrnoGuard, Lock, Locked, OwnedRange, SharedWords, is_plausible, thp_is_possible,
 };
-use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
+use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Ranges shorter than this hold the allocator's own tables, the longest of which is just over 2 MiB, and are
 /// left on base pages. 4 MiB in bytes.
 const MIN_SPAN: usize = 4 << 20;
-/// The heap starts on base pages until it holds this many bytes.
-const SMALL_HEAP: u64 = 4 << 20;
-/// Once the heap holds this many bytes, its first chunks are collapsed as well.
-const COLLAPSE_AT: u64 = 32 << 20;
 /// Once the heap holds this many bytes, hugetlb pages are reserved a group at a time, which keeps the
 /// number of mappings (vm.max_map_count) in bounds.
 const GROUP_AT: u64 = 256 << 20;
@@ -49,8 +48,6 @@ const GROUP: usize = 16;
 /// Commits of at least this many bytes are one large object: it is populated at first touch where that is
 /// safe, for a program may never touch all of it.
 const BULK: usize = 32 << 20;
-/// After a pool was found dry it is left alone for this long, in milliseconds.
-const DRY_MS: u64 = 1000;
 /// How often, in milliseconds, the available memory is looked at.
 const SHORT_MS: u64 = 100;
 const LOCKS: usize = 64;
@@ -73,14 +70,14 @@ pub struct HugeHeap {
     /// Whether the shared ledger is in use: not before one was attached, nor in a forked child.
     attached: AtomicBool,
     start: OnceLock<Instant>,
-    dry_until: AtomicU64,
+    dry: Dry,
+    fit: Fit,
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
-    /// Addresses of the first chunks, on base pages until collapsed; 0 where there is none.
-    first_chunks: [AtomicUsize; (SMALL_HEAP as usize / HUGE_2M) + 1],
+    first_chunks: FirstChunks,
     collapsed: AtomicBool,
     short_checked: AtomicU64,
     short: AtomicBool,
@@ -115,11 +112,12 @@ impl HugeHeap {
             shared: OnceLock::new(),
             attached: AtomicBool::new(false),
             start: OnceLock::new(),
-            dry_until: AtomicU64::new(0),
+            dry: Dry::new(),
+            fit: Fit::new(),
             thp_off: AtomicBool::new(false),
             forked: AtomicBool::new(false),
             split: AtomicBool::new(false),
-            first_chunks: [const { AtomicUsize::new(0) }; (SMALL_HEAP as usize / HUGE_2M) + 1],
+            first_chunks: FirstChunks::new(),
             collapsed: AtomicBool::new(false),
             short_checked: AtomicU64::new(0),
             short: AtomicBool::new(false),
@@ -227,6 +225,7 @@ impl HugeHeap {
             }
             if let Mapping::Mapped(backing) = mapping {
                 self.ledger().returned(backing, HUGE_2M as u64);
+                self.first_chunks.forget(span.chunk_range(index, 1).start());
             }
         }
         span.release()
@@ -247,15 +246,19 @@ impl HugeHeap {
         clean.ok_or(Errno::ENOMEM)
     }
 
-    /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent.
+    /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept
+    /// then of what was committed for it.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let bulk = (end - start >= BULK).then(|| end.div_ceil(HUGE_2M));
         if end - start >= HUGE_1G {
             self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
         let mut clean = true;
-        let mut index = start / HUGE_2M;
+        let first = start / HUGE_2M;
+        let mut index = first;
         let mut asked = 0;
+        // Others may commit slices of the first chunk meanwhile; those between are this caller's alone, and note their own.
+        let mut added_first = 0;
         while index * HUGE_2M < end {
             // What another thread has asked for may be gone before this one comes to it.
             let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, bulk.is_some());
@@ -276,15 +279,29 @@ impl HugeHeap {
                     let base = index * HUGE_2M;
                     let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
                     clean &= span.chunk(index).commit(mask);
+                    if index == first {
+                        added_first = span.chunk(index).added();
+                    }
                     (index, asked) = (index + 1, 0);
                 }
             }
             lock.unlock();
             if !done {
+                self.take_back(span, first, index, added_first);
                 return None;
             }
         }
         Some(clean)
+    }
+
+    /// Takes back what a commit that failed at chunk `end` has added from chunk `first` on, of which it added these slices.
+    fn take_back(&self, span: &Span, first: usize, end: usize, added_first: u32) {
+        for index in first..end {
+            self.group_lock(span, index).with(|| {
+                let added = if index == first { added_first } else { span.chunk(index).added() };
+                self.drop_slices(span, index, added);
+            });
+        }
     }
 
     fn group_lock(&self, span: &Span, index: usize) -> &Lock {
@@ -322,9 +339,7 @@ impl HugeHeap {
         }
         if !bulk && held + (HUGE_2M as u64) <= SMALL_HEAP {
             self.ledger().fell_back(FallBack::TooSmall, HUGE_2M as u64, 0);
-            if let Some(slot) = self.first_chunks.iter().find(|slot| slot.load(Relaxed) == 0) {
-                slot.store(span.chunk_range(index, 1).start(), Relaxed);
-            }
+            self.first_chunks.remember(span.chunk_range(index, 1).start());
             return self.map_base(span, index);
         }
         if self.forked.load(Relaxed) {
@@ -354,72 +369,6 @@ impl HugeHeap {
         self.map_thp(span, index, bulk)
     }
 
-    /// Reserves up to `count` 2 MiB pages for the chunks from `index` on; halves the request while the
-    /// pool is too short for it. Whether at least the first chunk has its page reserved.
-    fn reserve_hugetlb(&self, span: &Span, index: usize, count: usize) -> bool {
-        let now = self.now_ms();
-        if now < self.dry_until.load(Relaxed) {
-            self.ledger().fell_back(FallBack::PoolShort2M, HUGE_2M as u64, 0);
-            return false;
-        }
-        let mut count = count;
-        let mut last = Errno::ENOMEM;
-        while count > 0 {
-            match span.chunk_range(index, count).map_hugetlb(PageSize::HUGE_2M) {
-                Ok(()) => {
-                    for i in index..index + count {
-                        span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
-                    }
-                    return true;
-                }
-                Err(errno) => last = errno,
-            }
-            count /= 2;
-        }
-        self.dry_until.store(now + DRY_MS, Relaxed);
-        let reason = if last == Errno::ENOMEM { FallBack::PoolShort2M } else { FallBack::Other };
-        self.ledger().fell_back(reason, HUGE_2M as u64, last.0);
-        false
-    }
-
-    /// Takes reserved pages as they are: nothing can refuse the fault, so first touch may make it.
-    fn accept_reserved(&self, span: &Span, index: usize, count: usize) -> bool {
-        let mut accepted = 0;
-        for i in index..index + count {
-            if span.chunk(i).mapping() != Mapping::Reserved(Backing::Hugetlb2M) {
-                break;
-            }
-            span.chunk(i).set_mapping(Mapping::Mapped(Backing::Hugetlb2M));
-            accepted += 1;
-        }
-        self.ledger().obtained(Backing::Hugetlb2M, (accepted * HUGE_2M) as u64);
-        accepted > 0
-    }
-
-    /// Faults a reserved chunk in. When that is refused, the chunk and its reserved neighbours go back.
-    fn populate_reserved(&self, span: &Span, index: usize, backing: Backing) -> bool {
-        let range = span.chunk_range(index, 1);
-        match self.populate(range) {
-            Ok(()) => {
-                span.chunk(index).set_mapping(Mapping::Mapped(backing));
-                self.ledger().obtained(backing, HUGE_2M as u64);
-                true
-            }
-            Err(errno) => {
-                self.ledger().fell_back(FallBack::CgroupLimit, HUGE_2M as u64, errno.0);
-                if backing == Backing::Hugetlb2M {
-                    self.dry_until.store(self.now_ms() + DRY_MS, Relaxed);
-                    // Where even that fails the chunk stays reserved, and is not used.
-                    if range.close().is_ok() {
-                        span.chunk(index).set_mapping(Mapping::None);
-                    }
-                    self.return_reserved(span, index);
-                }
-                false
-            }
-        }
-    }
-
     fn populate(&self, range: OwnedRange) -> Result<(), Errno> {
         let start = Instant::now();
         let result = range.populate();
@@ -427,24 +376,6 @@ impl HugeHeap {
             self.ledger().populated(range.len() as u64, start.elapsed().as_nanos() as u64);
         }
         result
-    }
-
-    /// Unmaps the chunks of `index`'s group that are reserved and untouched.
-    fn return_reserved(&self, span: &Span, index: usize) {
-        let first = index / GROUP * GROUP;
-        for i in first..(first + GROUP).min(span.chunks()) {
-            let mapping = span.chunk(i).mapping();
-            if mapping == Mapping::Reserved(Backing::Broker) {
-                self.remove_from_broker(span, i);
-                // Where it cannot be closed, it has to be populated before it is used.
-                span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
-            }
-            if let Mapping::Reserved(Backing::Hugetlb2M | Backing::Broker) = mapping
-                && span.chunk_range(i, 1).close().is_ok()
-            {
-                span.chunk(i).set_mapping(Mapping::None);
-            }
-        }
     }
 
     fn map_thp(&self, span: &Span, index: usize, bulk: bool) -> bool {
@@ -480,94 +411,6 @@ impl HugeHeap {
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Base));
         self.ledger().obtained(Backing::Base, HUGE_2M as u64);
         true
-    }
-
-    /// Puts 1 GiB pages behind the chunks from `first` up to `end`, as far as whole ones fit between, nothing
-    /// is mapped there yet and the pool goes. They are populated at once: later there is no way back.
-    fn map_gigantic(&self, span: &Span, first: usize, end: usize) {
-        let heap = self.config().heap;
-        if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
-            return;
-        }
-        // Who has named a broker wants its pages first.
-        if heap == Heap::Auto && self.has_broker() {
-            return;
-        }
-        // A machine without such a pool, as most are, has not fallen back from one.
-        if heap == Heap::Auto && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) == 0 {
-            return;
-        }
-        const CHUNKS: usize = HUGE_1G / HUGE_2M;
-        let start = span.range.start();
-        let mut index =
-            first + (start + first * HUGE_2M).next_multiple_of(HUGE_1G) / HUGE_2M - (start / HUGE_2M + first);
-        while index + CHUNKS <= end {
-            if !self.with_chunks_locked(|| self.map_gigantic_page(span, index, CHUNKS)) {
-                return;
-            }
-            index += CHUNKS;
-        }
-    }
-
-    /// Runs `work` with every group locked, in the one order in which more than one is ever taken.
-    fn with_chunks_locked<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.groups.iter().for_each(Lock::lock);
-        let result = work();
-        self.groups.iter().for_each(Lock::unlock);
-        result
-    }
-
-    /// One 1 GiB page for the `chunks` chunks from `index` on. Whether to go on.
-    fn map_gigantic_page(&self, span: &Span, index: usize, chunks: usize) -> bool {
-        if (index..index + chunks).any(|i| span.chunk(i).mapping() != Mapping::None) {
-            return true;
-        }
-        let range = span.chunk_range(index, chunks);
-        let obtained = range.map_hugetlb(PageSize::HUGE_1G).and_then(|()| {
-            self.populate(range).inspect_err(|_| {
-                let _ = range.close();
-            })
-        });
-        if let Err(errno) = obtained {
-            let reason = if errno == Errno::ENOMEM { FallBack::PoolShort1G } else { FallBack::CgroupLimit };
-            self.ledger().fell_back(reason, HUGE_1G as u64, errno.0);
-            return false;
-        }
-        for i in index..index + chunks {
-            span.chunk(i).set_mapping(Mapping::Mapped(Backing::Hugetlb1G));
-        }
-        self.ledger().obtained(Backing::Hugetlb1G, HUGE_1G as u64);
-        true
-    }
-
-    /// Collapses the chunks that the heap started with, once, when it has outgrown them.
-    fn collapse_first_chunks(&self) {
-        if self.collapsed.load(Relaxed) || self.held() < COLLAPSE_AT || self.collapsed.swap(true, Relaxed) {
-            return;
-        }
-        if self.thp_off.load(Relaxed) {
-            return;
-        }
-        for slot in &self.first_chunks {
-            self.walks.with(|| self.collapse_chunk_at(slot.load(Relaxed)));
-        }
-    }
-
-    /// Collapses the chunk at `address`, if it is still one on base pages. With `walks` held.
-    fn collapse_chunk_at(&self, address: usize) {
-        let Some(span) = self.spans.with(|spans| spans.find(address)) else { return };
-        let index = (address - span.range.start()) / HUGE_2M;
-        self.group_lock(&span, index).with(|| {
-            let chunk = span.chunk(index);
-            let range = span.chunk_range(index, 1);
-            if chunk.mapping() == Mapping::Mapped(Backing::Base)
-                && range.advise_thp().is_ok()
-                && range.collapse().is_ok()
-            {
-                chunk.set_mapping(Mapping::Mapped(Backing::Thp));
-                self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
-            }
-        });
     }
 
     /// The state of the chunk that holds `address`, for tests and reports.

@@ -4,8 +4,8 @@
 //! The ledger says what was *asked* and *answered*. What is mapped in the end, the launcher reads from the
 //! kernel; the two are shown side by side, and the kernel is believed.
 
-use megapage_kernel::SharedWords;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU64, SharedWords};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Environment variable: the backing asked for, as `megapage run --heap` spells it.
 pub const HEAP_VARIABLE: &str = "MEGAPAGE_HEAP";
@@ -26,7 +26,12 @@ pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
 
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
-pub const FORMAT: u64 = 2;
+pub const FORMAT: u64 = 3;
+
+/// No process holds more bytes: an address space of five levels of page tables, half of which is the kernel's.
+const MOST_BYTES: u64 = 1 << 56;
+/// MAX_ERRNO of the kernel.
+const MOST_ERRNO: u64 = 4095;
 
 /// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the dearest to the plainest, then what
 /// a broker gave.
@@ -70,8 +75,7 @@ pub enum FallBack {
     PoolShort1G = 0,
     /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
     PoolShort2M = 1,
-    /// The pages were reserved but could not be had when they were populated: a hugetlb cgroup limit, or
-    /// a NUMA policy that the pool cannot satisfy.
+    /// A control group's limit on hugetlb pages was reached, when they were mapped or when they were populated.
     CgroupLimit = 2,
     /// Transparent huge pages are off, for the system or for this process.
     ThpOff = 3,
@@ -89,11 +93,19 @@ pub enum FallBack {
     BrokerRefused = 9,
     /// No broker answers, not in time, or one that is not to be trusted.
     BrokerGone = 10,
+    /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them safely (Linux 5.14).
+    KernelTooOld = 11,
+    /// The memory policy allows only nodes on which the pool has no free page.
+    MemoryPolicy = 12,
+    /// The cpuset allows only such nodes.
+    Cpuset = 13,
+    /// The pool had pages, and the kernel refused them; the last errno is in the ledger.
+    Unexplained = 14,
 }
 
 impl FallBack {
     /// All of them.
-    pub const ALL: [FallBack; 11] = [
+    pub const ALL: [FallBack; 15] = [
         FallBack::PoolShort1G,
         FallBack::PoolShort2M,
         FallBack::CgroupLimit,
@@ -105,6 +117,10 @@ impl FallBack {
         FallBack::BrokerQuota,
         FallBack::BrokerRefused,
         FallBack::BrokerGone,
+        FallBack::KernelTooOld,
+        FallBack::MemoryPolicy,
+        FallBack::Cpuset,
+        FallBack::Unexplained,
     ];
 
     /// The identifier used in JSON reports.
@@ -121,6 +137,10 @@ impl FallBack {
             FallBack::BrokerQuota => "broker-quota",
             FallBack::BrokerRefused => "broker-refused",
             FallBack::BrokerGone => "broker-gone",
+            FallBack::KernelTooOld => "kernel-too-old",
+            FallBack::MemoryPolicy => "memory-policy",
+            FallBack::Cpuset => "cpuset",
+            FallBack::Unexplained => "refused-unexplained",
         }
     }
 }
@@ -138,19 +158,25 @@ mod word {
     pub const PEAK: usize = 24;
     /// Events and bytes per reason (2 words each).
     pub const FALL_BACK: usize = 32;
-    pub const LAST_ERRNO: usize = 64;
-    pub const POPULATE_NS: usize = 65;
-    pub const POPULATE_BYTES: usize = 66;
-    pub const RETURNED_BYTES: usize = 67;
-    pub const FORKS: usize = 68;
-    pub const FORKS_REFUSED: usize = 69;
+    pub const LAST_ERRNO: usize = 72;
+    pub const POPULATE_NS: usize = 73;
+    pub const POPULATE_BYTES: usize = 74;
+    pub const RETURNED_BYTES: usize = 75;
+    pub const FORKS: usize = 76;
+    pub const FORKS_REFUSED: usize = 77;
     /// Bytes that writes after forks had split, and that are huge again.
-    pub const MENDED_BYTES: usize = 60;
+    pub const MENDED_BYTES: usize = 78;
     /// The program's exit handler raises EXITING and waits a bounded time for ACKNOWLEDGED, so that the
     /// launcher can read the kernel's final figures while there are any.
-    pub const EXITING: usize = 70;
-    pub const ACKNOWLEDGED: usize = 71;
+    pub const EXITING: usize = 80;
+    pub const ACKNOWLEDGED: usize = 81;
+    /// How many there are.
+    pub const COUNT: usize = 82;
 }
+
+const _: () = assert!(word::FALL_BACK + 2 * FallBack::ALL.len() <= word::LAST_ERRNO);
+const _: () = assert!(word::HELD + Backing::ALL.len() <= word::HELD_AT_PEAK);
+const _: () = assert!(word::HELD_AT_PEAK + Backing::ALL.len() <= word::PEAK);
 
 /// A view of the shared words, or of private ones when there is no launcher.
 #[derive(Debug)]
@@ -161,14 +187,14 @@ pub struct Ledger {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a ledger lives in a static; boxing would allocate")]
 enum Words {
-    Private([AtomicU64; 80]),
+    Private([AtomicU64; word::COUNT]),
     Shared(SharedWords),
 }
 
 impl Ledger {
     /// A ledger that nobody else sees.
     pub const fn private() -> Ledger {
-        Ledger { words: Words::Private([const { AtomicU64::new(0) }; 80]) }
+        Ledger { words: Words::Private([const { AtomicU64::new(0) }; word::COUNT]) }
     }
 
     /// The launcher's side of a fresh page.
@@ -276,7 +302,17 @@ impl Ledger {
 
     /// Bytes held now, whatever backs them, by the heap's own account.
     pub fn total_held(&self) -> u64 {
-        Backing::ALL.iter().map(|&backing| self.held(backing)).sum()
+        Backing::ALL.iter().fold(0, |sum: u64, &backing| sum.saturating_add(self.held(backing)))
+    }
+
+    /// Whether the account can be true. The program may write to it as it likes: what it says is believed within what an
+    /// address space can hold, and where it is still of the layout that was agreed.
+    pub fn is_plausible(&self) -> bool {
+        let bytes = Backing::ALL.iter().flat_map(|&backing| [self.held(backing), self.held_at_peak(backing)]);
+        self.word(word::FORMAT).load(Relaxed) == FORMAT
+            && self.total_held() <= MOST_BYTES
+            && bytes.chain([self.peak()]).all(|bytes| bytes <= MOST_BYTES)
+            && self.word(word::LAST_ERRNO).load(Relaxed) <= MOST_ERRNO
     }
 
     /// Bytes held as `backing` when the heap's sum was highest. The words are stored one by one: a
@@ -323,14 +359,14 @@ impl Ledger {
         (start < end).then_some((start, end))
     }
 
-    /// The program says that it is about to exit.
+    /// The program says that it is about to exit. What it has counted before is seen by whoever sees that.
     pub fn announce_exit(&self) {
-        self.word(word::EXITING).store(1, Relaxed);
+        self.word(word::EXITING).store(1, Release);
     }
 
     /// Whether the program has said that it is about to exit.
     pub fn is_exiting(&self) -> bool {
-        self.word(word::EXITING).load(Relaxed) != 0
+        self.word(word::EXITING).load(Acquire) != 0
     }
 
     /// The launcher says that it has taken the final figures.
@@ -366,6 +402,30 @@ mod tests {
         assert_eq!(launcher.held_at_peak(Backing::Hugetlb2M), 4 << 20);
         assert_eq!(launcher.fall_backs(FallBack::PoolShort2M), (1, 2 << 20));
         assert_eq!(launcher.last_errno(), 12);
+    }
+
+    #[test]
+    fn no_word_is_believed_that_cannot_be_true() {
+        let (file, words) = SharedWords::create(c"ledger", 1).unwrap();
+        let launcher = Ledger::launcher(words);
+        let hostile = SharedWords::map(&file).unwrap();
+        let program = Ledger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
+        program.obtained(Backing::Thp, 64 << 20);
+        assert!(launcher.is_plausible());
+        for (at, word) in hostile.iter().enumerate() {
+            let before = word.swap(u64::MAX, Relaxed);
+            // None of them makes the launcher panic, nor what it adds up.
+            let _ = (launcher.total_held(), launcher.span(), launcher.pid(), launcher.last_errno());
+            let _ = (launcher.forks(), launcher.populate(), FallBack::ALL.map(|it| launcher.fall_backs(it)));
+            let of_bytes = (word::HELD..word::HELD + Backing::ALL.len()).contains(&at)
+                || (word::HELD_AT_PEAK..word::HELD_AT_PEAK + Backing::ALL.len()).contains(&at);
+            let judged = of_bytes || [word::FORMAT, word::PEAK, word::LAST_ERRNO].contains(&at);
+            assert_eq!(launcher.is_plausible(), !judged, "word {at}");
+            word.store(before, Relaxed);
+        }
+        hostile.iter().for_each(|word| word.store(u64::MAX, Relaxed));
+        assert_eq!(launcher.total_held(), u64::MAX);
+        assert!(!launcher.is_plausible() && launcher.span().is_none());
     }
 
     #[test]

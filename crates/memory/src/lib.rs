@@ -11,6 +11,7 @@ mod heap;
 mod ledger;
 mod span;
 pub mod stock;
+mod sync;
 
 pub use chunk::{Chunk, Mapping, SLICE};
 pub use config::{Config, Fork, Heap};

@@ -153,6 +153,10 @@ impl Entry {
     }
 }
 
+/// No address of a program, and so no length of a segment, is larger: what four levels of page tables reach, of which files
+/// are mapped into the lower half.
+const MOST_BYTES: u64 = 1 << 47;
+
 /// A view of the shared words.
 #[derive(Debug)]
 pub struct TextLedger {
@@ -261,13 +265,17 @@ impl TextLedger {
         (0..self.count())
             .map(|number| {
                 let word = |offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
+                // The program may write here as it likes: nothing is taken over that cannot be added up.
+                let address = |offset: usize| word(offset).min(MOST_BYTES);
+                let (start, possible) = (address(1), address(3));
+                let moved = address(4).min(possible);
                 Entry {
                     object: word(0) as usize,
-                    start: word(1),
-                    end: word(2),
-                    possible: word(3),
-                    moved: word(4),
-                    advised: word(5),
+                    start,
+                    end: address(2).max(start),
+                    possible,
+                    moved,
+                    advised: address(5).min(possible - moved),
                     step: *Step::ALL.get(word(6) as usize).unwrap_or(&Step::TooSmall),
                     errno: word(7) as i32,
                 }
@@ -308,7 +316,7 @@ impl TextLedger {
         objects > 0
             && (0..objects).all(|object| self.is_found(object) && possible(object))
             && !self.were_too_many()
-            && (0..count).all(|number| word(number, 3) == word(number, 4) + word(number, 5))
+            && (0..count).all(|number| Some(word(number, 3)) == word(number, 4).checked_add(word(number, 5)))
             && (0..count).all(|number| word(number, 6) != Step::Smaller as u64)
     }
 
@@ -397,6 +405,25 @@ mod tests {
         assert!(launcher.is_complete(1));
         program.add(smaller);
         assert!(!launcher.is_complete(1), "pages of 1 GiB were asked for");
+    }
+
+    #[test]
+    fn whatever_a_program_writes_can_be_added_up() {
+        let (file, words) = SharedWords::create(c"text", 2).unwrap();
+        let launcher = TextLedger::launcher(words);
+        let hostile = SharedWords::map(&file).unwrap();
+        for fill in [u64::MAX, 1 << 63, u64::MAX / 2, (1 << 47) + 1] {
+            hostile.iter().for_each(|word| word.store(fill, Relaxed));
+            let entries = launcher.entries();
+            assert_eq!(entries.len(), launcher.room());
+            let sum = |figure: fn(&Entry) -> u64| -> u64 { entries.iter().map(figure).sum() };
+            assert!(sum(|it| it.moved) + sum(|it| it.advised) <= sum(|it| it.possible));
+            for entry in &entries {
+                assert!(entry.start <= entry.end && entry.end <= MOST_BYTES);
+                let _ = entry.short();
+            }
+            let _ = (launcher.is_complete(3), launcher.took(), launcher.pid(), launcher.pages_ns());
+        }
     }
 
     #[test]

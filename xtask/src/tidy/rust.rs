@@ -30,10 +30,11 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 6] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 7] = [
     ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
+    ("crates/memory/tests/refused.rs", "puts itself into a control group"),
     ("crates/observe/tests/made_up/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
     ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),

@@ -7,7 +7,8 @@
 //! then moved behind chunks, one after the other (mremap(2)). It is mapped shared, for a private mapping would copy each
 //! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
 
-use super::{HugeHeap, SMALL_HEAP};
+use super::HugeHeap;
+use super::first::SMALL_HEAP;
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
@@ -188,6 +189,8 @@ impl HugeHeap {
             && (bulk || self.held() + HUGE_2M as u64 > SMALL_HEAP)
             && !self.forked.load(Relaxed)
             && self.stock.with(|stock| stock.is_dry(self.now_ms()))
+            // What came could not be moved behind a chunk.
+            && self.unfit().is_none()
     }
 
     /// Asks for `count` pages, unless another thread has just done so, which is waited for. With no group locked, nor the
@@ -232,6 +235,10 @@ impl HugeHeap {
             if stock.path_len == 0 {
                 return false;
             }
+            if let Some((why, errno)) = self.unfit() {
+                self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                return false;
+            }
             let refused = stock.forking || (stock.rest.is_none() && stock.pid != std::process::id());
             if refused || stock.rest.is_none() {
                 let (why, errno) = if refused { (FallBack::BrokerRefused, Errno(0)) } else { stock.why };
@@ -243,9 +250,7 @@ impl HugeHeap {
             if let Err(errno) = pages.move_over(span.chunk_range(index, chunks)) {
                 let _ = pages.remove();
                 let _ = pages.release();
-                // Where even that fails nothing is mapped there, and nothing will be.
-                let _ = span.chunk_range(index, chunks).close();
-                // What is refused once (no room for mappings, or a kernel that moves no hugetlb pages) is so for the rest.
+                // What is refused once (no room for mappings) is so for the rest.
                 stock.give_rest_back();
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, pages.len() as u64, errno.0);

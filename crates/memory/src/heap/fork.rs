@@ -39,31 +39,36 @@ impl HugeHeap {
         let shared = (self.stop_taking() * HUGE_2M) as u64;
         let sizes = [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
         let held: u64 = sizes.iter().map(|&(backing, _)| ledger.held(backing)).sum();
-        if held + shared > 0 && !self.moves_to_thp(held, shared, own_threads) {
+        // A broker's pages have the move alone, so that it is waited for at once.
+        let moved = |patience| self.moves_to_thp(held, shared, own_threads, patience);
+        if held + shared > 0 && !moved(shared > 0) {
             let carried = shared == 0
                 && sizes.iter().all(|&(backing, size)| {
                     let pages = ledger.held(backing).div_ceil(size.bytes().0);
                     pages == 0 || self.pool_carries(size, pages)
                 });
-            if !carried {
+            if carried {
+                // What the pool holds now is for the copies.
+                self.forked.store(true, Relaxed);
+            } else if shared > 0 || !moved(true) {
+                // Not because of a thread that the program has just joined: that was waited for.
                 self.take_again(false);
                 ledger.forked(true);
                 return Err(Errno::ENOMEM);
             }
-            // What the pool holds now is for the copies.
-            self.forked.store(true, Relaxed);
         }
         ledger.forked(false);
         Ok(())
     }
 
     /// Moves the `held` bytes on private hugetlb pages and the `shared` ones of a broker to THP where memory allows it, and
-    /// it loses nothing: a broker's pages go to base pages too, for otherwise there is no fork.
-    fn moves_to_thp(&self, held: u64, shared: u64, own_threads: u64) -> bool {
+    /// it loses nothing: a broker's pages go to base pages too, for otherwise there is no fork. With `patience` threads that
+    /// are about to end are waited for.
+    fn moves_to_thp(&self, held: u64, shared: u64, own_threads: u64, patience: bool) -> bool {
         let room = memory_available_and_total()
             .is_some_and(|(available, total)| available > held + shared + total / 20);
         let thp_off = self.thp_off.load(Relaxed);
-        if !room || !is_alone(own_threads, shared > 0) || (thp_off && shared == 0) {
+        if !room || (thp_off && shared == 0) || !is_alone(own_threads, patience) {
             return false;
         }
         self.forked.store(true, Relaxed);

@@ -22,17 +22,20 @@ impl HugeHeap {
         for index in start / HUGE_2M..end.div_ceil(HUGE_2M) {
             let base = index * HUGE_2M;
             let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), true);
-            self.group_lock(&span, index).with(|| {
-                let chunk = span.chunk(index);
-                chunk.set_slices(chunk.committed() & !mask, chunk.used());
-                if chunk.committed() == 0 {
-                    self.return_chunk(&span, index);
-                } else {
-                    self.return_slices(&span, index);
-                }
-            });
+            self.group_lock(&span, index).with(|| self.drop_slices(&span, index, mask));
         }
         Ok(true)
+    }
+
+    /// The slices of `mask` are in use no longer. With the chunk's group locked.
+    pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
+        let chunk = span.chunk(index);
+        chunk.set_slices(chunk.committed() & !mask, chunk.used());
+        if chunk.committed() == 0 {
+            self.return_chunk(span, index);
+        } else {
+            self.return_slices(span, index);
+        }
     }
 
     /// Gives a chunk without committed slices back to the kernel. With its group locked.
@@ -53,6 +56,7 @@ impl HugeHeap {
                 chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
                 self.ledger().returned(backing, HUGE_2M as u64);
+                self.first_chunks.forget(span.chunk_range(index, 1).start());
             }
             let first = index / GROUP * GROUP;
             let in_use = (first..(first + GROUP).min(span.chunks()))
