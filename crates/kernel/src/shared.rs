@@ -1,7 +1,8 @@
 //! Pages of counters that two processes share.
 //!
 //! File-level obligation: the only thing ever formed from the mapping is `&[AtomicU64]`, so that the other
-//! process may write at any time; the mapping is never removed while the value lives.
+//! process may write at any time; the mapping is never removed while the value lives, and no page of it goes: a file
+//! that could become shorter (F_SEAL_SHRINK of fcntl(2)) is not mapped, for touching what is gone raises SIGBUS.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +31,8 @@ impl SharedWords {
         SharedWords { words }
     }
 
-    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec. `FileTooLarge` where the
+    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec and whose length nobody can
+    /// change: whoever may open it (a child by `/proc/PID/fd`) could otherwise end this process. `FileTooLarge` where the
     /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
     pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
         let bytes = (pages.max(1) * BASE_PAGE) as u64;
@@ -48,13 +50,18 @@ impl SharedWords {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
         // SAFETY: the name is a C string; the call has no other memory argument.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and nobody else's.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is open; the call takes no memory.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let words = SharedWords::map(&file)?;
         Ok((file, words))
     }
@@ -70,8 +77,8 @@ impl SharedWords {
         SharedWords::map(&unsafe { File::from_raw_fd(fd) })
     }
 
-    /// Maps the whole pages of `file`, which must be at least a page long (a shorter one is refused: reading it would
-    /// raise SIGBUS) and open for reading and writing. It must not become shorter.
+    /// Maps the whole pages of `file`, which must be open for reading and writing. EINVAL where it is shorter than a page,
+    /// or could become shorter: reading it would raise SIGBUS.
     pub fn map(file: &File) -> io::Result<SharedWords> {
         // fstat(2) by hand rather than File::metadata, which may allocate: this runs inside an allocator.
         // SAFETY: all-zero bytes are a valid `stat`.
@@ -81,7 +88,9 @@ impl SharedWords {
             return Err(io::Error::last_os_error());
         }
         let pages = usize::try_from(stat.st_size).unwrap_or(0) / BASE_PAGE;
-        if pages == 0 {
+        // SAFETY: the descriptor is open; the call takes no memory. It is EINVAL for a file that cannot be sealed.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if pages == 0 || seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -130,8 +139,29 @@ mod tests {
     }
 
     #[test]
-    fn a_short_file_is_refused() {
+    fn nobody_can_take_pages_away() {
+        let (file, ours) = SharedWords::create(c"test", 2).unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = File::options().write(true).open(&path).unwrap();
+        for (length, file) in [(0, &file), (0, &again), (4096, &again), (1 << 20, &again)] {
+            assert_eq!(file.set_len(length).unwrap_err().raw_os_error(), Some(libc::EPERM), "{length}");
+        }
+        // Truncated when it is opened, as the shell's `>` does.
+        assert!(File::options().write(true).truncate(true).open(&path).is_err());
+        ours[SHARED_WORDS].store(1, Relaxed);
+    }
+
+    #[test]
+    fn a_file_that_is_short_or_could_become_so_is_refused() {
         let file = tempfile::tempfile().unwrap();
+        assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        file.set_len(4096).unwrap();
+        assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        // SAFETY: the name is a C string.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: the descriptor is new and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(4096).unwrap();
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 }
