@@ -30,6 +30,8 @@ pub const FORMAT: u64 = 3;
 
 /// No process holds more bytes: an address space of five levels of page tables, half of which is the kernel's.
 const MOST_BYTES: u64 = 1 << 56;
+/// The heap holds memory by so many bytes.
+const CHUNK: u64 = 2 << 20;
 /// MAX_ERRNO of the kernel.
 const MOST_ERRNO: u64 = 4095;
 
@@ -305,13 +307,13 @@ impl Ledger {
         Backing::ALL.iter().fold(0, |sum: u64, &backing| sum.saturating_add(self.held(backing)))
     }
 
-    /// Whether the account can be true. The program may write to it as it likes: what it says is believed within what an
-    /// address space can hold, and where it is still of the layout that was agreed.
+    /// Whether the account can be true. The program may write to it as it likes: what it says is believed where it is still of
+    /// the layout that was agreed, in whole chunks, and within what an address space can hold.
     pub fn is_plausible(&self) -> bool {
         let bytes = Backing::ALL.iter().flat_map(|&backing| [self.held(backing), self.held_at_peak(backing)]);
         self.word(word::FORMAT).load(Relaxed) == FORMAT
             && self.total_held() <= MOST_BYTES
-            && bytes.chain([self.peak()]).all(|bytes| bytes <= MOST_BYTES)
+            && bytes.chain([self.peak()]).all(|bytes| bytes <= MOST_BYTES && bytes.is_multiple_of(CHUNK))
             && self.word(word::LAST_ERRNO).load(Relaxed) <= MOST_ERRNO
     }
 
