@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abilities;
 mod header;
 mod tidy;
 
@@ -11,13 +12,15 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
-       cargo xtask header  make include/megapage.h anew from crates/capi";
+       cargo xtask header  make include/megapage.h anew from crates/capi
+       cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
         ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["abilities"] => repository().and_then(|root| abilities::write(&root)).map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

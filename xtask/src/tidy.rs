@@ -65,6 +65,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
     findings.extend(crate::header::check(root)?);
+    findings.extend(crate::abilities::check(root));
 
     findings.sort();
     for finding in &findings {

@@ -21,6 +21,9 @@ later, or at a risk. A **note** is good to know.
 What a trial cannot show: limits of another user's control group (the child stays in the caller's), pages of
 1 GiB (a trial takes at most 32 MiB), and how many pages beyond the first can be had.
 
+Under `Kernel` it lists what this kernel lacks of what megapage can use, since when Linux has it, and what is lost or
+takes its place; `--json` lists all of it, with `known_by` `trial` or `release`. [machines.md](machines.md) has the table.
+
 ## Findings
 
 Capitals in a remedy stand for what you fill in; `megapage doctor` prints it filled in where it knows.

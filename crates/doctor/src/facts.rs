@@ -1,5 +1,6 @@
 //! What is known of a machine, a user and a program: plain data, from which everything else follows.
 
+use megapage_kernel::ability::{Ability, Standing};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::PoolFigures;
 use megapage_kernel::identity::Capabilities;
@@ -145,11 +146,40 @@ pub struct Tried {
     pub outcome: Result<Answer, String>,
 }
 
+/// What the kernel can do.
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    /// Its release, as `uname -r` prints it; empty where that cannot be read.
+    pub release: String,
+    /// Each ability of the table, with its standing.
+    pub abilities: Vec<(&'static Ability, Standing)>,
+}
+
+impl Kernel {
+    /// Whether it has this ability; what was not looked up counts as there.
+    pub fn has(&self, ability: &Ability) -> bool {
+        self.abilities.iter().find(|(known, _)| known.id == ability.id).is_none_or(|(_, found)| found.present)
+    }
+}
+
+impl PartialEq for Kernel {
+    fn eq(&self, other: &Kernel) -> bool {
+        let standings = |kernel: &Kernel| -> Vec<(&str, Standing)> {
+            kernel.abilities.iter().map(|(ability, standing)| (ability.id, *standing)).collect()
+        };
+        self.release == other.release && standings(self) == standings(other)
+    }
+}
+
+impl Eq for Kernel {}
+
 /// Everything that [`diagnose`](crate::diagnose) looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The user in question.
     pub user: User,
+    /// The kernel.
+    pub kernel: Kernel,
     /// The process whose control groups and limits were taken; `None`: the caller.
     pub subject: Option<Pid>,
     /// The settings of transparent huge pages; `None`: the kernel has none.

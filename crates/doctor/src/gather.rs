@@ -1,8 +1,9 @@
 //! Gathers the facts: reads the machine, and tries where that is possible.
 
 use crate::facts::{
-    Confinement, Facts, HugetlbMount, KeptSegment, Memory, Pool, Step, Tried, User, UserLimits,
+    Confinement, Facts, HugetlbMount, KeptSegment, Kernel, Memory, Pool, Step, Tried, User, UserLimits,
 };
+use megapage_kernel::ability::standings;
 use megapage_kernel::buddyinfo::{buddyinfo, order};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{PoolScope, figures, page_sizes};
@@ -12,7 +13,7 @@ use megapage_kernel::mounts::hugetlbfs_mounts;
 use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp;
-use megapage_kernel::{KernelError, KernelRoot, glibc, meminfo};
+use megapage_kernel::{KernelError, KernelRoot, glibc, machine, meminfo};
 use megapage_launch::program::{InspectError, Program, privilege_for};
 use megapage_segment::inventory::{Condition, Listed, inventory};
 use megapage_units::{Bytes, PageSize, Pid};
@@ -94,6 +95,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         .map(|page_size| Ok(Pool { page_size, figures: figures(root, page_size, PoolScope::Machine)? }))
         .collect::<Result<Vec<Pool>, KernelError>>()?;
     let mut facts = Facts {
+        kernel: kernel(root),
         thp: thp::settings(root)?,
         thp_allowed: own.thp_enabled,
         default_size: memory.default_huge_size.filter(|_| !pools.is_empty()),
@@ -182,6 +184,14 @@ fn user(name: Option<&str>, own: &Status) -> Result<User, GatherError> {
             }
         }
     })
+}
+
+/// The kernel's release and abilities.
+pub(crate) fn kernel(root: &KernelRoot) -> Kernel {
+    Kernel {
+        release: machine(root).map(|machine| machine.kernel).unwrap_or_default(),
+        abilities: standings(root),
+    }
 }
 
 /// A process that the user runs, for its limits and control groups.

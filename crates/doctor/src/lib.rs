@@ -39,6 +39,10 @@ pub struct Diagnosis {
     pub uid: u32,
     /// The program in question: the file that runs in the end.
     pub program: Option<String>,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: String,
+    /// What the kernel can and cannot do, the oldest ability first.
+    pub abilities: Vec<AbilityReport>,
     /// What was not tried, and why.
     pub untried: Option<String>,
     /// What comes of asking for huge pages, way by way.
@@ -47,12 +51,43 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
+/// One ability of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AbilityReport {
+    /// The row of the table, such as `collapse`.
+    pub id: &'static str,
+    /// The kernel's word for it.
+    pub name: &'static str,
+    /// The first release of Linux that has it.
+    pub since: String,
+    /// Whether this kernel has it.
+    pub present: bool,
+    /// `trial` or `release`: how that is known.
+    pub known_by: &'static str,
+    /// What is lost, or done instead, without it.
+    pub without: &'static str,
+}
+
 impl Diagnosis {
     /// Puts the conclusions from the facts together.
     pub fn of(facts: &Facts) -> Diagnosis {
         Diagnosis {
             user: facts.user.name.clone(),
             uid: facts.user.uid,
+            kernel: facts.kernel.release.clone(),
+            abilities: facts
+                .kernel
+                .abilities
+                .iter()
+                .map(|(ability, standing)| AbilityReport {
+                    id: ability.id,
+                    name: ability.name,
+                    since: ability.since.to_string(),
+                    present: standing.present,
+                    known_by: standing.known_by.word(),
+                    without: ability.without,
+                })
+                .collect(),
             program: facts.program.as_ref().map(|program| program.executable.display().to_string()),
             untried: facts.untried.clone().or_else(|| untried(facts)),
             verdicts: verdicts(facts),

@@ -29,6 +29,7 @@ fn healthy() -> Facts {
             capabilities: SYS_NICE,
             is_caller: true,
         },
+        kernel: Kernel::default(),
         subject: None,
         thp: Some(ThpSettings {
             enabled: ThpEnabled::Always,

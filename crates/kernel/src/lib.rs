@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod ability;
 pub mod buddyinfo;
 pub mod cgroup;
 pub mod clear_refs;

@@ -33,8 +33,24 @@ pub fn human(diagnosis: &Diagnosis) -> String {
         text += "\n";
         text += &one(finding);
     }
+    text += &kernel(diagnosis);
     if diagnosis.findings.is_empty() {
         text += "\nNothing stands in the way.\n";
+    }
+    text
+}
+
+/// What the kernel lacks, and what that means; nothing where it lacks nothing.
+fn kernel(diagnosis: &Diagnosis) -> String {
+    let lacking: Vec<_> = diagnosis.abilities.iter().filter(|ability| !ability.present).collect();
+    if lacking.is_empty() {
+        return String::new();
+    }
+    let (few, all) = (lacking.len(), diagnosis.abilities.len());
+    let mut text = format!("\nKernel {}: lacks {few} of {all} abilities\n", diagnosis.kernel);
+    for ability in lacking {
+        let since = format!("{} (Linux {}): {}", ability.name, ability.since, ability.without);
+        text += &wrapped(&since, "    ", "        ");
     }
     text
 }
@@ -93,6 +109,8 @@ mod tests {
             user: "tomcat".into(),
             uid: 998,
             program: Some("/usr/bin/java".into()),
+            kernel: "6.1.0-56-amd64".into(),
+            abilities: Vec::new(),
             untried: Some("trying as user tomcat needs root".into()),
             verdicts: Vec::new(),
             findings,
@@ -109,6 +127,29 @@ mod tests {
             let mut others = text.lines().filter(|line| !line.starts_with("    mend"));
             assert!(others.all(|line| line.chars().count() <= WIDTH as usize), "{text}");
         }
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_listed_and_nothing_else_of_it() {
+        let ability = |id, present| megapage_doctor::AbilityReport {
+            id,
+            name: id,
+            since: "6.7".into(),
+            present,
+            known_by: "trial",
+            without: "Something slower takes its place, which a long sentence of some words explains at length.",
+        };
+        let mut diagnosis = diagnosis(Vec::new());
+        diagnosis.abilities = vec![ability("pagemap-scan", false), ability("collapse", true)];
+        let text = human(&diagnosis);
+        assert!(text.contains("\nKernel 6.1.0-56-amd64: lacks 1 of 2 abilities\n"), "{text}");
+        assert!(
+            text.contains("    pagemap-scan (Linux 6.7): Something") && !text.contains("collapse"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH as usize), "{text}");
+        diagnosis.abilities.remove(0);
+        assert!(!human(&diagnosis).contains("Kernel"), "it lacks nothing");
     }
 
     #[test]

@@ -1,0 +1,183 @@
+//! Kernel abilities: what megapage needs of Linux beyond the oldest release that it runs on, since when Linux has it,
+//! and what is lost or takes its place without it.
+//!
+//! [`ABILITIES`] is the one table: `megapage doctor` prints it, docs/machines.md is generated from it, and code asks
+//! [`Ability::standing`] instead of reading an error number. An ability is tried where a trial is cheap and harmless;
+//! otherwise the release of the kernel answers, which a distribution's backport may contradict.
+
+mod release;
+mod table;
+mod trial;
+
+pub use release::Release;
+pub use table::{
+    ABILITIES, BOOT_POOLS_PER_NODE, BPF_PAGE_WALK, CGROUP_HUGETLB_RSVD, CGROUP2_HUGETLB, COLLAPSE, DAMON,
+    DAMON_TRIED_REGIONS, EXT4_LARGE_FOLIOS, FILE_COLLAPSE, HUGETLB_CMA, HUGETLB_MREMAP, MEMFD_HUGETLB, MTHP,
+    PAGEMAP_SCAN, POPULATE_WRITE, PROCESS_MADVISE, SHMEM_MTHP, SPLIT_FREES_ZEROS, THP_DISABLE_EXCEPT_ADVISED,
+    XFS_LARGE_FOLIOS,
+};
+
+use crate::KernelRoot;
+use std::sync::OnceLock;
+
+/// One thing that some kernels can do and others cannot.
+#[derive(Debug)]
+pub struct Ability {
+    /// Its name in JSON, lower case with hyphens.
+    pub id: &'static str,
+    /// The call, file or parameter, in the kernel's own words.
+    pub name: &'static str,
+    /// The first release of mainline Linux that has it.
+    pub since: Release,
+    /// Where `since` is documented: a man page, or the commit that brought it.
+    pub source: &'static str,
+    /// What megapage loses without it, or does instead: one sentence.
+    pub without: &'static str,
+    /// How its presence is found out.
+    probe: Probe,
+    /// The answer of the running kernel.
+    cached: OnceLock<Option<bool>>,
+}
+
+/// How the presence of an ability is found out.
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    /// By the kernel's release alone: trying would change the machine, or take memory.
+    Release,
+    /// By one of these files; they are there also when a captured tree is read.
+    Files(&'static [&'static str]),
+    /// By a call on memory of this process. `None`: this process cannot find out.
+    Call(fn() -> Option<bool>),
+}
+
+/// How it is known whether an ability is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownBy {
+    /// The kernel was asked.
+    Trial,
+    /// The release of the kernel says so; a backport is not seen.
+    Release,
+}
+
+impl KnownBy {
+    /// The word in reports and JSON.
+    pub const fn word(self) -> &'static str {
+        match self {
+            KnownBy::Trial => "trial",
+            KnownBy::Release => "release",
+        }
+    }
+}
+
+/// Whether a kernel has an ability, and how that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether it is there. Where neither a trial nor the release tells, it is taken to be.
+    pub present: bool,
+    /// How that is known.
+    pub known_by: KnownBy,
+}
+
+/// Every ability with its standing on the kernel of `root`, the oldest first.
+pub fn standings(root: &KernelRoot) -> Vec<(&'static Ability, Standing)> {
+    ABILITIES.iter().map(|ability| (*ability, ability.standing(root))).collect()
+}
+
+impl Ability {
+    /// Whether the kernel of `root` has it. The running kernel is tried once in the life of the process.
+    pub fn standing(&self, root: &KernelRoot) -> Standing {
+        let tried = match self.probe {
+            Probe::Release => None,
+            Probe::Files(files) => files.iter().any(|file| root.path(file).exists()).then_some(true),
+            Probe::Call(_) if !root.is_live() => None,
+            Probe::Call(call) => *self.cached.get_or_init(call),
+        };
+        match (tried, Release::of(root)) {
+            (Some(present), _) => Standing { present, known_by: KnownBy::Trial },
+            // A file that is missing on a kernel that would have it: not configured.
+            (None, Some(release)) if matches!(self.probe, Probe::Files(_)) && release >= self.since => {
+                Standing { present: false, known_by: KnownBy::Trial }
+            }
+            (None, Some(release)) => Standing { present: release >= self.since, known_by: KnownBy::Release },
+            (None, None) => Standing { present: true, known_by: KnownBy::Release },
+        }
+    }
+
+    /// Whether the kernel of `root` has it.
+    pub fn is_there(&self, root: &KernelRoot) -> bool {
+        self.standing(root).present
+    }
+
+    /// Whether a kernel of this release has it, as far as releases tell: for a kernel that does not run.
+    pub fn is_in(&self, release: Release) -> bool {
+        release >= self.since
+    }
+
+    /// The name with the release that brought it, as error messages have it: `MADV_COLLAPSE (Linux 6.1)`.
+    pub fn title(&self) -> String {
+        format!("{} (Linux {})", self.name, self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn captured(release: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
+        let mut all = vec![("proc/sys/kernel/osrelease", release)];
+        all.extend_from_slice(files);
+        crate::root::captured_tree(&all)
+    }
+
+    #[test]
+    fn the_table_is_whole() {
+        let ids: BTreeSet<&str> = ABILITIES.iter().map(|ability| ability.id).collect();
+        assert_eq!(ids.len(), ABILITIES.len(), "two rows of one name");
+        for ability in ABILITIES {
+            assert!(!ability.source.is_empty() && !ability.name.contains('|'), "{}", ability.id);
+            assert!(ability.without.ends_with('.') && !ability.without.contains('|'), "{}", ability.id);
+            assert!(ability.id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+        }
+        assert!(ABILITIES.is_sorted_by_key(|ability| ability.since), "ascending by release");
+    }
+
+    #[test]
+    fn a_captured_kernel_answers_by_its_release() {
+        for (release, has) in [("5.10.0-32-cloud-amd64\n", false), ("6.1.0\n", true), ("7.3.4", true)] {
+            let (_tree, root) = captured(release, &[]);
+            let expected = Standing { present: has, known_by: KnownBy::Release };
+            assert_eq!(COLLAPSE.standing(&root), expected, "{release}");
+        }
+        let (_tree, root) = captured("not a release\n", &[]);
+        assert!(COLLAPSE.is_there(&root), "nothing is refused for an unknown name");
+    }
+
+    #[test]
+    fn a_file_is_believed_before_a_release() {
+        let file = ("sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled", "always [never]\n");
+        let (_tree, root) = captured("5.14.0-570.el9\n", &[file]);
+        assert_eq!(MTHP.standing(&root), Standing { present: true, known_by: KnownBy::Trial }, "a backport");
+        let (_tree, root) = captured("6.12.0\n", &[]);
+        assert_eq!(MTHP.standing(&root), Standing { present: false, known_by: KnownBy::Trial });
+        let (_tree, root) = captured("6.1.0\n", &[]);
+        assert_eq!(MTHP.standing(&root), Standing { present: false, known_by: KnownBy::Release });
+    }
+
+    #[test]
+    fn the_running_kernel_agrees_with_its_release() {
+        let root = KernelRoot::live();
+        let Some(release) = Release::of(&root) else { return };
+        for ability in ABILITIES.iter().filter(|ability| matches!(ability.probe, Probe::Call(_))) {
+            let standing = ability.standing(&root);
+            let (id, since) = (ability.id, ability.since);
+            // A backport may bring one early; a later kernel without one would be a wrong row or a wrong trial.
+            assert!(standing.present || release < since, "{id}: {standing:?} on {release}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_the_release() {
+        assert_eq!(COLLAPSE.title(), "MADV_COLLAPSE (Linux 6.1)");
+    }
+}

@@ -1,0 +1,100 @@
+//! The rows.
+
+use super::{Ability, Probe, Release, trial};
+use std::sync::OnceLock;
+
+macro_rules! abilities {
+    ($($constant:ident = $id:literal, $name:literal, $major:literal . $minor:literal, $probe:expr, $source:literal,
+        $without:literal;)*) => {
+        $(
+            #[doc = concat!($name, ", since Linux ", $major, ".", $minor, ".")]
+            pub static $constant: Ability = Ability {
+                id: $id,
+                name: $name,
+                since: Release::new($major, $minor),
+                source: $source,
+                without: $without,
+                probe: $probe,
+                cached: OnceLock::new(),
+            };
+        )*
+
+        /// Every ability, the oldest first.
+        pub static ABILITIES: &[&Ability] = &[$(&$constant),*];
+    };
+}
+
+abilities! {
+    MEMFD_HUGETLB = "memfd-hugetlb", "memfd_create with MFD_HUGETLB", 4 . 14, Probe::Call(trial::memfd_hugetlb),
+        "memfd_create(2)",
+        "The broker has nothing to hand out, and segments on hugetlb pages need a hugetlbfs mount.";
+    CGROUP2_HUGETLB = "cgroup2-hugetlb", "the hugetlb controller of cgroup v2", 5 . 6, Probe::Release,
+        "cgroups(7)",
+        "hugetlb limits of a control group hold in cgroup v1 only.";
+    HUGETLB_CMA = "hugetlb-cma", "the boot parameter hugetlb_cma", 5 . 7, Probe::Release,
+        "commit cf11e85fc08c",
+        "Pages of 1 GiB are sure to be had only by the boot parameter hugepages.";
+    CGROUP_HUGETLB_RSVD = "cgroup-hugetlb-rsvd", "hugetlb.SIZE.rsvd limits of control groups", 5 . 7,
+        Probe::Release,
+        "commit cdc2fcfea79b",
+        "A hugetlb limit is met at the page fault, by SIGBUS, and not by mmap(2).";
+    PROCESS_MADVISE = "process-madvise", "process_madvise", 5 . 10, Probe::Call(trial::process_madvise),
+        "process_madvise(2)",
+        "Memory of another process can be neither promoted nor split.";
+    POPULATE_WRITE = "populate-write", "MADV_POPULATE_WRITE", 5 . 14, Probe::Call(trial::populate_write),
+        "madvise(2)",
+        "The preloaded heap takes no hugetlb pages: touching one that is not there would raise SIGBUS.";
+    BOOT_POOLS_PER_NODE = "boot-pools-per-node", "the boot parameter hugepages=NODE:PAGES", 5 . 16,
+        Probe::Release,
+        "commit b5389086ad7b",
+        "The kernel ignores such a parameter and boots with no page; pools by node are set by a unit after the boot.";
+    HUGETLB_MREMAP = "hugetlb-mremap", "mremap of hugetlb mappings", 5 . 16,
+        Probe::Call(trial::hugetlb_mremap),
+        "commit 550a7d60bd5e",
+        "hugetlb pages cannot be moved to where a heap wants them; they must be mapped in place.";
+    DAMON = "damon", "DAMON with its sysfs interface", 5 . 18, Probe::Files(&["sys/kernel/mm/damon/admin"]),
+        "Documentation/admin-guide/mm/damon/usage.rst",
+        "Accesses are sampled by idle page tracking, which takes longer.";
+    XFS_LARGE_FOLIOS = "xfs-large-folios", "large folios on XFS", 5 . 18, Probe::Release,
+        "xfs: Support large folios",
+        "Files on XFS stay on base pages, unless CONFIG_READ_ONLY_THP_FOR_FS is set.";
+    COLLAPSE = "collapse", "MADV_COLLAPSE", 6 . 1, Probe::Call(trial::collapse),
+        "madvise(2)",
+        "Nothing is promoted on request; khugepaged alone makes memory huge, where the settings or the program ask for it.";
+    BPF_PAGE_WALK = "bpf-page-walk", "page tables read by a BPF program", 6 . 2, Probe::Release,
+        "Documentation/bpf/kfuncs.rst: bpf_task_release, bpf_rcu_read_lock",
+        "Accesses are sampled by DAMON or idle page tracking, and huge entries are told by smaps and page frames.";
+    DAMON_TRIED_REGIONS = "damon-tried-regions", "DAMON's tried_regions", 6 . 2, Probe::Release,
+        "Documentation/admin-guide/mm/damon/usage.rst",
+        "DAMON cannot say what it has seen; idle page tracking is used.";
+    PAGEMAP_SCAN = "pagemap-scan", "the ioctl PAGEMAP_SCAN", 6 . 7, Probe::Call(trial::pagemap_scan),
+        "Documentation/admin-guide/mm/pagemap.rst",
+        "Huge entries are told by page frames and smaps: slower, for root only, and not at all where a mapping holds huge pages that are mapped in part.";
+    MTHP = "mthp", "multi-size THP", 6 . 8,
+        Probe::Files(&[
+            "sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
+            "sys/kernel/mm/transparent_hugepage/hugepages-128kB/enabled",
+        ]),
+        "Documentation/admin-guide/mm/transhuge.rst",
+        "Transparent huge pages come in one size, 2 MiB.";
+    SHMEM_MTHP = "shmem-mthp", "multi-size THP of shared memory", 6 . 11,
+        Probe::Files(&[
+            "sys/kernel/mm/transparent_hugepage/hugepages-64kB/shmem_enabled",
+            "sys/kernel/mm/transparent_hugepage/hugepages-128kB/shmem_enabled",
+        ]),
+        "Documentation/admin-guide/mm/transhuge.rst",
+        "shmem_enabled is one setting, for 2 MiB alone.";
+    SPLIT_FREES_ZEROS = "split-frees-zeros", "zero-filled pages freed by a split", 6 . 12, Probe::Release,
+        "commit b1f202060afe",
+        "Bloat is not recovered: a split huge page keeps all its memory.";
+    EXT4_LARGE_FOLIOS = "ext4-large-folios", "large folios on ext4", 6 . 16, Probe::Release,
+        "ext4: enable large folio for regular file",
+        "Files on ext4 stay on base pages, unless CONFIG_READ_ONLY_THP_FOR_FS is set.";
+    THP_DISABLE_EXCEPT_ADVISED = "thp-disable-except-advised", "PR_THP_DISABLE_EXCEPT_ADVISED", 6 . 18,
+        Probe::Call(trial::thp_disable_except_advised),
+        "PR_SET_THP_DISABLE(2const)",
+        "A process can switch transparent huge pages off only for all of its memory.";
+    FILE_COLLAPSE = "file-collapse", "files collapsed without CONFIG_READ_ONLY_THP_FOR_FS", 7 . 2, Probe::Release,
+        "the series that removes CONFIG_READ_ONLY_THP_FOR_FS, for Linux 7.2",
+        "MADV_COLLAPSE of a file works only where the kernel was built with CONFIG_READ_ONLY_THP_FOR_FS.";
+}
