@@ -64,7 +64,7 @@ impl DemoteOutcome {
 /// undone later where this fails.
 ///
 /// # Errors
-/// [`RemoteError::Unseen`] before Linux 6.7; and as [`Demotion::apply`].
+/// [`RemoteError::Unseen`] before Linux 6.7 without root; and as [`Demotion::apply`].
 pub fn check(root: &KernelRoot, pid: Pid) -> Result<(), RemoteError> {
     // Finding nothing to do is enough to find out whether it could be seen.
     let nothing = Demotion { pid, regions: Vec::new(), bounds: Bounds::default() };
@@ -112,7 +112,8 @@ impl Demotion {
                 Answer::Refused(Refusal::Invalid) => outcome.not_splittable += 1,
                 Answer::Refused(Refusal::NoMemory) => outcome.unmapped += 1,
                 Answer::Refused(refusal) => {
-                    if let Some(error) = call_failed(root, pid, refusal.to_error(), Advice::ColdSplit.name())
+                    if let Some(error) =
+                        call_failed(root, pid, refusal.to_error(), Advice::ColdSplit.ability())
                     {
                         return Err(error);
                     }

@@ -3,9 +3,11 @@
 
 use crate::remote::{RemoteError, joined, refusal};
 use crate::sharing::Sharing;
-use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::ability::{Ability, COLLAPSE, PROCESS_MADVISE};
+use megapage_kernel::pagemap::Region;
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelRoot, process_madvise, spawn};
+use megapage_observe::PageTables;
 use megapage_units::{BASE_PAGE, Pid, VirtRange};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,12 +26,11 @@ pub(crate) enum Advice {
 }
 
 impl Advice {
-    /// As it is called, with the kernel that brought it for other processes.
-    pub(crate) fn name(self) -> &'static str {
+    /// What the kernel must have for it, for other processes.
+    pub(crate) fn ability(self) -> &'static Ability {
         match self {
-            Advice::Collapse => "MADV_COLLAPSE (Linux 6.1)",
-            Advice::ColdSplit => "MADV_COLD (Linux 5.10)",
-            Advice::PageOut => "MADV_PAGEOUT (Linux 5.10)",
+            Advice::Collapse => &COLLAPSE,
+            Advice::ColdSplit | Advice::PageOut => &PROCESS_MADVISE,
         }
     }
 
@@ -295,7 +296,7 @@ pub(crate) trait Advisable {
 pub(crate) struct Target {
     pid: Pid,
     pidfd: OwnedFd,
-    pagemap: Pagemap,
+    tables: PageTables,
 }
 
 impl Advisable for Target {
@@ -309,15 +310,16 @@ impl Advisable for Target {
     }
 
     fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let mut is_huge = |region: &VirtRange| {
-            let seen = self.pagemap.regions(*region).ok()?;
-            seen.first()?.huge
-        };
-        regions.iter().map(|region| is_huge(region) == Some(true)).collect()
+        let seen = self.tables.regions(regions).unwrap_or_default();
+        // A region that is not a whole one would shift the others.
+        match seen.len() == regions.len() {
+            true => seen.iter().map(|region| region.huge == Some(true)).collect(),
+            false => vec![false; regions.len()],
+        }
     }
 
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.pagemap, *region);
+        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
         regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
     }
 }
@@ -329,8 +331,8 @@ impl Target {
             return Err(RemoteError::NotLive);
         }
         let pidfd = spawn::open_pidfd(pid).map_err(|_| RemoteError::Gone(pid))?;
-        let pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
-        Ok(Target { pid, pidfd, pagemap })
+        let tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+        Ok(Target { pid, pidfd, tables })
     }
 
     /// The descriptor that stands for the process.
@@ -340,7 +342,7 @@ impl Target {
 
     /// That huge entries can be told from others.
     pub(crate) fn require_leaves(&mut self, root: &KernelRoot) -> Result<(), RemoteError> {
-        match self.pagemap.find_out_leaves() {
+        match self.tables.tells_leaves() {
             Ok(true) => Ok(()),
             Ok(false) => Err(RemoteError::Unseen),
             Err(error) => Err(refusal(root, self.pid, error)),
@@ -356,12 +358,9 @@ impl Target {
         let mut ascending = regions.to_vec();
         ascending.sort_unstable();
         ascending.dedup();
-        let mut found = BTreeMap::new();
-        for range in joined(&ascending) {
-            let seen = self.pagemap.regions(range).map_err(|error| refusal(root, self.pid, error))?;
-            found.extend(seen.into_iter().map(|region| (region.range.start(), region)));
-        }
-        Ok(found)
+        let seen = self.tables.regions(&joined(&ascending));
+        let seen = seen.map_err(|error| refusal(root, self.pid, error))?;
+        Ok(seen.into_iter().map(|region| (region.range.start(), region)).collect())
     }
 }
 
@@ -569,7 +568,7 @@ mod tests {
         std::fs::write(directory.join("pagemap"), vec![0u8; 8 * HUGE_2M / BASE_PAGE]).unwrap();
         let root = KernelRoot::captured(tree.path());
         let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
-        let mut target = Target { pid: Pid(9), pidfd, pagemap: Pagemap::open(&root, Pid(9)).unwrap() };
+        let mut target = Target { pid: Pid(9), pidfd, tables: PageTables::open(&root, Pid(9)).unwrap() };
         assert!(matches!(target.require_leaves(&root), Err(RemoteError::Unseen)));
         assert!(matches!(Target::open(&root, Pid(9)), Err(RemoteError::NotLive)));
     }

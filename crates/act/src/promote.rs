@@ -6,14 +6,14 @@ use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
 use crate::sharing::Sharing;
 use megapage_kernel::KernelRoot;
-use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, read_smaps};
+use megapage_observe::PageTables;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 pub use crate::execute::ready::Ready;
-pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_right};
+pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_ability, lacking_right};
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
@@ -92,16 +92,18 @@ pub fn candidates(
     most: usize,
 ) -> Result<Candidates, PromoteError> {
     let mut found = Candidates::default();
-    let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+    let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     for mapping in read_smaps(root, pid).map_err(|error| refusal(root, pid, error))? {
         let on_base = mapping.backing().base;
         if !is_promotable(&mapping) || on_base == Bytes::ZERO {
             continue;
         }
         let mut taken = Bytes::ZERO;
-        for region in pagemap.regions(mapping.range)? {
-            let huge = region.huge.unwrap_or(mapping.anon_huge >= region_bytes(&mapping));
-            if !huge && region.present >= least_present.max(1) && found.regions.len() < most {
+        for region in tables.regions_in(&mapping)? {
+            if region.huge != Some(true)
+                && region.present >= least_present.max(1)
+                && found.regions.len() < most
+            {
                 taken += region.present_bytes();
                 found.regions.push(region.range);
             }
@@ -112,17 +114,17 @@ pub fn candidates(
 }
 
 /// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps one or more as
-/// well: a forked child that has not executed a program, its children, or whoever KSM has merged them for. On kernels
-/// before 6.7, which do not tell, all are its own. The promotion itself is less strict, see the module `sharing`.
+/// well: a forked child that has not executed a program, its children, or whoever KSM has merged them for. Where nobody
+/// can tell (before Linux 6.7, without root), all are its own. The promotion itself is less strict, see the module `sharing`.
 pub fn part_shared(
     root: &KernelRoot,
     pid: Pid,
     regions: Vec<VirtRange>,
 ) -> Result<(Vec<VirtRange>, Vec<VirtRange>), PromoteError> {
-    let mut pagemap = Pagemap::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+    let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     let (mut own, mut shared) = (Vec::new(), Vec::new());
     for region in regions {
-        match Sharing::NoPage.is_exceeded(&mut pagemap, region).map_err(|error| refusal(root, pid, error))? {
+        match Sharing::NoPage.is_exceeded(&mut tables, region).map_err(|error| refusal(root, pid, error))? {
             true => shared.push(region),
             false => own.push(region),
         }
@@ -135,11 +137,6 @@ fn is_promotable(mapping: &Mapping) -> bool {
     mapping.is_heap_like() && mapping.kernel_page_size == PageSize::BASE
 }
 
-/// The bytes of a mapping that lie in whole regions.
-fn region_bytes(mapping: &Mapping) -> Bytes {
-    mapping.range.aligned_interior(HUGE_2M as u64).map_or(Bytes(1), VirtRange::len)
-}
-
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
     pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
@@ -150,6 +147,9 @@ impl Promotion {
     pub fn apply_with(&self, root: &KernelRoot, ready: &mut Ready) -> Result<PromoteOutcome, PromoteError> {
         if !root.is_live() {
             return Err(PromoteError::NotLive);
+        }
+        if let Some(ability) = lacking_ability(root) {
+            return Err(PromoteError::Unsupported(ability));
         }
         let pid = self.pid;
         let mut outcome = PromoteOutcome {
@@ -194,7 +194,9 @@ impl Promotion {
                 Answer::Refused(Refusal::NoMemory | Refusal::GroupFull) => outcome.no_memory += 1,
                 Answer::Refused(Refusal::Shared) => outcome.shared += 1,
                 Answer::Refused(refusal) => {
-                    if let Some(error) = call_failed(root, pid, refusal.to_error(), Advice::Collapse.name()) {
+                    if let Some(error) =
+                        call_failed(root, pid, refusal.to_error(), Advice::Collapse.ability())
+                    {
                         return Err(error);
                     }
                     outcome.gone = true;

@@ -1,5 +1,6 @@
 //! What acting on another process's memory has in common: the rights it takes, its bounds, its errors.
 
+use megapage_kernel::ability::{Ability, COLLAPSE};
 use megapage_kernel::{KernelError, KernelRoot, process};
 use megapage_units::{Pid, VirtRange};
 use std::io;
@@ -20,13 +21,13 @@ pub enum RemoteError {
     /// There is no such process.
     #[error("process {0}: no such process")]
     Gone(Pid),
-    /// The kernel has no process_madvise(2) with this advice. The text names it, with the kernel that brought it.
-    #[error("the kernel has no process_madvise with {0}: this is not possible from outside")]
-    Unsupported(&'static str),
-    /// The page map of this kernel does not tell which regions are huge, so that nobody could see what came of it.
+    /// The kernel lacks an ability.
+    #[error("this kernel lacks {}: {}", .0.title(), remedy(.0))]
+    Unsupported(&'static Ability),
+    /// The caller cannot see which regions are huge, and so not what came of an action.
     #[error(
-        "the kernel does not show which regions are huge (PAGEMAP_SCAN, Linux 6.7): huge pages are not split \
-         where nobody could see it"
+        "the kernel does not show which regions are huge, and the page frames cannot be read: that takes Linux 6.7 \
+         (PAGEMAP_SCAN), or CAP_SYS_ADMIN and the kernel option CONFIG_PROC_PAGE_MONITOR"
     )]
     Unseen,
     /// An action on anything but the running machine.
@@ -43,6 +44,17 @@ pub enum RemoteError {
         /// The answer.
         source: io::Error,
     },
+}
+
+/// What to do where an ability lacks.
+fn remedy(ability: &Ability) -> &'static str {
+    match ability.id {
+        "collapse" => {
+            "nothing can be promoted on request; transparent_hugepage/enabled = always lets khugepaged promote it, or \
+             start the program with megapage run"
+        }
+        _ => ability.without,
+    }
 }
 
 /// What an action on another process's memory may cost.
@@ -62,6 +74,11 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds { batch: 16, time: Duration::from_secs(10), rest_percent: 0 }
     }
+}
+
+/// The ability that the kernel lacks to promote memory of another process on request; `None` where it has it.
+pub fn lacking_ability(root: &KernelRoot) -> Option<&'static Ability> {
+    (!COLLAPSE.is_there(root)).then_some(&COLLAPSE)
 }
 
 /// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
@@ -106,7 +123,7 @@ pub(crate) fn call_failed(
     root: &KernelRoot,
     pid: Pid,
     error: io::Error,
-    advice: &'static str,
+    ability: &'static Ability,
 ) -> Option<RemoteError> {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -114,7 +131,7 @@ pub(crate) fn call_failed(
                            filter or a user namespace forbids it";
             Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
         }
-        io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(advice)),
+        io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(ability)),
         // ESRCH has no kind of its own.
         _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
             Some(RemoteError::Call { pid, source: error })

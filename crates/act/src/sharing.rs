@@ -2,7 +2,7 @@
 //! program, its children, or whoever KSM has merged pages for. A collapse copies what is shared, for as long as it is.
 
 use megapage_kernel::KernelError;
-use megapage_kernel::pagemap::Pagemap;
+use megapage_observe::PageTables;
 use megapage_units::VirtRange;
 
 /// Who asks.
@@ -18,13 +18,13 @@ pub(crate) enum Sharing {
 }
 
 impl Sharing {
-    /// Whether more pages of the aligned 2 MiB `region` are shared than that. `false` where the kernel (before 6.7) does
-    /// not tell.
-    pub(crate) fn is_exceeded(self, pagemap: &mut Pagemap, region: VirtRange) -> Result<bool, KernelError> {
+    /// Whether more pages of the aligned 2 MiB `region` are shared than that. `false` where the kernel does
+    /// not tell: before Linux 6.7 without root.
+    pub(crate) fn is_exceeded(self, tables: &mut PageTables, region: VirtRange) -> Result<bool, KernelError> {
         let most = match self {
             Sharing::NoPage => 0,
             Sharing::FewPages => 64,
         };
-        Ok(pagemap.shared_pages(region)?.is_some_and(|pages| pages > most))
+        Ok(tables.shared_pages(region)?.is_some_and(|pages| pages > most))
     }
 }

@@ -1,11 +1,11 @@
 //! Observes a process and gathers what a verdict rests on.
 
 use crate::origin::Origin;
-use crate::{Advice, Facts, Gain, Judged, Trial, TrialOutcome, judge, try_out};
-use megapage_act::promote::lacking_right;
+use crate::{Advice, Attach, Facts, Gain, Judged, Trial, TrialOutcome, judge, try_out};
+use megapage_act::promote::{PromoteError, lacking_ability, lacking_right};
 use megapage_kernel::process::{read_stat, read_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs};
+use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs, effective_uid};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
@@ -58,6 +58,9 @@ pub enum AdviseError {
     /// A kernel file.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// A trial was asked for that the kernel cannot make.
+    #[error("no trial can be made: {0}")]
+    Trial(PromoteError),
     /// The process cannot be observed: one line that says why.
     #[error("{what}")]
     Missed {
@@ -116,6 +119,9 @@ impl Advisor {
     /// An advisor on this machine: starts a tracker of accesses, and times accesses (about three seconds of processor
     /// time).
     pub fn start(root: &KernelRoot, options: Options) -> Result<Advisor, AdviseError> {
+        if let (Some(_), Some(ability)) = (options.trial, lacking_ability(root)) {
+            return Err(AdviseError::Trial(PromoteError::Unsupported(ability)));
+        }
         // What is cleared, and when, is the probe's to say.
         let folios = options.trial.is_some();
         let observing = ObserverOptions { sample: false, folios, ..ObserverOptions::default() };
@@ -333,10 +339,11 @@ impl Advisor {
             let request = request(&program, &command);
             choose(&program, &request, &self.machine).map_err(|error| error.to_string())
         });
-        let attach = match lacking_right(&self.root, Some(process.id.pid)) {
-            Ok(None) => Ok(()),
-            Ok(Some(lacking)) => Err(lacking),
-            Err(error) => Err(error.to_string()),
+        let attach = match (lacking_ability(&self.root), lacking_right(&self.root, Some(process.id.pid))) {
+            (Some(ability), _) => Attach::Impossible(format!("this kernel lacks {}", ability.title())),
+            (None, Ok(None)) => Attach::Allowed,
+            (None, Ok(Some(lacking))) => Attach::Lacks(lacking),
+            (None, Err(error)) => Attach::Lacks(error.to_string()),
         };
         Facts {
             ended: self.has_ended(&process),
@@ -381,7 +388,16 @@ fn without_bits(selected: &Selected) -> Option<String> {
         .map(|(kind, why)| format!("{}: {why}", kind.name()))
         .collect();
     let why = if better.is_empty() { "it was asked for".into() } else { better.join("; ") };
-    Some(format!("the {} tracker does not tell which pages are accessed ({why}); run as root", kind.name()))
+    Some(format!(
+        "the {} tracker does not tell which pages are accessed ({why}){}",
+        kind.name(),
+        remedy(effective_uid())
+    ))
+}
+
+/// What a user can do about that: nothing more where it is root.
+fn remedy(uid: u32) -> &'static str {
+    if uid == 0 { "" } else { "; run as root" }
 }
 
 /// What is known, with a word on why it was not tried.
@@ -463,6 +479,12 @@ fn with_trial(judged: Result<Judged, String>, outcome: TrialOutcome) -> Result<J
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_is_not_told_to_become_root() {
+        assert_eq!(remedy(0), "");
+        assert!(remedy(1000).contains("root"));
+    }
 
     #[test]
     fn a_gain_from_a_measured_cost_is_an_estimate() {

@@ -21,6 +21,17 @@ pub struct Judged {
     pub trial: Option<TrialOutcome>,
 }
 
+/// Whether the memory of a running process can be promoted from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// The caller may.
+    Allowed,
+    /// The caller lacks a right, as this says.
+    Lacks(String),
+    /// The kernel cannot, as this says: no right helps.
+    Impossible(String),
+}
+
 /// The facts about one process.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -48,6 +59,6 @@ pub struct Facts {
     pub pool_2m: megapage_units::Bytes,
     /// What the TLB of one processor reaches with base pages, in bytes.
     pub reach: megapage_units::Bytes,
-    /// Whether the caller may promote the process's memory from outside; the reason where not.
-    pub attach: Result<(), String>,
+    /// Whether the process's memory can be promoted from outside.
+    pub attach: Attach,
 }

@@ -20,7 +20,7 @@ mod watch;
 
 pub use advice::{Advice, Gain, How, Memory, PageKind, Verdict};
 pub use advisor::{AdviseError, Advisor, Basis, Options};
-pub use facts::{Facts, Judged};
+pub use facts::{Attach, Facts, Judged};
 pub use trial::{Trial, TrialOutcome, try_out};
 pub use verdict::{WORTH_IT, judge};
 pub use watch::{Ended, Watch};

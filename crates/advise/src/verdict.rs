@@ -1,7 +1,7 @@
 //! The verdict: a pure function of facts.
 
 use crate::applications::setting;
-use crate::{Advice, Facts, Gain, How, Memory, PageKind, Verdict};
+use crate::{Advice, Attach, Facts, Gain, How, Memory, PageKind, Verdict};
 use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_launch::request::{Heap, Mechanism};
 use megapage_observe::cost::probe::{is_promotable, uses_shared};
@@ -218,11 +218,16 @@ fn how(facts: &Facts, own: Option<How>) -> Vec<How> {
     }
     match (&facts.attach, facts.process.thp_disabled || facts.ended) {
         (_, true) => {}
-        (Ok(()), _) => ways.push(How {
+        (Attach::Impossible(why), _) if ways.is_empty() => ways.push(How {
+            what: format!("echo always > {}", megapage_kernel::thp::path("enabled")),
+            why: format!("for all programs, as khugepaged gets round to it ({why})"),
+        }),
+        (Attach::Impossible(_), _) => {}
+        (Attach::Allowed, _) => ways.push(How {
             what: format!("megapage run --attach {}", facts.process.id.pid),
             why: "at once, from outside, as long as it runs".into(),
         }),
-        (Err(lacking), _) => ways.push(How {
+        (Attach::Lacks(lacking), _) => ways.push(How {
             what: format!("sudo megapage run --attach {}", facts.process.id.pid),
             why: format!("at once, from outside ({lacking})"),
         }),

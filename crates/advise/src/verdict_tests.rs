@@ -61,7 +61,7 @@ fn facts(gain: [f64; 3]) -> Facts {
         forks: Vec::new(),
         pool_2m: Bytes::ZERO,
         reach: Bytes::mib(8),
-        attach: Ok(()),
+        attach: Attach::Allowed,
     }
 }
 
@@ -170,8 +170,13 @@ fn ways_are_commands_that_a_shell_takes() {
     let ways: Vec<&str> = advice.how.iter().map(|how| how.what.as_str()).collect();
     assert_eq!(ways, ["megapage run -- program 'two words'", "megapage run --attach 7"]);
     let mut other = facts([1.2, 1.4, 1.6]);
-    other.attach = Err("it belongs to user 1".into());
+    other.attach = Attach::Lacks("it belongs to user 1".into());
     assert!(judge(&other).how.iter().any(|how| how.what == "sudo megapage run --attach 7"));
+    other.attach = Attach::Impossible("this kernel lacks MADV_COLLAPSE (Linux 6.1)".into());
+    let ways = |facts: &Facts| judge(facts).how.into_iter().map(|how| how.what).collect::<Vec<_>>();
+    assert_eq!(ways(&other), ["megapage run -- program 'two words'"], "no right makes a kernel newer");
+    other.plan = Err("unknown".into());
+    assert!(ways(&other)[0].starts_with("echo always > "), "{:?}", ways(&other));
 }
 
 #[test]

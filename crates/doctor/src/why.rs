@@ -143,6 +143,8 @@ pub struct Why {
     pub backing: BackingBytes,
     /// The region in question; `None`: all were.
     pub at: Option<At>,
+    /// Whether the kernel can promote the process's memory on request (MADV_COLLAPSE).
+    pub collapse: bool,
     /// The ranges that are not huge and hold something, most memory first. For one address, that one, also where
     /// nothing is present.
     pub groups: Vec<Group>,
@@ -157,6 +159,7 @@ impl Why {
             name: process.name.clone(),
             backing: process.backing,
             at: None,
+            collapse: facts.collapse,
             groups: Vec::new(),
         };
         match address {

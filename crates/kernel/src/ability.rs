@@ -92,14 +92,16 @@ impl Ability {
             Probe::Call(_) if !root.is_live() => None,
             Probe::Call(call) => *self.cached.get_or_init(call),
         };
-        match (tried, Release::of(root)) {
-            (Some(present), _) => Standing { present, known_by: KnownBy::Trial },
+        if let Some(present) = tried {
+            return Standing { present, known_by: KnownBy::Trial };
+        }
+        match Release::of(root).map(|release| self.is_in(release)) {
             // A file that is missing on a kernel that would have it: not configured.
-            (None, Some(release)) if matches!(self.probe, Probe::Files(_)) && release >= self.since => {
+            Some(true) if matches!(self.probe, Probe::Files(_)) => {
                 Standing { present: false, known_by: KnownBy::Trial }
             }
-            (None, Some(release)) => Standing { present: release >= self.since, known_by: KnownBy::Release },
-            (None, None) => Standing { present: true, known_by: KnownBy::Release },
+            Some(present) => Standing { present, known_by: KnownBy::Release },
+            None => Standing { present: true, known_by: KnownBy::Release },
         }
     }
 

@@ -7,7 +7,7 @@ use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Text};
 use crate::run::RunError;
 use crate::sample::{Places, Samples};
-use megapage_act::promote::{PromoteError, Promotion, lacking_right};
+use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_right};
 use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -125,6 +125,9 @@ impl Attachment {
         if read_stat(root, pid).map_err(gone)?.is_kernel_thread {
             return Err(RunError::KernelThread { pid, name: status.name });
         }
+        if let Some(ability) = lacking_ability(root) {
+            return Err(PromoteError::Unsupported(ability).into());
+        }
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(gone)? {
             return Err(PromoteError::NotAllowed { pid, lacking }.into());
         }
@@ -169,6 +172,23 @@ fn plan() -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_without_collapse_is_named() {
+        let tree = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = tree.path().join("proc").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("sys/kernel/osrelease", "5.10.0-32-amd64\n");
+        put("9/status", "Name:\tx\nState:\tS (sleeping)\nTgid:\t9\nPPid:\t1\n");
+        put("9/stat", &format!("9 (x) S 1 9 9 0 -1 0 {}", "0 ".repeat(43)));
+        let attachment = Attachment { pid: Pid(9), once: true, require: false, fork: Fork::Auto };
+        let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
+        assert!(error.to_string().contains("lacks MADV_COLLAPSE (Linux 6.1)"), "{error}");
+        assert_eq!(error.exit_status(), 2, "not possible");
+    }
 
     #[test]
     fn a_kernel_thread_is_refused() {

@@ -3,7 +3,7 @@
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
 use megapage_act::pool::floor;
-use megapage_act::promote::lacking_right;
+use megapage_act::promote::{lacking_ability, lacking_right};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::limits::{Limits, Sysctls};
@@ -53,7 +53,7 @@ pub struct Machine {
     pub several_nodes: bool,
     /// The broker of pre-zeroed pages that the run was told of.
     pub broker: Option<Broker>,
-    /// The right that promotion from outside lacks.
+    /// What promotion from outside lacks: an ability of the kernel, or a right.
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
     pub may_trace_others: bool,
@@ -93,7 +93,10 @@ impl Machine {
             memory_room: groups.memory_room(),
             several_nodes: hugetlb::nodes(root)?.len() > 1,
             broker: None,
-            promotion_lacks: lacking_right(root, None)?,
+            promotion_lacks: match lacking_ability(root) {
+                Some(ability) => Some(format!("this kernel lacks {}", ability.title())),
+                None => lacking_right(root, None)?,
+            },
             may_trace_others: own.capabilities.sys_ptrace(),
             surroundings: surroundings(root, &own, &groups)?,
             environment,

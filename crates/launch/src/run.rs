@@ -100,7 +100,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// 127 where there is no such program, 126 where it cannot be executed, 125 for all else.
+    /// 127 where there is no such program, 126 where it cannot be executed, 2 where the kernel can promote nothing in a
+    /// process that runs already, 125 for all else.
     pub fn exit_status(&self) -> u8 {
         match self {
             RunError::Inspect(error) => error.exit_status(),
@@ -112,6 +113,7 @@ impl RunError {
                 125
             }
             RunError::Exec { .. } => 126,
+            RunError::Promote(PromoteError::Unsupported(_)) => 2,
             _ => 125,
         }
     }

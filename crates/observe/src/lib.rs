@@ -7,6 +7,7 @@ mod machine;
 mod mappings;
 mod observer;
 pub mod outline;
+mod page_tables;
 pub mod pools;
 mod process;
 mod regions;
@@ -21,5 +22,6 @@ pub use megapage_snapshot::*;
 pub use observer::{
     BootClock, Clock, NEW_WEIGHT, ObserveError, Observer, Options, Thoroughness, ZeroScanned, count_zeros,
 };
+pub use page_tables::PageTables;
 pub use process::{process_id, shares_stack, sharing_child};
 pub use select::{SelectError, select_processes};

@@ -134,7 +134,12 @@ impl Details {
         let Some(read) = &self.read else { return true };
         let age = now.saturating_sub(read.at);
         let at_rest = self.leaves_told && state.cpu.is_some() && *state == read.state;
-        let oldest = if at_rest { OLDEST_AT_REST } else { OLDEST_FLAGS };
+        let oldest = match (at_rest, self.leaves_told) {
+            (true, _) => OLDEST_AT_REST,
+            (false, true) => OLDEST_FLAGS,
+            // What is huge is as old as smaps.
+            (false, false) => Duration::ZERO,
+        };
         age >= read.took * SMAPS_SHARE && (age >= oldest || self.lacks_any(maps))
     }
 

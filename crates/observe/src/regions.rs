@@ -1,13 +1,13 @@
 //! The regions of a process: what is present, and on what.
 
 use crate::mappings::Found;
+use crate::page_tables::{HugeEntries, PageTables, settle};
 use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{self, Entry, Pagemap};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, Leaf, MappingKind, PAGES, Region};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
-use std::collections::HashMap;
 
 /// Orders that [`Region::folios`] tells apart: 0 to 9.
 const ORDERS: usize = 10;
@@ -20,7 +20,7 @@ pub(crate) struct Held {
     pub(crate) regions: Vec<Region>,
     /// What all its present memory is backed by.
     pub(crate) backing: BackingBytes,
-    /// Whether the kernel has told of each region whether it is huge.
+    /// Whether the page tables have told of each region whether it is huge, without smaps.
     pub(crate) leaves_told: bool,
 }
 
@@ -36,11 +36,21 @@ pub(crate) fn regions(
     let ranges = occupied(mappings);
     let held = match tracker.and_then(|tracker| tracker.held(pid, &ranges)) {
         Some(held) => held,
-        None => Pagemap::open(root, pid)?.held(&ranges)?,
+        None => PageTables::open(root, pid)?.held(&ranges)?,
     };
+    let mut held = held;
+    let leaves_told = held.iter().all(|held| held.huge.is_some());
+    // Before Linux 6.7: what smaps has counted when it was read last decides.
+    if !leaves_told {
+        let counts: Vec<HugeEntries> = mappings
+            .iter()
+            .map(|found| HugeEntries::new(found.mapping.range, found.page_size, found.huge_bytes()))
+            .collect();
+        settle(&mut held, &counts, |_| 0);
+    }
     let mut backing = BackingBytes::default();
     let mut next = 0;
-    let mut regions: Vec<Region> = held
+    let regions: Vec<Region> = held
         .iter()
         .map(|held| {
             // Mappings that end before this region hold nothing of a later one.
@@ -50,10 +60,6 @@ pub(crate) fn regions(
             region(held, next, mappings)
         })
         .collect();
-    let leaves_told = held.iter().all(|held| held.huge.is_some());
-    if !leaves_told {
-        infer_huge(&mut regions, mappings);
-    }
     for region in &regions {
         let kind = mappings.get(region.mapping as usize).map(|found| found.mapping.kind);
         add(&mut backing, region, kind);
@@ -105,26 +111,6 @@ fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
         zeros: None,
         accessed: None,
         profile: None,
-    }
-}
-
-/// Before Linux 6.7 the page map does not tell huge pages: where smaps has counted as many of them in a mapping as it
-/// has full regions, those are the huge ones. Otherwise they stay [`Leaf::Base`]: rather too few than wrong.
-fn infer_huge(regions: &mut [Region], mappings: &[Found]) {
-    let full = |region: &Region| region.whole && region.present == PAGES;
-    let mut counts: HashMap<u32, u64> = HashMap::new();
-    for region in regions.iter().filter(|region| full(region)) {
-        *counts.entry(region.mapping).or_default() += 1;
-    }
-    for region in regions.iter_mut().filter(|region| full(region)) {
-        let Some(found) = mappings.get(region.mapping as usize) else { continue };
-        let bytes = PageSize::HUGE_2M.bytes() * counts.get(&region.mapping).copied().unwrap_or(0);
-        region.leaf = match found.mapping.kind {
-            MappingKind::Hugetlb if found.page_size >= PageSize::HUGE_1G => Leaf::Hugetlb1g,
-            MappingKind::Hugetlb => Leaf::Hugetlb2m,
-            _ if found.huge_bytes() == bytes => Leaf::Huge2m,
-            _ => Leaf::Base,
-        };
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::ExecuteError;
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
-use crate::remote::RemoteError;
+use crate::remote::{RemoteError, lacking_ability};
+use megapage_kernel::ability::{COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE, SPLIT_FREES_ZEROS};
 use megapage_kernel::known_child::KnownChild;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{Pagemap, Region};
@@ -67,7 +68,7 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
 /// Tries on a child what can be done. Takes some milliseconds and 6 MiB, on a fragmented machine up to a second.
 ///
 /// # Errors
-/// Where the child cannot be had, cannot be seen (before Linux 6.7), or loses a byte.
+/// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     let child = KnownChild::start(0, 1).map_err(ExecuteError::Child)?;
     let target = Target::open(root, child.pid())?;
@@ -83,21 +84,38 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     if identity::in_user_namespace(root) {
         abilities.notes.push("in a user namespace, processes outside of it cannot be acted on".into());
     }
-    // Where the kernel gave base pages, or to begin with a known state.
-    if trial.is_huge()? != Some(true) {
+    if let Some(ability) = lacking_ability(root) {
+        abilities.notes.push(format!(
+            "nothing is promoted on request: this kernel lacks {}; khugepaged makes huge what programs advise, or \
+             all memory with thp.enabled = \"always\"",
+            ability.title()
+        ));
+    } else if trial.is_huge()? != Some(true) {
+        // Where the kernel gave base pages, or to begin with a known state.
         trial.collapse(&mut abilities)?;
+    } else {
+        abilities.collapse = true;
+    }
+    if !PAGEMAP_SCAN.is_there(root) {
+        abilities.notes.push(format!(
+            "huge pages are seen by page frames and smaps, which takes longer: this kernel lacks {}",
+            PAGEMAP_SCAN.title()
+        ));
     }
     trial.child.zero(KEPT..PAGES).map_err(ExecuteError::Child)?;
     if trial.is_huge()? == Some(true) {
         trial.split(&mut abilities)?;
         if abilities.split.is_some() {
-            abilities.small_collapse = trial.small();
-            trial.collapse(&mut abilities)?;
+            if abilities.collapse {
+                abilities.small_collapse = trial.small();
+                abilities.collapse = false;
+                trial.collapse(&mut abilities)?;
+            }
         }
     } else {
         // Memory is short, or scattered: just when recovery is wanted. Each action is verified anyway.
-        abilities.split = Some(Split::Cold);
-        abilities.frees_zeros = true;
+        abilities.split = PROCESS_MADVISE.is_there(root).then_some(Split::Cold);
+        abilities.frees_zeros = SPLIT_FREES_ZEROS.is_there(root);
         abilities
             .notes
             .push("splitting could not be tried for want of a huge page; taken for possible".into());
@@ -167,7 +185,7 @@ impl Trial<'_> {
             Err(refusal) => abilities.notes.push(format!(
                 "nothing can be promoted: {}",
                 match refusal {
-                    Some(refusal) => format!("MADV_COLLAPSE (Linux 6.1) fails: {}", refusal.to_error()),
+                    Some(refusal) => format!("{} fails: {}", COLLAPSE.title(), refusal.to_error()),
                     None => "MADV_COLLAPSE has no effect".into(),
                 }
             )),
@@ -189,10 +207,10 @@ impl Trial<'_> {
                 // A page or two may be held by something else at that moment.
                 abilities.frees_zeros = usize::from(region.zero_page) * 2 >= PAGES - KEPT;
                 if !abilities.frees_zeros {
-                    abilities.notes.push(
-                        "nothing can be recovered: a split does not give pages of zeros back (Linux 6.12)"
-                            .into(),
-                    );
+                    abilities.notes.push(format!(
+                        "nothing can be recovered: this kernel lacks {}",
+                        SPLIT_FREES_ZEROS.title()
+                    ));
                 }
                 if way == Split::PageOut {
                     abilities
@@ -203,7 +221,7 @@ impl Trial<'_> {
             Err(refusal) => abilities.notes.push(format!(
                 "nothing can be demoted or recovered: {}",
                 match refusal {
-                    Some(refusal) => format!("MADV_COLD (Linux 5.10) fails: {}", refusal.to_error()),
+                    Some(refusal) => format!("{} fails: {}", PROCESS_MADVISE.title(), refusal.to_error()),
                     None => "MADV_COLD does not split huge pages".into(),
                 }
             )),
@@ -272,6 +290,6 @@ mod tests {
             found.frees_zeros,
             !found.notes.iter().any(|note| note.contains("nothing can be recovered"))
         );
-        assert!(found.notes.iter().all(|note| note.len() < 100), "{found:?}");
+        assert!(found.notes.iter().all(|note| note.len() < 200), "{found:?}");
     }
 }

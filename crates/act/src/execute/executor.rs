@@ -9,7 +9,7 @@ use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
-use crate::remote::RemoteError;
+use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Reason};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::{KernelRoot, process};
@@ -193,6 +193,12 @@ impl Executor {
             return Vec::new();
         }
         let advice = match (work, self.abilities.split) {
+            (Work::Promote, _) if lacking_ability(&self.root).is_some() => {
+                return all(Verdict::refused(
+                    Obtained::Unsupported,
+                    "this kernel lacks MADV_COLLAPSE (Linux 6.1)",
+                ));
+            }
             (Work::Promote, _) => Advice::Collapse,
             (_, Some(Split::Cold)) => Advice::ColdSplit,
             (_, Some(Split::PageOut)) => match abilities::has_swap(&self.root) {

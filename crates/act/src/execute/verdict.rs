@@ -21,6 +21,9 @@ impl Verdict {
     }
 }
 
+/// Before Linux 6.7: see [`megapage_observe::PageTables`].
+const UNSEEN: &str = "its mapping holds huge pages that are mapped in part: the kernel does not show which";
+
 fn done(promoted: Bytes, freed: Bytes) -> Verdict {
     Verdict { obtained: Obtained::Done, promoted, freed, why: None }
 }
@@ -33,6 +36,7 @@ pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped:
         return done(if was { Bytes::ZERO } else { Bytes(HUGE_2M as u64) }, Bytes::ZERO);
     }
     match answer {
+        Answer::Accepted if after.huge.is_none() => Verdict::refused(Obtained::Busy, UNSEEN),
         Answer::Accepted => Verdict::refused(Obtained::Busy, "it was split again at once"),
         Answer::NotTried => Verdict::refused(Obtained::Busy, "it was huge, and was split meanwhile"),
         Answer::Refused(Refusal::NoMemory) if mapped == Some(false) => {
@@ -64,7 +68,10 @@ pub(super) fn empty(before: &Region) -> Verdict {
 
 /// What became of a demotion or recovery.
 pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict {
-    if after.huge != Some(true) {
+    if after.huge.is_none() {
+        return Verdict::refused(Obtained::Busy, UNSEEN);
+    }
+    if after.huge == Some(false) {
         // Base pages that were there, are not, and map the page of zeros instead: what the process itself freed in the
         // meantime does not.
         let zeros = before.present.saturating_sub(after.present).min(after.zero_page);
@@ -163,6 +170,9 @@ mod tests {
         assert_eq!(freed(&region(false, 100, 212)), Bytes::kib(4 * 212));
         assert_eq!(freed(&region(false, 500, 12)), Bytes::kib(4 * 12));
         assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
+        let unseen = Region { huge: None, ..huge };
+        assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "nobody saw a split");
+        assert_eq!(promotion(Answer::Accepted, &huge, &unseen, None).obtained, Obtained::Busy);
         // Nothing was huge before: what maps the page of zeros did so already.
         let before = region(false, 100, 412);
         assert_eq!(split(Answer::NotTried, &before, &before), done(Bytes::ZERO, Bytes::ZERO));

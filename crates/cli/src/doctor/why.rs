@@ -65,11 +65,17 @@ pub fn human(why: &Why) -> String {
     }
     if why.has_findings() {
         text.push('\n');
-        let closing = format!(
-            "Whether it is worth it: megapage advise {}. megapage run --attach stays until the process ends, with \
-             --once only for what is there now; it needs CAP_SYS_NICE, as root has.",
-            why.pid
-        );
+        let attach = match why.collapse {
+            true => {
+                "megapage run --attach stays until the process ends, with --once only for what is there now; it needs \
+                 CAP_SYS_NICE, as root has."
+            }
+            false => {
+                "This kernel lacks MADV_COLLAPSE (Linux 6.1): nothing is promoted on request, and khugepaged alone \
+                 makes memory of a running process huge."
+            }
+        };
+        let closing = format!("Whether it is worth it: megapage advise {}. {attach}", why.pid);
         text += &wrapped(&closing, "", "");
     }
     text

@@ -45,6 +45,8 @@ pub struct WhyFacts {
     pub memory_group: Option<Lineage<Charge>>,
     /// The tmpfs mounts.
     pub tmpfs: Vec<Tmpfs>,
+    /// Whether the kernel promotes memory of a running process on request.
+    pub collapse: bool,
 }
 
 /// One region and the mapping that it is looked at for.

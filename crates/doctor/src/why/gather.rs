@@ -2,6 +2,7 @@
 
 use super::Target;
 use super::facts::{MappingExtra, Tmpfs, WhyFacts};
+use megapage_kernel::ability::COLLAPSE;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::mounts::mounts;
@@ -86,6 +87,7 @@ pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyErro
         limits: collapse_limits(root)?,
         memory_group: Cgroups::read(root, Some(pid)).map_err(lift)?.memory,
         tmpfs: tmpfs(root)?,
+        collapse: COLLAPSE.is_there(root),
         machine: snapshot.machine,
         process,
     })

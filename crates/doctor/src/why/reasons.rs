@@ -32,7 +32,14 @@ pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
         reasons = pace(facts, place);
     }
     let pid = facts.process.id.pid.to_string();
-    reasons.into_iter().map(|reason| reason.fill("PROCESS", &pid)).collect()
+    let is_possible = |line: &String| facts.collapse || !line.contains("run --attach");
+    reasons
+        .into_iter()
+        .map(|mut reason| {
+            reason.remedy.retain(is_possible);
+            reason.fill("PROCESS", &pid)
+        })
+        .collect()
 }
 
 /// Whether the region is on a huge page, or will be as soon as it is touched, as hugetlb memory is.

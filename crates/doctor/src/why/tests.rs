@@ -69,6 +69,7 @@ fn waiting() -> WhyFacts {
             Tmpfs { point: "/dev/shm".into(), huge: "never".into() },
             Tmpfs { point: "/dev/shm/huge".into(), huge: "always".into() },
         ],
+        collapse: true,
     }
 }
 
@@ -179,6 +180,22 @@ fn changed(change: impl Fn(&mut WhyFacts)) -> WhyFacts {
     let mut facts = waiting();
     change(&mut facts);
     facts
+}
+
+#[test]
+fn no_remedy_is_named_that_the_kernel_lacks() {
+    for (kind, change) in cases() {
+        let mut facts = changed(change);
+        let attaches = |facts: &WhyFacts| {
+            let why = Why::of(facts, Some(START + 0x1234)).unwrap();
+            let remedies = why.groups.iter().flat_map(|group| &group.reasons).flat_map(|it| &it.remedy);
+            remedies.filter(|line| line.contains("--attach")).count()
+        };
+        let wanted = kind.remedies().iter().filter(|line| line.contains("--attach")).count();
+        assert!(attaches(&facts) >= wanted, "{}", kind.id);
+        facts.collapse = false;
+        assert_eq!(attaches(&facts), 0, "{}", kind.id);
+    }
 }
 
 #[test]

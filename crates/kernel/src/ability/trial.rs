@@ -94,7 +94,7 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
         let to = room.wrapping_byte_add(room.addr().wrapping_neg() % HUGE);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let moved = libc::mremap(from, HUGE, HUGE, flags, to);
-        let answer = if moved == libc::MAP_FAILED {
+        if moved == libc::MAP_FAILED {
             let answer = known_unless(-1, &[libc::EINVAL]);
             libc::munmap(from, HUGE);
             // The kernel may have unmapped the target before it failed: what lies there now may be another thread's.
@@ -105,8 +105,7 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
         } else {
             libc::munmap(room, 2 * HUGE);
             Some(true)
-        };
-        answer
+        }
     }
 }
 
