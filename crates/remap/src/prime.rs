@@ -3,6 +3,7 @@
 
 use crate::layout::{FileRange, HUGE, primable, total};
 use crate::{Binary, Placement, RemapError, User, read_binary, shell, users};
+use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, POPULATE_WRITE, XFS_LARGE_FOLIOS};
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::{KernelError, KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
@@ -92,13 +93,14 @@ impl Target {
     fn states(&self, root: &KernelRoot) -> Result<Vec<(u64, State)>, Look> {
         let blocks: Vec<u64> = self.ranges.iter().flat_map(|range| range.blocks()).collect();
         let mut states = Vec::new();
+        let can_populate = POPULATE_WRITE.is_there(root);
         for blocks in blocks.chunks(VIEWS_AT_ONCE) {
             let views: Vec<FileView> =
                 blocks.iter().map(|&at| FileView::map(&self.file, at, HUGE)).collect::<Result<_, _>>()?;
             let mut resident = Vec::new();
             for view in &views {
                 let pages = view.resident()?;
-                if pages.iter().all(|&page| page) {
+                if can_populate && pages.iter().all(|&page| page) {
                     // Mapping one page of a huge folio maps it all.
                     view.populate(0, BASE_PAGE as u64)?;
                 }
@@ -205,6 +207,10 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
             format!("it is placed at no multiple of 2 MiB: first megapage remap align {quoted} OUT"),
         ));
     }
+    // No file is refused by its file system beforehand: a distribution may have given that large folios early.
+    if !POPULATE_WRITE.is_there(root) {
+        return Err(RemapError::unfit(path, no_populate()));
+    }
     let look = Look::at(path);
     let before = if target.told { Some(target.states(root).map_err(&look)?) } else { None };
     let is_huge = |at: u64| before.iter().flatten().any(|state| *state == (at, State::Huge));
@@ -265,7 +271,12 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     let held = HUGE * dropped.iter().filter(small).count() as u64;
     for range in todo {
         let view = FileView::map(&target.file, range.offset, range.length)?;
-        view.want_huge()?;
+        // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is told below.
+        if let Err(error) = view.want_huge()
+            && error.kind() != std::io::ErrorKind::InvalidInput
+        {
+            return Err(error.into());
+        }
         for at in range.blocks() {
             view.populate(at - range.offset, HUGE)?;
         }
@@ -312,11 +323,50 @@ fn why(
             root.path(reclaim::compact_path(PoolScope::Machine)).display()
         ));
     }
-    let fs_type = fs_type(root, path).unwrap_or_else(|| "this file system".into());
-    Ok(format!(
-        "{fs_type} took none in a folio of 2 MiB: file systems need large folios for it (ext4 has them since Linux \
-         6.16, XFS since 5.18), and the kernel transparent huge pages"
-    ))
+    Ok(no_large_folios(root, fs_type(root, path).as_deref()))
+}
+
+/// Why pages of a file cannot be brought in by a kernel without MADV_POPULATE_READ, which came with its sister.
+fn no_populate() -> String {
+    format!(
+        "this kernel lacks MADV_POPULATE_READ (Linux {}), and its file systems have no large folios; put the code on \
+         anonymous huge pages instead: megapage run --text thp",
+        POPULATE_WRITE.since
+    )
+}
+
+/// Why a file system put nothing into folios of 2 MiB though free ones were there, and what helps.
+fn no_large_folios(root: &KernelRoot, fs_type: Option<&str>) -> String {
+    let able = format!(
+        "XFS has them since Linux {}, ext4 since {}",
+        XFS_LARGE_FOLIOS.since, EXT4_LARGE_FOLIOS.since
+    );
+    let instead = "without, megapage run --text thp puts the code on anonymous huge pages";
+    let known = match fs_type {
+        Some("ext4") => Some(&EXT4_LARGE_FOLIOS),
+        Some("xfs") => Some(&XFS_LARGE_FOLIOS),
+        _ => None,
+    };
+    match (known, fs_type) {
+        (Some(ability), Some(fs_type)) if !ability.is_there(root) => format!(
+            "{fs_type} has no large folios on this kernel ({able}): put the file on such a file system; {instead}"
+        ),
+        (Some(_), Some(fs_type)) => format!(
+            "{fs_type} took none in a folio of 2 MiB: some features rule large folios out (encryption, verity, \
+             data=journal, DAX), and so does a kernel without transparent huge pages; {instead}"
+        ),
+        (_, Some("tmpfs")) => {
+            format!("this tmpfs has no huge pages: mount it with huge=always, or huge=advise; {instead}")
+        }
+        (_, Some("overlay")) => format!(
+            "the file system below the overlay took none in a folio of 2 MiB: it needs large folios ({able}); {instead}"
+        ),
+        (_, other) => format!(
+            "{} took none in a folio of 2 MiB: it is not known to have large folios ({able}): put the file on such a \
+             file system; {instead}",
+            other.unwrap_or("this file system")
+        ),
+    }
 }
 
 /// The type of the file system that `path` lies on.
@@ -378,6 +428,32 @@ pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, Rem
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_names_the_file_system_and_what_helps() {
+        let tree = tempfile::tempdir().unwrap();
+        let file = tree.path().join("proc/sys/kernel/osrelease");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let on = |release: &str, fs_type| {
+            std::fs::write(&file, release).unwrap();
+            no_large_folios(&KernelRoot::captured(tree.path()), fs_type)
+        };
+        let ext4 = on("6.12.0", Some("ext4"));
+        assert!(
+            ext4.starts_with("ext4 has no large folios on this kernel (XFS has them since Linux 5.18"),
+            "{ext4}"
+        );
+        assert!(on("7.3.0", Some("ext4")).contains("data=journal"));
+        assert!(on("5.15.0", Some("xfs")).starts_with("xfs has no large folios on this kernel"));
+        assert!(on("7.3.0", Some("tmpfs")).contains("huge=always"));
+        assert!(on("7.3.0", Some("overlay")).contains("below the overlay"));
+        assert!(on("7.3.0", Some("btrfs")).starts_with("btrfs took none"));
+        for fs_type in [Some("ext4"), Some("tmpfs"), Some("overlay"), Some("nfs"), None] {
+            let text = on("6.1.0", fs_type);
+            assert!(text.contains("megapage run --text thp") && !text.contains('\n'), "{text}");
+        }
+        assert!(no_populate().contains("MADV_POPULATE_READ (Linux 5.14)"));
+    }
 
     #[test]
     fn what_is_huge_already_is_left_out() {

@@ -122,7 +122,7 @@ pub enum LookupError {
 /// What verifying came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Soundness {
-    /// The files and the header are sound; there is no heap in it.
+    /// The files and the header are sound; there is no heap in it: nothing, or what a program has put there by itself.
     NoHeap,
     /// The heap is sound.
     Heap {
@@ -283,7 +283,7 @@ impl Listed {
     /// heap in it, all free memory included. Its own user alone.
     pub fn verify(&self) -> Result<Soundness, HeapError> {
         let segment = self.pool()?.open_found(&self.name)?;
-        if !Heap::is_in(&segment)? {
+        if !Heap::begins(&segment)? {
             return Ok(Soundness::NoHeap);
         }
         let heap = Heap::open(segment)?;
@@ -340,6 +340,36 @@ mod tests {
             inventory.find(name).unwrap().remove().unwrap();
         }
         assert!(ours(look()).is_empty());
+    }
+
+    #[test]
+    fn memory_that_a_program_uses_by_itself_is_no_damaged_heap() {
+        let tree = tempfile::tempdir().unwrap();
+        let parent = std::fs::canonicalize(tree.path()).unwrap();
+        let pool = Pool::open_in(&parent, &"one".parse().unwrap(), PageSize::HUGE_2M).unwrap();
+        let open = |name: &str| {
+            pool.open_segment(&Options::new(name.parse().unwrap(), Bytes::mib(4)).reuse()).unwrap()
+        };
+        let store = |segment: &crate::Segment, value: u64| {
+            let first = segment.data_start();
+            segment.words(first, 1).unwrap()[0].store(value, std::sync::atomic::Ordering::Relaxed);
+        };
+        let verify = |name: &str| {
+            inventory(&KernelRoot::live(), std::slice::from_ref(&parent))
+                .unwrap()
+                .find(name)
+                .unwrap()
+                .verify()
+        };
+        let own = open("own");
+        store(&own, 1);
+        drop(own);
+        assert_eq!(verify("own").unwrap(), Soundness::NoHeap);
+        drop(Heap::format(open("heap")).unwrap());
+        let damaged = open("heap");
+        store(&damaged, 1);
+        drop(damaged);
+        assert!(matches!(verify("heap"), Err(HeapError::Damaged { .. })), "a heap without its first word");
     }
 
     #[test]

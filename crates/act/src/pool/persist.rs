@@ -6,6 +6,7 @@
 
 mod boot;
 mod files;
+mod nodes;
 
 pub use boot::{BootPool, Loader, parameters};
 pub use files::{BACKUP_SUFFIX, Edit, MARKER};
@@ -13,6 +14,7 @@ pub use files::{BACKUP_SUFFIX, Edit, MARKER};
 use super::error::PoolError;
 use super::plan::{floor, resolve_size};
 use super::spec::{Amount, Quantity, Spec};
+use megapage_kernel::ability::Release;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::{KernelRoot, MemInfo, meminfo};
 use megapage_units::{Bytes, PageSize};
@@ -100,6 +102,17 @@ pub enum PersistError {
     /// The running kernel has no CMA.
     #[error("--cma: this kernel was built without CONFIG_CMA; keep 1 GiB pages instead (1g=N)")]
     NoCma,
+    /// Pages by node, for a kernel that ignores them.
+    #[error(
+        "Linux {release} ignores pages by node at boot (since Linux {since}) and would boot with none; keep a figure \
+         for the machine, and size nodes when it runs (megapage pool set)"
+    )]
+    NodesAtBoot {
+        /// The oldest kernel that is installed.
+        release: Release,
+        /// The first that reads them.
+        since: Release,
+    },
     /// With hugetlb_cma the kernel skips gigantic pages at boot.
     #[error(
         "--cma and {0} pages exclude each other: with hugetlb_cma the kernel reserves none at boot; size them when it runs (megapage pool set)"
@@ -170,8 +183,11 @@ pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPla
     if left < floor(total) {
         return Err(PersistError::TooMuch { pools, left, total, floor: floor(total) });
     }
+    let note = nodes::check(root, &request.root, &kept.boot, kept.cma.as_deref())?;
     let words = parameters(&kept.boot, kept.cma.as_deref());
-    assemble(request, &kept.sysctl, words)
+    let mut plan = assemble(request, &kept.sysctl, words)?;
+    plan.notes.extend(note);
+    Ok(plan)
 }
 
 /// The edits that take away everything that was kept.

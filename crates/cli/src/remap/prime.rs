@@ -59,7 +59,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     } else {
         print(&outcomes.iter().map(human).collect::<String>())?;
     }
-    Ok(status(outcomes.len(), failed, outcomes.iter().all(Outcome::is_complete)))
+    let done = outcomes.iter().filter(|outcome| outcome.dry_run || outcome.obtained_bytes > Some(0)).count();
+    Ok(status(done, failed || done < outcomes.len(), outcomes.iter().all(Outcome::is_complete)))
 }
 
 fn human(outcome: &Outcome) -> String {

@@ -103,6 +103,18 @@ impl Heap {
         Ok(memory::words(segment, base, 1)?[0].load(Ordering::Acquire) != 0)
     }
 
+    /// Whether what begins the segment's memory is a heap's header, sound or damaged, and not what a program has put
+    /// there that uses the memory by itself. A header shows by its first word, its own offset or its checksum.
+    pub fn begins(segment: &Segment) -> Result<bool, HeapError> {
+        let base = segment.data_start();
+        let image = memory::load(segment, base)?;
+        let [.., sum] = image;
+        let mut words = image;
+        words[0] = MAGIC;
+        let is_summed = sum == checksum(MAGIC, words[..IMAGE - 1].iter().copied());
+        Ok(image[0] != 0 && (image[0] == MAGIC || image[1] == base + 2 * JOURNAL || is_summed))
+    }
+
     fn on(segment: Segment, salt: u64) -> Result<Heap, HeapError> {
         let base = segment.data_start();
         let start = base + 2 * JOURNAL;

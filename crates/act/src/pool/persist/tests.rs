@@ -116,6 +116,36 @@ fn the_default_size_goes_to_sysctl_and_the_rest_to_the_boot_parameters() {
 }
 
 #[test]
+fn pages_by_node_are_refused_where_no_kernel_reads_them() {
+    let image = Image::new(&[GRUB]);
+    let plan = |image: &Image| image.plan(&image.request(&["2m=0:48,1:32"]));
+    assert!(plan(&image).unwrap().notes[0].contains("Linux 5.16 or later"), "nobody knows which will boot");
+    image.write("image/lib/modules/5.10.0-32-amd64/modules.dep", "");
+    let refused = plan(&image).unwrap_err().to_string();
+    assert!(refused.starts_with("Linux 5.10 ignores pages by node at boot (since Linux 5.16)"), "{refused}");
+    let mut request = image.request(&[]);
+    request.cma = Some("0:1g,1:1g".into());
+    assert!(matches!(image.plan(&request), Err(PersistError::NodesAtBoot { .. })));
+    assert!(image.plan(&image.request(&["1g=2"])).unwrap().notes.is_empty(), "a figure for the machine");
+    image.write("image/usr/lib/modules/6.1.0-50-amd64/modules.dep", "");
+    assert!(plan(&image).unwrap().notes[0].contains("Linux 5.10 is installed, too"));
+    fs::remove_dir_all(image.path("image/lib/modules/5.10.0-32-amd64")).unwrap();
+    assert!(plan(&image).unwrap().notes.is_empty());
+}
+
+#[test]
+fn a_node_that_is_not_there_is_refused() {
+    let image = Image::new(&[]);
+    for node in [0, 1] {
+        image.write(&format!("kernel/sys/devices/system/node/node{node}/meminfo"), "");
+    }
+    image.write("kernel/proc/sys/kernel/osrelease", "6.12.0\n");
+    let request = |pool| PersistRequest { root: "/".into(), ..image.request(&[pool]) };
+    let refused = image.plan(&request("2m=0:48,7:32")).unwrap_err().to_string();
+    assert_eq!(refused, "this machine has no node 7; it has 0, 1");
+}
+
+#[test]
 fn the_largest_size_comes_first_and_every_size_before_its_count() {
     let image = Image::new(&[GRUB]);
     let mut request = image.request(&["2m=64", "1g=1"]);
