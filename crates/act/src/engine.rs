@@ -64,6 +64,8 @@ pub(crate) enum Refusal {
     Gone,
     /// ENOSYS, EOPNOTSUPP: not with this kernel.
     Unsupported,
+    /// The process does not answer: its memory map is locked ([`megapage_kernel::helper::Locked`]).
+    Locked,
     /// Another error number.
     Other(i32),
 }
@@ -77,6 +79,7 @@ impl Refusal {
             (io::ErrorKind::OutOfMemory, _) => Refusal::NoMemory,
             (io::ErrorKind::PermissionDenied, _) => Refusal::Denied,
             (io::ErrorKind::Unsupported, _) => Refusal::Unsupported,
+            (io::ErrorKind::TimedOut, _) => Refusal::Locked,
             // ESRCH has no kind of its own.
             (_, Some(3)) => Refusal::Gone,
             (_, number) => Refusal::Other(number.unwrap_or(0)),
@@ -85,7 +88,14 @@ impl Refusal {
 
     /// Whether it is about the process or the kernel, so that no other region of the process will fare better.
     pub(crate) fn is_final(self) -> bool {
-        matches!(self, Refusal::Denied | Refusal::Gone | Refusal::Unsupported | Refusal::Other(_))
+        matches!(
+            self,
+            Refusal::Denied
+                | Refusal::Gone
+                | Refusal::Unsupported
+                | Refusal::Locked
+                | Refusal::Other(_)
+        )
     }
 
     /// The error that the kernel gave.
@@ -98,6 +108,7 @@ impl Refusal {
             Refusal::Denied => io::ErrorKind::PermissionDenied.into(),
             Refusal::Gone => io::Error::from_raw_os_error(3),
             Refusal::Unsupported => io::ErrorKind::Unsupported.into(),
+            Refusal::Locked => io::ErrorKind::TimedOut.into(),
             Refusal::Other(number) => io::Error::from_raw_os_error(number),
         }
     }

@@ -5,9 +5,14 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// The processor time, user and system, that all threads of the calling process have taken so far
-/// (`CLOCK_PROCESS_CPUTIME_ID` of clock_gettime(2)). Unlike the time on the wall it does not grow while the
+/// (`CLOCK_PROCESS_CPUTIME_ID` of clock_gettime(2)), and its helper processes ([`crate::helper`]) for it. Unlike the time on the wall it does not grow while the
 /// process waits for a processor.
 pub fn process_cpu_time() -> Duration {
+    own_cpu_time() + crate::helper::cpu_time()
+}
+
+/// The same without the helpers'.
+pub(crate) fn own_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     // The kernel never reports a negative time here, nor a second of 10^9 nanoseconds or more.
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::process_madvise::MOST_RANGES;
+use crate::spawn::{open_pidfd, wait_readable};
 use megapage_units::{Pid, VirtRange};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -17,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a guard of huge pages advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,20 @@ enum Last {
     SwapOff(CString, Vec<(CString, Vec<u8>)>),
 }
 
+impl Last {
+    /// See [`Guard::patience`].
+    fn patience(&self) -> Option<Duration> {
+        match self {
+            Last::Cool { rounds, pause, .. } => {
+                Some(PATIENCE + Duration::from_nanos(pause.tv_nsec as u64) * *rounds)
+            }
+            Last::Write(_) | Last::WriteLocked { .. } => Some(PATIENCE),
+            // Both are bounded by what they wait for: the members of a group of ours, and what lies in swap.
+            Last::Remove(_) | Last::SwapOff(..) => None,
+        }
+    }
+}
+
 /// The guard. Dropping it, like the end of the owner however it comes about (a panic, SIGKILL), has the child put
 /// things back; [`Guard::release`] has it end without. In a session of its own and with all signals blocked, nothing
 /// that ends the owner ends the child but SIGKILL to the child itself, as of a whole control group.
@@ -51,7 +66,13 @@ pub struct Guard {
     child: Pid,
     /// The child reads the end of this pipe as the end of its owner.
     owner: Option<OwnedFd>,
+    /// How long the child's end is waited for: what it does may wait for another process without end. It then ends later,
+    /// and by itself.
+    patience: Option<Duration>,
 }
+
+/// For files, which are written at once unless something else is wrong.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Guard {
     /// Starts a guard that advises MADV_COLD on `ranges` of the process behind `pidfd`. What that does: see
@@ -119,7 +140,7 @@ impl Guard {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut()) };
         match pid {
             ..0 => Err(error),
-            _ => Ok(Guard { child: Pid(pid), owner: Some(writer) }),
+            _ => Ok(Guard { child: Pid(pid), owner: Some(writer), patience: last.patience() }),
         }
     }
 
@@ -139,6 +160,18 @@ impl Guard {
     }
 
     fn collect(&mut self) {
+        if let Some(patience) = self.patience {
+            let until = Instant::now() + patience;
+            let Ok(pidfd) = open_pidfd(self.child) else { return };
+            loop {
+                let left = until.saturating_duration_since(Instant::now());
+                match wait_readable(pidfd.as_fd(), left) {
+                    Ok(true) => break,
+                    _ if left.is_zero() => return,
+                    _ => {}
+                }
+            }
+        }
         loop {
             // SAFETY: no status is asked for. The child is ours and collected here alone.
             let answer = unsafe { libc::waitpid(self.child.0, ptr::null_mut(), 0) };
@@ -287,7 +320,7 @@ mod tests {
     use crate::KernelRoot;
     use crate::known_child::KnownChild;
     use crate::pagemap::Pagemap;
-    use crate::spawn::{open_pidfd, send_signal, signal};
+    use crate::spawn::{send_signal, signal};
     use megapage_testing::{is_root, skip};
     use megapage_units::{BASE_PAGE, HUGE_2M};
 

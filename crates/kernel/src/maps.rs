@@ -27,21 +27,50 @@ pub struct Mapping {
     pub name: String,
 }
 
+/// Mappings that [`read_maps`] reads of one process: as many as the largest `vm.max_map_count` in use allows (1,048,576;
+/// the kernel's own default is 65,530). They take 200 MB.
+pub const MOST_MAPPINGS: usize = 1 << 20;
+
 /// The mappings of `pid`, ascending; none for a kernel thread or a zombie. Needs the right to trace the process
-/// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it.
+/// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it. More than [`MOST_MAPPINGS`] are an error.
 pub fn read_maps(root: &KernelRoot, pid: Pid) -> Result<Vec<Mapping>, KernelError> {
+    match read_first_maps(root, pid, MOST_MAPPINGS)? {
+        (mappings, false) => Ok(mappings),
+        (_, true) => Err(too_many(root, pid, "maps")),
+    }
+}
+
+/// The first `most` mappings of `pid`, and whether there are more: those are not read.
+pub fn read_first_maps(
+    root: &KernelRoot,
+    pid: Pid,
+    most: usize,
+) -> Result<(Vec<Mapping>, bool), KernelError> {
     let relative = format!("proc/{pid}/maps");
-    root.read(&relative)?
-        .lines()
-        .enumerate()
-        .map(|(index, line)| {
-            parse_line(line).ok_or_else(|| KernelError::Parse {
-                path: root.path(&relative),
-                line: index + 1,
-                what: format!("expected a mapping, found '{line}'"),
-            })
-        })
-        .collect()
+    let (mut found, mut bad, mut more) = (Vec::new(), None, false);
+    root.each_line(&relative, |number, line| {
+        if found.len() == most {
+            more = true;
+            return false;
+        }
+        match parse_line(line) {
+            Some(mapping) => found.push(mapping),
+            None => bad = Some((number, format!("expected a mapping, found '{line}'"))),
+        }
+        bad.is_none()
+    })?;
+    match bad {
+        Some((line, what)) => Err(KernelError::Parse { path: root.path(&relative), line, what }),
+        None => Ok((found, more)),
+    }
+}
+
+pub(crate) fn too_many(root: &KernelRoot, pid: Pid, file: &str) -> KernelError {
+    KernelError::Parse {
+        path: root.path(format!("proc/{pid}/{file}")),
+        line: MOST_MAPPINGS + 1,
+        what: format!("expected {MOST_MAPPINGS} mappings at most"),
+    }
 }
 
 /// `7f00-7f10 rw-p 00000000 fe:01 42    /a file`
@@ -99,6 +128,16 @@ mod tests {
         let error = read_maps(&root, Pid(9)).unwrap_err().to_string();
         assert!(error.contains("maps: line 2: expected a mapping"), "{error}");
         assert!(read_maps(&root, Pid(10)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn no_more_are_read_than_asked_for() {
+        let line = "1000-2000 rw-p 00000000 00:00 0 \n";
+        // The last line is no mapping: it is not reached.
+        let (_keep, root) = captured_tree(&[("proc/9/maps", &format!("{}bad\n", line.repeat(3)))]);
+        assert!(matches!(read_first_maps(&root, Pid(9), 3), Ok((found, true)) if found.len() == 3));
+        assert!(matches!(read_first_maps(&root, Pid(9), 2), Ok((found, true)) if found.len() == 2));
+        assert!(read_first_maps(&root, Pid(9), 4).is_err());
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::helper::{self, Place, Session, Wait};
 use crate::{KernelError, KernelRoot};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -85,6 +86,8 @@ pub struct Pagemap {
     path: PathBuf,
     /// Cleared when the ioctl turns out to be unknown.
     can_scan: bool,
+    /// The process, where it is another one that may let us wait.
+    foreign: Option<Pid>,
 }
 
 /// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)`, since Linux 6.7.
@@ -114,6 +117,26 @@ pub(crate) struct ScanArgument {
     pub(crate) return_mask: u64,
 }
 
+impl ScanArgument {
+    /// Its fields, in their order.
+    fn words(&self) -> [u64; 12] {
+        [
+            self.size,
+            self.flags,
+            self.start,
+            self.end,
+            self.walk_end,
+            self.vec,
+            self.vec_len,
+            self.max_pages,
+            self.category_inverted,
+            self.category_mask,
+            self.category_anyof_mask,
+            self.return_mask,
+        ]
+    }
+}
+
 /// `struct page_region` of linux/fs.h.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -127,8 +150,14 @@ impl Pagemap {
     /// Opens the page map of `pid`. Needs the right to trace the process.
     pub fn open(root: &KernelRoot, pid: Pid) -> Result<Pagemap, KernelError> {
         let path = root.path(format!("proc/{pid}/pagemap"));
-        match File::open(&path) {
-            Ok(file) => Ok(Pagemap { file, path, can_scan: root.is_live() }),
+        let foreign = helper::is_foreign(root, pid).then_some(pid);
+        let opened = match foreign {
+            None => File::open(&path),
+            Some(pid) => Session::begin(pid, Wait::Killable)
+                .and_then(|mut session| session.open(&path, libc::O_RDONLY).map(File::from)),
+        };
+        match opened {
+            Ok(file) => Ok(Pagemap { file, path, can_scan: root.is_live(), foreign }),
             Err(source) => Err(KernelError::Io { path, source }),
         }
     }
@@ -240,12 +269,15 @@ impl Pagemap {
                 return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO_PAGE | IS_HUGE,
                 ..ScanArgument::default()
             };
-            // SAFETY: the argument states its own size, and a vector of as many runs as it states.
-            let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
-            if count < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let found = &runs[..count as usize];
+            let count = match self.foreign {
+                Some(pid) => self.scan_foreign(pid, &mut argument, runs)?,
+                None => {
+                    // SAFETY: the argument states its own size, and a vector of as many runs as it states.
+                    let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
+                    usize::try_from(count).map_err(|_| io::Error::last_os_error())?
+                }
+            };
+            let found = &runs[..count];
             found.iter().for_each(&mut note);
             // With room left, the walk has come to its end. `walk_end` need not say so: it stays where the kernel has
             // last emptied a buffer of its own, of 512 runs (do_pagemap_scan in fs/proc/task_mmu.c, seen on Linux 6.18).
@@ -260,6 +292,33 @@ impl Pagemap {
             start = next;
         }
         Ok(())
+    }
+
+    /// One PAGEMAP_SCAN by a helper: how many runs were found.
+    fn scan_foreign(&self, pid: Pid, argument: &mut ScanArgument, runs: &mut [Run]) -> io::Result<usize> {
+        const WORD: usize = size_of::<u64>();
+        const VECTOR: usize = size_of::<ScanArgument>();
+        const RUN: usize = size_of::<Run>();
+        let mut session = Session::begin(pid, Wait::Killable)?;
+        let most = runs.len().min((helper::MOST_DATA - VECTOR) / RUN);
+        argument.vec = session.data_address(VECTOR) as u64;
+        argument.vec_len = most as u64;
+        for (place, word) in session.data().chunks_exact_mut(WORD).zip(argument.words()) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let zero = Place::Value(0);
+        let arguments = [Place::Value(PAGEMAP_SCAN as usize), Place::Data(0), zero, zero, zero];
+        let count = session.call(libc::SYS_ioctl, self.file.as_fd(), arguments)?.min(most);
+        let words = |bytes: &[u8], number: usize| {
+            let word = bytes[number * WORD..].first_chunk().copied().unwrap_or_default();
+            u64::from_ne_bytes(word)
+        };
+        let data = session.data();
+        argument.walk_end = words(data, 4);
+        for (run, bytes) in runs.iter_mut().zip(data[VECTOR..].chunks_exact(RUN)).take(count) {
+            *run = Run { start: words(bytes, 0), end: words(bytes, 1), categories: words(bytes, 2) };
+        }
+        Ok(count)
     }
 
     fn read_entries(&self, regions: &mut [Region]) -> io::Result<()> {
@@ -289,10 +348,28 @@ impl Pagemap {
         Ok(Some(shared.saturating_sub(zeros).min(u64::from(u16::MAX)) as u16))
     }
 
+    /// As [`FileExt::read_exact_at`], by a helper.
+    fn read_foreign(&self, pid: Pid, bytes: &mut [u8], place: u64) -> io::Result<()> {
+        let mut session = Session::begin(pid, Wait::Killable)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match session.read_at(self.file.as_fd(), &mut bytes[done..], place + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+
     fn read_range(&self, range: VirtRange) -> io::Result<Vec<Entry>> {
         const PAGE: u64 = BASE_PAGE as u64;
         let mut bytes = vec![0; (range.len().0 / PAGE) as usize * size_of::<u64>()];
-        match self.file.read_exact_at(&mut bytes, range.start() / PAGE * size_of::<u64>() as u64) {
+        let place = range.start() / PAGE * size_of::<u64>() as u64;
+        let read = match self.foreign {
+            None => self.file.read_exact_at(&mut bytes, place),
+            Some(pid) => self.read_foreign(pid, &mut bytes, place),
+        };
+        match read {
             // The file of a process that has ended is empty.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));

@@ -285,16 +285,22 @@ pub fn read_cwd(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
 }
 
-/// The argument vector of `pid`; empty for kernel threads and zombies.
+/// The argument vector of `pid`; empty for kernel threads and zombies. Of more than 256 KiB, which a process can give
+/// itself, the rest is cut, and the last argument says so.
 pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelError> {
-    let text = root.read(format!("proc/{pid}/cmdline"))?;
-    Ok(text.split_terminator('\0').map(str::to_string).collect())
+    let (text, cut) = root.read_cut(format!("proc/{pid}/cmdline"))?;
+    let mut arguments: Vec<String> = text.split_terminator('\0').map(str::to_string).collect();
+    if cut {
+        arguments.push("... (cut: longer than 256 KiB)".to_string());
+    }
+    Ok(arguments)
 }
 
-/// Processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)).
+/// Processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)), and helper processes
+/// ([`crate::helper`]) for it.
 pub fn own_thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32) + crate::helper::thread_cpu_time()
 }
 
 /// How long the calling thread has waited for a processor while it could run (`/proc/PID/task/TID/schedstat`, kernel

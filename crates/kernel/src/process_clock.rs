@@ -86,7 +86,7 @@ impl ProcessClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process_cpu_time;
+    use crate::clock::own_cpu_time;
 
     #[test]
     fn it_is_the_time_of_the_process() {
@@ -100,9 +100,9 @@ mod tests {
             last = now;
         }
         // Between the process's own clock before, and after with the ticks that each thread may run ahead of it.
-        let before = process_cpu_time();
+        let before = own_cpu_time();
         let asked = clock.now().unwrap();
-        let latest = process_cpu_time() + LONGEST_TICK * (clock.threads.len() as u32 + 1);
+        let latest = own_cpu_time() + LONGEST_TICK * (clock.threads.len() as u32 + 1);
         assert!(before <= asked && asked <= latest, "{before:?} {asked:?} {latest:?}");
     }
 

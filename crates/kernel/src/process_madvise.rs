@@ -1,10 +1,13 @@
-//! Advice about memory of another process: process_madvise(2), madvise(2).
+//! Advice about memory of another process: process_madvise(2), madvise(2). It is given by a helper, with a deadline: an error
+//! of kind TimedOut holds a [`crate::helper::Locked`].
 //!
 //! File-level obligation: the iovec array that the kernel reads is initialised and outlives the call. The
 //! addresses in it belong to the other process; nothing of ours is written.
 
 #![allow(unsafe_code)]
 
+use crate::helper::{Place, Session, Wait};
+use crate::spawn::pid_of;
 use megapage_units::VirtRange;
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -60,6 +63,22 @@ pub fn page_out(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> 
 
 fn advise(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::Result<u64> {
     assert!(ranges.len() <= MOST_RANGES, "{} ranges in one call", ranges.len());
+    let pid = pid_of(pidfd)?;
+    if pid.0 as u32 == std::process::id() {
+        return advise_own(pidfd, ranges, advice);
+    }
+    // The kernel waits for the mmap lock uninterruptibly.
+    let mut session = Session::begin(pid, Wait::Uninterruptible)?;
+    let words = ranges.iter().flat_map(|range| [range.start(), range.len().0]);
+    for (place, word) in session.data().chunks_exact_mut(size_of::<u64>()).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    let [count, advice, flags] = [ranges.len(), advice as usize, 0].map(Place::Value);
+    let arguments = [Place::Data(0), count, advice, flags, Place::Value(0)];
+    session.call(libc::SYS_process_madvise, pidfd, arguments).map(|bytes| bytes as u64)
+}
+
+fn advise_own(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::Result<u64> {
     let vector: Vec<libc::iovec> = ranges
         .iter()
         .map(|range| libc::iovec {
@@ -67,7 +86,7 @@ fn advise(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::Resul
             iov_len: range.len().0 as usize,
         })
         .collect();
-    // SAFETY: the vector lives through the call; the addresses in it are the other process's.
+    // SAFETY: the vector lives through the call; the addresses in it are ranges of ours.
     let answer = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vector.as_ptr(), vector.len(), advice, 0)
     };

@@ -4,16 +4,20 @@
 //! kernel first gives the process copies of its own of all that it shares by fork(2), splitting huge pages for it. To
 //! read a database that has forked to save would double its memory. A read of this file takes a plain reference.
 
-use crate::{KernelError, KernelRoot};
+use crate::helper::{self, Session, Wait};
+use crate::{KernelError, KernelRoot, effective_uid};
 use megapage_units::Pid;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 /// The memory that a process had when this was opened: after execve(2) nothing more can be read.
 #[derive(Debug)]
 pub struct RemoteMemory {
     file: File,
+    /// The process, where it is another one that may let us wait.
+    foreign: Option<Pid>,
 }
 
 impl RemoteMemory {
@@ -22,8 +26,16 @@ impl RemoteMemory {
     /// EACCES, EPERM: the right to trace lacks. ENOENT, ESRCH: the process has gone.
     pub fn open(root: &KernelRoot, pid: Pid) -> Result<RemoteMemory, KernelError> {
         let path = root.path(format!("proc/{pid}/mem"));
-        match File::open(&path) {
-            Ok(file) => Ok(RemoteMemory { file }),
+        let foreign = helper::is_foreign(root, pid).then_some(pid);
+        let opened = match foreign {
+            // Without privilege a security module may let us read what we have started, and nobody else: not a helper
+            // either ("Yama" of the kernel's documentation). It can be had only of processes of our own user.
+            Some(pid) if effective_uid() == 0 => Session::begin(pid, Wait::Killable)
+                .and_then(|mut session| session.open(&path, libc::O_RDONLY).map(File::from)),
+            _ => File::open(&path),
+        };
+        match opened {
+            Ok(file) => Ok(RemoteMemory { file, foreign }),
             Err(source) => Err(KernelError::Io { path, source }),
         }
     }
@@ -32,16 +44,26 @@ impl RemoteMemory {
     /// mapped, none once the process has ended. Never writes there, but marks the pages as accessed, and a page that
     /// was never touched is made present, as if the process itself had read it.
     ///
-    /// EIO: nothing is mapped at `start`.
+    /// EIO: nothing is mapped at `start`. TimedOut: the process does not answer ([`helper::Locked`]).
     pub fn read(&self, start: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        // A page of a file of FUSE may have come there: no signal ends the wait for it.
+        let mut session = match self.foreign {
+            Some(pid) => Some(Session::begin(pid, Wait::Uninterruptible)?),
+            None => None,
+        };
         let mut read = 0;
         while read < bytes.len() {
-            match self.file.read_at(&mut bytes[read..], start + read as u64) {
+            let place = start + read as u64;
+            let result = match &mut session {
+                Some(session) => session.read_at(self.file.as_fd(), &mut bytes[read..], place),
+                None => self.file.read_at(&mut bytes[read..], place),
+            };
+            match result {
                 Ok(0) => break,
                 Ok(more) => read += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // What lies before the hole has been read.
-                Err(_) if read > 0 => break,
+                Err(error) if read > 0 && error.kind() != io::ErrorKind::TimedOut => break,
                 Err(error) => return Err(error),
             }
         }

@@ -1,7 +1,12 @@
 //! Where the kernel's files are read from: the running machine, or a captured tree.
+//!
+//! What is read of another process is read with a deadline, and nothing is read without a bound: see [`crate::helper`] and
+//! [`KernelRoot::read`].
 
+use crate::helper::{self, Session, Wait};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -42,11 +47,24 @@ impl KernelError {
     pub fn is_gone(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
     }
+
+    /// Whether the process that the file belongs to does not answer, because its memory map is locked:
+    /// [`helper::Locked`] says since when.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, KernelError::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
 }
 
 /// What is read at once, if the kernel gives that much: nearly every file of `/proc` and `/sys` is shorter. None tells its length, and a buffer that
 /// grows from a few bytes would take ten calls for it.
 const AT_ONCE: usize = 8 << 10;
+/// The longest file that is read whole. Nothing under `/proc` and `/sys` that is not a process's comes near it.
+const MOST: usize = 64 << 20;
+/// How much is read of what a process says of itself: it may have as much there as it has memory (`PR_SET_MM_MAP` of
+/// prctl(2)). More than the kernel's own limit of one argument (MAX_ARG_STRLEN, execve(2)).
+const MOST_OF_ITS_OWN: usize = 256 << 10;
+/// The longest line: a path with every byte escaped fits in.
+const LONGEST_LINE: usize = 64 << 10;
 
 /// The directory under which `proc/` and `sys/` lie: `/` on a running machine, any directory in a test.
 #[derive(Clone, Debug)]
@@ -87,13 +105,90 @@ impl KernelRoot {
     }
 
     /// The whole text of a kernel file. Bytes that are not UTF-8 are replaced.
+    ///
+    /// Of `/proc/PID/cmdline` and `environ` the first 256 KiB, see [`KernelRoot::read_cut`]; any other file that is longer
+    /// than 64 MiB is an error (EFBIG). A file of another process that does not answer is an error for which
+    /// [`KernelError::is_locked`] holds.
     pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, KernelError> {
+        let relative = relative.as_ref();
+        let (text, cut) = self.read_cut(relative)?;
+        if cut && !is_its_own(relative) {
+            let source = io::Error::from_raw_os_error(libc::EFBIG);
+            return Err(KernelError::Io { path: self.path(relative), source });
+        }
+        Ok(text)
+    }
+
+    /// As [`KernelRoot::read`], but of a longer file what lies within the bound; and whether that was cut.
+    pub fn read_cut(&self, relative: impl AsRef<Path>) -> Result<(String, bool), KernelError> {
+        let relative = relative.as_ref();
+        let most = if is_its_own(relative) { MOST_OF_ITS_OWN } else { MOST };
         let path = self.path(relative);
-        match read_all(&path) {
-            Ok(bytes) => Ok(String::from_utf8(bytes)
-                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
+        let result = match self.locked_by(relative) {
+            None => read_all(&path, most),
+            Some(pid) => Session::begin(pid, Wait::Killable).and_then(|mut session| {
+                let mut bytes = Vec::new();
+                session.read_file(&path, &mut |piece| {
+                    bytes.extend_from_slice(piece);
+                    bytes.len() <= most
+                })?;
+                Ok(bytes)
+            }),
+        };
+        match result {
+            Ok(mut bytes) => {
+                let cut = bytes.len() > most;
+                bytes.truncate(most);
+                let text = String::from_utf8(bytes)
+                    .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+                Ok((text, cut))
+            }
             Err(source) => Err(KernelError::Io { path, source }),
         }
+    }
+
+    /// The lines of a kernel file, one after the other, as long as `each` says so: the text is never held as a whole. Bytes
+    /// that are not UTF-8 are replaced. Lines are counted from 1; a line of more than 64 KiB is an error.
+    pub fn each_line(
+        &self,
+        relative: impl AsRef<Path>,
+        mut each: impl FnMut(usize, &str) -> bool,
+    ) -> Result<(), KernelError> {
+        let relative = relative.as_ref();
+        let path = self.path(relative);
+        let mut lines = Lines { rest: Vec::new(), number: 0, too_long: false };
+        let mut feed = |piece: &[u8]| lines.feed(piece, &mut each);
+        let result = match self.locked_by(relative) {
+            None => File::open(&path).and_then(|mut file| {
+                let mut piece = vec![0; LONGEST_LINE];
+                loop {
+                    match file.read(&mut piece) {
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(error),
+                        Ok(0) => return Ok(()),
+                        Ok(length) if feed(&piece[..length]) => {}
+                        Ok(_) => return Ok(()),
+                    }
+                }
+            }),
+            Some(pid) => Session::begin(pid, Wait::Killable)
+                .and_then(|mut session| session.read_file(&path, &mut feed)),
+        };
+        result.map_err(|source| KernelError::Io { path: path.clone(), source })?;
+        if lines.too_long {
+            let what = format!("expected a line of at most {LONGEST_LINE} bytes");
+            return Err(KernelError::Parse { path, line: lines.number + 1, what });
+        }
+        lines.end(&mut each);
+        Ok(())
+    }
+
+    /// The other process whose memory map must not be locked for `relative` to be read or written.
+    fn locked_by(&self, relative: &Path) -> Option<megapage_units::Pid> {
+        if !self.is_live() {
+            return None;
+        }
+        helper::locked_by(relative).filter(|pid| helper::is_foreign(self, *pid))
     }
 
     /// The one decimal figure that a kernel file holds.
@@ -125,18 +220,94 @@ impl KernelRoot {
     /// Writes `text` to a kernel file in one write, as the kernel wants it. A file that is not there is not made:
     /// the error is ENOENT, where sysfs would answer EACCES to an attempt to create it.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), KernelError> {
+        let relative = relative.as_ref();
         let path = self.path(relative);
-        let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
-        let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        let waits = self.is_live() && relative.starts_with(DAMON);
+        let written = match self.locked_by(relative) {
+            None if waits => write_waiting(&path, text),
+            None => {
+                let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
+                opened.and_then(|mut file| file.write_all(text.as_bytes()))
+            }
+            Some(pid) => Session::begin(pid, Wait::Killable).and_then(|mut session| {
+                let file = session.open(&path, libc::O_WRONLY | libc::O_TRUNC)?;
+                session.write(file.as_fd(), text.as_bytes())
+            }),
+        };
         written.map_err(|source| KernelError::Io { path, source })
     }
 }
 
-/// All of a file whose length nobody tells.
-fn read_all(path: &Path) -> io::Result<Vec<u8>> {
+/// DAMON's thread takes the mmap lock of what it observes, and who stops it waits for that thread uninterruptibly.
+const DAMON: &str = "sys/kernel/mm/damon";
+
+/// As [`KernelRoot::write`], by a helper, where the kernel may let the writer wait for a process that nobody can name.
+fn write_waiting(path: &Path, text: &str) -> io::Result<()> {
+    let own = megapage_units::Pid(std::process::id().cast_signed());
+    let mut session = Session::begin(own, Wait::Uninterruptible)?;
+    let written = session
+        .open(path, libc::O_WRONLY | libc::O_TRUNC)
+        .and_then(|file| session.write(file.as_fd(), text.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            io::Error::new(error.kind(), "no answer: a process that DAMON observes has its memory map locked")
+        }
+        _ => error,
+    })
+}
+
+/// Whether a file holds what a process has put there itself, of any length.
+fn is_its_own(relative: &Path) -> bool {
+    let is = |name: &str| relative.ends_with(name);
+    relative.starts_with("proc") && (is("cmdline") || is("environ"))
+}
+
+/// Text that comes in pieces, as lines.
+struct Lines {
+    /// The begin of a line whose end has not come yet.
+    rest: Vec<u8>,
+    /// Of the last whole line.
+    number: usize,
+    too_long: bool,
+}
+
+impl Lines {
+    /// Takes the next piece; whether to go on.
+    fn feed(&mut self, mut piece: &[u8], each: &mut dyn FnMut(usize, &str) -> bool) -> bool {
+        while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = (&piece[..end], &piece[end + 1..]);
+            self.number += 1;
+            let go_on = if self.rest.is_empty() {
+                each(self.number, &String::from_utf8_lossy(line))
+            } else {
+                self.rest.extend_from_slice(line);
+                let line = std::mem::take(&mut self.rest);
+                each(self.number, &String::from_utf8_lossy(&line))
+            };
+            if !go_on {
+                self.rest.clear();
+                return false;
+            }
+            piece = after;
+        }
+        self.rest.extend_from_slice(piece);
+        self.too_long = self.rest.len() > LONGEST_LINE;
+        !self.too_long
+    }
+
+    /// The text has come to its end: the last line may lack its own.
+    fn end(self, each: &mut dyn FnMut(usize, &str) -> bool) {
+        if !self.rest.is_empty() {
+            each(self.number + 1, &String::from_utf8_lossy(&self.rest));
+        }
+    }
+}
+
+/// All of a file whose length nobody tells, and at most a byte more than `most`.
+fn read_all(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(AT_ONCE);
     // `File::read_to_end` would ask for the length all the same.
-    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -176,5 +347,50 @@ mod tests {
         root.write("proc/sys/vm/bad", "3\n").unwrap();
         assert_eq!(root.read_u64("proc/sys/vm/bad").unwrap(), 3);
         assert!(!root.is_live());
+    }
+
+    #[test]
+    fn what_a_process_says_of_itself_is_cut_and_other_files_are_refused() {
+        let long = "x".repeat(MOST_OF_ITS_OWN + 1);
+        let (_keep, root) = captured_tree(&[("proc/7/cmdline", &long), ("proc/7/comm", "x\n")]);
+        let (text, cut) = root.read_cut("proc/7/cmdline").unwrap();
+        assert!(text.len() == MOST_OF_ITS_OWN && cut);
+        assert_eq!(root.read("proc/7/cmdline").unwrap().len(), MOST_OF_ITS_OWN);
+        assert_eq!(root.read_cut("proc/7/comm").unwrap(), ("x\n".into(), false));
+        // A sparse file: nothing of that length is written.
+        File::create(root.path("proc/7/large")).unwrap().set_len(MOST as u64 + 1).unwrap();
+        assert_eq!(root.read("proc/7/large").unwrap_err().raw_os_error(), Some(libc::EFBIG));
+    }
+
+    #[test]
+    fn lines_are_whole_wherever_a_piece_ends() {
+        let text = "a\n\nbcd\nlast";
+        for size in 1..text.len() + 1 {
+            let mut lines = Lines { rest: Vec::new(), number: 0, too_long: false };
+            let mut found = Vec::new();
+            let mut each = |number: usize, line: &str| {
+                found.push((number, line.to_string()));
+                true
+            };
+            assert!(text.as_bytes().chunks(size).all(|piece| lines.feed(piece, &mut each)));
+            lines.end(&mut each);
+            let expected = [(1, "a"), (2, ""), (3, "bcd"), (4, "last")];
+            assert_eq!(found, expected.map(|(number, line)| (number, line.to_string())), "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn lines_end_early_and_are_bounded() {
+        let (_keep, root) = captured_tree(&[("proc/7/maps", "a\nb\nc\n"), ("proc/8/maps", "")]);
+        let mut count = 0;
+        root.each_line("proc/7/maps", |number, _| {
+            count = number;
+            number < 2
+        })
+        .unwrap();
+        assert_eq!(count, 2);
+        fs::write(root.path("proc/8/maps"), "x".repeat(2 * LONGEST_LINE)).unwrap();
+        let error = root.each_line("proc/8/maps", |_, _| true).unwrap_err().to_string();
+        assert!(error.contains("line 1: expected a line of at most"), "{error}");
     }
 }

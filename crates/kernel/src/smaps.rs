@@ -4,6 +4,7 @@
 //! Reading it walks the process's page tables under its mmap lock: about 6.5 ms for each GiB on base pages
 //! and far less for huge ones. Sample accordingly.
 
+use crate::maps::MOST_MAPPINGS;
 use crate::{KernelError, KernelRoot};
 pub use megapage_snapshot::BackingBytes;
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
@@ -135,31 +136,54 @@ pub fn read_own_smaps(root: &KernelRoot) -> Result<Vec<Mapping>, KernelError> {
 }
 
 fn read_file(root: &KernelRoot, relative: &str) -> Result<Vec<Mapping>, KernelError> {
-    let text = root.read(relative)?;
-    parse(&text).map_err(|(line, what)| KernelError::Parse { path: root.path(relative), line, what })
+    let mut parser = Parser { mappings: Vec::new(), wrong: None };
+    root.each_line(relative, |number, line| parser.take(number, line))?;
+    let at = |(line, what)| KernelError::Parse { path: root.path(relative), line, what };
+    parser.end().map_err(at)
 }
 
 /// Line number (from 1) and what was expected there.
 type Complaint = (usize, String);
 
-fn parse(text: &str) -> Result<Vec<Mapping>, Complaint> {
-    let mut mappings: Vec<Mapping> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let bad = |what: &str| (index + 1, format!("expected {what}, found '{line}'"));
+/// Takes line after line.
+struct Parser {
+    mappings: Vec<Mapping>,
+    wrong: Option<Complaint>,
+}
+
+impl Parser {
+    /// Whether to go on.
+    fn take(&mut self, number: usize, line: &str) -> bool {
+        self.wrong = self.line(line).err().map(|what| (number, format!("expected {what}, found '{line}'")));
+        self.wrong.is_none()
+    }
+
+    fn end(self) -> Result<Vec<Mapping>, Complaint> {
+        match self.wrong {
+            None => Ok(self.mappings),
+            Some(complaint) => Err(complaint),
+        }
+    }
+
+    /// What was expected, where the line is not that.
+    fn line(&mut self, line: &str) -> Result<(), String> {
         let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
         let Some(key) = first.strip_suffix(':') else {
-            mappings.push(parse_header(line).ok_or_else(|| bad("a mapping"))?);
-            continue;
+            if self.mappings.len() == MOST_MAPPINGS {
+                return Err(format!("{MOST_MAPPINGS} mappings at most"));
+            }
+            self.mappings.push(parse_header(line).ok_or("a mapping")?);
+            return Ok(());
         };
-        let mapping = mappings.last_mut().ok_or_else(|| bad("a mapping before its fields"))?;
+        let mapping = self.mappings.last_mut().ok_or("a mapping before its fields")?;
         // Unknown fields come with new kernels: passed over.
-        let kib = || -> Result<Bytes, Complaint> {
-            let figure = rest.trim().strip_suffix(" kB").ok_or_else(|| bad("a figure in kB"))?;
-            figure.parse().map(Bytes::kib).map_err(|_| bad("a figure in kB"))
+        let kib = || {
+            let kib = rest.trim().strip_suffix(" kB").and_then(|figure| figure.parse().ok());
+            kib.map(Bytes::kib).ok_or("a figure in kB")
         };
         match key {
             "KernelPageSize" => {
-                mapping.kernel_page_size = PageSize::new(kib()?.0).ok_or_else(|| bad("a page size"))?;
+                mapping.kernel_page_size = PageSize::new(kib()?.0).ok_or("a page size")?;
             }
             "Rss" => mapping.rss = kib()?,
             "Referenced" => mapping.referenced = kib()?,
@@ -179,8 +203,8 @@ fn parse(text: &str) -> Result<Vec<Mapping>, Complaint> {
             "THPeligible" => mapping.thp_eligible = rest.trim() != "0",
             _ => {}
         }
+        Ok(())
     }
-    Ok(mappings)
 }
 
 /// `7f00-7f10 rw-p 00000000 00:00 0    [heap]`
@@ -203,6 +227,12 @@ fn parse_header(line: &str) -> Option<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<Vec<Mapping>, Complaint> {
+        let mut parser = Parser { mappings: Vec::new(), wrong: None };
+        let _ = text.lines().enumerate().all(|(index, line)| parser.take(index + 1, line));
+        parser.end()
+    }
 
     const SAMPLE: &str = "\
 55d1c7a00000-55d1c7a21000 rw-p 00000000 00:00 0                          [heap]

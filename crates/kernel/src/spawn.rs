@@ -280,6 +280,13 @@ pub fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// The process that a pidfd stands for (proc_pid_fdinfo(5)). ESRCH where it has ended.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<Pid> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    pid.filter(|pid| *pid > 0).map(Pid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

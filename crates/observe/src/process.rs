@@ -66,6 +66,14 @@ pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
             why: MissedWhy::Denied,
             what: format!("{who} is denied to us: {error}; {}", remedy(effective_uid() == 0)),
         },
+        // The same words each time, however long it is left alone for.
+        error if error.is_locked() => Missed {
+            pid,
+            why: MissedWhy::Locked,
+            what: format!(
+                "{who} does not answer: its memory map is locked; it is left alone, and tried again now and then"
+            ),
+        },
         error => Missed { pid, why: MissedWhy::Failed, what: format!("{who} cannot be read: {error}") },
     }
 }

@@ -89,6 +89,7 @@ impl TrackError {
             TrackError::Gone(_) => MissedWhy::Gone,
             TrackError::Denied { .. } => MissedWhy::Denied,
             TrackError::Kernel(error) if error.is_gone() => MissedWhy::Gone,
+            TrackError::Kernel(error) if error.is_locked() => MissedWhy::Locked,
             TrackError::Failed(_) | TrackError::Kernel(_) => MissedWhy::Failed,
         }
     }

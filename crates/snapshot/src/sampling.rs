@@ -124,6 +124,8 @@ pub enum MissedWhy {
     Replaced,
     /// The kernel refuses (EPERM, EACCES).
     Denied,
+    /// It does not answer: its memory map is locked. It is left alone for a while.
+    Locked,
     /// Anything else.
     Failed,
 }

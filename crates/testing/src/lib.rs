@@ -12,11 +12,13 @@
 
 #![forbid(unsafe_code)]
 
+mod held_lock;
 mod lock;
 mod pool;
 mod refuse;
 mod skip;
 
+pub use held_lock::HeldLock;
 pub use lock::MachineLock;
 pub use pool::{LEAST_AVAILABLE, PoolGuard};
 pub use refuse::{Call, in_child, refuse};

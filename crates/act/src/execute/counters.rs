@@ -98,7 +98,8 @@ impl Kind {
             Refusal::Denied => 4,
             Refusal::Gone => 5,
             Refusal::Unsupported => 6,
-            Refusal::Other(_) => 7,
+            // Of no error of the kernel's: deadlines are counted where they are missed.
+            Refusal::Locked | Refusal::Other(_) => 7,
             Refusal::Shared => {
                 self.shared += 1;
                 return;

@@ -108,6 +108,9 @@ fn refused(refusal: Refusal) -> Verdict {
             Verdict::refused(Obtained::Busy, "EAGAIN: pinned, locked or off the LRU lists for now")
         }
         Refusal::GroupFull => Verdict::refused(Obtained::Busy, "EBUSY: something holds it"),
+        Refusal::Locked => {
+            Verdict::refused(Obtained::Busy, "the process does not answer: its memory map is locked")
+        }
         Refusal::Shared => {
             Verdict::refused(Obtained::Busy, "another process shares it since a fork: it would be copied")
         }

@@ -357,6 +357,7 @@ pub(super) fn sampled(row: &Row) -> String {
             MissedWhy::Denied => "denied".into(),
             MissedWhy::Gone => "ended".into(),
             MissedWhy::Replaced => "replaced".into(),
+            MissedWhy::Locked => "locked".into(),
             MissedWhy::Failed => "failed".into(),
         },
         _ => "-".into(),

@@ -1,0 +1,436 @@
+//! Helper processes: calls that take another process's mmap lock, with a deadline.
+//!
+//! Whoever reads `/proc/PID/maps`, `smaps`, `pagemap`, `cmdline`, `mem` and the like, or calls process_madvise(2), waits for
+//! the mmap lock of that process. The process can hold it for ever: it maps a page over a dirty one of a FUSE file system of
+//! its own, and the kernel writes that page back under the lock; its server never answers. So these calls are made by helper
+//! processes. One that does not reply in time is killed, and the process is left alone for a while. Reads wait killably
+//! (`mmap_read_lock_killable` in fs/proc), so that the helper ends at once. process_madvise(2), and a fault on a page of
+//! FUSE that a read of `mem` meets, wait for what no signal ends: that helper stays until the lock is free, and the number
+//! of those is bounded, of all and of each user. A thread of ours could neither be killed alone nor let us exit.
+//!
+//! A helper shares our memory (clone(2), CLONE_VM) but no descriptors: starting it copies nothing, and a file lock or a
+//! socket of ours goes with us. It ends with us, however that comes about. Handing a call over takes some 10 us.
+//!
+//! Own files (`/proc/self`), captured trees, and files that take no such lock are read directly: what runs inside other
+//! programs (preload, text, capi) starts no helper.
+
+mod body;
+mod locked;
+mod worker;
+
+pub use locked::{Counts, Locked, News};
+
+use crate::heap::without_signals;
+use crate::process::{read_start_time, read_status};
+use crate::KernelRoot;
+use body::{DATA, Request};
+use locked::Table;
+use megapage_units::Pid;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::cell::Cell;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use worker::{Reply, Worker};
+
+/// Helpers at work at the same time; a further call waits for one to be free.
+const MOST_AT_WORK: usize = 8;
+/// Killed helpers that have not ended: with as many, calls that cannot be ended are refused.
+const MOST_STUCK: usize = 16;
+/// The same of those that wait for processes of one user.
+const MOST_STUCK_OF_USER: usize = 2;
+/// For how long a helper that is not blocked, but at work, is given time: large processes take theirs.
+const LONGEST_WORK: Duration = Duration::from_secs(10);
+/// How often one that is at work is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// The stack of the thread that starts them.
+const STARTER: usize = 128 << 10;
+/// How long a killed helper is waited for: one that waits killably ends at once.
+const LAST_BREATH: Duration = Duration::from_millis(100);
+
+/// Whether the helper that makes a call can be killed while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Yes: the call takes the lock killably, and nothing else.
+    Killable,
+    /// No.
+    Uninterruptible,
+}
+
+/// The helpers of this process.
+struct Pool {
+    /// The process that they are of: one that was forked has none.
+    owner: u32,
+    idle: Vec<Worker>,
+    at_work: usize,
+    /// Killed, and not ended; with the user of the process that each waits for.
+    stuck: Vec<(Worker, Option<u32>)>,
+    table: Table,
+    starter: Option<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>>,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    owner: 0,
+    idle: Vec::new(),
+    at_work: 0,
+    stuck: Vec::new(),
+    table: Table::new(),
+    starter: None,
+});
+static FREED: Condvar = Condvar::new();
+/// Processor time of all helpers, in nanoseconds.
+static CPU: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The same, of what this thread has asked for.
+    static THREAD_CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The processor time that helpers have taken for this process so far.
+pub(crate) fn cpu_time() -> Duration {
+    Duration::from_nanos(CPU.load(Ordering::Relaxed))
+}
+
+/// The same, for the calling thread.
+pub(crate) fn thread_cpu_time() -> Duration {
+    THREAD_CPU.get()
+}
+
+/// What was counted so far, and how things are.
+pub fn counts() -> Counts {
+    let mut pool = pool();
+    pool.collect();
+    Counts {
+        missed: pool.table.missed,
+        locked: pool.table.locked(Instant::now()),
+        stuck: pool.stuck.len(),
+        refused: pool.table.refused,
+    }
+}
+
+/// The processes that have missed a deadline for the first time since this was asked last: 64 at most, the latest.
+pub fn take_news() -> Vec<News> {
+    pool().table.take_news()
+}
+
+fn pool() -> MutexGuard<'static, Pool> {
+    // Nothing that holds it panics half way through a change.
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// Collects helpers that have ended.
+    fn collect(&mut self) {
+        self.stuck.retain_mut(|(worker, _)| !worker.has_ended());
+    }
+
+    /// Starts a helper, in a thread that lives as long as the process: a helper ends with the thread that started it.
+    fn start(&mut self) -> io::Result<Worker> {
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("no helper process: {error}"));
+        let starter = match self.starter.take() {
+            Some(starter) => starter,
+            None => starter().map_err(failed)?,
+        };
+        let (reply, started) = mpsc::channel();
+        let sent = starter.send(reply);
+        self.starter = sent.is_ok().then_some(starter);
+        started.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())).map_err(failed)
+    }
+}
+
+/// The thread that starts helpers. It takes no signal: those are for the threads that wait for them.
+fn starter() -> io::Result<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>> {
+    let (sender, receiver) = mpsc::channel::<mpsc::Sender<io::Result<Worker>>>();
+    let serve = move || {
+        for reply in receiver {
+            // Nobody waits for it any more: it goes.
+            let _ = reply.send(Worker::start());
+        }
+    };
+    without_signals(|| std::thread::Builder::new().name("helpers".into()).stack_size(STARTER).spawn(serve))?;
+    Ok(sender)
+}
+
+/// A helper that works for the caller, about one process. Given back when dropped.
+pub(crate) struct Session {
+    worker: Option<Worker>,
+    pid: Pid,
+}
+
+/// An answer to a call.
+fn error(locked: Locked) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, locked)
+}
+
+impl Session {
+    /// A helper for calls about `pid`. TimedOut, with a [`Locked`]: the process is left alone.
+    pub(crate) fn begin(pid: Pid, wait: Wait) -> io::Result<Session> {
+        let mut pool = pool();
+        let own = std::process::id();
+        if pool.owner != own {
+            // Forked: the helpers are another process's, their sockets too.
+            std::mem::take(&mut pool.idle).into_iter().for_each(std::mem::forget);
+            std::mem::take(&mut pool.stuck).into_iter().for_each(std::mem::forget);
+            (pool.owner, pool.at_work, pool.starter) = (own, 0, None);
+        }
+        let start = || read_start_time(&KernelRoot::live(), pid).ok();
+        if let Some(rest) = pool.table.left_alone(pid, Instant::now(), start) {
+            return Err(error(Locked::LeftAlone { pid, rest }));
+        }
+        pool.collect();
+        if wait == Wait::Uninterruptible && !pool.stuck.is_empty() {
+            let user = user(pid);
+            let of_user = pool.stuck.iter().filter(|(_, other)| *other == user).count();
+            if pool.stuck.len() >= MOST_STUCK || of_user >= MOST_STUCK_OF_USER {
+                pool.table.refused += 1;
+                return Err(error(Locked::Refused { pid }));
+            }
+        }
+        let until = Instant::now() + LONGEST_WORK;
+        while pool.at_work >= MOST_AT_WORK {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                pool.table.refused += 1;
+                return Err(error(Locked::Refused { pid }));
+            }
+            pool = FREED.wait_timeout(pool, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let worker = match pool.idle.pop() {
+            Some(worker) => worker,
+            None => pool.start()?,
+        };
+        pool.at_work += 1;
+        Ok(Session { worker: Some(worker), pid })
+    }
+
+    /// Makes the request, and waits for the reply.
+    fn ask(&mut self, request: impl Fn(&mut Worker) -> io::Result<()>) -> io::Result<Reply> {
+        // A helper may have been killed while it was idle. One that ends at work is not asked for twice.
+        loop {
+            let Some(worker) = &mut self.worker else { return Err(io::ErrorKind::BrokenPipe.into()) };
+            match request(worker) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    self.retire();
+                    self.worker = Some(pool().start()?);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let deadline = pool().table.deadline(Instant::now());
+        let (started, mut time) = (Instant::now(), deadline);
+        loop {
+            let Some(worker) = &mut self.worker else { return Err(io::ErrorKind::BrokenPipe.into()) };
+            let left = time.saturating_sub(started.elapsed());
+            if worker.wait(left)? {
+                let reply = worker.reply();
+                if let Ok(reply) = &reply {
+                    CPU.fetch_add(reply.took.as_nanos() as u64, Ordering::Relaxed);
+                    THREAD_CPU.set(THREAD_CPU.get() + reply.took);
+                } else {
+                    self.retire();
+                }
+                return reply;
+            }
+            let waited = started.elapsed();
+            if waited < time {
+                continue;
+            }
+            // At the deadline: one that runs is not blocked.
+            if waited < LONGEST_WORK && is_running(worker.pid()) {
+                time = waited + LOOK;
+                continue;
+            }
+            return Err(self.miss(waited));
+        }
+    }
+
+    /// The deadline was missed.
+    fn miss(&mut self, waited: Duration) -> io::Error {
+        self.retire();
+        let root = KernelRoot::live();
+        let Ok(start) = read_start_time(&root, self.pid) else {
+            return io::Error::from_raw_os_error(libc::ESRCH);
+        };
+        let name = read_status(&root, self.pid).map(|status| status.name).unwrap_or_default();
+        pool().table.miss(self.pid, start, name, waited, Instant::now());
+        error(Locked::NoAnswer { pid: self.pid, waited })
+    }
+
+    /// Kills the helper.
+    fn retire(&mut self) {
+        let Some(mut worker) = self.worker.take() else { return };
+        worker.kill();
+        let until = Instant::now() + LAST_BREATH;
+        let mut pause = Duration::from_micros(50);
+        while !worker.has_ended() && Instant::now() < until {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        let user = user(self.pid);
+        let mut pool = pool();
+        if !worker.has_ended() {
+            pool.stuck.push((worker, user));
+        }
+    }
+
+    /// Opens a file of the process.
+    pub(crate) fn open(&mut self, path: &Path, flags: i32) -> io::Result<OwnedFd> {
+        let path = path.as_os_str().as_bytes();
+        let reply = self.ask(|worker| worker.request_file(Request::Open, path, flags))?;
+        reply.result()?;
+        reply.descriptor.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
+    }
+
+    /// Reads a file of the process, piece by piece, as long as `each` says so. A piece is 256 KiB at most.
+    pub(crate) fn read_file(
+        &mut self,
+        path: &Path,
+        each: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> io::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        let mut reply = self.ask(|worker| worker.request_file(Request::Read, path, 0))?;
+        loop {
+            let length = reply.result()?.min(DATA);
+            let Some(worker) = &mut self.worker else { return Ok(()) };
+            if !each(&worker.data()[..length]) || reply.ended {
+                return Ok(());
+            }
+            reply = self.ask(Worker::request_more)?;
+        }
+    }
+
+    /// Makes a system call whose first argument is `descriptor`. Where an argument is [`Place::Data`], it is the address of
+    /// the data so many bytes in.
+    pub(crate) fn call(
+        &mut self,
+        number: libc::c_long,
+        descriptor: BorrowedFd<'_>,
+        rest: [Place; 5],
+    ) -> io::Result<usize> {
+        let reply = self.ask(|worker| {
+            let address = worker.data_address();
+            let argument = |place: &Place| match *place {
+                Place::Data(offset) => address + offset.min(DATA),
+                Place::Value(value) => value,
+            };
+            let rest = [&rest[0], &rest[1], &rest[2], &rest[3], &rest[4]].map(argument);
+            worker.request_call(number, descriptor, rest)
+        })?;
+        reply.result()
+    }
+
+    /// Writes `bytes` to a file of the process, in one write.
+    pub(crate) fn write(&mut self, file: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+        let Some(data) = self.data().get_mut(..bytes.len()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        data.copy_from_slice(bytes);
+        let zero = Place::Value(0);
+        match self.call(libc::SYS_write, file, [Place::Data(0), Place::Value(bytes.len()), zero, zero, zero])? {
+            written if written == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Reads from a place in a file of the process: how many bytes there are. At most [`MOST_DATA`] at once.
+    pub(crate) fn read_at(&mut self, file: BorrowedFd<'_>, bytes: &mut [u8], place: u64) -> io::Result<usize> {
+        let length = bytes.len().min(MOST_DATA);
+        let [length_argument, place] = [length, place as usize].map(Place::Value);
+        let zero = Place::Value(0);
+        let arguments = [Place::Data(0), length_argument, place, zero, zero];
+        let read = self.call(libc::SYS_pread64, file, arguments)?.min(length);
+        bytes[..read].copy_from_slice(&self.data()[..read]);
+        Ok(read)
+    }
+
+    /// The address of the data, so many bytes in, for what a call is given that points to it.
+    pub(crate) fn data_address(&self, offset: usize) -> usize {
+        self.worker.as_ref().map_or(0, |worker| worker.data_address() + offset.min(DATA))
+    }
+
+    /// The data that goes with a call and its answer.
+    pub(crate) fn data(&mut self) -> &mut [u8] {
+        match &mut self.worker {
+            Some(worker) => worker.data(),
+            None => &mut [],
+        }
+    }
+}
+
+/// Where an argument of a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The address of the data, so many bytes in.
+    Data(usize),
+    /// A value.
+    Value(usize),
+}
+
+/// Bytes that go with one call, each way.
+pub(crate) const MOST_DATA: usize = DATA;
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut pool = pool();
+        pool.at_work = pool.at_work.saturating_sub(1);
+        if let Some(worker) = self.worker.take() {
+            pool.idle.push(worker);
+            if !pool.table.is_empty() {
+                pool.table.answered(self.pid);
+            }
+        }
+        drop(pool);
+        FREED.notify_one();
+    }
+}
+
+/// Whether the calling thread must not wait for `pid` itself.
+pub(crate) fn is_foreign(root: &KernelRoot, pid: Pid) -> bool {
+    root.is_live() && pid.0 as u32 != std::process::id()
+}
+
+/// The process whose memory map must not be locked for `relative` to be read, such as `proc/12/maps`. `None` of other
+/// files, and of those of a process that take no such lock.
+pub(crate) fn locked_by(relative: &Path) -> Option<Pid> {
+    let mut parts = relative.to_str()?.split('/').filter(|part| !part.is_empty());
+    if parts.next()? != "proc" {
+        return None;
+    }
+    let pid: i32 = parts.next()?.parse().ok()?;
+    let name = match parts.next()? {
+        "task" => parts.nth(1)?,
+        name => name,
+    };
+    (!FREE.contains(&name)).then_some(Pid(pid))
+}
+
+/// Files of a process that take neither its mmap lock nor the one that execve(2) holds while it waits for that.
+const FREE: [&str; 14] = [
+    "cgroup",
+    "children",
+    "comm",
+    "fd",
+    "fdinfo",
+    "gid_map",
+    "limits",
+    "mountinfo",
+    "ns",
+    "sched",
+    "schedstat",
+    "stat",
+    "status",
+    "uid_map",
+];
+
+fn user(pid: Pid) -> Option<u32> {
+    read_status(&KernelRoot::live(), pid).ok().map(|status| status.uids[0])
+}
+
+/// Whether one of our own helpers is on a processor, or ready for one.
+fn is_running(pid: i32) -> bool {
+    crate::process::read_stat(&KernelRoot::live(), Pid(pid)).is_ok_and(|stat| stat.state == 'R')
+}

@@ -1,0 +1,256 @@
+//! What a helper process runs: it takes requests, makes one system call for each (or reads one file), and replies.
+//!
+//! File-level obligation: a helper shares all memory with its owner, the thread-local storage of the thread that started it
+//! included. Nothing here may use that: no allocation, no C library, no panic, only raw system calls and the helper's own
+//! region, which the owner keeps until the helper has ended. While a request is under way the slot is the helper's; before
+//! and after, the owner's; the message over the socket hands it over.
+
+#![allow(unsafe_code)]
+
+use crate::raw_syscall::syscall;
+use std::mem::{offset_of, size_of, zeroed};
+
+/// Bytes that one request can carry, each way.
+pub(super) const DATA: usize = 256 << 10;
+/// The longest path of a request, its NUL included.
+pub(super) const PATH: usize = 128;
+/// No descriptor goes with the request.
+pub(super) const NO_PLACE: usize = usize::MAX;
+
+/// What is asked for.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Opens `path` with the flags in `arguments[0]`; the descriptor comes with the reply.
+    Open = 0,
+    /// Opens `path`, and reads its first bytes into the data.
+    Read = 1,
+    /// Reads on in the file of the last [`Request::Read`].
+    ReadOn = 2,
+    /// Makes system call `number` with `arguments`, of which the one at `place` is the descriptor that came along.
+    Call = 3,
+}
+
+/// What owner and helper hand each other.
+#[repr(C)]
+pub(super) struct Slot {
+    pub(super) request: Request,
+    pub(super) place: usize,
+    pub(super) number: libc::c_long,
+    pub(super) arguments: [usize; 6],
+    pub(super) path: [u8; PATH],
+    /// The kernel's answer: a negated error number, or what the call returns. Of a read, how many bytes there are.
+    pub(super) answer: isize,
+    /// Whether a read has come to the end of its file.
+    pub(super) ended: bool,
+    /// Processor time of the request.
+    pub(super) nanoseconds: u64,
+    // The owner's and the helper's descriptors of the socket, and the owner: for the start.
+    pub(super) socket: i32,
+    pub(super) owner: i32,
+    pub(super) data: [u8; DATA],
+}
+
+/// The helper's life. `slot` points to a [`Slot`].
+pub(super) extern "C" fn body(slot: *mut libc::c_void) -> libc::c_int {
+    let slot = slot.cast::<Slot>();
+    // SAFETY: the owner keeps the region for as long as this process lives; before the first request the slot is the
+    // helper's. No call is given a pointer to anything else but a constant.
+    let socket = unsafe {
+        let (socket, owner) = ((*slot).socket as usize, (*slot).owner);
+        syscall(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0, 0, 0]);
+        if syscall(libc::SYS_getppid, [0; 6]) != owner as isize {
+            exit();
+        }
+        let name = c"megapage-helper".as_ptr().expose_provenance();
+        syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]);
+        syscall(libc::SYS_chdir, [c"/".as_ptr().expose_provenance(), 0, 0, 0, 0, 0]);
+        // The owner's locks and sockets must not live on here.
+        if socket > 0 {
+            syscall(libc::SYS_close_range, [0, socket.wrapping_sub(1), 0, 0, 0, 0]);
+        }
+        syscall(libc::SYS_close_range, [socket.wrapping_add(1), i32::MAX as usize, 0, 0, 0, 0]);
+        socket
+    };
+    let mut file = -1isize;
+    loop {
+        // SAFETY: the socket is open, and the slot is ours from the request to the reply.
+        unsafe {
+            let Some(passed) = receive(socket) else { exit() };
+            let before = thread_time();
+            let reply = serve(slot, passed, &mut file);
+            (*slot).nanoseconds = thread_time().wrapping_sub(before);
+            let sent = send(socket, reply);
+            close(passed);
+            if reply != file {
+                close(reply);
+            }
+            if !sent {
+                exit();
+            }
+        }
+    }
+}
+
+/// Serves one request; the descriptor that goes with the reply, or -1.
+///
+/// # Safety
+/// The slot is the helper's. What the arguments of a call point to lies in the slot, as its owner has seen to.
+unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
+    // SAFETY: as the caller promises; the path ends in a NUL within its field.
+    unsafe {
+        let path = (&raw const (*slot).path).expose_provenance();
+        let open = |flags: usize| {
+            let flags = flags | libc::O_CLOEXEC as usize;
+            syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0])
+        };
+        match (*slot).request {
+            Request::Open => {
+                let opened = open((*slot).arguments[0]);
+                (*slot).answer = if opened < 0 { opened } else { 0 };
+                return opened.max(-1);
+            }
+            Request::Read => {
+                close(*file);
+                *file = open(libc::O_RDONLY as usize);
+                if *file < 0 {
+                    (*slot).answer = *file;
+                    return -1;
+                }
+                fill(slot, file);
+            }
+            Request::ReadOn => fill(slot, file),
+            Request::Call => {
+                let mut arguments = (*slot).arguments;
+                let place = (*slot).place;
+                if let Some(argument) = arguments.get_mut(place) {
+                    *argument = passed as usize;
+                }
+                (*slot).answer = syscall((*slot).number, arguments);
+            }
+        }
+    }
+    -1
+}
+
+/// Fills the data from the open file.
+///
+/// # Safety
+/// As for [`serve`].
+unsafe fn fill(slot: *mut Slot, file: &mut isize) {
+    let mut length = 0usize;
+    // SAFETY: as the caller promises; what is read goes to the rest of the data.
+    unsafe {
+        let data = (&raw mut (*slot).data).expose_provenance();
+        (*slot).ended = false;
+        while length < DATA {
+            let rest = DATA.wrapping_sub(length);
+            let read =
+                syscall(libc::SYS_read, [*file as usize, data.wrapping_add(length), rest, 0, 0, 0]);
+            if read == -(libc::EINTR as isize) {
+                continue;
+            }
+            if read <= 0 {
+                (*slot).ended = true;
+                close(*file);
+                *file = -1;
+                if read < 0 {
+                    (*slot).answer = read;
+                    return;
+                }
+                break;
+            }
+            length = length.wrapping_add(read as usize);
+        }
+        (*slot).answer = length as isize;
+    }
+}
+
+/// A control message with one descriptor, as `CMSG_SPACE(4)` lays it out on 64-bit machines.
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    descriptor: i32,
+    padding: i32,
+}
+
+/// Waits for a request: the descriptor that came along, or -1. `None`: the owner is gone.
+///
+/// # Safety
+/// `socket` is the helper's.
+unsafe fn receive(socket: usize) -> Option<isize> {
+    // SAFETY: plain words, for which zeros are valid; the structures live through the call.
+    unsafe {
+        let (mut byte, mut control): (u8, Control) = (0, zeroed());
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of::<Control>();
+        loop {
+            let address = (&raw mut message).expose_provenance();
+            let flags = libc::MSG_CMSG_CLOEXEC as usize;
+            match syscall(libc::SYS_recvmsg, [socket, address, flags, 0, 0, 0]) {
+                1 => break,
+                answer if answer == -(libc::EINTR as isize) => {}
+                _ => return None,
+            }
+        }
+        let came = message.msg_controllen >= offset_of!(Control, padding)
+            && control.header.cmsg_type == libc::SCM_RIGHTS;
+        Some(if came { control.descriptor as isize } else { -1 })
+    }
+}
+
+/// Replies, with a descriptor where `reply` is one; whether the owner is still there.
+///
+/// # Safety
+/// `socket` is the helper's.
+unsafe fn send(socket: usize, reply: isize) -> bool {
+    // SAFETY: plain words, for which zeros are valid; the structures live through the call.
+    unsafe {
+        let (mut byte, mut control): (u8, Control) = (0, zeroed());
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if reply >= 0 {
+            control.header.cmsg_len = offset_of!(Control, padding);
+            control.header.cmsg_level = libc::SOL_SOCKET;
+            control.header.cmsg_type = libc::SCM_RIGHTS;
+            control.descriptor = reply as i32;
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = size_of::<Control>();
+        }
+        let address = (&raw mut message).expose_provenance();
+        syscall(libc::SYS_sendmsg, [socket, address, libc::MSG_NOSIGNAL as usize, 0, 0, 0]) == 1
+    }
+}
+
+/// # Safety
+/// The descriptor, if it is one, is used by nobody else in this process.
+unsafe fn close(descriptor: isize) {
+    if descriptor >= 0 {
+        // SAFETY: as the caller promises.
+        unsafe { syscall(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Processor time of the helper, in nanoseconds.
+fn thread_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let address = (&raw mut time).expose_provenance();
+    // SAFETY: `time` is writable.
+    unsafe {
+        syscall(libc::SYS_clock_gettime, [libc::CLOCK_THREAD_CPUTIME_ID as usize, address, 0, 0, 0, 0]);
+    }
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+fn exit() -> ! {
+    loop {
+        // SAFETY: the process ends; nothing is passed.
+        unsafe { syscall(libc::SYS_exit_group, [0; 6]) };
+    }
+}

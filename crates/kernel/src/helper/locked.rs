@@ -1,0 +1,248 @@
+//! Processes whose memory map is locked: which are left alone, until when, and what was counted.
+
+use megapage_units::Pid;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How long an answer is waited for.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// The same where other processes have let us wait lately: many that are locked must not stop us for minutes. What is not
+/// blocked is given more time, however short the deadline.
+const SHORT: Duration = Duration::from_millis(200);
+const SHORTEST: Duration = Duration::from_millis(50);
+/// What "lately" is, and after how many deadlines missed in it the next ones are short, and shortest.
+const LATELY: Duration = Duration::from_secs(30);
+const FIRST_FEW: usize = 2;
+const MANY: usize = 10;
+/// For how long a process is left alone after its first missed deadline; twice as long after each further one,
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+/// and at most this long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Processes that are remembered.
+const MOST_REMEMBERED: usize = 4096;
+/// Processes that nobody has asked about yet.
+const MOST_NEWS: usize = 64;
+
+/// Why nothing was asked of a process: its memory map is locked, or was a moment ago. Comes within an
+/// [`std::io::Error`] of kind `TimedOut`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// It was asked, and has not answered.
+    NoAnswer {
+        /// The process.
+        pid: Pid,
+        /// For how long the answer was waited for.
+        waited: Duration,
+    },
+    /// It was not asked: it has not answered before.
+    LeftAlone {
+        /// The process.
+        pid: Pid,
+        /// For how long it will not be asked.
+        rest: Duration,
+    },
+    /// It was not asked: too many calls that cannot be ended wait for processes, all or those of its user.
+    Refused {
+        /// The process.
+        pid: Pid,
+    },
+}
+
+impl fmt::Display for Locked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Locked::NoAnswer { pid, waited } => {
+                write!(f, "process {pid} did not answer within {}: its memory map is locked", short(*waited))
+            }
+            Locked::LeftAlone { pid, rest } => {
+                write!(f, "process {pid} is left alone for {}: its memory map was locked", short(*rest))
+            }
+            Locked::Refused { pid } => write!(
+                f,
+                "process {pid} is left alone: too many calls wait for locked memory maps already, and cannot be ended"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Locked {}
+
+fn short(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+/// What was counted since the program started, and how things are now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Deadlines that were missed.
+    pub missed: u64,
+    /// Processes that are left alone at the moment.
+    pub locked: usize,
+    /// Helpers that were killed and have not ended: they wait within the kernel for a locked memory map.
+    pub stuck: usize,
+    /// Calls that were not made because too many are stuck.
+    pub refused: u64,
+}
+
+/// A process that has missed its deadline for the first time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The process.
+    pub pid: Pid,
+    /// Its name, as its status file tells it; not made safe for a terminal.
+    pub name: String,
+    /// For how long its answer was waited for.
+    pub waited: Duration,
+}
+
+/// One that has missed its deadline.
+#[derive(Debug)]
+struct Entry {
+    start_ticks: u64,
+    until: Instant,
+    pause: Duration,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<Pid, Entry>,
+    lately: VecDeque<Instant>,
+    news: VecDeque<News>,
+    pub(super) missed: u64,
+    pub(super) refused: u64,
+}
+
+impl Table {
+    pub(super) const fn new() -> Table {
+        Table {
+            entries: BTreeMap::new(),
+            lately: VecDeque::new(),
+            news: VecDeque::new(),
+            missed: 0,
+            refused: 0,
+        }
+    }
+
+    /// For how long `pid` is still left alone. `start_ticks` is asked where it matters: another process may have the number.
+    pub(super) fn left_alone(
+        &mut self,
+        pid: Pid,
+        now: Instant,
+        start_ticks: impl FnOnce() -> Option<u64>,
+    ) -> Option<Duration> {
+        let entry = self.entries.get(&pid)?;
+        if start_ticks() != Some(entry.start_ticks) {
+            self.entries.remove(&pid);
+            return None;
+        }
+        Some(entry.until.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
+    }
+
+    /// How long the next answer is waited for.
+    pub(super) fn deadline(&mut self, now: Instant) -> Duration {
+        while self.lately.front().is_some_and(|when| now.saturating_duration_since(*when) > LATELY) {
+            self.lately.pop_front();
+        }
+        match self.lately.len() {
+            0..FIRST_FEW => DEADLINE,
+            FIRST_FEW..MANY => SHORT,
+            _ => SHORTEST,
+        }
+    }
+
+    /// `pid` has missed its deadline.
+    pub(super) fn miss(&mut self, pid: Pid, start_ticks: u64, name: String, waited: Duration, now: Instant) {
+        self.missed += 1;
+        self.lately.push_back(now);
+        if self.lately.len() > MANY {
+            self.lately.pop_front();
+        }
+        let former = self.entries.get(&pid).filter(|entry| entry.start_ticks == start_ticks);
+        let pause = former.map_or(FIRST_PAUSE, |entry| (entry.pause * 2).min(LONGEST_PAUSE));
+        if former.is_none() {
+            if self.news.len() == MOST_NEWS {
+                self.news.pop_front();
+            }
+            self.news.push_back(News { pid, name, waited });
+        }
+        if self.entries.len() >= MOST_REMEMBERED {
+            // The one that would be asked first.
+            let first = self.entries.iter().min_by_key(|(_, entry)| entry.until).map(|(pid, _)| *pid);
+            first.map(|first| self.entries.remove(&first));
+        }
+        self.entries.insert(pid, Entry { start_ticks, until: now + pause, pause });
+    }
+
+    /// `pid` has answered.
+    pub(super) fn answered(&mut self, pid: Pid) {
+        self.entries.remove(&pid);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn locked(&self, now: Instant) -> usize {
+        self.entries.values().filter(|entry| entry.until > now).count()
+    }
+
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        self.news.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn miss(table: &mut Table, pid: i32, now: Instant) {
+        table.miss(Pid(pid), 7, "x".into(), DEADLINE, now);
+    }
+
+    #[test]
+    fn one_that_misses_again_is_left_alone_for_longer() {
+        let (mut table, start) = (Table::new(), Instant::now());
+        let rest = |table: &mut Table, now| table.left_alone(Pid(1), now, || Some(7));
+        assert_eq!(rest(&mut table, start), None);
+        miss(&mut table, 1, start);
+        assert_eq!(rest(&mut table, start), Some(FIRST_PAUSE));
+        let later = start + FIRST_PAUSE;
+        assert_eq!(rest(&mut table, later), None, "it is asked again");
+        miss(&mut table, 1, later);
+        assert_eq!(rest(&mut table, later), Some(FIRST_PAUSE * 2));
+        (0..20).for_each(|_| miss(&mut table, 1, later));
+        assert_eq!(rest(&mut table, later), Some(LONGEST_PAUSE));
+        assert_eq!(table.take_news().len(), 1, "said once");
+        assert_eq!((table.missed, table.locked(later)), (22, 1));
+        assert_eq!(table.left_alone(Pid(1), later, || Some(8)), None, "another process has the number");
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn many_that_are_locked_are_waited_for_less_long() {
+        let (mut table, start) = (Table::new(), Instant::now());
+        assert_eq!(table.deadline(start), DEADLINE);
+        let mut waited = Duration::ZERO;
+        for pid in 0..256 {
+            waited += table.deadline(start);
+            miss(&mut table, pid, start);
+        }
+        assert!(waited < Duration::from_secs(20), "{waited:?}");
+        assert_eq!(table.take_news().len(), MOST_NEWS);
+        assert_eq!(table.deadline(start + LATELY * 2), DEADLINE, "that was long ago");
+    }
+
+    #[test]
+    fn the_memory_of_them_is_bounded() {
+        let (mut table, start) = (Table::new(), Instant::now());
+        (0..2 * MOST_REMEMBERED as i32).for_each(|pid| miss(&mut table, pid, start));
+        assert_eq!(table.entries.len(), MOST_REMEMBERED);
+        table.answered(Pid(2 * MOST_REMEMBERED as i32 - 1));
+        assert_eq!(table.entries.len(), MOST_REMEMBERED - 1);
+    }
+}

@@ -1,0 +1,233 @@
+//! A helper process, seen by its owner: started, asked, killed, collected.
+//!
+//! File-level obligation: the region of a helper (its stack and its slot) is mapped before it starts and removed only after
+//! it was collected. The slot is touched by the owner only between a reply and the next request.
+
+#![allow(unsafe_code)]
+
+use super::body::{DATA, NO_PLACE, PATH, Request, Slot, body};
+use crate::heap::without_signals;
+use crate::spawn::wait_readable;
+use megapage_units::BASE_PAGE;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+/// The helper's stack: its deepest call takes some hundred bytes.
+const STACK: usize = 64 << 10;
+const REGION: usize = (STACK + size_of::<Slot>()).next_multiple_of(BASE_PAGE);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pid: i32,
+    socket: OwnedFd,
+    region: NonNull<u8>,
+}
+
+// SAFETY: the region is reached through this value alone on our side.
+unsafe impl Send for Worker {}
+
+impl Worker {
+    /// Starts one. It ends by [`Worker::kill`], with this value, or with the thread that calls.
+    pub(super) fn start() -> io::Result<Worker> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; its first page becomes the guard
+        // of the stack.
+        let region = unsafe {
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let region = libc::mmap(ptr::null_mut(), REGION, protection, flags, -1, 0);
+            if region == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            libc::mprotect(region, BASE_PAGE, libc::PROT_NONE);
+            NonNull::new(region.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?
+        };
+        let mut worker = Worker { pid: 0, socket: ours, region };
+        let slot = worker.slot();
+        // SAFETY: the slot lies in the region, aligned to a page. The helper runs `body` alone, on a stack of its own; its
+        // signals are blocked. It does not share descriptors, so that a lock or a socket of ours ends with us though it be
+        // stuck; it shares memory, so that starting it takes no copy of our page tables.
+        let pid = without_signals(|| unsafe {
+            (&raw mut (*slot).socket).write(theirs.as_raw_fd());
+            (&raw mut (*slot).owner).write(libc::getpid());
+            (&raw mut (*slot).request).write(Request::Call);
+            let top = region.as_ptr().add(STACK).cast();
+            libc::clone(body, top, libc::CLONE_VM, slot.cast())
+        });
+        if pid < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        worker.pid = pid;
+        Ok(worker)
+    }
+
+    fn slot(&self) -> *mut Slot {
+        // SAFETY: the slot follows the stack within the region.
+        unsafe { self.region.as_ptr().add(STACK).cast() }
+    }
+
+    /// The bytes that go with a request and a reply.
+    pub(super) fn data(&mut self) -> &mut [u8; DATA] {
+        // SAFETY: between a reply and the next request the slot is ours; `&mut self` keeps it so.
+        unsafe { &mut (*self.slot()).data }
+    }
+
+    /// Where the data lies, for the arguments of a call.
+    pub(super) fn data_address(&self) -> usize {
+        // SAFETY: only the address is taken.
+        unsafe { (&raw mut (*self.slot()).data).expose_provenance() }
+    }
+
+    /// Sends a request for a file. The path is at most [`PATH`] - 1 bytes long: ENAMETOOLONG else.
+    pub(super) fn request_file(&mut self, request: Request, path: &[u8], flags: i32) -> io::Result<()> {
+        if path.len() >= PATH || path.contains(&0) {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        let mut field = [0; PATH];
+        field[..path.len()].copy_from_slice(path);
+        // SAFETY: the slot is ours until the request is sent.
+        unsafe {
+            (&raw mut (*self.slot()).path).write(field);
+            (&raw mut (*self.slot()).arguments).write([flags as usize, 0, 0, 0, 0, 0]);
+        }
+        self.send(request, None)
+    }
+
+    /// Sends a request for more of the file.
+    pub(super) fn request_more(&mut self) -> io::Result<()> {
+        self.send(Request::ReadOn, None)
+    }
+
+    /// Sends a request for a system call whose first argument is `descriptor`, and the others are `rest`. What they point to
+    /// must lie in the data: the caller, [`super::Session`], sees to that.
+    pub(super) fn request_call(
+        &mut self,
+        number: libc::c_long,
+        descriptor: BorrowedFd<'_>,
+        rest: [usize; 5],
+    ) -> io::Result<()> {
+        let [b, c, d, e, f] = rest;
+        // SAFETY: the slot is ours until the request is sent.
+        unsafe {
+            (&raw mut (*self.slot()).number).write(number);
+            (&raw mut (*self.slot()).arguments).write([0, b, c, d, e, f]);
+        }
+        self.send(Request::Call, Some(descriptor))
+    }
+
+    fn send(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let place = if descriptor.is_some() { 0 } else { NO_PLACE };
+        // SAFETY: the slot is ours until the request is sent.
+        unsafe {
+            (&raw mut (*self.slot()).request).write(request);
+            (&raw mut (*self.slot()).place).write(place);
+        }
+        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        sendmsg(&self.socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits for the reply for at most `time`; whether it, or the helper's end, has come.
+    pub(super) fn wait(&self, time: Duration) -> io::Result<bool> {
+        wait_readable(self.socket.as_fd(), time)
+    }
+
+    /// The reply that has come: the kernel's answer, and a descriptor where one was asked for. BrokenPipe: the helper has
+    /// ended without.
+    pub(super) fn reply(&mut self) -> io::Result<Reply> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let parts = &mut [IoSliceMut::new(&mut byte)];
+        let came = match recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => message.bytes,
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if came == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        // SAFETY: with the reply the slot is ours.
+        let (answer, ended, nanoseconds) = unsafe {
+            let slot = self.slot();
+            ((*slot).answer, (*slot).ended, (*slot).nanoseconds)
+        };
+        Ok(Reply { answer, ended, descriptor, took: Duration::from_nanos(nanoseconds) })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Kills it. It ends as soon as it waits for nothing that only another process can end.
+    pub(super) fn kill(&self) {
+        if self.pid > 0 {
+            // SAFETY: it was not collected yet, so that no other process has its number.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        }
+    }
+
+    /// Whether it has ended, and was collected.
+    pub(super) fn has_ended(&mut self) -> bool {
+        if self.pid > 0 {
+            // SAFETY: no status is asked for. It has no signal for its end, so that only `__WALL` finds it.
+            let collected =
+                unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+            if collected == 0 {
+                return false;
+            }
+            self.pid = 0;
+        }
+        true
+    }
+}
+
+/// See [`Worker::reply`].
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) answer: isize,
+    pub(super) ended: bool,
+    pub(super) descriptor: Option<OwnedFd>,
+    pub(super) took: Duration,
+}
+
+impl Reply {
+    /// The answer as the C library would give it.
+    pub(super) fn result(&self) -> io::Result<usize> {
+        match self.answer {
+            error @ ..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            answer => Ok(answer as usize),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+        // One that still lives keeps its region: for ever, should nobody look after it any more.
+        if self.has_ended() {
+            // SAFETY: the helper has ended, and nothing else refers to the region.
+            unsafe { libc::munmap(self.region.as_ptr().cast(), REGION) };
+        }
+    }
+}
+

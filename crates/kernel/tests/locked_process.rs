@@ -1,0 +1,54 @@
+//! A process that holds its own mmap lock lets nobody wait for longer than the deadline.
+
+use megapage_kernel::helper::{counts, take_news};
+use megapage_kernel::maps::read_maps;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::process::{read_cmdline, read_status};
+use megapage_kernel::smaps::read_smaps;
+use megapage_kernel::spawn::open_pidfd;
+use megapage_kernel::{KernelRoot, clear_refs, process_madvise};
+use megapage_testing::HeldLock;
+use megapage_units::{HUGE_2M, VirtRange};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// One test: the deadlines, and who is left alone, are the whole process's.
+#[test]
+fn nothing_that_is_asked_of_it_takes_longer_than_the_deadline() {
+    let Some(held) = HeldLock::start(0) else { return };
+    let (root, pid) = (KernelRoot::live(), held.pid());
+    let started = Instant::now();
+    let error = read_smaps(&root, pid).unwrap_err();
+    let took = started.elapsed();
+    assert!(error.is_locked(), "{error}");
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(6), "{took:?}");
+    let text = error.to_string();
+    let expected = format!("/proc/{pid}/smaps: process {pid} did not answer within 2 s: its memory map is locked");
+    assert_eq!(text, expected);
+    let news = take_news();
+    assert!(news.len() == 1 && news[0].pid == pid && news[0].name.starts_with("megapage-held"), "{news:?}");
+
+    // From now on it is left alone: nothing waits.
+    let started = Instant::now();
+    let range = VirtRange::new(HUGE_2M as u64, 2 * HUGE_2M as u64).unwrap();
+    for (what, is_locked) in [
+        ("maps", read_maps(&root, pid).is_err_and(|error| error.is_locked())),
+        ("cmdline", read_cmdline(&root, pid).is_err_and(|error| error.is_locked())),
+        ("environ", root.read(format!("proc/{pid}/environ")).is_err_and(|error| error.is_locked())),
+        ("numa_maps", root.read(format!("proc/{pid}/numa_maps")).is_err_and(|error| error.is_locked())),
+        ("pagemap", Pagemap::open(&root, pid).is_err_and(|error| error.is_locked())),
+        ("clear_refs", clear_refs::clear_accessed(&root, pid).is_err_and(|error| error.is_locked())),
+    ] {
+        assert!(is_locked, "{what}");
+    }
+    let pidfd = open_pidfd(pid).unwrap();
+    let error = process_madvise::cold(pidfd.as_fd(), &[range]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(take_news().is_empty(), "said once");
+
+    // What takes no such lock is told as ever.
+    assert_eq!(read_status(&root, pid).unwrap().pid, pid);
+    let counted = counts();
+    assert_eq!((counted.missed, counted.locked, counted.stuck), (1, 1, 0), "{counted:?}");
+}
