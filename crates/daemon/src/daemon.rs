@@ -507,6 +507,7 @@ fn observer(
         window: config.observe.window,
         // Where a policy asks for it.
         zero_scan: false,
+        bounded: true,
         folios: false,
         promotes: true,
     };

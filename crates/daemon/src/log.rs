@@ -171,7 +171,8 @@ impl PassLog {
     /// Each process that is not looked at as it should be is told once, as long as the reason is the same. That one has
     /// ended, or executed another program, is nothing to be told.
     fn passed_over(&mut self, pass: &Pass) {
-        let is_news = |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced);
+        let is_news =
+            |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced | MissedWhy::Postponed);
         let missed = pass.snapshot.missed.iter().filter(|missed| is_news(missed.why));
         let now: BTreeMap<Pid, String> =
             missed.take(MOST_PASSED_OVER).map(|missed| (missed.pid, clean(&missed.what))).collect();

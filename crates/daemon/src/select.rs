@@ -5,7 +5,7 @@ use megapage_kernel::process::{Status, list_processes, read_cgroup, read_status}
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use regex_lite::Regex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The choice of a configuration, compiled.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Select {
 pub struct Selected {
     /// Ascending.
     pub pids: Vec<Pid>,
-    /// How many more were chosen, and are smaller than all of these.
+    /// How many more were chosen: they are smaller, or their user has more than half of all.
     pub left_out: usize,
 }
 
@@ -50,17 +50,18 @@ impl Select {
     /// The processes that there are now. One that ends meanwhile is passed over.
     pub fn now(&self, root: &KernelRoot) -> Result<Selected, KernelError> {
         let own = Pid(std::process::id().cast_signed());
-        let mut found: Vec<(Bytes, Pid)> = Vec::new();
+        let mut found: Vec<Found> = Vec::new();
         for pid in list_processes(root)? {
             let Ok(status) = read_status(root, pid) else { continue };
             if self.wants(root, &status, own) {
-                found.push((status.rss + status.hugetlb, status.pid));
+                // Not all that is resident: a memory file counts there as often as it is mapped.
+                let size = status.rss_anonymous + status.hugetlb;
+                found.push(Found { named: self.pids.contains(&status.pid), size, pid: status.pid, user: status.uids[0] });
             }
         }
-        found.sort_by_key(|(size, pid)| (!self.pids.contains(pid), std::cmp::Reverse(*size), *pid));
+        found.sort_by_key(|found| (!found.named, std::cmp::Reverse(found.size), found.pid));
         let left_out = found.len().saturating_sub(self.most);
-        found.truncate(self.most);
-        let mut pids: Vec<Pid> = found.into_iter().map(|(_, pid)| pid).collect();
+        let mut pids = fairly(&found, self.most);
         pids.sort();
         Ok(Selected { pids, left_out })
     }
@@ -97,6 +98,26 @@ impl Select {
     }
 }
 
+/// A process that may be chosen.
+struct Found {
+    named: bool,
+    size: Bytes,
+    pid: Pid,
+    user: u32,
+}
+
+/// The first `most` of these, but of no user more than half as many, as long as there are others'.
+fn fairly(found: &[Found], most: usize) -> Vec<Pid> {
+    let share = most.div_ceil(2);
+    let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+    let (first, beyond): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|found| {
+        let count = of_user.entry(found.user).or_default();
+        *count += usize::from(!found.named);
+        found.named || *count <= share
+    });
+    first.into_iter().chain(beyond).take(most).map(|found| found.pid).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +129,8 @@ mod tests {
         for (pid, name, parent, uid, mib, cgroup) in processes {
             let directory = root.path(format!("proc/{pid}"));
             std::fs::create_dir_all(&directory).unwrap();
-            let memory = format!("VmPTE:\t40 kB\nVmRSS:\t{} kB\n", mib << 10);
+            let kib = mib << 10;
+            let memory = format!("VmPTE:\t40 kB\nVmRSS:\t{kib} kB\nRssAnon:\t{kib} kB\n");
             let memory = if *mib > 0 { memory } else { String::new() };
             let text = format!(
                 "Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t0\t0\t0\n{memory}"
@@ -148,6 +170,33 @@ mod tests {
         assert_eq!(chosen(default()), (vec![10, 11, 12], 0));
         assert_eq!(chosen(Processes { least_resident: Bytes::mib(250), ..default() }).0, [10, 11]);
         assert_eq!(chosen(Processes { most: 1, ..default() }), (vec![10], 2));
+    }
+
+    #[test]
+    fn no_user_takes_all_places_from_others() {
+        let own = std::process::id().cast_signed();
+        let mut processes: Vec<(i32, &str, i32, u32, u64, &str)> =
+            (10..30).map(|pid| (pid, "greedy", 1, 7, 900, "/")).collect();
+        processes.extend([(40, "honest", 1, 8, 100, "/"), (own, "megapage", 1, 0, 900, "/")]);
+        let select = |most, named: &[i32]| {
+            let (_keep, root) = tree(&processes);
+            let processes = Processes { most, pids: named.to_vec(), include: list("."), ..default() };
+            let selected = Select::new(&processes).now(&root).unwrap();
+            (selected.pids.iter().map(|pid| pid.0).collect::<Vec<_>>(), selected.left_out)
+        };
+        assert_eq!(select(4, &[]), (vec![10, 11, 12, 40], 17));
+        assert_eq!(select(1, &[]), (vec![10], 20));
+        assert_eq!(select(2, &[28, 29]), (vec![28, 29], 19), "who is named comes first");
+    }
+
+    #[test]
+    fn memory_files_do_not_count_as_often_as_they_are_mapped() {
+        let (_keep, root) = tree(&[(10, "file", 1, 7, 0, "/"), (11, "heap", 1, 8, 100, "/")]);
+        let status = root.read("proc/10/status").unwrap();
+        let mapped = format!("{status}VmPTE:\t40 kB\nVmRSS:\t9000000 kB\nRssAnon:\t10 kB\nRssShmem:\t8999990 kB\n");
+        std::fs::write(root.path("proc/10/status"), mapped).unwrap();
+        let selected = Select::new(&Processes { most: 1, ..default() }).now(&root).unwrap();
+        assert_eq!(selected.pids, [Pid(11)]);
     }
 
     #[test]

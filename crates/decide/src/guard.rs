@@ -106,7 +106,7 @@ impl Guard {
         let unreadable: BTreeSet<Pid> = snapshot
             .missed
             .iter()
-            .filter(|missed| matches!(missed.why, MissedWhy::Denied | MissedWhy::Locked | MissedWhy::Failed))
+            .filter(|missed| !matches!(missed.why, MissedWhy::Gone | MissedWhy::Replaced))
             .map(|missed| missed.pid)
             .collect();
         self.processes.retain(|id, _| seen.contains(id) || unreadable.contains(&id.pid));

@@ -3,6 +3,7 @@
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Pid, VirtRange};
+use std::io;
 
 /// One mapping (VMA).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +35,23 @@ pub const MOST_MAPPINGS: usize = 1 << 20;
 /// The mappings of `pid`, ascending; none for a kernel thread or a zombie. Needs the right to trace the process
 /// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it. More than [`MOST_MAPPINGS`] are an error.
 pub fn read_maps(root: &KernelRoot, pid: Pid) -> Result<Vec<Mapping>, KernelError> {
-    match read_first_maps(root, pid, MOST_MAPPINGS)? {
+    read_maps_within(root, pid, MOST_MAPPINGS)
+}
+
+/// The mappings of `pid`; more than `most` are an error of kind FileTooLarge, for which no more than those were read.
+pub fn read_maps_within(root: &KernelRoot, pid: Pid, most: usize) -> Result<Vec<Mapping>, KernelError> {
+    match read_first_maps(root, pid, most)? {
         (mappings, false) => Ok(mappings),
-        (_, true) => Err(too_many(root, pid, "maps")),
+        (_, true) => {
+            let path = root.path(format!("proc/{pid}/maps"));
+            let source = io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {most} mappings"));
+            Err(KernelError::Io { path, source })
+        }
     }
 }
 
 /// The first `most` mappings of `pid`, and whether there are more: those are not read.
-pub fn read_first_maps(
+fn read_first_maps(
     root: &KernelRoot,
     pid: Pid,
     most: usize,
@@ -62,14 +72,6 @@ pub fn read_first_maps(
     match bad {
         Some((line, what)) => Err(KernelError::Parse { path: root.path(&relative), line, what }),
         None => Ok((found, more)),
-    }
-}
-
-pub(crate) fn too_many(root: &KernelRoot, pid: Pid, file: &str) -> KernelError {
-    KernelError::Parse {
-        path: root.path(format!("proc/{pid}/{file}")),
-        line: MOST_MAPPINGS + 1,
-        what: format!("expected {MOST_MAPPINGS} mappings at most"),
     }
 }
 

@@ -4,7 +4,7 @@
 //! it is read when a process is first seen, when mappings have changed, and otherwise now and then; always so rarely
 //! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
 
-use megapage_kernel::maps::{self, read_maps};
+use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, mounts};
 use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
@@ -88,7 +88,7 @@ pub(crate) struct Found {
     pub(crate) backing: BackingBytes,
 }
 
-/// The mappings of `pid`, ascending. `now` is a clock of any origin: it is read before and after smaps. `state` is of before
+/// The mappings of `pid`, ascending; more than `most` are an error of kind FileTooLarge. `now` is a clock of any origin: it is read before and after smaps. `state` is of before
 /// the call.
 pub(crate) fn mappings(
     root: &KernelRoot,
@@ -97,8 +97,9 @@ pub(crate) fn mappings(
     details: &mut Details,
     now: &dyn Fn() -> Duration,
     state: &FlagState,
+    most: Option<usize>,
 ) -> Result<Vec<Found>, KernelError> {
-    let maps = disjoint(read_maps(root, pid)?);
+    let maps = disjoint(read_maps_within(root, pid, most.unwrap_or(MOST_MAPPINGS))?);
     let start = now();
     if details.is_due(start, &maps, state) {
         details.list = read_smaps(root, pid)?.into_iter().map(Detail::from).collect();

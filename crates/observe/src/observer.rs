@@ -4,6 +4,7 @@
 mod budget;
 mod candidates;
 mod cycle;
+pub(crate) mod fair;
 mod history;
 mod outstanding;
 mod part;
@@ -20,6 +21,7 @@ use crate::mappings::{FlagState, MemoryDevices};
 use crate::process::{Reader, gone, identify, missed};
 use crate::tracker::{SelectError, Selected, Tracker, select};
 use budget::Terms;
+use fair::Fair;
 use megapage_kernel::cgroup::MemoryLimits;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::ticks;
@@ -56,6 +58,10 @@ pub struct Options {
     pub window: Duration,
     /// Whether to count the zero-filled base pages of huge pages, 128 MiB of memory at most in each snapshot.
     pub zero_scan: bool,
+    /// Whether a snapshot is bounded in time and memory, whatever the processes are made of: processes with too many
+    /// mappings for their size are not looked at, and the rest after three seconds in the next snapshot, fairly among
+    /// users. For whoever looks at other people's processes unasked, and for long.
+    pub bounded: bool,
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
     pub folios: bool,
     /// Whether it is about what is to be promoted. Then the first sample of a process is early, of a sixteenth of the
@@ -72,6 +78,7 @@ impl Default for Options {
             budget: 0.01,
             window: Duration::from_secs(1),
             zero_scan: false,
+            bounded: false,
             folios: false,
             promotes: false,
         }
@@ -125,6 +132,7 @@ pub struct Observer {
     machine: Machine,
     began: Duration,
     targets: BTreeMap<Pid, Target>,
+    fair: Fair,
 }
 
 impl fmt::Debug for Observer {
@@ -180,6 +188,7 @@ impl Observer {
             reader: Reader {
                 root: root.clone(),
                 devices: MemoryDevices::read(root),
+                bounded: options.bounded,
                 flags: if options.folios { FrameFlags::open(root).ok() } else { None },
             },
             options,
@@ -189,6 +198,7 @@ impl Observer {
             why_unsampled: None,
             sampling,
             targets: BTreeMap::new(),
+            fair: Fair::default(),
         })
     }
 
@@ -245,6 +255,14 @@ impl Observer {
     /// of as many as the budget then allows: more, where little was accessed. A longer window pays for more.
     /// Regions that were not reached have no figures.
     pub fn sample_once(&mut self, pids: &[Pid]) -> Snapshot {
+        // There is no later pass for what this one leaves.
+        let bounded = std::mem::replace(&mut self.options.bounded, false);
+        let snapshot = self.sample_all_once(pids);
+        self.options.bounded = bounded;
+        snapshot
+    }
+
+    fn sample_all_once(&mut self, pids: &[Pid]) -> Snapshot {
         let mut left: BTreeSet<Pid> = pids.iter().copied().collect();
         let mut lost: Vec<Missed> = Vec::new();
         let mut snapshot = self.pass(pids, true);
@@ -285,14 +303,11 @@ impl Observer {
         let root = self.reader.root.clone();
         let limits = MemoryLimits::new(&root).ok();
         let mut round = Round { start, limits, targets: pids.len(), zero_bytes: zero_scan::MOST_BYTES };
-        for pid in pids {
-            match self.observe(pid, &mut round, &mut missed) {
-                Ok(process) => processes.push(process),
-                Err(why) => {
-                    // What was known of it is not shown again.
-                    self.targets.remove(&pid);
-                    missed.push(why);
-                }
+        if self.options.bounded {
+            self.pass_bounded(pids, &mut round, &mut processes, &mut missed);
+        } else {
+            for pid in pids {
+                self.take(pid, &mut round, &mut processes, &mut missed);
             }
         }
         let stays = self.clock.now().saturating_sub(self.began) >= LEAST_STAY;
@@ -304,6 +319,59 @@ impl Observer {
         Snapshot { taken, machine: self.machine.clone(), sampling: self.sampling.clone(), processes, missed }
     }
 
+    /// One process, into the one list or the other.
+    fn take(
+        &mut self,
+        pid: Pid,
+        round: &mut Round<'_>,
+        processes: &mut Vec<Process>,
+        missed: &mut Vec<Missed>,
+    ) {
+        match self.observe(pid, round, missed) {
+            Ok(process) => processes.push(process),
+            Err(why) => {
+                // What was known of it is not shown again.
+                self.targets.remove(&pid);
+                missed.push(why);
+            }
+        }
+    }
+
+    /// As many as there is time for, fairly among users. Both lists are ascending in the end.
+    fn pass_bounded(
+        &mut self,
+        pids: BTreeSet<Pid>,
+        round: &mut Round<'_>,
+        processes: &mut Vec<Process>,
+        missed: &mut Vec<Missed>,
+    ) {
+        self.fair.keep(|pid| pids.contains(pid));
+        let began = self.clock.now();
+        let mut turns = self.fair.turns(&self.reader.root, pids.into_iter());
+        let mut now = began;
+        while now.saturating_sub(began) < fair::LONGEST_PASS
+            && let Some((pid, user)) = turns.next()
+        {
+            let (start, before) = (now, processes.len());
+            self.take(pid, round, processes, missed);
+            now = self.clock.now();
+            let taken = processes.get(before);
+            let (user_now, regions) = taken.map_or((user, 0), |process| (process.uid, process.regions.len()));
+            self.fair.looked(pid, user_now, now);
+            if !turns.took(user, now.saturating_sub(start), regions)
+                && let Some(process) = processes.pop()
+            {
+                self.targets.remove(&pid);
+                self.fair.note_beyond(process.id, now);
+                missed.push(fair::too_many_regions(pid, &process.name));
+            }
+        }
+        // What is known of these stays; it is shown when it is fresh.
+        missed.extend(turns.rest().map(fair::postponed));
+        processes.sort_by_key(|process| process.id.pid);
+        missed.sort_by_key(|missed| missed.pid);
+    }
+
     fn observe(
         &mut self,
         pid: Pid,
@@ -312,6 +380,9 @@ impl Observer {
     ) -> Result<Process, Missed> {
         let root = self.reader.root.clone();
         let (id, stat) = identify(&root, pid)?;
+        if self.options.bounded && self.fair.left_alone(id, self.clock.now()) {
+            return Err(fair::too_many_mappings(pid, &stat.name));
+        }
         // To the nanosecond, before anything is read: what is the same afterwards has not run.
         let cpu = if root.is_live() { cpu_time_of(pid).ok() } else { None };
         let mut target = match self.targets.remove(&pid) {
@@ -340,10 +411,17 @@ impl Observer {
             None => None,
         };
         let state = FlagState { cpu, thp: self.machine.thp.clone() };
-        let mut found = self
+        let found = self
             .reader
             .read(id, &stat, &mut target.details, &now, &state, tables)
-            .map_err(|error| missed(pid, &stat.name, &error))?;
+            .map_err(|error| missed(pid, &stat.name, &error));
+        if self.options.bounded {
+            match &found {
+                Err(why) if why.why == MissedWhy::Bounded => self.fair.note_beyond(id, now()),
+                _ => self.fair.note_within(pid),
+            }
+        }
+        let mut found = found?;
         let process = &mut found.process;
         if self.options.zero_scan && self.reader.root.is_live() && !target.is_cleared() {
             zero_scan::scan(

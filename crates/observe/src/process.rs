@@ -1,6 +1,7 @@
 //! One process: what it is, what it has mapped, and what its memory is backed by.
 
 use crate::mappings::{Details, FlagState, Found, MemoryDevices, mappings};
+use crate::observer::fair::{most_mappings, too_many_mappings};
 use crate::regions::{Held, look_up_folios, regions};
 use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
@@ -19,6 +20,8 @@ const MOST_THREADS: usize = 64;
 pub(crate) struct Reader {
     pub(crate) root: KernelRoot,
     pub(crate) devices: MemoryDevices,
+    /// Whether one with too many mappings for its size is not read.
+    pub(crate) bounded: bool,
     /// Set where the orders of folios are wanted and can be had.
     pub(crate) flags: Option<FrameFlags>,
 }
@@ -66,7 +69,10 @@ pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
             why: MissedWhy::Denied,
             what: format!("{who} is denied to us: {error}; {}", remedy(effective_uid() == 0)),
         },
-        // The same words each time, however long it is left alone for.
+        // The same words each time, whatever the numbers are by now.
+        KernelError::Io { source, .. } if source.kind() == ErrorKind::FileTooLarge => {
+            too_many_mappings(pid, name)
+        }
         error if error.is_locked() => Missed {
             pid,
             why: MissedWhy::Locked,
@@ -104,7 +110,8 @@ impl Reader {
     ) -> Result<ReadProcess, KernelError> {
         let (root, pid) = (&self.root, id.pid);
         let status = read_status(root, pid)?;
-        let found = mappings(root, pid, &self.devices, details, now, state)?;
+        let most = self.bounded.then(|| most_mappings(status.rss_anonymous));
+        let found = mappings(root, pid, &self.devices, details, now, state, most)?;
         let Held { mut regions, backing, leaves_told } = regions(root, pid, &found, tracker)?;
         details.leaves_told = leaves_told;
         if let Some(flags) = &self.flags {

@@ -126,6 +126,10 @@ pub enum MissedWhy {
     Denied,
     /// It does not answer: its memory map is locked. It is left alone for a while.
     Locked,
+    /// It has more mappings, or more memory, than is looked at.
+    Bounded,
+    /// Its turn has not come: it comes first in the next snapshot.
+    Postponed,
     /// Anything else.
     Failed,
 }

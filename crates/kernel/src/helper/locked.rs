@@ -56,7 +56,11 @@ impl fmt::Display for Locked {
                 write!(f, "process {pid} did not answer within {}: its memory map is locked", short(*waited))
             }
             Locked::LeftAlone { pid, rest } => {
-                write!(f, "process {pid} is left alone for {}: its memory map was locked", short(*rest))
+                write!(
+                    f,
+                    "process {pid} does not answer: its memory map is locked; it is tried again in {}",
+                    short(*rest)
+                )
             }
             Locked::Refused { pid } => write!(
                 f,

@@ -358,6 +358,8 @@ pub(super) fn sampled(row: &Row) -> String {
             MissedWhy::Gone => "ended".into(),
             MissedWhy::Replaced => "replaced".into(),
             MissedWhy::Locked => "locked".into(),
+            MissedWhy::Bounded => "too large".into(),
+            MissedWhy::Postponed => "later".into(),
             MissedWhy::Failed => "failed".into(),
         },
         _ => "-".into(),

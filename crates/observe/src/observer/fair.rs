@@ -1,0 +1,231 @@
+//! What one pass over processes may take, and in which order they come: no user's processes keep those of others from being
+//! looked at, whatever they are made of.
+
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_status;
+use megapage_snapshot::{Missed, MissedWhy, ProcessId};
+use megapage_units::{Bytes, Pid};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How long a pass takes at most: what is left comes first in the next one. A process that was begun is finished.
+pub(super) const LONGEST_PASS: Duration = Duration::from_secs(3);
+/// Mappings of one process that are looked at whatever its size: more than most programs have.
+const LEAST_MAPPINGS: usize = 4096;
+/// A further one for each so much of its anonymous memory: what has more is made of splinters, of which none can be huge.
+const BYTES_A_MAPPING: u64 = 64 << 10;
+/// As many at most: the kernel's own default (`vm.max_map_count`). They take us some 0.1 s, and 15 MB.
+const MOST_MAPPINGS: usize = 65_536;
+/// Regions that are kept of all processes: 2 TiB of memory, about 600 MB of ours,
+const MOST_REGIONS: usize = 1 << 20;
+/// and of those of one user.
+const MOST_REGIONS_OF_USER: usize = MOST_REGIONS / 2;
+/// For how long a process is left alone that is beyond a bound, at first; twice as long each further time,
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// and at most this long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+/// The mappings that a process may have to be looked at.
+pub(crate) fn most_mappings(anonymous: Bytes) -> usize {
+    (LEAST_MAPPINGS + (anonymous.0 / BYTES_A_MAPPING) as usize).min(MOST_MAPPINGS)
+}
+
+/// A process that was beyond a bound.
+#[derive(Debug)]
+struct Beyond {
+    id: ProcessId,
+    until: Duration,
+    pause: Duration,
+}
+
+/// What is kept from one pass to the next.
+#[derive(Debug, Default)]
+pub(super) struct Fair {
+    beyond: BTreeMap<Pid, Beyond>,
+    /// When each process was looked at last, and whose it was.
+    looked: BTreeMap<Pid, (Duration, u32)>,
+}
+
+impl Fair {
+    /// Forgets processes that are not asked for any more.
+    pub(super) fn keep(&mut self, wanted: impl Fn(&Pid) -> bool) {
+        self.beyond.retain(|pid, _| wanted(pid));
+        self.looked.retain(|pid, _| wanted(pid));
+    }
+
+    /// The processes in the order of their turns.
+    pub(super) fn turns(&self, root: &KernelRoot, pids: impl Iterator<Item = Pid>) -> Turns {
+        let mut users: BTreeMap<u32, Vec<(Option<Duration>, Pid)>> = BTreeMap::new();
+        for pid in pids {
+            let known = self.looked.get(&pid);
+            // One that has ended is found out when it is its turn.
+            let user = known.map(|(_, user)| *user);
+            let user = user.or_else(|| read_status(root, pid).ok().map(|status| status.uids[0]));
+            users.entry(user.unwrap_or(u32::MAX)).or_default().push((known.map(|(at, _)| *at), pid));
+        }
+        let queue = |(user, mut pids): (u32, Vec<(Option<Duration>, Pid)>)| {
+            // Who was never looked at comes first, then who was not for the longest time.
+            pids.sort();
+            Queue { user, took: Duration::ZERO, regions: 0, pids: pids.into_iter().map(|(_, pid)| pid).collect() }
+        };
+        Turns { queues: users.into_iter().map(queue).collect(), regions: 0 }
+    }
+
+    /// `pid` of `user` was looked at.
+    pub(super) fn looked(&mut self, pid: Pid, user: u32, at: Duration) {
+        self.looked.insert(pid, (at, user));
+    }
+
+    /// Whether the process is left alone for now.
+    pub(super) fn left_alone(&mut self, id: ProcessId, now: Duration) -> bool {
+        self.beyond.get(&id.pid).is_some_and(|beyond| beyond.id == id && now < beyond.until)
+    }
+
+    /// The process is beyond a bound.
+    pub(super) fn note_beyond(&mut self, id: ProcessId, now: Duration) {
+        let former = self.beyond.get(&id.pid).filter(|beyond| beyond.id == id);
+        let pause = former.map_or(FIRST_PAUSE, |beyond| (beyond.pause * 2).min(LONGEST_PAUSE));
+        self.beyond.insert(id.pid, Beyond { id, until: now + pause, pause });
+    }
+
+    /// The process is within all bounds.
+    pub(super) fn note_within(&mut self, pid: Pid) {
+        self.beyond.remove(&pid);
+    }
+}
+
+/// The processes of one user.
+#[derive(Debug)]
+struct Queue {
+    user: u32,
+    took: Duration,
+    regions: usize,
+    pids: VecDeque<Pid>,
+}
+
+/// See [`Fair::turns`].
+#[derive(Debug)]
+pub(super) struct Turns {
+    queues: Vec<Queue>,
+    regions: usize,
+}
+
+impl Turns {
+    /// The next process, and its user: of the user whose processes have taken least by now.
+    pub(super) fn next(&mut self) -> Option<(Pid, u32)> {
+        let queue =
+            self.queues.iter_mut().filter(|queue| !queue.pids.is_empty()).min_by_key(|queue| queue.took)?;
+        queue.pids.pop_front().map(|pid| (pid, queue.user))
+    }
+
+    /// A process of `user` has taken this. Whether its regions, so many, may be kept.
+    pub(super) fn took(&mut self, user: u32, time: Duration, regions: usize) -> bool {
+        let Some(queue) = self.queues.iter_mut().find(|queue| queue.user == user) else { return true };
+        queue.took += time;
+        let fits = queue.regions + regions <= MOST_REGIONS_OF_USER && self.regions + regions <= MOST_REGIONS;
+        if fits {
+            queue.regions += regions;
+            self.regions += regions;
+        }
+        fits
+    }
+
+    /// Those whose turn has not come.
+    pub(super) fn rest(self) -> impl Iterator<Item = Pid> {
+        self.queues.into_iter().flat_map(|queue| queue.pids)
+    }
+}
+
+/// The entry for a process that has more mappings than it may have.
+pub(crate) fn too_many_mappings(pid: Pid, name: &str) -> Missed {
+    let what = format!(
+        "process {pid} ({name}) has too many mappings for its size: more than {LEAST_MAPPINGS}, and one for each 64 KiB \
+         of anonymous memory, or than {MOST_MAPPINGS}; it is not looked at"
+    );
+    Missed { pid, why: MissedWhy::Bounded, what }
+}
+
+/// The entry for a process whose regions do not fit.
+pub(super) fn too_many_regions(pid: Pid, name: &str) -> Missed {
+    let what = format!(
+        "process {pid} ({name}) is not looked at: {MOST_REGIONS} regions of all processes together, and \
+         {MOST_REGIONS_OF_USER} of one user's, are looked at"
+    );
+    Missed { pid, why: MissedWhy::Bounded, what }
+}
+
+/// The entry for a process whose turn has not come.
+pub(super) fn postponed(pid: Pid) -> Missed {
+    let what = format!("process {pid} comes in the next pass: this one has taken {LONGEST_PASS:?}");
+    Missed { pid, why: MissedWhy::Postponed, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fair(looked: &[(i32, u64, u32)]) -> Fair {
+        let mut fair = Fair::default();
+        looked.iter().for_each(|(pid, at, user)| fair.looked(Pid(*pid), *user, SECOND * *at as u32));
+        fair
+    }
+
+    #[test]
+    fn a_user_with_many_costly_processes_lets_another_ones_come_first() {
+        let mut looked: Vec<(i32, u64, u32)> = (1..100).map(|pid| (pid, 1, 7)).collect();
+        looked.extend([(200, 1, 8), (201, 1, 8)]);
+        let fair = fair(&looked);
+        let root = KernelRoot::captured("/nonexistent");
+        let mut turns = fair.turns(&root, looked.iter().map(|(pid, ..)| Pid(*pid)));
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            let (pid, user) = turns.next().unwrap();
+            order.push(pid.0);
+            assert!(turns.took(user, if user == 7 { SECOND } else { SECOND / 100 }, 1));
+        }
+        assert_eq!(order, [1, 200, 201, 2]);
+        assert_eq!(turns.rest().count(), 97);
+    }
+
+    #[test]
+    fn who_was_left_out_comes_first_in_the_next_pass() {
+        let fair = fair(&[(1, 5, 7), (2, 3, 7), (3, 4, 7)]);
+        let root = KernelRoot::captured("/nonexistent");
+        let pids = [1, 2, 3, 4].map(Pid);
+        // 4 was never looked at; nobody knows whose it is.
+        let mut turns = fair.turns(&root, pids.into_iter());
+        let order: Vec<i32> = std::iter::from_fn(|| turns.next()).map(|(pid, _)| pid.0).collect();
+        assert_eq!(order, [2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn regions_are_bounded_for_each_user_and_for_all() {
+        let fair = fair(&[(1, 1, 7), (2, 1, 8), (3, 1, 9)]);
+        let root = KernelRoot::captured("/nonexistent");
+        let mut turns = fair.turns(&root, [1, 2, 3].map(Pid).into_iter());
+        assert!(turns.took(7, SECOND, MOST_REGIONS_OF_USER) && !turns.took(7, SECOND, 1));
+        assert!(turns.took(8, SECOND, MOST_REGIONS_OF_USER));
+        assert!(!turns.took(9, SECOND, 1), "there is no room left");
+    }
+
+    #[test]
+    fn one_beyond_a_bound_is_left_alone_for_longer_each_time() {
+        let mut fair = Fair::default();
+        let id = ProcessId { pid: Pid(1), start_ticks: 5, start_stack: 0 };
+        assert!(!fair.left_alone(id, SECOND));
+        fair.note_beyond(id, SECOND);
+        assert!(fair.left_alone(id, SECOND * 60) && !fair.left_alone(id, SECOND * 61));
+        fair.note_beyond(id, SECOND * 61);
+        assert!(fair.left_alone(id, SECOND * 180));
+        assert!(!fair.left_alone(ProcessId { start_ticks: 6, ..id }, SECOND * 180), "another one");
+    }
+
+    #[test]
+    fn a_large_process_may_have_more_mappings() {
+        assert_eq!(most_mappings(Bytes::ZERO), LEAST_MAPPINGS);
+        assert_eq!(most_mappings(Bytes::mib(64)), LEAST_MAPPINGS + 1024);
+        assert_eq!(most_mappings(Bytes::gib(64)), MOST_MAPPINGS);
+    }
+}
