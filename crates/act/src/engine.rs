@@ -90,11 +90,7 @@ impl Refusal {
     pub(crate) fn is_final(self) -> bool {
         matches!(
             self,
-            Refusal::Denied
-                | Refusal::Gone
-                | Refusal::Unsupported
-                | Refusal::Locked
-                | Refusal::Other(_)
+            Refusal::Denied | Refusal::Gone | Refusal::Unsupported | Refusal::Locked | Refusal::Other(_)
         )
     }
 

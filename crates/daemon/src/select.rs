@@ -56,7 +56,12 @@ impl Select {
             if self.wants(root, &status, own) {
                 // Not all that is resident: a memory file counts there as often as it is mapped.
                 let size = status.rss_anonymous + status.hugetlb;
-                found.push(Found { named: self.pids.contains(&status.pid), size, pid: status.pid, user: status.uids[0] });
+                found.push(Found {
+                    named: self.pids.contains(&status.pid),
+                    size,
+                    pid: status.pid,
+                    user: status.uids[0],
+                });
             }
         }
         found.sort_by_key(|found| (!found.named, std::cmp::Reverse(found.size), found.pid));
@@ -193,7 +198,8 @@ mod tests {
     fn memory_files_do_not_count_as_often_as_they_are_mapped() {
         let (_keep, root) = tree(&[(10, "file", 1, 7, 0, "/"), (11, "heap", 1, 8, 100, "/")]);
         let status = root.read("proc/10/status").unwrap();
-        let mapped = format!("{status}VmPTE:\t40 kB\nVmRSS:\t9000000 kB\nRssAnon:\t10 kB\nRssShmem:\t8999990 kB\n");
+        let mapped =
+            format!("{status}VmPTE:\t40 kB\nVmRSS:\t9000000 kB\nRssAnon:\t10 kB\nRssShmem:\t8999990 kB\n");
         std::fs::write(root.path("proc/10/status"), mapped).unwrap();
         let selected = Select::new(&Processes { most: 1, ..default() }).now(&root).unwrap();
         assert_eq!(selected.pids, [Pid(11)]);

@@ -18,11 +18,11 @@ mod body;
 mod locked;
 mod worker;
 
-pub use locked::{Counts, Locked, News};
+pub use locked::{Counts, Locked};
 
+use crate::KernelRoot;
 use crate::heap::without_signals;
 use crate::process::{read_start_time, read_status};
-use crate::KernelRoot;
 use body::{DATA, Request};
 use locked::Table;
 use megapage_units::Pid;
@@ -109,11 +109,6 @@ pub fn counts() -> Counts {
         stuck: pool.stuck.len(),
         refused: pool.table.refused,
     }
-}
-
-/// The processes that have missed a deadline for the first time since this was asked last: 64 at most, the latest.
-pub fn take_news() -> Vec<News> {
-    pool().table.take_news()
 }
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -255,8 +250,7 @@ impl Session {
         let Ok(start) = read_start_time(&root, self.pid) else {
             return io::Error::from_raw_os_error(libc::ESRCH);
         };
-        let name = read_status(&root, self.pid).map(|status| status.name).unwrap_or_default();
-        pool().table.miss(self.pid, start, name, waited, Instant::now());
+        pool().table.miss(self.pid, start, Instant::now());
         error(Locked::NoAnswer { pid: self.pid, waited })
     }
 
@@ -286,11 +280,7 @@ impl Session {
     }
 
     /// Reads a file of the process, piece by piece, as long as `each` says so. A piece is 256 KiB at most.
-    pub(crate) fn read_file(
-        &mut self,
-        path: &Path,
-        each: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> io::Result<()> {
+    pub(crate) fn read_file(&mut self, path: &Path, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         let mut reply = self.ask(|worker| worker.request_file(Request::Read, path, 0))?;
         loop {
@@ -330,14 +320,23 @@ impl Session {
         };
         data.copy_from_slice(bytes);
         let zero = Place::Value(0);
-        match self.call(libc::SYS_write, file, [Place::Data(0), Place::Value(bytes.len()), zero, zero, zero])? {
+        match self.call(
+            libc::SYS_write,
+            file,
+            [Place::Data(0), Place::Value(bytes.len()), zero, zero, zero],
+        )? {
             written if written == bytes.len() => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
 
     /// Reads from a place in a file of the process: how many bytes there are. At most [`MOST_DATA`] at once.
-    pub(crate) fn read_at(&mut self, file: BorrowedFd<'_>, bytes: &mut [u8], place: u64) -> io::Result<usize> {
+    pub(crate) fn read_at(
+        &mut self,
+        file: BorrowedFd<'_>,
+        bytes: &mut [u8],
+        place: u64,
+    ) -> io::Result<usize> {
         let length = bytes.len().min(MOST_DATA);
         let [length_argument, place] = [length, place as usize].map(Place::Value);
         let zero = Place::Value(0);

@@ -51,11 +51,7 @@ pub fn read_maps_within(root: &KernelRoot, pid: Pid, most: usize) -> Result<Vec<
 }
 
 /// The first `most` mappings of `pid`, and whether there are more: those are not read.
-fn read_first_maps(
-    root: &KernelRoot,
-    pid: Pid,
-    most: usize,
-) -> Result<(Vec<Mapping>, bool), KernelError> {
+fn read_first_maps(root: &KernelRoot, pid: Pid, most: usize) -> Result<(Vec<Mapping>, bool), KernelError> {
     let relative = format!("proc/{pid}/maps");
     let (mut found, mut bad, mut more) = (Vec::new(), None, false);
     root.each_line(&relative, |number, line| {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 pub const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
 
 /// What a command that has ended left.
+#[derive(Debug)]
 pub struct Said {
     pub status: i32,
     pub out: String,

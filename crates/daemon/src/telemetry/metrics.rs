@@ -4,7 +4,7 @@ use super::table::{Kind, METRICS};
 use super::{Last, PARTS, Telemetry, executor};
 use crate::shared::Shared;
 use megapage_kernel::hugetlb::{self, PoolScope};
-use megapage_kernel::{KernelError, KernelRoot, process_cpu_time, thp};
+use megapage_kernel::{KernelError, KernelRoot, helper, process_cpu_time, thp};
 use megapage_observe::machine;
 use megapage_snapshot::{CostSource, Machine};
 use prometheus_client::collector::Collector;
@@ -230,7 +230,12 @@ fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     write(to, "megapage_http_responses_total", responses)?;
     let count = |of: &std::sync::atomic::AtomicU64| one(Value::Count(of.load(Ordering::Relaxed)));
     write(to, "megapage_http_dropped_total", count(&shared.dropped))?;
-    write(to, "megapage_kernel_read_errors_total", count(&shared.read_errors))
+    write(to, "megapage_kernel_read_errors_total", count(&shared.read_errors))?;
+    let helpers = helper::counts();
+    write(to, "megapage_locked_processes", one(Value::Level(helpers.locked as f64)))?;
+    write(to, "megapage_deadlines_missed_total", one(Value::Count(helpers.missed)))?;
+    write(to, "megapage_stuck_helpers", one(Value::Level(helpers.stuck as f64)))?;
+    write(to, "megapage_helper_refusals_total", one(Value::Count(helpers.refused)))
 }
 
 /// What the kernel counts and nobody else exports. The inner result is of reading.

@@ -225,6 +225,30 @@ pub const METRICS: &[Metric] = &[
         "Scrapes that lack what follows because a kernel file could not be read",
     ),
     metric(
+        "megapage_locked_processes",
+        Kind::Gauge,
+        &[],
+        "Processes that do not answer since their memory map is locked, and are left alone for now",
+    ),
+    metric(
+        "megapage_deadlines_missed_total",
+        Kind::Counter,
+        &[],
+        "How often a process did not answer in time since its memory map was locked",
+    ),
+    metric(
+        "megapage_stuck_helpers",
+        Kind::Gauge,
+        &[],
+        "Helper processes of the daemon that wait for a locked memory map and cannot be ended",
+    ),
+    metric(
+        "megapage_helper_refusals_total",
+        Kind::Counter,
+        &[],
+        "Calls that were not made since too many helpers are stuck, or at work",
+    ),
+    metric(
         "megapage_memory_pressure_ratio",
         Kind::Gauge,
         &["kind", "window"],

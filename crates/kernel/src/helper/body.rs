@@ -145,8 +145,7 @@ unsafe fn fill(slot: *mut Slot, file: &mut isize) {
         (*slot).ended = false;
         while length < DATA {
             let rest = DATA.wrapping_sub(length);
-            let read =
-                syscall(libc::SYS_read, [*file as usize, data.wrapping_add(length), rest, 0, 0, 0]);
+            let read = syscall(libc::SYS_read, [*file as usize, data.wrapping_add(length), rest, 0, 0, 0]);
             if read == -(libc::EINTR as isize) {
                 continue;
             }

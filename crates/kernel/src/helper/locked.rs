@@ -21,8 +21,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Processes that are remembered.
 const MOST_REMEMBERED: usize = 4096;
-/// Processes that nobody has asked about yet.
-const MOST_NEWS: usize = 64;
 
 /// Why nothing was asked of a process: its memory map is locked, or was a moment ago. Comes within an
 /// [`std::io::Error`] of kind `TimedOut`.
@@ -92,17 +90,6 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// A process that has missed its deadline for the first time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// The process.
-    pub pid: Pid,
-    /// Its name, as its status file tells it; not made safe for a terminal.
-    pub name: String,
-    /// For how long its answer was waited for.
-    pub waited: Duration,
-}
-
 /// One that has missed its deadline.
 #[derive(Debug)]
 struct Entry {
@@ -116,20 +103,13 @@ struct Entry {
 pub(super) struct Table {
     entries: BTreeMap<Pid, Entry>,
     lately: VecDeque<Instant>,
-    news: VecDeque<News>,
     pub(super) missed: u64,
     pub(super) refused: u64,
 }
 
 impl Table {
     pub(super) const fn new() -> Table {
-        Table {
-            entries: BTreeMap::new(),
-            lately: VecDeque::new(),
-            news: VecDeque::new(),
-            missed: 0,
-            refused: 0,
-        }
+        Table { entries: BTreeMap::new(), lately: VecDeque::new(), missed: 0, refused: 0 }
     }
 
     /// For how long `pid` is still left alone. `start_ticks` is asked where it matters: another process may have the number.
@@ -160,7 +140,7 @@ impl Table {
     }
 
     /// `pid` has missed its deadline.
-    pub(super) fn miss(&mut self, pid: Pid, start_ticks: u64, name: String, waited: Duration, now: Instant) {
+    pub(super) fn miss(&mut self, pid: Pid, start_ticks: u64, now: Instant) {
         self.missed += 1;
         self.lately.push_back(now);
         if self.lately.len() > MANY {
@@ -168,12 +148,6 @@ impl Table {
         }
         let former = self.entries.get(&pid).filter(|entry| entry.start_ticks == start_ticks);
         let pause = former.map_or(FIRST_PAUSE, |entry| (entry.pause * 2).min(LONGEST_PAUSE));
-        if former.is_none() {
-            if self.news.len() == MOST_NEWS {
-                self.news.pop_front();
-            }
-            self.news.push_back(News { pid, name, waited });
-        }
         if self.entries.len() >= MOST_REMEMBERED {
             // The one that would be asked first.
             let first = self.entries.iter().min_by_key(|(_, entry)| entry.until).map(|(pid, _)| *pid);
@@ -194,10 +168,6 @@ impl Table {
     pub(super) fn locked(&self, now: Instant) -> usize {
         self.entries.values().filter(|entry| entry.until > now).count()
     }
-
-    pub(super) fn take_news(&mut self) -> Vec<News> {
-        self.news.drain(..).collect()
-    }
 }
 
 #[cfg(test)]
@@ -205,7 +175,7 @@ mod tests {
     use super::*;
 
     fn miss(table: &mut Table, pid: i32, now: Instant) {
-        table.miss(Pid(pid), 7, "x".into(), DEADLINE, now);
+        table.miss(Pid(pid), 7, now);
     }
 
     #[test]
@@ -221,7 +191,6 @@ mod tests {
         assert_eq!(rest(&mut table, later), Some(FIRST_PAUSE * 2));
         (0..20).for_each(|_| miss(&mut table, 1, later));
         assert_eq!(rest(&mut table, later), Some(LONGEST_PAUSE));
-        assert_eq!(table.take_news().len(), 1, "said once");
         assert_eq!((table.missed, table.locked(later)), (22, 1));
         assert_eq!(table.left_alone(Pid(1), later, || Some(8)), None, "another process has the number");
         assert!(table.is_empty());
@@ -237,7 +206,6 @@ mod tests {
             miss(&mut table, pid, start);
         }
         assert!(waited < Duration::from_secs(20), "{waited:?}");
-        assert_eq!(table.take_news().len(), MOST_NEWS);
         assert_eq!(table.deadline(start + LATELY * 2), DEADLINE, "that was long ago");
     }
 

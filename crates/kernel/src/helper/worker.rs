@@ -190,8 +190,7 @@ impl Worker {
     pub(super) fn has_ended(&mut self) -> bool {
         if self.pid > 0 {
             // SAFETY: no status is asked for. It has no signal for its end, so that only `__WALL` finds it.
-            let collected =
-                unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+            let collected = unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
             if collected == 0 {
                 return false;
             }
@@ -230,4 +229,3 @@ impl Drop for Worker {
         }
     }
 }
-

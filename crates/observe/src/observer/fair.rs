@@ -66,7 +66,12 @@ impl Fair {
         let queue = |(user, mut pids): (u32, Vec<(Option<Duration>, Pid)>)| {
             // Who was never looked at comes first, then who was not for the longest time.
             pids.sort();
-            Queue { user, took: Duration::ZERO, regions: 0, pids: pids.into_iter().map(|(_, pid)| pid).collect() }
+            Queue {
+                user,
+                took: Duration::ZERO,
+                regions: 0,
+                pids: pids.into_iter().map(|(_, pid)| pid).collect(),
+            }
         };
         Turns { queues: users.into_iter().map(queue).collect(), regions: 0 }
     }
