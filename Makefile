@@ -9,13 +9,17 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build check test soak demo bench install uninstall clean
+.PHONY: all build build-arm64 check test soak demo bench install uninstall clean
 
 all: build
 
 build:
 	scripts/install-deps build
 	cargo build --release --locked
+
+# The same for arm64, on a machine of another architecture: to $(CARGO_TARGET_DIR)/aarch64-unknown-linux-gnu/release.
+build-arm64:
+	scripts/build-arm64 build --release --locked
 
 # Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages. As root the tests run,
 # here and below, under the usual settings of huge pages, which the whole machine has meanwhile (scripts/with-usual-settings).

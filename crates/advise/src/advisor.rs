@@ -5,7 +5,7 @@ use crate::{Advice, Attach, Facts, Gain, Judged, Trial, TrialOutcome, judge, try
 use megapage_act::promote::{PromoteError, lacking_ability, lacking_right};
 use megapage_kernel::process::{read_stat, read_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::{KernelError, KernelRoot, cpuid_of_tlbs, effective_uid};
+use megapage_kernel::{KernelError, KernelRoot, effective_uid, processor_of_tlbs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
@@ -125,7 +125,7 @@ impl Advisor {
         // What is cleared, and when, is the probe's to say.
         let folios = options.trial.is_some();
         let observing = ObserverOptions { sample: false, folios, ..ObserverOptions::default() };
-        let geometry = Geometry::decode(&cpuid_of_tlbs());
+        let geometry = Geometry::of(&processor_of_tlbs(root));
         let (times, not_timed) = match AccessTimes::renewed(root, &geometry) {
             Ok(times) => (times, None),
             Err(why) => (AccessTimes::guessed(), Some(why.to_string())),

@@ -83,7 +83,7 @@ pub mod zram;
 
 pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};
 pub use cpu_time::cpu_time_of;
-pub use cpuid::cpuid_of_tlbs;
+pub use cpuid::processor_of_tlbs;
 pub use environment::{
     MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list,

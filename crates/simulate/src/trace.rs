@@ -9,6 +9,8 @@ use megapage_units::{Bytes, HUGE_2M};
 
 /// The longest address space of one process, in regions: 64 TiB.
 pub const MOST_REGIONS: u32 = 1 << 25;
+/// Bits of an address in user space: 47 on x86-64, 48 on arm64.
+const USER_BITS: u32 = 48;
 /// The most processes in one trace.
 pub const MOST_PROCESSES: usize = 10_000;
 
@@ -207,7 +209,7 @@ impl Operation {
                 Some("the address is not a multiple of 2 MiB")
             }
             Operation::Map { span, address }
-                if address >> 47 != 0 || address + (u64::from(span.count) << 21) > 1 << 47 =>
+                if address >> USER_BITS != 0 || address + (u64::from(span.count) << 21) > 1 << USER_BITS =>
             {
                 Some("the address is beyond user space")
             }

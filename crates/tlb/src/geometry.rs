@@ -1,5 +1,6 @@
 //! How many entries the data TLBs have.
 
+use crate::ArmCore;
 use serde::{Deserialize, Serialize};
 
 /// Where a geometry comes from.
@@ -10,8 +11,8 @@ pub enum GeometrySource {
     Processor,
     /// The processor is of a known design; hypervisors often hide what it would say.
     Model,
-    /// Neither: the figures of Skylake, of which the second level is as large as or smaller than of any later
-    /// server processor.
+    /// Neither: those of an old server processor, of which the second level is as large as or smaller than of any later
+    /// one. On x86 Skylake, on Arm Cortex-A72.
     Fallback,
 }
 
@@ -55,7 +56,24 @@ pub struct Cpuid {
     pub amd_features: [u32; 4],
 }
 
+/// What tells of a processor's TLBs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Processor {
+    /// An x86: the words of CPUID.
+    X86(Cpuid),
+    /// Which kinds of Arm core there are; none where the kernel does not tell.
+    Arm(Vec<ArmCore>),
+}
+
 impl Geometry {
+    /// The geometry of a processor: never of one whose TLBs were measured.
+    pub fn of(processor: &Processor) -> Geometry {
+        match processor {
+            Processor::X86(cpuid) => Geometry::decode(cpuid),
+            Processor::Arm(cores) => crate::arm::of_cores(cores),
+        }
+    }
+
     /// Skylake's (Intel 64 and IA-32 Optimization Reference Manual, 2.5.5).
     pub const FALLBACK: Geometry = Geometry {
         first_base: 64,

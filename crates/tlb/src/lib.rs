@@ -3,13 +3,16 @@
 //! The model is Che's approximation of an LRU cache (Che, Tung, Wang 2002; Denning's working set of 1968 is the same
 //! thought), in two levels as by Martina, Garetto and Leonardi (2014). It is validated against [`exact`].
 //!
-//! Architecture invariant: pure. Geometry is decoded from the raw words of CPUID, which the caller has read.
+//! Architecture invariant: pure. Geometry is decoded from what the caller has read of the processor: the raw words of
+//! CPUID, or which Arm cores there are.
 
 #![forbid(unsafe_code)]
 
+mod arm;
 pub mod exact;
 mod geometry;
 mod model;
 
-pub use geometry::{Cpuid, Geometry, GeometrySource};
+pub use arm::ArmCore;
+pub use geometry::{Cpuid, Geometry, GeometrySource, Processor};
 pub use model::{Class, EntrySize, Walks, characteristic_time, walks, walks_each};

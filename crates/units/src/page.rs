@@ -4,7 +4,7 @@ use crate::{Bytes, ParseBytesError};
 use std::fmt;
 use std::str::FromStr;
 
-/// 4 KiB in bytes, the base page of x86-64.
+/// 4 KiB in bytes: the base page of x86-64, and of arm64 as far as it is supported.
 pub const BASE_PAGE: usize = 4 << 10;
 /// 2 MiB in bytes: one huge page, one region.
 pub const HUGE_2M: usize = 2 << 20;

@@ -7,7 +7,7 @@ use crate::cost::pmu::Pmu;
 use crate::cost::probe::{ProbeOptions, probe};
 use crate::cost::touches::Touches;
 use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
-use megapage_kernel::{KernelRoot, cpuid_of_tlbs};
+use megapage_kernel::{KernelRoot, processor_of_tlbs};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -154,7 +154,7 @@ impl Costs {
         let source = match (Pmu::open(root), budget) {
             (Ok(pmu), _) => Source::Counted(pmu),
             (Err(_), Some(budget)) => {
-                let geometry = Geometry::decode(&cpuid_of_tlbs());
+                let geometry = Geometry::of(&processor_of_tlbs(root));
                 let (times, timing) = times(&geometry);
                 Source::Estimated(Box::new(Model {
                     times,

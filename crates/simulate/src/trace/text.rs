@@ -261,6 +261,9 @@ access 0 1 1 0 dependent
         assert!(with("2000.25", "-1").contains("visits 0 or more"));
         assert!(with("0 8 7f0000000000", "0 8 7f0000001000").contains("not a multiple of 2 MiB"));
         assert!(with("0 8 7f0000000000", "0 8 fff0000000000000").contains("beyond user space"));
+        assert!(with("0 8 7f0000000000", "0 8 ffffff200000").contains("beyond user space"), "its end");
+        // As arm64 has it.
+        assert!(read(&TEXT.replacen("0 8 7f0000000000", "0 8 ffff00000000", 1)).is_ok());
         assert!(with("unmap 2 1", "unmap 2 4294967295").contains("64 TiB"));
         assert!(with("unmap 2 1", "unmap 2 0").contains("no regions"));
         assert!(with("fragmentation 0.7", "fragmentation 7").contains("0 to 1"));
