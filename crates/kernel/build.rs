@@ -20,7 +20,10 @@ fn compile_bpf() {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let object = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("page_tables.bpf.o");
     // -g: the BTF by which libbpf finds the running kernel's offsets of fields.
+    // Of the machine that the program will run on, not of this one.
+    let arm64 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|target| target == "aarch64");
     let compiled = Command::new(&clang)
+        .args(arm64.then_some("-DMEGAPAGE_ARM64"))
         .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])
         .args(["-c", "bpf/page_tables.bpf.c", "-o"])
         .arg(&object)

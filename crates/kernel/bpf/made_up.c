@@ -3,6 +3,7 @@
  * walk.h on made-up physical memory, for tests (src/page_tables/made_up.rs). Figures are hexadecimal. Standard input:
  *
  *   walk LEVELS DIRECT_MAP FRAME_MASK TOP    the machine; TOP is a physical address
+ *   end PHYSICAL                             where its memory ends; else nowhere
  *   word PHYSICAL VALUE                      an entry; its page then exists
  *   change READS PHYSICAL VALUE              what it becomes after so many reads
  *   range START END                          what is to be walked
@@ -144,7 +145,10 @@ int main(void)
 			walk.levels = a;
 			walk.direct_map = b;
 			walk.frame_mask = c;
+			walk.end = ~0ULL;
 			walk.top = b + d;
+		} else if (!strcmp(order, "end") && scanf("%llx", &a) == 1) {
+			walk.end = a;
 		} else if (!strcmp(order, "word") && scanf("%llx %llx", &a, &b) == 2) {
 			set_word(a, b);
 		} else if (!strcmp(order, "change") && scanf("%llx %llx %llx", &a, &b, &c) == 3) {

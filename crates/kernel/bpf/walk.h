@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The descent through x86-64 page tables, 4 or 5 levels. Compiled into the BPF program, and natively into a test
- * with made-up memory (tests/walk). The includer provides the types u32 and u64, and
+ * The descent through page tables: those of x86-64, 4 or 5 levels, or with MEGAPAGE_ARM64 defined those of arm64 with a
+ * granule of 4 KiB, 3 to 5 levels (Arm Architecture Reference Manual, D8.3). Levels count from 1, the table of pages;
+ * Arm's own count the other way round, from 3. Compiled into the BPF program, and natively into a test with made-up
+ * memory (made_up.c). The includer provides the types u32 and u64, and
  *
  *   int read_memory(void *to, u32 size, u64 kernel_address)       0, or not 0 where nothing is mapped there
  *   int range_at(u32 index, u64 *start, u64 *end)                 the ranges to walk; not 0 past the last
@@ -17,8 +19,16 @@
 #define MEGAPAGE_WALK_H
 
 #define PAGE_PRESENT (1ULL << 0)
+#ifdef MEGAPAGE_ARM64
+#define PAGE_ACCESSED (1ULL << 10)
+/* Of an entry of level 2 or 3 that is present: not a block. */
+#define PAGE_TABLE (1ULL << 1)
+#define IS_TABLE(entry) (((entry) & (PAGE_PRESENT | PAGE_TABLE)) == (PAGE_PRESENT | PAGE_TABLE))
+#else
 #define PAGE_ACCESSED (1ULL << 5)
 #define PAGE_LEAF (1ULL << 7)
+#define IS_TABLE(entry) (((entry) & (PAGE_PRESENT | PAGE_LEAF)) == PAGE_PRESENT)
+#endif
 
 #define MOST_FOUND 2048
 #define MOST_TABLES 512
@@ -27,9 +37,11 @@
 #define NO_TABLE 0xffffffff
 
 struct walk {
-	/* In. Where physical address 0 is mapped; which bits of an entry are its frame; 4 or 5. */
+	/* In. Where physical address 0 is mapped; which bits of an entry are its frame; where memory ends, past which no
+	 * entry leads; 3 to 5. */
 	u64 direct_map;
 	u64 frame_mask;
+	u64 end;
 	u32 levels;
 	/* Tries spent on the region at `at`. */
 	u32 tries;
@@ -72,8 +84,10 @@ static inline __attribute__((always_inline)) u32 descend(const struct walk *walk
 		if (read_memory(&entry, sizeof(entry), addresses[level - 2]))
 			return 0;
 		entries[level - 2] = entry;
-		if (level == 2 || !(entry & PAGE_PRESENT) || (level == 3 && (entry & PAGE_LEAF)))
+		if (level == 2 || !(entry & PAGE_PRESENT) || (level == 3 && !IS_TABLE(entry)))
 			return level;
+		if ((entry & walk->frame_mask) >= walk->end)
+			return 0;
 		table = walk->direct_map + (entry & walk->frame_mask);
 	}
 	return 0;
@@ -136,7 +150,7 @@ static inline __attribute__((always_inline)) int walk_step(struct walk *walk)
 		next = (walk->at | ((1ULL << LEVEL_SHIFT(2)) - 1)) + 1;
 		break;
 	}
-	if (level == 2 && (entry & PAGE_PRESENT) && !(entry & PAGE_LEAF)) {
+	if (level == 2 && IS_TABLE(entry)) {
 		table = walk->tables;
 		if (copy_table(table, walk->direct_map + (entry & walk->frame_mask)))
 			goto again;
@@ -174,10 +188,12 @@ static inline __attribute__((always_inline)) int translate(const struct walk *wa
 	if (level == 3) {
 		entry = entries[1];
 		within = (1ULL << LEVEL_SHIFT(3)) - 1;
-	} else if (level == 2 && (entries[0] & PAGE_PRESENT) && (entries[0] & PAGE_LEAF)) {
+	} else if (level == 2 && !IS_TABLE(entries[0])) {
 		entry = entries[0];
 		within = (1ULL << LEVEL_SHIFT(2)) - 1;
-	} else if (level == 2 && (entries[0] & PAGE_PRESENT)) {
+	} else if (level == 2) {
+		if ((entries[0] & walk->frame_mask) >= walk->end)
+			return 1;
 		if (read_memory(&entry, sizeof(entry),
 				entry_address(walk->direct_map + (entries[0] & walk->frame_mask), at, 1)))
 			return 1;
@@ -188,7 +204,7 @@ static inline __attribute__((always_inline)) int translate(const struct walk *wa
 	if (!(entry & PAGE_PRESENT))
 		return 1;
 	*physical = (entry & walk->frame_mask & ~within) | (at & within);
-	return 0;
+	return *physical >= walk->end;
 }
 
 #endif

@@ -1,27 +1,134 @@
-//! Entries of x86-64 page tables, as Linux writes them (arch/x86/include/asm/pgtable_types.h, pgtable_64.h).
-//! Pure: values in, values out.
+//! Entries of page tables, as Linux writes them on x86-64 (arch/x86/include/asm/pgtable_types.h, pgtable_64.h) and arm64
+//! (arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h). Pure: values in, values out.
 
 use megapage_snapshot::PAGES;
 
-const PRESENT: u64 = 1 << 0;
-const ACCESSED: u64 = 1 << 5;
-/// In a table of level 2 or above: a leaf. The kernel keeps it while it clears the present bit for a moment.
-const LEAF: u64 = 1 << 7;
-/// Without PRESENT: mapped, but not to be accessed (PROT_NONE, NUMA balancing). Swap entries keep it clear.
-const PROT_NONE: u64 = 1 << 8;
-const WRITABLE: u64 = 1 << 1;
-/// Set of pages that the kernel does not manage (raw page frames of a device), and of the shared page of zeros
-/// (_PAGE_SPECIAL).
-const SPECIAL: u64 = 1 << 9;
-/// The type of a swap entry: its highest five bits.
-const SWAP_TYPE_SHIFT: u32 = 59;
 /// The type of a marker (userfaultfd's, of a guard region, of poison): nothing is there, nor is it swapped.
-/// The last type, whatever the kernel's configuration (linux/swap.h).
+/// The last type, whatever the kernel's configuration (linux/swap.h). A type has five bits.
 const SWAP_TYPE_MARKER: u64 = 31;
 
-/// One entry.
+/// Which bits of an entry mean what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(pub u64);
+pub struct Layout {
+    /// The processor follows the entry.
+    pub present: u64,
+    /// The processor has used it; on arm64 the access flag.
+    pub accessed: u64,
+    /// May be written without a fault, but for one that notes that it was.
+    pub writable: u64,
+    /// Of pages that the kernel does not manage (raw page frames of a device), and of the shared page of zeros.
+    pub special: u64,
+    /// Any of these without `present`: mapped, but not to be accessed (PROT_NONE, NUMA balancing; a huge page that is
+    /// being split). Swap entries keep them clear.
+    pub inaccessible: u64,
+    /// In a table of level 2 or above: a leaf, present or not. None where nothing tells it of an entry that is not present.
+    pub leaf: u64,
+    /// One of 16 entries, aligned, that the processor may translate by one entry of its TLB, and note as accessed in any
+    /// one of them.
+    pub contiguous: u64,
+    /// Where the type of a swap entry begins.
+    pub swap_type_shift: u32,
+    /// Frames of entries that are not present are written inverted, against speculation.
+    pub is_inverted: bool,
+}
+
+impl Layout {
+    /// x86-64. A leaf stays one while the kernel clears the present bit for a moment; for inversion see L1TF
+    /// (arch/x86/include/asm/pgtable-invert.h).
+    pub const X86_64: Layout = Layout {
+        present: 1 << 0,
+        accessed: 1 << 5,
+        writable: 1 << 1,
+        special: 1 << 9,
+        inaccessible: 1 << 8,
+        leaf: 1 << 7,
+        contiguous: 0,
+        swap_type_shift: 59,
+        is_inverted: true,
+    };
+
+    /// arm64 since Linux 6.11: what is not to be accessed keeps the bit "not global".
+    pub const ARM64: Layout = Layout {
+        present: 1 << 0,
+        accessed: 1 << 10,
+        writable: 1 << 51,
+        special: 1 << 56,
+        inaccessible: 1 << 11,
+        leaf: 0,
+        contiguous: 1 << 52,
+        swap_type_shift: 6,
+        is_inverted: false,
+    };
+
+    /// arm64 before that: PTE_PROT_NONE, and PMD_PRESENT_INVALID while a huge page is split.
+    pub const ARM64_BEFORE_6_11: Layout =
+        Layout { inaccessible: 1 << 58 | 1 << 59, swap_type_shift: 3, ..Layout::ARM64 };
+
+    /// Which of arm64's it is, by the entry of a page that may not be accessed. `None` for neither.
+    #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+    pub const fn of_inaccessible(entry: u64) -> Option<Layout> {
+        let old = Layout::ARM64_BEFORE_6_11.inaccessible;
+        match (entry & Layout::ARM64.present, entry & old != 0, entry & Layout::ARM64.inaccessible != 0) {
+            // What is "not global" has the newer one's bit in both.
+            (0, true, _) => Some(Layout::ARM64_BEFORE_6_11),
+            (0, false, true) => Some(Layout::ARM64),
+            _ => None,
+        }
+    }
+
+    /// What the entry of a page (level 1) says.
+    pub const fn state(self, entry: u64) -> State {
+        if entry & (self.present | self.inaccessible) != 0 {
+            State::Present
+        } else if entry == 0 || entry >> self.swap_type_shift & 31 == SWAP_TYPE_MARKER {
+            State::Empty
+        } else {
+            State::Swapped
+        }
+    }
+
+    /// What an entry of level 2 or 3 that is no table says.
+    pub const fn huge_state(self, entry: u64) -> State {
+        if entry & self.leaf != 0 { State::Present } else { self.state(entry) }
+    }
+
+    /// Whether the page was accessed. Means nothing where none is present.
+    pub const fn is_accessed(self, entry: u64) -> bool {
+        entry & self.accessed != 0
+    }
+
+    /// Whether the page may be written.
+    pub const fn is_writable(self, entry: u64) -> bool {
+        entry & self.writable != 0
+    }
+
+    /// Whether no ordinary page is there, though one is mapped. Means nothing where none is.
+    const fn is_special(self, entry: u64) -> bool {
+        entry & self.special != 0
+    }
+
+    /// Whether it is one of 16 that are accessed together. Means nothing where no page is present.
+    pub const fn is_contiguous(self, entry: u64) -> bool {
+        entry & self.contiguous != 0
+    }
+
+    /// The bits of the physical address under `frame_mask`.
+    pub const fn frame(self, entry: u64, frame_mask: u64) -> u64 {
+        let bits = if self.is_inverted && entry & self.present == 0 { !entry } else { entry };
+        bits & frame_mask
+    }
+
+    /// What `pages` of the region count for that this entry of level 2 or 3 maps. `zeros`: it is the 2 MiB page of zeros.
+    pub(super) fn huge_tally(self, entry: u64, pages: u16, zeros: bool) -> Tally {
+        match self.huge_state(entry) {
+            State::Present if zeros => Tally { zero_page: pages, ..Tally::default() },
+            State::Present if self.is_special(entry) => Tally::default(),
+            State::Present => Tally { present: pages, ..Tally::default() },
+            State::Empty if entry == 0 => Tally::default(),
+            State::Empty | State::Swapped => Tally { swapped: pages, ..Tally::default() },
+        }
+    }
+}
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,51 +139,6 @@ pub enum State {
     Present,
     /// Swapped out, migrating, or in a device's memory.
     Swapped,
-}
-
-impl Entry {
-    /// What the entry of a page (level 1) says.
-    pub const fn state(self) -> State {
-        if self.0 & PRESENT != 0 || self.0 & PROT_NONE != 0 {
-            State::Present
-        } else if self.0 == 0 || self.0 >> SWAP_TYPE_SHIFT == SWAP_TYPE_MARKER {
-            State::Empty
-        } else {
-            State::Swapped
-        }
-    }
-
-    /// What an entry of level 2 or 3 that is no table says.
-    pub const fn huge_state(self) -> State {
-        if self.0 & LEAF != 0 { State::Present } else { self.state() }
-    }
-
-    /// The accessed bit. Means nothing where no page is present.
-    pub const fn is_accessed(self) -> bool {
-        self.0 & ACCESSED != 0
-    }
-
-    /// Whether the page may be written without a fault.
-    pub const fn is_writable(self) -> bool {
-        self.0 & WRITABLE != 0
-    }
-
-    /// Whether no ordinary page is there, though one is mapped. Means nothing where none is.
-    const fn is_special(self) -> bool {
-        self.0 & SPECIAL != 0
-    }
-
-    /// Whether an entry of level 2 or 3 maps memory itself.
-    pub const fn is_huge_leaf(self) -> bool {
-        self.0 & LEAF != 0
-    }
-
-    /// The bits of the physical address under `frame_mask`. Entries that are not present are written inverted
-    /// against speculation (L1TF; arch/x86/include/asm/pgtable-invert.h).
-    pub const fn frame(self, frame_mask: u64) -> u64 {
-        let bits = if self.0 & PRESENT == 0 { !self.0 } else { self.0 };
-        bits & frame_mask
-    }
 }
 
 /// What entries hold, as the page map counts it (`/proc/PID/pagemap`): a marker counts as swapped.
@@ -90,23 +152,11 @@ pub(super) struct Tally {
     pub swapped: u16,
 }
 
-impl Entry {
-    /// What `pages` of the region count for that this entry of level 2 or 3 maps. `zeros`: it is the 2 MiB page of zeros.
-    pub(super) fn huge_tally(self, pages: u16, zeros: bool) -> Tally {
-        match self.huge_state() {
-            State::Present if zeros => Tally { zero_page: pages, ..Tally::default() },
-            State::Present if self.is_special() => Tally::default(),
-            State::Present => Tally { present: pages, ..Tally::default() },
-            State::Empty if self.0 == 0 => Tally::default(),
-            State::Empty | State::Swapped => Tally { swapped: pages, ..Tally::default() },
-        }
-    }
-}
-
 /// Counts entries of level 1. `zero_frame` is the frame of the shared page of zeros, under `frame_mask`.
-pub(super) fn tally(entries: &[u64], frame_mask: u64, zero_frame: u64) -> Tally {
+pub(super) fn tally(layout: Layout, entries: &[u64], frame_mask: u64, zero_frame: u64) -> Tally {
     // Nearly all tables hold ordinary pages and nothing else: without a branch, eight bytes at a time.
-    let is_plain = |entry: u64| entry & (PRESENT | SPECIAL) == PRESENT && entry & frame_mask != zero_frame;
+    let Layout { present, special, .. } = layout;
+    let is_plain = |entry: u64| entry & (present | special) == present && entry & frame_mask != zero_frame;
     let plain: u16 = entries.iter().map(|&entry| u16::from(is_plain(entry))).sum();
     let empty: u16 = entries.iter().map(|&entry| u16::from(entry == 0)).sum();
     let mut tally = Tally { present: plain, ..Tally::default() };
@@ -114,10 +164,9 @@ pub(super) fn tally(entries: &[u64], frame_mask: u64, zero_frame: u64) -> Tally 
         return tally;
     }
     for &entry in entries.iter().filter(|&&entry| entry != 0 && !is_plain(entry)) {
-        let entry = Entry(entry);
-        match entry.state() {
-            State::Present if entry.frame(frame_mask) == zero_frame => tally.zero_page += 1,
-            State::Present => tally.present += u16::from(!entry.is_special()),
+        match layout.state(entry) {
+            State::Present if layout.frame(entry, frame_mask) == zero_frame => tally.zero_page += 1,
+            State::Present => tally.present += u16::from(!layout.is_special(entry)),
             State::Empty | State::Swapped => tally.swapped += 1,
         }
     }
@@ -133,39 +182,54 @@ pub struct Contents {
     pub zero_page: u16,
     /// Pages swapped out or migrating, 0 to 512.
     pub swapped: u16,
-    /// A bit for each of the present pages that was accessed: bit `n % 64` of word `n / 64`.
+    /// A bit for each of the present pages that was accessed: bit `n % 64` of word `n / 64`. Of 16 contiguous pages
+    /// (arm64) all or none.
     pub accessed: [u64; PAGES as usize / 64],
 }
 
 /// Decodes a table of level 1. `zero_frame` is the frame of the shared page of zeros, under `frame_mask`.
-pub fn contents(table: &[u64; PAGES as usize], frame_mask: u64, zero_frame: u64) -> Contents {
+pub fn contents(layout: Layout, table: &[u64; PAGES as usize], frame_mask: u64, zero_frame: u64) -> Contents {
     let mut contents = Contents::default();
     for (entries, accessed) in table.chunks_exact(64).zip(&mut contents.accessed) {
         // Tables of sparse memory hold long runs of nothing.
         if entries.iter().all(|&entry| entry == 0) {
             continue;
         }
-        let mut bits = 0;
+        let (mut bits, mut together) = (0, 0);
         for (n, &entry) in entries.iter().enumerate() {
-            let entry = Entry(entry);
-            match entry.state() {
+            match layout.state(entry) {
                 State::Empty => {}
                 State::Swapped => contents.swapped += 1,
-                State::Present if entry.frame(frame_mask) == zero_frame => contents.zero_page += 1,
+                State::Present if layout.frame(entry, frame_mask) == zero_frame => contents.zero_page += 1,
                 State::Present => {
                     contents.present += 1;
-                    bits |= u64::from(entry.is_accessed()) << n;
+                    bits |= u64::from(layout.is_accessed(entry)) << n;
+                    together |= u64::from(layout.is_contiguous(entry)) << n;
                 }
             }
         }
-        *accessed = bits;
+        *accessed = if together == 0 { bits } else { bits | accessed_together(bits, together) };
     }
     contents
+}
+
+/// Of each 16 pages those of `together` where any of them is in `accessed`.
+fn accessed_together(accessed: u64, together: u64) -> u64 {
+    let lane = |n: u32| together & (0xffff << (16 * n));
+    (0..4).map(lane).filter(|lane| accessed & lane != 0).fold(0, |all, lane| all | lane)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const X86: Layout = Layout::X86_64;
+    const PRESENT: u64 = X86.present;
+    const ACCESSED: u64 = X86.accessed;
+    const SPECIAL: u64 = X86.special;
+    const WRITABLE: u64 = X86.writable;
+    const PROT_NONE: u64 = X86.inaccessible;
+    const LEAF: u64 = X86.leaf;
 
     /// 46 bits of physical address.
     const MASK: u64 = ((1 << 46) - 1) & !0xfff;
@@ -174,7 +238,7 @@ mod tests {
 
     /// A swap entry as __swp_entry writes it: the type above, the offset inverted below.
     fn swap(kind: u64, offset: u64) -> u64 {
-        kind << SWAP_TYPE_SHIFT | (!offset << 14 >> 5)
+        kind << X86.swap_type_shift | (!offset << 14 >> 5)
     }
 
     #[test]
@@ -192,10 +256,10 @@ mod tests {
             (swap(SWAP_TYPE_MARKER, 1), State::Empty),
         ];
         for (entry, state) in cases {
-            assert_eq!(Entry(entry).state(), state, "{entry:#x}");
+            assert_eq!(X86.state(entry), state, "{entry:#x}");
         }
-        assert_eq!(Entry(prot_none(0x7000)).frame(MASK), 0x7000);
-        assert_eq!(Entry(0x7000 | PRESENT | 1 << 63).frame(MASK), 0x7000);
+        assert_eq!(X86.frame(prot_none(0x7000), MASK), 0x7000);
+        assert_eq!(X86.frame(0x7000 | PRESENT | 1 << 63, MASK), 0x7000);
     }
 
     #[test]
@@ -211,7 +275,7 @@ mod tests {
             (0, State::Empty),
         ];
         for (entry, state) in cases {
-            assert_eq!(Entry(entry).huge_state(), state, "{entry:#x}");
+            assert_eq!(X86.huge_state(entry), state, "{entry:#x}");
         }
     }
 
@@ -234,16 +298,16 @@ mod tests {
             swapped: 1,
             accessed: [1 | 1 << 63, 1 << 38, 0, 0, 0, 0, 0, 1 << 63],
         };
-        assert_eq!(contents(&table, MASK, ZERO), expected);
-        assert_eq!(contents(&[0; PAGES as usize], MASK, ZERO), Contents::default());
-        let full = contents(&[0x7000 | PRESENT | ACCESSED; PAGES as usize], MASK, ZERO);
+        assert_eq!(contents(X86, &table, MASK, ZERO), expected);
+        assert_eq!(contents(X86, &[0; PAGES as usize], MASK, ZERO), Contents::default());
+        let full = contents(X86, &[0x7000 | PRESENT | ACCESSED; PAGES as usize], MASK, ZERO);
         assert_eq!((full.present, full.accessed), (512, [u64::MAX; 8]));
     }
 
     #[test]
     fn a_tally_counts_as_the_page_map_does() {
         let one = |entry: u64| {
-            let tally = tally(&[0x7000 | PRESENT, entry, 0], MASK, ZERO);
+            let tally = tally(X86, &[0x7000 | PRESENT, entry, 0], MASK, ZERO);
             (tally.present - 1, tally.zero_page, tally.swapped)
         };
         let cases = [
@@ -262,8 +326,8 @@ mod tests {
         for (entry, expected) in cases {
             assert_eq!(one(entry), expected, "{entry:#x}");
         }
-        let full = tally(&[0x7000 | PRESENT; PAGES as usize], MASK, ZERO);
+        let full = tally(X86, &[0x7000 | PRESENT; PAGES as usize], MASK, ZERO);
         assert_eq!(full, Tally { present: 512, ..Tally::default() });
-        assert_eq!(tally(&[], MASK, ZERO), Tally::default());
+        assert_eq!(tally(X86, &[], MASK, ZERO), Tally::default());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Pagemap::held`]: crate::pagemap::Pagemap::held
 
-use super::entry::{Entry, State, Tally, tally};
+use super::entry::{State, Tally, tally};
 use super::program::{Found, MOST_RANGES};
 use super::{AddressSpace, EntrySize, Frames, GIB, PageTables, WalkError, learn};
 use crate::kpageflags::FrameFlags;
@@ -69,8 +69,8 @@ impl PageTables {
                 }
                 counted.complete &= seen.given_up == 0;
                 if frames.huge_zero.is_none() {
-                    let suspects = seen.found.iter().filter(|found| may_be_zeros(found));
-                    counted.suspects.extend(suspects.map(|found| frames.huge_frame(Entry(found.entry))));
+                    let suspects = seen.found.iter().filter(|found| frames.may_be_zeros(found));
+                    counted.suspects.extend(suspects.map(|found| frames.huge_frame(found.entry)));
                 }
                 for found in seen.found {
                     let passed = rest.partition_point(|range| range.end() <= found.start);
@@ -107,13 +107,13 @@ fn zeros_among(frames: &[u64]) -> Result<Option<u64>, KernelError> {
     Ok(None)
 }
 
-/// Whether an entry may map the 2 MiB page of zeros, which nobody may write.
-fn may_be_zeros(found: &Found) -> bool {
-    let entry = Entry(found.entry);
-    found.size() == EntrySize::Huge2m && entry.huge_state() == State::Present && !entry.is_writable()
-}
-
 impl Frames {
+    /// Whether an entry may map the 2 MiB page of zeros, which nobody may write.
+    fn may_be_zeros(&self, found: &Found) -> bool {
+        let is_present = self.layout.huge_state(found.entry) == State::Present;
+        found.size() == EntrySize::Huge2m && is_present && !self.layout.is_writable(found.entry)
+    }
+
     /// Counts what the entry says of `ranges`, of which the first ends behind its start.
     fn count(
         &self,
@@ -132,22 +132,22 @@ impl Frames {
                 Some(table) => {
                     let page = |address: u64| ((address - found.start) / PAGE) as usize;
                     let entries = &table[page(range.start())..page(range.end())];
-                    add(held, found.start, tally(entries, self.mask, self.zero), false);
+                    add(held, found.start, tally(self.layout, entries, self.mask, self.zero), false);
                 }
-                None => self.count_huge(Entry(found.entry), range, held),
+                None => self.count_huge(found.entry, range, held),
             }
         }
     }
 
     /// Counts what a huge entry says of a part of what it maps, region by region.
-    fn count_huge(&self, entry: Entry, range: VirtRange, held: &mut Vec<Region>) {
+    fn count_huge(&self, entry: u64, range: VirtRange, held: &mut Vec<Region>) {
         let zeros = self.is_huge_zero(entry);
         let mut start = range.start();
         while start < range.end() {
             let region = start & !(HUGE - 1);
             let end = range.end().min(region + HUGE);
             let pages = ((end - start) / PAGE) as u16;
-            add(held, region, entry.huge_tally(pages, zeros), true);
+            add(held, region, self.layout.huge_tally(entry, pages, zeros), true);
             start = end;
         }
     }
@@ -186,6 +186,7 @@ fn outward(ranges: &[VirtRange]) -> Vec<VirtRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page_tables::Layout;
 
     fn range(start: u64, end: u64) -> VirtRange {
         VirtRange::new(start, end).unwrap()
@@ -204,7 +205,9 @@ mod tests {
     #[test]
     fn of_a_huge_entry_only_what_lies_in_the_ranges_counts() {
         const LEAF: u64 = 1 << 7;
-        let frames = Frames { mask: ((1 << 46) - 1) & !0xfff, zero: 0x5000, huge_zero: Some(0x4000_0000) };
+        let mask = ((1 << 46) - 1) & !0xfff;
+        let layout = Layout::X86_64;
+        let frames = Frames { layout, mask, zero: 0x5000, huge_zero: Some(0x4000_0000) };
         let count = |entry: u64, level: u32, ranges: &[VirtRange]| {
             let mut held = Vec::new();
             let found = Found { start: 512 * HUGE, entry, level, table: u32::MAX };

@@ -2,7 +2,7 @@
 //! holds.
 
 use super::program::Status;
-use super::{GIB, OpenError, PageTables, WalkError};
+use super::{EntrySize, Frames, GIB, Layout, OpenError, PageTables, WalkError};
 use crate::{OwnedRange, own_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid};
 use std::fs::File;
@@ -40,23 +40,58 @@ pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
     let control = tables.program.control_mut();
     // The top table lies in the direct map itself.
     let top = control.walk.top;
-    let (levels, floor) = if top >= LEAST_OF_4_LEVELS { (4, FLOOR_4_LEVELS) } else { (5, FLOOR_5_LEVELS) };
+    let (levels, floor) = shapes(top);
     let lowest = (top & !(GIB - 1)).saturating_sub(end.next_multiple_of(GIB)).max(floor);
-    control.tries = (top.saturating_sub(lowest) / GIB + 1).min(1 << 22);
+    let tries = (top.saturating_sub(lowest) / GIB + 1).min(1 << 22);
     for (word, bytes) in control.magic.iter_mut().zip(magic.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().expect("eight of them"));
     }
-    control.walk.levels = levels;
-    control.walk.direct_map = lowest;
     control.walk.at = written;
     control.pid = own.0;
-    tables.program.run("find_direct_map")?;
-    drop(page);
-    let control = tables.program.control_mut();
-    match control.status() {
-        Status::Done => Ok(()),
-        _ => Err(OpenError::NoDirectMap { tries: control.tries }),
+    // Whatever a wrong guess takes for an entry, it leads to no device.
+    control.walk.end = end;
+    for &levels in levels {
+        let control = tables.program.control_mut();
+        control.tries = tries;
+        control.walk.levels = levels;
+        control.walk.direct_map = lowest;
+        tables.program.run("find_direct_map")?;
+        let control = tables.program.control_mut();
+        if control.status() == Status::Done {
+            // From here on entries lead where they say: memory that is added later lies past the end.
+            control.walk.end = u64::MAX;
+            drop(page);
+            return Ok(());
+        }
     }
+    Err(OpenError::NoDirectMap { tries: tries * levels.len() as u64 })
+}
+
+/// How many levels the tables may have, the likeliest first, and where the direct map begins at the earliest.
+fn shapes(top: u64) -> (&'static [u32], u64) {
+    if cfg!(target_arch = "aarch64") {
+        // 48, 52 and 39 bits of virtual address. The direct map of what lies below the first memory, where physical
+        // address 0 is, may begin below all kernel addresses: nothing is mapped there.
+        (&[4, 5, 3], 0)
+    } else if top >= LEAST_OF_4_LEVELS {
+        (&[4], FLOOR_4_LEVELS)
+    } else {
+        (&[5], FLOOR_5_LEVELS)
+    }
+}
+
+/// Learns how the kernel notes a page that may not be accessed, which tells its way to write entries.
+pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
+    let memory = Memory::new(BASE_PAGE)?;
+    let start = memory.range.start() as u64;
+    own_memory()?.write_all_at(&[1], start)?;
+    memory.range.protect(libc::PROT_NONE).map_err(io::Error::from)?;
+    let (entry, _) = match tables.own_entry(start) {
+        Ok(entry) => entry.unwrap_or((0, EntrySize::Base)),
+        Err(WalkError::Io(source)) => return Err(source.into()),
+        Err(WalkError::Gone) => (0, EntrySize::Base),
+    };
+    Layout::of_inaccessible(entry).ok_or(OpenError::Unknown { entry })
 }
 
 /// Learns the frames of the shared pages of zeros, which private memory that was only read maps.
@@ -70,16 +105,19 @@ pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
             Err(WalkError::Gone) => Ok(None),
         }
     };
-    if let Some(entry) = read(tables, &Memory::new(BASE_PAGE)?)? {
-        tables.frames.zero = entry.frame(tables.frames.mask);
+    let Frames { layout, mask, .. } = tables.frames;
+    if let Some((entry, _)) = read(tables, &Memory::new(BASE_PAGE)?)? {
+        tables.frames.zero = layout.frame(entry, mask);
     }
     // The 2 MiB page of zeros keeps its place as long as a process that has had it lives: we do.
     let region = Memory::new(HUGE_2M)?;
     // EINVAL without transparent huge pages: then there is no such page either.
     let _ = region.range.advise_thp();
     // Neither a base page's entry, where nothing huge is given, nor a huge page of our own, which we may write.
-    let entry = read(tables, &region)?.filter(|entry| entry.is_huge_leaf() && !entry.is_writable());
-    tables.frames.huge_zero = entry.map(|entry| entry.frame(tables.frames.mask));
+    let is_zeros =
+        |(entry, size): &(u64, EntrySize)| *size == EntrySize::Huge2m && !layout.is_writable(*entry);
+    let entry = read(tables, &region)?.filter(is_zeros);
+    tables.frames.huge_zero = entry.map(|(entry, _)| layout.frame(entry, mask));
     Ok(())
 }
 

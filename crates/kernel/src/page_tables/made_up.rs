@@ -15,23 +15,44 @@ const PRESENT: u64 = 0x001;
 const ACCESSED: u64 = 0x020;
 const LEAF: u64 = 0x080;
 const PROT_NONE: u64 = 0x100;
-const ZERO: u64 = 0x3b3_4000;
-const HUGE_ZERO: u64 = 0x1_abc0_0000;
-const HUGE: u64 = HUGE_2M as u64;
+pub(super) const ZERO: u64 = 0x3b3_4000;
+pub(super) const HUGE_ZERO: u64 = 0x1_abc0_0000;
+pub(super) const HUGE: u64 = HUGE_2M as u64;
+
+/// What differs between the architectures.
+pub(super) struct Machine {
+    /// The compiler's option.
+    option: &'static str,
+    layout: Layout,
+    mask: u64,
+    /// The bits of an entry that is a table.
+    table: u64,
+}
+
+const X86_64: Machine =
+    Machine { option: "-DMEGAPAGE_X86_64", layout: Layout::X86_64, mask: MASK, table: TABLE };
+pub(super) const ARM64: Machine =
+    Machine { option: "-DMEGAPAGE_ARM64", layout: Layout::ARM64, mask: (1 << 50) - (1 << 12), table: 3 };
 
 /// A machine's page tables in the making.
-struct MadeUp {
+pub(super) struct MadeUp {
+    machine: &'static Machine,
     levels: u32,
     script: String,
     next_frame: u64,
     /// Tables by level and the address that they begin with.
-    tables: Vec<(u32, u64, u64)>,
+    pub(super) tables: Vec<(u32, u64, u64)>,
     ranges: Vec<VirtRange>,
 }
 
 impl MadeUp {
     fn new(levels: u32) -> MadeUp {
+        MadeUp::of(&X86_64, levels)
+    }
+
+    pub(super) fn of(machine: &'static Machine, levels: u32) -> MadeUp {
         let mut made_up = MadeUp {
+            machine,
             levels,
             script: String::new(),
             next_frame: 0x10_0000,
@@ -40,23 +61,24 @@ impl MadeUp {
         };
         let top = made_up.frame();
         made_up.tables.push((levels, 0, top));
-        writeln!(made_up.script, "walk {levels:x} {DIRECT_MAP:x} {MASK:x} {top:x}").unwrap();
+        let mask = machine.mask;
+        writeln!(made_up.script, "walk {levels:x} {DIRECT_MAP:x} {mask:x} {top:x}").unwrap();
         // A page exists once a word of it is written.
         made_up.word(top, 0);
         made_up
     }
 
-    fn frame(&mut self) -> u64 {
+    pub(super) fn frame(&mut self) -> u64 {
         self.next_frame += 0x1000;
         self.next_frame
     }
 
-    fn word(&mut self, physical: u64, value: u64) {
+    pub(super) fn word(&mut self, physical: u64, value: u64) {
         writeln!(self.script, "word {physical:x} {value:x}").unwrap();
     }
 
     /// Where the entry of `level` for `address` stands; makes the tables above it.
-    fn place(&mut self, address: u64, level: u32) -> u64 {
+    pub(super) fn place(&mut self, address: u64, level: u32) -> u64 {
         let mut table = self.tables[0].2;
         for above in (level + 1..=self.levels).rev() {
             let start = address >> shift(above) << shift(above);
@@ -65,7 +87,7 @@ impl MadeUp {
             if known.is_none() {
                 self.tables.push((above - 1, start, next));
                 self.word(next, 0);
-                self.word(index(table, address, above), next | TABLE);
+                self.word(index(table, address, above), next | self.machine.table);
             }
             table = next;
         }
@@ -73,24 +95,25 @@ impl MadeUp {
     }
 
     /// Writes the entry of `level` (1: of a base page) for `address`.
-    fn map(&mut self, address: u64, level: u32, entry: u64) {
+    pub(super) fn map(&mut self, address: u64, level: u32, entry: u64) {
         let place = self.place(address, level);
         self.word(place, entry);
     }
 
     /// `physical` becomes `value` after so many reads.
-    fn change(&mut self, reads: u64, physical: u64, value: u64) {
+    pub(super) fn change(&mut self, reads: u64, physical: u64, value: u64) {
         writeln!(self.script, "change {reads:x} {physical:x} {value:x}").unwrap();
     }
 
-    fn range(&mut self, start: u64, end: u64) {
+    pub(super) fn range(&mut self, start: u64, end: u64) {
         self.ranges.push(VirtRange::new(start, end).unwrap());
         writeln!(self.script, "range {start:x} {end:x}").unwrap();
     }
 
     /// Has the native program carry the script out.
-    fn run(&self, order: &str) -> String {
-        let mut child = Command::new(program()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    pub(super) fn run(&self, order: &str) -> String {
+        let mut child =
+            Command::new(program(self.machine)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let script = format!("{}{order}\n", self.script);
         let mut input = child.stdin.take().unwrap();
         let writer = std::thread::spawn(move || input.write_all(script.as_bytes()).unwrap());
@@ -101,8 +124,9 @@ impl MadeUp {
     }
 
     /// The regions, how many runs they took, and how many were given up.
-    fn walk(&self) -> (Vec<TableRegion>, u64, u64) {
-        let frames = Frames { mask: MASK, zero: ZERO, huge_zero: Some(HUGE_ZERO) };
+    pub(super) fn walk(&self) -> (Vec<TableRegion>, u64, u64) {
+        let Machine { layout, mask, .. } = *self.machine;
+        let frames = Frames { layout, mask, zero: ZERO, huge_zero: Some(HUGE_ZERO) };
         let (mut found, mut tables) = (Vec::new(), Vec::new());
         let (mut regions, mut end) = (Vec::new(), (0, 0));
         for line in self.run("go").lines() {
@@ -124,14 +148,14 @@ impl MadeUp {
                 _ => end = (figures[0], figures[1]),
             }
         }
-        for found in &found {
+        for found in frames.with_contiguous(&found).iter() {
             frames.regions(found, &tables, &self.ranges, &mut |region| regions.push(region));
         }
         (regions, end.0, end.1)
     }
 }
 
-const fn shift(level: u32) -> u32 {
+pub(super) const fn shift(level: u32) -> u32 {
     12 + 9 * (level - 1)
 }
 
@@ -139,14 +163,14 @@ fn index(table: u64, address: u64, level: u32) -> u64 {
     table + ((address >> shift(level)) & 511) * 8
 }
 
-/// The native program, compiled once for all tests.
-fn program() -> PathBuf {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
+/// The native program, compiled once for all tests of an architecture.
+fn program(machine: &Machine) -> PathBuf {
+    static PROGRAMS: [OnceLock<(tempfile::TempDir, PathBuf)>; 2] = [OnceLock::new(), OnceLock::new()];
+    let (_, path) = PROGRAMS[usize::from(machine.option == ARM64.option)].get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("made_up");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/made_up.c");
-        let options = ["-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas", "-o"];
+        let options = ["-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas", machine.option, "-o"];
         let compiled = Command::new("cc").args(options).arg(&path).arg(source).status().expect("cc");
         assert!(compiled.success());
         (directory, path)
@@ -155,7 +179,7 @@ fn program() -> PathBuf {
 }
 
 /// The regions as (start, size, present, zero pages, swapped, accessed).
-fn summary(regions: &[TableRegion]) -> Vec<(u64, EntrySize, u16, u16, u16, u32)> {
+pub(super) fn summary(regions: &[TableRegion]) -> Vec<(u64, EntrySize, u16, u16, u16, u32)> {
     let accessed = |region: &TableRegion| region.contents.accessed.iter().map(|word| word.count_ones()).sum();
     regions
         .iter()

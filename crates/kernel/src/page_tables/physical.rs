@@ -4,9 +4,20 @@ use crate::{KernelError, KernelRoot};
 
 const BASE_PAGE_SHIFT: u32 = 12;
 
-/// The bits of an entry that hold a physical address: `address sizes` of `/proc/cpuinfo`, which leaves out the bits
-/// that memory encryption uses.
+/// On arm64 with base pages of 4 KiB, whatever the processor has of them. Bits 50 and 51 of 52 lie elsewhere, and are 0 for
+/// all memory below 1 PiB.
+const ARM64_BITS: u32 = 50;
+
+/// The bits of an entry that hold a physical address.
 pub fn frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok((1 << ARM64_BITS) - (1 << BASE_PAGE_SHIFT));
+    }
+    x86_frame_mask(root)
+}
+
+/// `address sizes` of `/proc/cpuinfo`, which leaves out the bits that memory encryption uses.
+fn x86_frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
     const FILE: &str = "proc/cpuinfo";
     let text = root.read(FILE)?;
     let bits = text.lines().enumerate().find_map(|(index, line)| {
@@ -56,10 +67,10 @@ mod tests {
     fn the_mask_is_of_the_frame_alone() {
         let cpuinfo = |line: &str| captured_tree(&[("proc/cpuinfo", &format!("processor\t: 0\n{line}\n"))]);
         let (_tree, root) = cpuinfo("address sizes\t: 46 bits physical, 48 bits virtual");
-        assert_eq!(frame_mask(&root).unwrap(), 0x3fff_ffff_f000);
+        assert_eq!(x86_frame_mask(&root).unwrap(), 0x3fff_ffff_f000);
         for bad in ["address sizes\t: 4600 bits physical", "address sizes\t:", "model\t: 1"] {
             let (_tree, root) = cpuinfo(bad);
-            assert!(frame_mask(&root).unwrap_err().to_string().contains("address sizes"), "{bad}");
+            assert!(x86_frame_mask(&root).unwrap_err().to_string().contains("address sizes"), "{bad}");
         }
     }
 

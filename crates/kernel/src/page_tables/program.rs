@@ -26,6 +26,7 @@ const VM_HUGETLB: u64 = 0x0040_0000;
 pub struct Walk {
     pub direct_map: u64,
     pub frame_mask: u64,
+    pub end: u64,
     pub levels: u32,
     pub tries: u32,
     pub top: u64,
