@@ -1,5 +1,6 @@
 //! How an entry point tells that it failed: a negative errno, and a message of this thread.
 
+use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use megapage_segment::SegmentError;
 use megapage_segment::heap::HeapError;
 use std::cell::RefCell;
@@ -66,6 +67,7 @@ impl From<SegmentError> for Failure {
             SegmentError::Full { .. } => errno::ENOSPC,
             SegmentError::System { source, .. } => source.raw_os_error().unwrap_or(errno::EIO),
             SegmentError::Kernel(_) => errno::EIO,
+            SegmentError::BasePages(_) => errno::EOPNOTSUPP,
         };
         Failure::new(number, error.to_string())
     }
@@ -98,7 +100,14 @@ pub fn message() -> *const c_char {
 }
 
 /// Does what an entry point is for; a failure becomes a negative errno, and a panic one, too.
+///
+/// On a kernel with other base pages than 4 KiB nothing is done: -EOPNOTSUPP.
 pub fn answer(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    let work = || {
+        let refused = |other: OtherBasePages| Failure::new(errno::EOPNOTSUPP, other.to_string());
+        require_base_pages(&KernelRoot::live()).map_err(refused)?;
+        work()
+    };
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(Failure::new(errno::EIO, "libmegapage_c has met a fault of its own; please report it"))
     });

@@ -62,3 +62,14 @@ fn the_library_replaces_nothing_of_the_program() {
     let others: Vec<_> = names.iter().filter(|name| !name.starts_with("megapage_")).collect();
     assert!(others.is_empty(), "{others:?}");
 }
+
+#[test]
+fn other_base_pages_are_an_errno() {
+    let installed = Installed::new();
+    let arguments = ["-std=gnu11", "-Wno-pedantic", "-rdynamic"];
+    let program = installed.compile("cc", &arguments, "crates/capi/tests/programs/other_pages.c");
+    let said = installed.run(&program, &[installed.path().join("pool")]);
+    assert!(said.starts_with("this kernel's base pages are 16 KiB; "), "{said}");
+    let made = std::fs::read_dir(installed.path().join("pool")).unwrap().count();
+    assert_eq!(made, 0, "nothing is made");
+}

@@ -7,9 +7,7 @@ mod why;
 use crate::one_process::one_process;
 use crate::output::print;
 use anyhow::Result;
-use megapage_doctor::{
-    Diagnosis, ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, gather, gather_why,
-};
+use megapage_doctor::{ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, diagnosis, gather_why};
 use megapage_kernel::KernelRoot;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,6 +36,13 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// Whether a running process is looked at.
+    pub fn looks_at_a_process(&self) -> bool {
+        self.why.is_some()
+    }
+}
+
 /// 0 with nothing weightier than a note, 1 with findings.
 pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(path) = args.log {
@@ -55,7 +60,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(u8::from(why.has_findings())));
     }
     let request = Request { user: args.user, program: args.program, only_read: args.only_read };
-    let diagnosis = Diagnosis::of(&gather(&KernelRoot::live(), &request)?);
+    let diagnosis = diagnosis(&KernelRoot::live(), &request)?;
     if args.json {
         print(&(megapage_report::json(SCHEMA, &diagnosis) + "\n"))?;
     } else {

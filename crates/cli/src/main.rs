@@ -22,6 +22,7 @@ mod top;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use std::process::ExitCode;
 
 /// Huge pages for any Linux program: run on them, prove it, or say why not.
@@ -53,6 +54,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
     };
+    if let Err(other) = base_pages(&command) {
+        eprintln!("megapage: {other}");
+        return ExitCode::from(if matches!(command, Command::Run(_)) { run::FAILED } else { 2 });
+    }
     let result = match command {
         // `run` answers with the status of the program that it ran, or 125 to 127 for its own failures.
         Command::Run(args) => return run::main(args),
@@ -71,6 +76,17 @@ fn main() -> ExitCode {
         eprintln!("megapage: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Refuses what would look at or act on page sizes that are not those of this kernel: all but what looks at no running
+/// machine, and `doctor`, which reports it as what it found.
+fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
+    let is_independent = match command {
+        Command::Simulate(args) => !args.records(),
+        Command::Doctor(args) => !args.looks_at_a_process(),
+        _ => false,
+    };
+    if is_independent { Ok(()) } else { require_base_pages(&KernelRoot::live()) }
 }
 
 /// Prints the help that was asked for, or one line that says what is wrong with the arguments.

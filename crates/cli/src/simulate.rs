@@ -33,6 +33,13 @@ pub struct Args {
     run: RunArgs,
 }
 
+impl Args {
+    /// Whether running processes are looked at.
+    pub fn records(&self) -> bool {
+        matches!(self.command, Some(SimulateCommand::Record(_)))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum SimulateCommand {
     /// Record what running processes do with their memory, as a trace

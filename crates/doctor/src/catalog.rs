@@ -73,6 +73,10 @@ pub(crate) use kinds;
 kinds! {
     /// All kinds, in the order of docs/doctor.md.
     ALL;
+    // The machine.
+    BASE_PAGES_OTHER, "base-pages-other", Blocker, "The kernel's base pages are not of 4 KiB",
+        "It was built for base pages of 16 or 64 KiB, on which every other page size is another one, too (a transparent huge page is of 32 or 512 MiB). megapage supports base pages of 4 KiB: its other commands do nothing here, and no figure is given that would be wrong.",
+        ["apt-get install linux-image-arm64    # Debian: the kernel with base pages of 4 KiB; then reboot"];
     // Transparent huge pages.
     THP_ABSENT, "thp-absent", Blocker, "The kernel has no transparent huge pages",
         "It was built without CONFIG_TRANSPARENT_HUGEPAGE, so that only reserved hugetlb pages are to be had.",

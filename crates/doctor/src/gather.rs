@@ -68,6 +68,12 @@ impl From<KernelError> for GatherError {
     }
 }
 
+/// The name and number of the user in question.
+pub(crate) fn user_in_question(root: &KernelRoot, request: &Request) -> Result<(String, u32), GatherError> {
+    let user = user(request.user.as_deref(), &read_own_status(root)?)?;
+    Ok((user.name, user.uid))
+}
+
 /// Reads everything, then makes the trials. `root` may be a captured tree: then nothing is tried.
 pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError> {
     let own = read_own_status(root)?;

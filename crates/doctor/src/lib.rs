@@ -25,6 +25,7 @@ pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, ga
 use catalog::Severity;
 use facts::Facts;
 use finding::{Finding, Verdict};
+use megapage_kernel::{KernelRoot, OtherBasePages, machine, require_base_pages};
 use serde::Serialize;
 
 /// The name and version of the JSON form.
@@ -68,7 +69,36 @@ pub struct AbilityReport {
     pub without: &'static str,
 }
 
+/// Reads, tries and concludes. Of a kernel with other base pages than 4 KiB the one finding is that: nothing else is
+/// read or tried, for every figure would be wrong.
+pub fn diagnosis(root: &KernelRoot, request: &Request) -> Result<Diagnosis, GatherError> {
+    match require_base_pages(root) {
+        Ok(()) => Ok(Diagnosis::of(&gather(root, request)?)),
+        Err(other) => Diagnosis::of_other_base_pages(root, request, other),
+    }
+}
+
 impl Diagnosis {
+    fn of_other_base_pages(
+        root: &KernelRoot,
+        request: &Request,
+        other: OtherBasePages,
+    ) -> Result<Diagnosis, GatherError> {
+        let (user, uid) = gather::user_in_question(root, request)?;
+        let finding = Finding::new(&catalog::BASE_PAGES_OTHER, "sysconf(_SC_PAGESIZE)", other.0.to_string());
+        let untried = Some("the size of this kernel's base pages is not supported".into());
+        Ok(Diagnosis {
+            user,
+            uid,
+            program: None,
+            kernel: machine(root)?.kernel,
+            abilities: Vec::new(),
+            untried,
+            verdicts: Vec::new(),
+            findings: vec![finding],
+        })
+    }
+
     /// Puts the conclusions from the facts together.
     pub fn of(facts: &Facts) -> Diagnosis {
         Diagnosis {

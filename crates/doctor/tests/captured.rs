@@ -93,3 +93,27 @@ fn the_json_form_keeps_its_names() {
     assert_eq!(verdict["basis"], "reasoned");
     assert_eq!(verdict["because"][0], "pool-taken");
 }
+
+#[test]
+fn of_other_base_pages_nothing_else_is_said() {
+    let tree = tempfile::tempdir().unwrap();
+    for (path, bytes) in [
+        ("proc/self/status", b"Name:\ta\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n".as_slice()),
+        ("proc/sys/kernel/osrelease", b"7.3.4+deb13-arm64-16k\n"),
+        ("proc/cpuinfo", b"processor\t: 0\n"),
+        // AT_PAGESZ, 16 KiB, and the end.
+        ("proc/self/auxv", &[6u64, 16 << 10, 0, 0].map(u64::to_ne_bytes).concat()),
+    ] {
+        let path = tree.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let told = megapage_doctor::diagnosis(&KernelRoot::captured(tree.path()), &Request::default()).unwrap();
+    assert_eq!(told.findings.len(), 1);
+    assert_eq!(
+        (told.findings[0].id, told.findings[0].evidence[0].value.as_str()),
+        ("base-pages-other", "16 KiB")
+    );
+    assert!(told.has_findings() && told.verdicts.is_empty() && told.abilities.is_empty());
+    assert_eq!(told.kernel, "7.3.4+deb13-arm64-16k");
+}

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod ability;
+mod base_pages;
 pub mod buddyinfo;
 pub mod cgroup;
 pub mod clear_refs;
@@ -81,6 +82,7 @@ mod user;
 pub mod vmstat;
 pub mod zram;
 
+pub use base_pages::{OtherBasePages, base_page_size, has_supported_base_pages, require_base_pages};
 pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};
 pub use cpu_time::cpu_time_of;
 pub use cpuid::processor_of_tlbs;

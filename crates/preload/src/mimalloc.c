@@ -58,10 +58,33 @@ extern int megapage_release(void* addr, size_t size);
 extern int megapage_commit(void* addr, size_t size, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
 
+// What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
+// memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
+enum { BASE_PAGE = 4096 };
+static bool other_pages;
+
 void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);
-  config->has_partial_free = false;  // a span goes back whole
+  other_pages = (config->page_size != BASE_PAGE);
+  if (!other_pages) config->has_partial_free = false;  // a span goes back whole
   megapage_configure();
+}
+
+// Aligned at once: where it were not, mimalloc would warn on the program's standard error.
+static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr) {
+  const size_t spare = (alignment > BASE_PAGE ? alignment - BASE_PAGE : 0);
+  *addr = NULL;
+  if (size > PTRDIFF_MAX - spare) return ENOMEM;
+  const int protection = (commit ? PROT_READ | PROT_WRITE : PROT_NONE);
+  uint8_t* const start = mmap(NULL, size + spare, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) return errno;
+  const size_t before = (spare == 0 ? 0 : -(uintptr_t)start & (alignment - 1));
+  // Where the kernel cannot cut it (it has too many mappings) address space is lost, no memory.
+  if (before > 0) (void)munmap(start, before);
+  if (before < spare) (void)munmap(start + before + size, spare - before);
+  *is_zero = true;
+  *addr = start + before;
+  return 0;
 }
 
 int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool commit, bool allow_large,
@@ -70,18 +93,22 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   (void)allow_large;
   // "Large" would mean pinned: never decommitted. Ours can be, a huge page at a time.
   *is_large = false;
+  if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
   return megapage_reserve(size, try_alignment, commit, is_zero, addr);
 }
 
 int _mi_prim_free(void* addr, size_t size) {
+  if (other_pages) return upstream_prim_free(addr, size);
   return size == 0 ? 0 : megapage_release(addr, size);
 }
 
 int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
+  if (other_pages) return upstream_prim_commit(addr, size, is_zero);
   return megapage_commit(addr, size, is_zero);
 }
 
 int _mi_prim_decommit(void* addr, size_t size, bool* needs_recommit) {
+  if (other_pages) return upstream_prim_decommit(addr, size, needs_recommit);
   return megapage_decommit(addr, size, needs_recommit);
 }
 

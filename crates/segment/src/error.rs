@@ -1,7 +1,7 @@
 //! What can go wrong with pools and segments. Each message is one line: what, where, how to mend it.
 
 use crate::name::Name;
-use megapage_kernel::KernelError;
+use megapage_kernel::{KernelError, OtherBasePages};
 use megapage_units::{Bytes, PageSize};
 use std::io;
 use std::path::PathBuf;
@@ -106,6 +106,9 @@ pub enum SegmentError {
     /// A file of the kernel could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// The kernel's base pages are not of 4 KiB.
+    #[error(transparent)]
+    BasePages(#[from] OtherBasePages),
 }
 
 /// Names what was being done where, for a system call's error.

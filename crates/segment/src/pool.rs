@@ -8,7 +8,7 @@ use crate::segment::{Parts, Place, Segment, new_header};
 use megapage_kernel::directory::{Directory, huge_page_size_of, is_link_in_the_way};
 use megapage_kernel::hugetlb::{PoolScope, figures, nodes};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mount_hugetlbfs};
-use megapage_kernel::{KernelRoot, effective_uid};
+use megapage_kernel::{KernelRoot, effective_uid, require_base_pages};
 use megapage_units::{Bytes, PageSize};
 use std::fs::File;
 use std::io;
@@ -116,6 +116,7 @@ impl Pool {
     /// none. A mount that has it already is taken first, then the first in which it can be made. Where none is mounted
     /// root mounts one below `/run/megapage`; it stays.
     pub fn open(application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
+        require_base_pages(&KernelRoot::live())?;
         if !is_segment_page(page_size) {
             return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
         }
@@ -151,6 +152,7 @@ impl Pool {
     /// Opens the pool `application` of this user in the directory `parent`, which need not be on hugetlbfs, and makes
     /// it where there is none. Elsewhere its segments are on base pages, in units of `page_size`.
     pub fn open_in(parent: &Path, application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
+        require_base_pages(&KernelRoot::live())?;
         if !is_segment_page(page_size) {
             return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
         }

@@ -8,7 +8,7 @@ use crate::header::{
 use crate::name::Name;
 use megapage_kernel::directory::{Directory, memory_file, reopen};
 use megapage_kernel::hugetlb::{PoolScope, figures};
-use megapage_kernel::{KernelRoot, SharedMapping, effective_gid, effective_uid};
+use megapage_kernel::{KernelRoot, SharedMapping, effective_gid, effective_uid, require_base_pages};
 use megapage_units::{Bytes, HUGE_1G, PageSize};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -123,6 +123,7 @@ impl Segment {
         size: Bytes,
         most: Bytes,
     ) -> Result<Segment, SegmentError> {
+        require_base_pages(&KernelRoot::live())?;
         if !header::is_segment_page(page_size) {
             return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
         }
@@ -139,6 +140,7 @@ impl Segment {
     /// Opens the segment in a memory file, as its owner: refused while another process is that. With `share`, maps it
     /// where its owner has it.
     pub fn of_memory_file(file: &File, share: bool) -> Result<Segment, SegmentError> {
+        require_base_pages(&KernelRoot::live())?;
         let path = PathBuf::from("memory file");
         let file = reopen(file).map_err(during(&path, "opening it anew"))?;
         if !share {

@@ -7,7 +7,7 @@
 
 use megapage_kernel::own_segments::exit_at_once;
 use megapage_kernel::{
-    ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable,
+    ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, has_supported_base_pages,
     remove_environment_variable, remove_from_environment_list,
 };
 use megapage_remap::ledger::{
@@ -36,7 +36,10 @@ extern "C" fn start() {
     }
     let _errno = ErrnoGuard::save();
     let mut buffer = [0; MAX_VALUE];
-    let pages = environment_variable(PAGES_VARIABLE, &mut buffer).and_then(|it| Pages::parse(it.to_bytes()));
+    // On other base pages than 4 KiB every segment stays where it is.
+    let pages = environment_variable(PAGES_VARIABLE, &mut buffer)
+        .and_then(|it| Pages::parse(it.to_bytes()))
+        .filter(|_| has_supported_base_pages());
     let required = environment_variable(REQUIRE_VARIABLE, &mut buffer) == Some(c"1");
     let ledger = environment_variable(LEDGER_VARIABLE, &mut buffer)
         .and_then(|path| SharedWords::open(path).ok())

@@ -1,0 +1,92 @@
+//! The size of the kernel's base pages: 4 KiB everywhere on x86-64, and on arm64 what the kernel was built for.
+//!
+//! File-level obligation: sysconf(3) takes no pointer.
+
+#![allow(unsafe_code)]
+
+use crate::KernelRoot;
+use megapage_units::{BASE_PAGE, Bytes};
+use thiserror::Error;
+
+/// The auxiliary vector's entry for the size of a page (getauxval(3), AT_PAGESZ), which comes as two words.
+const AT_PAGESZ: u64 = 6;
+
+/// The kernel's base pages are not of the size that everything here reckons with: one page table of 512 entries for each
+/// 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "this kernel's base pages are {0}; megapage supports base pages of 4 KiB: boot a kernel that has those (Debian: \
+     linux-image-arm64 in place of linux-image-arm64-16k)"
+)]
+pub struct OtherBasePages(pub Bytes);
+
+/// The size of this process's base pages in bytes. Neither allocates nor changes errno.
+pub fn base_page_size() -> usize {
+    // SAFETY: it takes a number and answers with one; for this number it cannot fail.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(BASE_PAGE)
+}
+
+/// Whether this process's base pages are those that all code here is for. Neither allocates nor changes errno.
+pub fn has_supported_base_pages() -> bool {
+    base_page_size() == BASE_PAGE
+}
+
+/// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` tells; one without is of 4 KiB.
+pub fn require_base_pages(root: &KernelRoot) -> Result<(), OtherBasePages> {
+    let size =
+        if root.is_live() { base_page_size() as u64 } else { captured(root).unwrap_or(BASE_PAGE as u64) };
+    if size == BASE_PAGE as u64 { Ok(()) } else { Err(OtherBasePages(Bytes(size))) }
+}
+
+fn captured(root: &KernelRoot) -> Option<u64> {
+    let bytes = std::fs::read(root.path("proc/self/auxv")).ok()?;
+    let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+    while let (Some(key), Some(value)) = (words.next(), words.next()) {
+        if key == AT_PAGESZ {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(auxv: &[u64]) -> (tempfile::TempDir, KernelRoot) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("proc/self")).unwrap();
+        let bytes: Vec<u8> = auxv.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(directory.path().join("proc/self/auxv"), bytes).unwrap();
+        let root = KernelRoot::captured(directory.path());
+        (directory, root)
+    }
+
+    #[test]
+    fn other_base_pages_are_refused_in_one_line() {
+        for (size, word) in [(16 << 10, "16 KiB"), (64 << 10, "64 KiB")] {
+            let (_tree, root) = tree(&[33, 0x7000, AT_PAGESZ, size, 0, 0]);
+            let refused = require_base_pages(&root).unwrap_err();
+            assert_eq!(refused, OtherBasePages(Bytes(size)));
+            let said = refused.to_string();
+            assert!(said.starts_with(&format!("this kernel's base pages are {word}; ")), "{said}");
+            assert!(!said.contains('\n') && said.contains("4 KiB"), "{said}");
+        }
+    }
+
+    #[test]
+    fn base_pages_of_4_kib_pass() {
+        for auxv in [&[AT_PAGESZ, 4096, 0, 0][..], &[33, AT_PAGESZ, AT_PAGESZ, 4096], &[], &[AT_PAGESZ]] {
+            let (_tree, root) = tree(auxv);
+            assert_eq!(require_base_pages(&root), Ok(()), "{auxv:?}");
+        }
+        assert_eq!(require_base_pages(&KernelRoot::captured("none")), Ok(()));
+    }
+
+    #[test]
+    fn this_process_knows_its_own() {
+        let told = captured(&KernelRoot::live()).expect("/proc is mounted");
+        assert_eq!(base_page_size() as u64, told);
+    }
+}
