@@ -151,6 +151,13 @@ pub fn memory_file(name: &str, size: Option<PageSize>) -> io::Result<File> {
     Ok(file.into())
 }
 
+/// Whether the file can become shorter beneath whoever maps it, whose next access would raise SIGBUS: any but a memory file
+/// with F_SEAL_SHRINK (fcntl(2)).
+pub fn can_shrink(file: impl AsFd) -> bool {
+    use rustix::fs::{SealFlags, fcntl_get_seals};
+    fcntl_get_seals(file).map_or(true, |seals| !seals.contains(SealFlags::SHRINK))
+}
+
 /// Opens `file` anew, with a position and locks of its own (through proc_pid_fd(5)).
 pub fn reopen(file: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd;
@@ -204,6 +211,7 @@ mod tests {
     #[test]
     fn memory_files_do_not_shrink() {
         let file = memory_file("test", None).unwrap();
+        assert!(!can_shrink(&file) && can_shrink(tempfile::tempfile().unwrap()));
         file.set_len(8192).unwrap();
         assert_eq!(file.set_len(4096).unwrap_err().raw_os_error(), Some(libc::EPERM));
         let again = reopen(&file).unwrap();

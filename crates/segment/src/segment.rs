@@ -6,7 +6,7 @@ use crate::header::{
     self, CLEAN, Found, HEADER_BYTES, Header, Layout, PAGE_STATES, SLOT, SLOT_WORDS, data_start,
 };
 use crate::name::Name;
-use megapage_kernel::directory::{Directory, memory_file, reopen};
+use megapage_kernel::directory::{Directory, can_shrink, memory_file, reopen};
 use megapage_kernel::hugetlb::{PoolScope, figures};
 use megapage_kernel::{KernelRoot, SharedMapping, effective_gid, effective_uid, require_base_pages};
 use megapage_units::{Bytes, HUGE_1G, PageSize};
@@ -142,6 +142,12 @@ impl Segment {
     pub fn of_memory_file(file: &File, share: bool) -> Result<Segment, SegmentError> {
         require_base_pages(&KernelRoot::live())?;
         let path = PathBuf::from("memory file");
+        if can_shrink(file) {
+            return Err(SegmentError::Damaged {
+                path,
+                what: "it can be truncated while it is in use (no F_SEAL_SHRINK)".into(),
+            });
+        }
         let file = reopen(file).map_err(during(&path, "opening it anew"))?;
         if !share {
             files::lock(&file, &path)?;

@@ -180,6 +180,17 @@ fn whoever_shares_a_segment_reads_and_does_not_allocate() {
 }
 
 #[test]
+fn a_memory_file_that_its_sender_could_truncate_is_refused() {
+    // All of a segment, in a file that can become shorter: every access could be a signal then.
+    let heap = heap(1, 1);
+    let mut copy = tempfile::tempfile().unwrap();
+    std::io::copy(&mut file_of(&heap), &mut copy).unwrap();
+    drop(heap);
+    let error = Segment::of_memory_file(&copy, false).unwrap_err().to_string();
+    assert!(error.contains("F_SEAL_SHRINK"), "{error}");
+}
+
+#[test]
 fn threads_may_use_one_heap() {
     let heap = heap(2, 8);
     std::thread::scope(|scope| {
