@@ -13,6 +13,7 @@
 pub mod books;
 mod clients;
 mod filler;
+mod give_back;
 mod options;
 mod relief;
 mod serve;

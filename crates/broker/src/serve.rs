@@ -3,6 +3,7 @@
 use crate::books::{Books, Rules};
 use crate::clients::{Client, Clients, Heard, Processes};
 use crate::filler::{Filler, Order, Waits};
+use crate::give_back::{GiveBack, MOST_WAITING};
 use crate::options::{BrokerError, Options};
 use crate::relief::Relief;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
@@ -27,8 +28,9 @@ const BACKLOG: i32 = 128;
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Descriptors that are kept for anything but parcels: connections, processes, the filler, the standard streams.
-const OTHER_DESCRIPTORS: u64 = 512;
+/// Descriptors that are kept for anything but parcels that are out or in stock: connections, processes, the filler, the standard
+/// streams, parcels that are being given back.
+const OTHER_DESCRIPTORS: u64 = 512 + MOST_WAITING as u64;
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> BrokerError {
     move |source| BrokerError::System { what, source }
@@ -108,6 +110,7 @@ struct Serving<'a> {
     woken: UnixStream,
     clients: Clients,
     processes: Processes,
+    give_back: GiveBack,
     /// Nobody is accepted before this.
     not_before: Instant,
     handed_out: u64,
@@ -167,6 +170,7 @@ impl<'a> Serving<'a> {
             woken,
             clients: Clients::default(),
             processes: Processes::default(),
+            give_back: GiveBack::start().map_err(system("a thread"))?,
             not_before: Instant::now(),
             handed_out: 0,
             ended: 0,
@@ -300,7 +304,7 @@ impl<'a> Serving<'a> {
         let process = self.processes.of(client).ok_or(Verdict::Unseen)?;
         if fresh {
             // Its mappings went with execve(2).
-            give_back(self.books.end(process), &mut self.ended);
+            self.end(process);
         }
         let taken = self.books.take(client.peer.uid, process, pages);
         let count = match taken {
@@ -320,7 +324,8 @@ impl<'a> Serving<'a> {
                     self.handed_out += count as u64;
                 } else {
                     // Whether or not it has got them: they are not handed out again.
-                    give_back(self.books.take_back(process, count), &mut self.ended);
+                    let parcels = self.books.take_back(process, count);
+                    self.give_back(parcels);
                 }
                 Ok(())
             }
@@ -333,7 +338,15 @@ impl<'a> Serving<'a> {
     }
 
     fn end(&mut self, process: u64) {
-        give_back(self.books.end(process), &mut self.ended);
+        let parcels = self.books.end(process);
+        self.give_back(parcels);
+    }
+
+    fn give_back(&mut self, parcels: Vec<File>) {
+        for parcel in parcels {
+            self.ended += 1;
+            self.give_back.give(parcel);
+        }
     }
 
     fn tell(&mut self, client: &Client) {
@@ -394,19 +407,6 @@ impl<'a> Serving<'a> {
 /// Bytes of a parcel that are there.
 fn weigh(parcel: &File) -> u64 {
     parcel::present(parcel).unwrap_or(u64::MAX)
-}
-
-/// Gives the pages of parcels back to the pool, also where somebody has kept a mapping: the process that they were for has
-/// ended. A touch then takes a new page, as of any mapping on hugetlb pages.
-fn give_back(parcels: Vec<File>, ended: &mut u64) {
-    for parcel in parcels {
-        *ended += 1;
-        let length = parcel.metadata().map_or(0, |metadata| metadata.len());
-        if length > 0 {
-            // Nothing is sealed against it; where it fails, the last descriptor and mapping give them back.
-            let _ = parcel::empty(&parcel, 0, length);
-        }
-    }
 }
 
 fn name(verdict: Verdict) -> &'static str {

@@ -1,0 +1,91 @@
+//! Gives the pages of parcels back, in a thread of its own: a process can map a parcel so often that the kernel takes seconds
+//! to find all its mappings, and nobody else is to wait for that.
+
+use megapage_kernel::parcel;
+use std::fs::File;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+/// Parcels that wait for their turn. Each takes a descriptor. Where there are more, the caller does it: it takes a user 25 GB
+/// of mappings to make so many slow.
+pub(crate) const MOST_WAITING: usize = 64;
+/// How long the end waits for what is under way.
+const AT_THE_END: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct GiveBack {
+    queue: Option<SyncSender<File>>,
+    done: Receiver<()>,
+    empty: fn(File),
+}
+
+impl GiveBack {
+    /// Starts the thread.
+    pub(crate) fn start() -> io::Result<GiveBack> {
+        GiveBack::with(empty)
+    }
+
+    fn with(empty: fn(File)) -> io::Result<GiveBack> {
+        let (queue, waiting) = sync_channel::<File>(MOST_WAITING);
+        let (end, done) = channel();
+        Builder::new().name("give-back".into()).spawn(move || {
+            waiting.into_iter().for_each(empty);
+            // Nobody may wait for it.
+            let _ = end.send(());
+        })?;
+        Ok(GiveBack { queue: Some(queue), done, empty })
+    }
+
+    /// Has the pages of a parcel given back.
+    pub(crate) fn give(&self, parcel: File) {
+        let sent = self.queue.as_ref().map(|queue| queue.try_send(parcel));
+        if let Some(Err(TrySendError::Full(parcel) | TrySendError::Disconnected(parcel))) = sent {
+            (self.empty)(parcel);
+        }
+    }
+}
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        self.queue.take();
+        // What is left then goes with the last descriptor and mapping.
+        let _ = self.done.recv_timeout(AT_THE_END);
+    }
+}
+
+/// Gives the pages of a parcel back to the pool, also where another process has kept a mapping: the process that they were
+/// for has ended. A touch then takes a new page, as of any mapping on hugetlb pages.
+fn empty(parcel: File) {
+    let length = parcel.metadata().map_or(0, |metadata| metadata.len());
+    if length > 0 {
+        // Nothing is sealed against it; where it fails, the last descriptor and mapping give them back.
+        let _ = parcel::empty(&parcel, 0, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    static EMPTIED: AtomicUsize = AtomicUsize::new(0);
+
+    fn slowly(_: File) {
+        std::thread::sleep(Duration::from_millis(200));
+        EMPTIED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn who_gives_back_does_not_wait_and_nothing_is_left_undone() {
+        let give_back = GiveBack::with(slowly).unwrap();
+        let started = Instant::now();
+        (0..5).for_each(|_| give_back.give(tempfile::tempfile().unwrap()));
+        assert!(started.elapsed() < Duration::from_millis(200), "{:?}", started.elapsed());
+        drop(give_back);
+        assert_eq!(EMPTIED.load(Ordering::Relaxed), 5);
+    }
+}
