@@ -48,7 +48,7 @@ pub struct Args {
     /// Write a report when the program has ended; - is standard output
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
-    /// Make the report JSON (schema megapage.run/1); on standard output without --report
+    /// Make the report JSON (schema megapage.run/2); on standard output without --report
     #[arg(long)]
     json: bool,
     /// How the program is reached: auto, preload, tunable, runtime or outside
@@ -195,7 +195,7 @@ fn required(report: &RunReport, require: bool) -> Result<(), Failure> {
 }
 
 fn json(report: &RunReport) -> String {
-    megapage_report::json("megapage.run/1", report) + "\n"
+    megapage_report::json("megapage.run/2", report) + "\n"
 }
 
 fn print(lines: Vec<String>) -> Result<ExitCode, Failure> {

@@ -21,6 +21,7 @@ pub mod descriptors;
 pub mod directory;
 mod environment;
 pub mod exec;
+mod exit_handshake;
 pub mod file_cache;
 pub mod file_locks;
 pub mod first_touch;
@@ -90,6 +91,7 @@ pub use environment::{
     MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list,
 };
+pub use exit_handshake::ExitHandshake;
 pub use heap::{
     Errno, ErrnoGuard, NoCancel, OwnedRange, allocate_words, is_plausible, release_words, set_errno,
     without_signals,

@@ -11,7 +11,7 @@ use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_ri
 use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot};
-use megapage_units::Pid;
+use megapage_units::{Bytes, Pid};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ impl Attachment {
         let mut promoter = Promoter::new(self.pid, Duration::ZERO, self.fork);
         let facts = self.facts(root);
         let plan = plan();
-        let report = |samples: &Samples, promoter: &Promoter, note: Option<&str>| {
+        let report = |samples: &Samples, promoter: &Promoter, running: bool| {
             Pieces {
                 program: facts.clone(),
                 asked: Asked {
@@ -65,10 +65,12 @@ impl Attachment {
                 text: None,
                 promotion: Some(promoter.outcome),
                 totals: None,
+                running,
                 start,
                 now: Instant::now(),
-                notes: note.map(String::from).into_iter().collect(),
+                notes: (!running).then(|| "the process has ended".into()).into_iter().collect(),
                 said: Vec::new(),
+                rss_at_start: Bytes::ZERO,
             }
             .report()
         };
@@ -90,9 +92,13 @@ impl Attachment {
             }
             if stop || (self.once && !unfinished) {
                 samples.last_is_final = samples.take(root, self.pid, &places, 0);
-                return Ok(report(&samples, &promoter, None));
+                return Ok(report(&samples, &promoter, true));
             }
-            let size = read_status(root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
+            let status = read_status(root, self.pid);
+            let size = status.as_ref().map_or(0, |status| (status.rss + status.hugetlb).0);
+            if let Ok(status) = &status {
+                samples.note_status(status);
+            }
             if samples.is_due(Instant::now(), size) {
                 samples.take(root, self.pid, &places, size);
             }
@@ -101,14 +107,12 @@ impl Attachment {
                 .map_err(|source| RunError::System { what: "poll", source })?;
             while let Ok(Some(signal)) = signals.next() {
                 match signal.number {
-                    signal::SIGUSR1 => live(&report(&samples, &promoter, None)),
+                    signal::SIGUSR1 => live(&report(&samples, &promoter, true)),
                     _ => stop = true,
                 }
             }
         }
-        let mut last = report(&samples, &promoter, Some("the process has ended"));
-        last.running = false;
-        Ok(last)
+        Ok(report(&samples, &promoter, false))
     }
 
     /// Sees that the process is there and may be promoted; when it started.

@@ -3,12 +3,26 @@
 use crate::report::{Backed, Moment, RunReport};
 use crate::request::{Heap, Mechanism};
 use megapage_units::Bytes;
+use std::time::Duration;
 
 /// Base pages that a heap may hold however small it is: its first chunks are on base pages on purpose, so
 /// that small programs stay small.
 const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
 /// Base pages that a larger heap may hold, as a share: one in twenty.
 const BASE_SHARE: u64 = 20;
+
+/// How old the last sample may be where the program did not wait for one at its exit: half of the run, up to this,
+const LONGEST_UNSEEN: Duration = Duration::from_secs(2);
+/// or one part in twenty of a longer run.
+const UNSEEN_SHARE: u64 = 20;
+
+/// What makes the end certain to be seen.
+const WAITS: &str = "to be seen to the end, a program has to be dynamic and end by exit(3), or run longer";
+
+/// How much of a memory of `total` bytes may be on plainer pages, or unseen: 8 MiB, or one part in twenty.
+pub(crate) fn allowance(total: u64) -> u64 {
+    BASE_ALLOWANCE.0.max(total / BASE_SHARE)
+}
 
 /// What was asked and not obtained, each in words.
 pub fn not_obtained(report: &RunReport) -> Vec<String> {
@@ -47,10 +61,88 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
             _ if name == "peak" && by_promotion_alone => {}
             Some(moment) => missing.extend(short_of(name, moment, report.asked.heap, preloaded)),
             // One without the other does not occur: the last sample is the peak when it is the only one.
-            None if name == "end" => missing.push("the kernel's figures could not be read".into()),
+            None if name == "end" => missing.push(nothing_seen(report)),
             None => {}
         }
     }
+    if preloaded && let Some(end) = &report.end {
+        let reached = report.mechanisms.contains(&Mechanism::Outside);
+        missing.extend(if reached { short_of_all(end) } else { heap_is_the_lesser_part(end) });
+    }
+    // Of a process that ran before, the mark is of a time when nobody was looking.
+    let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
+    let unseen_end =
+        || report.end.as_ref().filter(|_| !report.running && !report.end_is_final).and_then(too_old);
+    missing.extend(seen.or_else(unseen_end));
+    missing.extend(report.others_peak_rss_bytes.map(|others| {
+        format!(
+            "one of the program's children, or what the process was before an exec, had {} of resident memory, of which \
+             nothing was seen",
+            Bytes(others)
+        )
+    }));
+}
+
+/// Why a report without a sample proves nothing.
+fn nothing_seen(report: &RunReport) -> String {
+    match report.totals {
+        Some(totals) => {
+            format!("the program had ended after {} ms, before any of its memory was seen", totals.elapsed_ms)
+        }
+        None => "the kernel's figures could not be read".into(),
+    }
+}
+
+/// Where the fullest sample shows too little of the largest memory that the program had.
+fn too_little_seen(peak: &Moment) -> Option<String> {
+    let largest = peak.peak_bytes();
+    (peak.unseen_bytes > allowance(largest)).then(|| {
+        format!(
+            "only {} of the program's largest memory of {} was seen ({:.1} %), {} ms before the end: what backed the rest is \
+             not known; {WAITS}",
+            Bytes(peak.resident.total_bytes),
+            Bytes(largest),
+            peak.peak_seen_percent,
+            peak.age_ms
+        )
+    })
+}
+
+/// Where the last sample, which is not of the program's exit, says too little of its end.
+fn too_old(end: &Moment) -> Option<String> {
+    let watched = end.at_ms + end.age_ms;
+    let allowed = (watched / 2).min(LONGEST_UNSEEN.as_millis() as u64).max(watched / UNSEEN_SHARE);
+    (end.age_ms > allowed).then(|| format!("the last {} of {watched} ms were not seen; {WAITS}", end.age_ms))
+}
+
+/// What promotion from outside, which reaches all private anonymous memory, has left of it beside the preloaded heap.
+fn short_of_all(end: &Moment) -> Option<String> {
+    let (total, lacking) = not_huge(&end.anonymous);
+    (lacking > allowance(total)).then(|| {
+        format!(
+            "at the end, {} of {} of private anonymous memory were not on huge pages",
+            Bytes(lacking),
+            Bytes(total)
+        )
+    })
+}
+
+/// Where most of the memory is not the preloaded heap's, and not huge: what the heap obtained then says little.
+fn heap_is_the_lesser_part(end: &Moment) -> Option<String> {
+    let (total, lacking) = not_huge(&end.anonymous);
+    (lacking > allowance(total) && lacking > total / 2).then(|| {
+        format!(
+            "at the end, {} of {} of private anonymous memory were not on huge pages: most of it does not come from malloc, \
+             and the preloaded library does not reach it",
+            Bytes(lacking),
+            Bytes(total)
+        )
+    })
+}
+
+/// All of it, swapped out or present, and what of it is not on huge pages.
+fn not_huge(memory: &Backed) -> (u64, u64) {
+    (memory.total_bytes + memory.swapped_bytes, memory.base_bytes + memory.swapped_bytes)
 }
 
 /// Whether a fall-back for this reason is short of what was asked. The first chunks of every heap are too
@@ -87,17 +179,21 @@ fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option
         Heap::Huge2M => heap.hugetlb_1g_bytes + heap.hugetlb_2m_bytes,
         Heap::Auto | Heap::Thp => heap.total_bytes - heap.base_bytes,
     };
-    let lacking = heap.total_bytes - obtained;
-    let allowed = BASE_ALLOWANCE.0.max(heap.total_bytes / BASE_SHARE);
-    (lacking > allowed).then(|| {
+    let total = heap.total_bytes + heap.swapped_bytes;
+    let lacking = total - obtained;
+    (lacking > allowance(total)).then(|| {
         format!(
-            "at the {name}, {} of the heap's {} were not on {}",
+            "at the {name}, {} of the heap's {} were not on {}{}",
             Bytes(lacking),
-            Bytes(heap.total_bytes),
+            Bytes(total),
             match asked {
                 Heap::Huge1G => "1 GiB hugetlb pages",
                 Heap::Huge2M => "hugetlb pages",
                 _ => "huge pages",
+            },
+            match heap.swapped_bytes {
+                0 => String::new(),
+                swapped => format!(", {} of them swapped out", Bytes(swapped)),
             }
         )
     })
@@ -116,7 +212,15 @@ mod tests {
             total_bytes: mib(hugetlb_2m + thp + base),
             ..Backed::default()
         };
-        Moment { at_ms: 0, age_ms: 0, resident: heap, anonymous: heap, heap: Some(heap), swapped_bytes: 0 }
+        Moment {
+            at_ms: 0,
+            age_ms: 0,
+            unseen_bytes: 0,
+            peak_seen_percent: 100.0,
+            resident: heap,
+            anonymous: heap,
+            heap: Some(heap),
+        }
     }
 
     #[test]
@@ -145,6 +249,61 @@ mod tests {
         small.heap = None;
         assert_eq!(short_of("end", &small, Heap::Auto, true), None);
         assert!(short_of("end", &small, Heap::Auto, false).is_some());
+    }
+
+    #[test]
+    fn a_small_heap_does_not_prove_a_program() {
+        let mut end = moment(0, 100, 0);
+        end.anonymous = moment(0, 100, 100).anonymous;
+        assert_eq!(heap_is_the_lesser_part(&end), None);
+        assert!(short_of_all(&end).unwrap().contains("100 MiB of 200 MiB"));
+        end.anonymous = moment(0, 100, 101).anonymous;
+        assert!(heap_is_the_lesser_part(&end).unwrap().contains("101 MiB of 201 MiB"));
+        end.anonymous = moment(0, 0, 8).anonymous;
+        assert_eq!((heap_is_the_lesser_part(&end), short_of_all(&end)), (None, None), "a small program");
+    }
+
+    #[test]
+    fn swapped_memory_is_not_on_huge_pages() {
+        let mut swapped = moment(0, 100, 2);
+        swapped.heap.as_mut().unwrap().swapped_bytes = 152 << 20;
+        let said = short_of("end", &swapped, Heap::Auto, true).unwrap();
+        assert_eq!(
+            said,
+            "at the end, 154 MiB of the heap's 254 MiB were not on huge pages, 152 MiB of them swapped out"
+        );
+    }
+
+    #[test]
+    fn what_was_not_seen_is_not_taken_for_proved() {
+        let mut seen = moment(0, 100, 0);
+        seen.unseen_bytes = 8 << 20;
+        assert_eq!(too_little_seen(&seen), None);
+        seen.unseen_bytes += 1;
+        seen.peak_seen_percent = 92.6;
+        seen.age_ms = 40;
+        let said = too_little_seen(&seen).unwrap();
+        assert!(
+            said.starts_with(
+                "only 100 MiB of the program's largest memory of 108 MiB was seen (92.6 %), 40 ms"
+            ),
+            "{said}"
+        );
+        let mut large = moment(0, 950, 0);
+        large.unseen_bytes = 50 << 20;
+        assert_eq!(too_little_seen(&large), None, "one in twenty");
+        large.unseen_bytes += 1 << 20;
+        assert!(too_little_seen(&large).is_some());
+    }
+
+    #[test]
+    fn the_last_sample_may_be_so_old() {
+        let old = |age_ms, watched| {
+            too_old(&Moment { at_ms: watched - age_ms, age_ms, ..moment(0, 100, 0) }).is_some()
+        };
+        assert!(!old(20, 40) && old(21, 40), "half of a short run");
+        assert!(!old(2000, 10_000) && old(2001, 10_000), "two seconds");
+        assert!(!old(5000, 100_000) && old(5001, 100_000), "a twentieth of a long run");
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! What a run says of itself: schema `megapage.run/1`.
+//! What a run says of itself: schema `megapage.run/2`.
 
 use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
 use crate::program::{Allocator, Linkage, Program};
+use crate::proof::allowance;
 use crate::request::{Fork, Heap, Mechanism, Request, Text};
-use crate::sample::{Sample, Samples};
+use crate::sample::{Memory, Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::PromoteOutcome;
 use megapage_kernel::kernel_release;
-use megapage_kernel::smaps::BackingBytes;
 use megapage_kernel::spawn::Usage;
 use megapage_memory::{Backing, FallBack, Ledger};
 use megapage_units::{Bytes, Pid};
@@ -36,14 +36,24 @@ pub struct Backed {
     pub file_pmd_bytes: u64,
     /// Everything else; transparent huge pages smaller than 2 MiB are in here.
     pub base_bytes: u64,
-    /// The sum of the above.
+    /// The sum of the above: what is present.
     pub total_bytes: u64,
-    /// The share on pages of 2 MiB or more, in percent; `None` where there is no memory.
+    /// Swapped out besides.
+    pub swapped_bytes: u64,
+    /// The share of all that, swapped out or present, that is on pages of 2 MiB or more, in percent; `None` where there is
+    /// no memory.
     pub huge_percent: Option<f64>,
 }
 
-impl From<BackingBytes> for Backed {
-    fn from(bytes: BackingBytes) -> Backed {
+/// A share in percent, to a tenth; `None` of nothing. What is not the whole is never rounded to it.
+fn percent(part: u64, whole: u64) -> Option<f64> {
+    let rounded = (part as f64 / whole as f64 * 1000.0).round() / 10.0;
+    (whole > 0).then(|| if part < whole { rounded.min(99.9) } else { 100.0 })
+}
+
+impl From<Memory> for Backed {
+    fn from(memory: Memory) -> Backed {
+        let (bytes, swapped) = (memory.present, memory.swapped.0);
         let total = bytes.total().0;
         Backed {
             hugetlb_1g_bytes: bytes.hugetlb_1g.0,
@@ -54,7 +64,8 @@ impl From<BackingBytes> for Backed {
             file_pmd_bytes: bytes.file_pmd.0,
             base_bytes: bytes.base.0,
             total_bytes: total,
-            huge_percent: (total > 0).then(|| (bytes.huge().0 as f64 / total as f64 * 1000.0).round() / 10.0),
+            swapped_bytes: swapped,
+            huge_percent: percent(bytes.huge().0, total + swapped),
         }
     }
 }
@@ -66,26 +77,39 @@ pub struct Moment {
     pub at_ms: u64,
     /// How long before the report, or before the program's end, in milliseconds.
     pub age_ms: u64,
+    /// How much of the program's largest memory this sample did not see, as far as the kernel's marks tell: what backed it
+    /// is not known. Bytes.
+    pub unseen_bytes: u64,
+    /// The share of the largest memory that it saw, in percent.
+    pub peak_seen_percent: f64,
     /// All of the program's memory.
     pub resident: Backed,
     /// Its private, writable, anonymous memory, stacks aside.
     pub anonymous: Backed,
     /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
     pub heap: Option<Backed>,
-    /// Bytes swapped out.
-    pub swapped_bytes: u64,
 }
 
 impl Moment {
-    fn of(sample: &Sample, start: Instant, now: Instant) -> Moment {
+    /// `peak_rss` and `hugetlb_peak` are the most that the program had of either.
+    fn of(sample: &Sample, start: Instant, now: Instant, peak_rss: Bytes, hugetlb_peak: Bytes) -> Moment {
+        let (seen, hugetlb) = (sample.whole.present.total(), sample.whole.present.hugetlb());
+        let unseen =
+            peak_rss.saturating_sub(seen.saturating_sub(hugetlb)) + hugetlb_peak.saturating_sub(hugetlb);
         Moment {
             at_ms: sample.at.saturating_duration_since(start).as_millis() as u64,
             age_ms: now.saturating_duration_since(sample.at).as_millis() as u64,
+            unseen_bytes: unseen.0,
+            peak_seen_percent: percent(seen.0, (seen + unseen).0).unwrap_or(0.0),
             resident: sample.whole.into(),
             anonymous: sample.anonymous.into(),
             heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
-            swapped_bytes: sample.swap.0,
         }
+    }
+
+    /// The most memory that the program had, as far as it is known: what this sample saw, and what it did not.
+    pub fn peak_bytes(&self) -> u64 {
+        self.resident.total_bytes + self.unseen_bytes
     }
 }
 
@@ -346,10 +370,14 @@ pub struct RunReport {
     pub end: Option<Moment>,
     /// Whether `end` was taken while the program waited to exit; otherwise it is as old as it says.
     pub end_is_final: bool,
-    /// The largest resident memory that the kernel noted (`VmHWM`, else getrusage); without hugetlb pages.
+    /// The largest resident memory that the kernel noted of the program: `VmHWM` at its exit, or so far; where the end was not
+    /// seen, that of getrusage, which its children raise. Without hugetlb pages.
     pub peak_rss_bytes: Option<u64>,
-    /// The most hugetlb memory in any sample.
+    /// The most hugetlb memory that was seen.
     pub hugetlb_peak_bytes: u64,
+    /// Where one of the program's children, or what the process was before an exec, had more resident memory than the
+    /// program: how much. None of it was seen.
+    pub others_peak_rss_bytes: Option<u64>,
     /// The heap's own account, with the preloaded library.
     pub account: Option<HeapAccount>,
     /// What promotion from outside obtained.
@@ -417,23 +445,41 @@ pub(crate) struct Pieces<'a> {
     pub text: Option<TextPieces<'a>>,
     pub promotion: Option<PromoteOutcome>,
     pub totals: Option<Totals>,
+    /// Whether the program runs on.
+    pub running: bool,
     pub start: Instant,
     pub now: Instant,
     pub notes: Vec<String>,
     pub said: Vec<Explained>,
+    /// The launcher's own resident memory when it made the process: below it, getrusage tells nothing of the program.
+    pub rss_at_start: Bytes,
+}
+
+/// What the kernel's marks say of the largest resident memory, of the program and of others.
+fn marks(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Bytes, Option<u64>) {
+    // A process begins with its parent's memory (fork(2)), and getrusage goes on from there.
+    let noted = totals.map(|totals| Bytes(totals.max_rss_bytes)).filter(|noted| *noted > rss_at_start);
+    let own = samples.peak_rss;
+    match noted.filter(|noted| *noted > own) {
+        // The program's own mark was read when it had come to its end: what is far above it was not its own.
+        Some(noted) if samples.last_is_final && noted.0 > own.0 + allowance(own.0) => (own, Some(noted.0)),
+        Some(noted) => (noted, None),
+        None => (own, None),
+    }
 }
 
 impl Pieces<'_> {
     pub fn report(self) -> RunReport {
         let samples = self.samples;
         let elapsed = self.now.saturating_duration_since(self.start);
-        let moment = |sample: &Option<Sample>| sample.as_ref().map(|it| Moment::of(it, self.start, self.now));
-        let noted = samples
-            .last
-            .map(|last| last.peak_rss.0)
-            .filter(|_| samples.last_is_final || self.totals.is_none());
+        let (peak_rss, others_peak_rss_bytes) = marks(samples, self.totals, self.rss_at_start);
+        let moment = |sample: &Option<Sample>| {
+            let sample = sample.as_ref()?;
+            Some(Moment::of(sample, self.start, self.now, peak_rss, samples.hugetlb_peak))
+        };
+        let peak_is_known = samples.last.is_some() || self.totals.is_some();
         let mut report = RunReport {
-            running: self.totals.is_none(),
+            running: self.running,
             program: self.program,
             asked: self.asked,
             mechanisms: self.plan.used(),
@@ -443,8 +489,12 @@ impl Pieces<'_> {
             peak: moment(&samples.peak),
             end: moment(&samples.last),
             end_is_final: samples.last_is_final,
-            peak_rss_bytes: noted.or(self.totals.map(|totals| totals.max_rss_bytes)),
+            peak_rss_bytes: peak_is_known.then_some(match self.totals {
+                Some(totals) if samples.last.is_none() => totals.max_rss_bytes,
+                _ => peak_rss.0,
+            }),
             hugetlb_peak_bytes: samples.hugetlb_peak.0,
+            others_peak_rss_bytes,
             account: self.ledger.and_then(HeapAccount::of),
             promotion: self.promotion,
             text: self.text.map(TextReport::of),

@@ -14,19 +14,21 @@ use crate::said::Said;
 use crate::text::{self, TextPlan};
 use megapage_act::pool::AdditionError;
 use megapage_act::promote::PromoteError;
+use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot, SharedWords};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
-use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger};
-use megapage_units::Pid;
+use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
+use megapage_units::{Bytes, Pid};
 use running::Running;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Signals that are taken: all that a user, a supervisor or a terminal sends to steer a program.
@@ -45,6 +47,11 @@ const TAKEN: [i32; 10] = [
 
 /// Those of them that end a program that does not handle them.
 const ENDING: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
+
+/// With `--require` a program waits at exit until we notice, for so long: without the last figures nothing is proved.
+const REQUIRED_PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel counts resident memory in batches for each processor.
+const ROUGHLY: Bytes = Bytes::mib(1);
 
 /// Where ld.so(8) finds libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -129,6 +136,8 @@ pub struct Prepared {
     program: Program,
     plan: Plan,
     text: Option<TextPlan>,
+    /// The library that waits at exit, of a program in which no other of ours does.
+    waits: Option<PathBuf>,
     request: Request,
     /// LD_PRELOAD of the caller.
     preloaded: Option<String>,
@@ -156,7 +165,12 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         }
     };
     let preloaded = machine.variable("LD_PRELOAD").map(String::from);
-    Ok(Prepared { program, plan, text, request, preloaded })
+    // What is required has to be seen to the end.
+    let waits = match request.require && !plan.uses(Mechanism::Preload) {
+        true => text::loadable(&program, &machine).ok(),
+        false => None,
+    };
+    Ok(Prepared { program, plan, text, waits, request, preloaded })
 }
 
 impl Prepared {
@@ -231,7 +245,8 @@ impl Prepared {
     fn environment(&self) -> Vec<(String, OsString)> {
         let mut environment = self.plan.environment.clone();
         let text = self.text.as_ref().and_then(|text| text.environment(self.request.require));
-        let Some((library, variables)) = text else { return environment };
+        let waits = || self.waits.as_deref().map(|library| (library, Vec::new()));
+        let Some((library, variables)) = text.or_else(waits) else { return environment };
         match environment.iter_mut().find(|(name, _)| name == PRELOAD) {
             Some((_, list)) => {
                 list.push(":");
@@ -284,28 +299,37 @@ impl Prepared {
         };
         if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
             // Nobody waits for final figures: the program need not wait for us.
-            ledger.acknowledge_exit();
+            ledger.exit_handshake().let_go();
         }
-        let (text_file, text_ledger) = match self.text.as_ref().filter(|text| text.moves()) {
+        let moves = self.text.as_ref().filter(|text| text.moves());
+        let pages = moves.map(TextPlan::ledger_pages).or(self.waits.as_ref().map(|_| pages_for(0)));
+        let (text_file, text_ledger) = match pages {
             None => (None, None),
-            Some(text) => {
-                let pages = text.ledger_pages();
+            Some(pages) => {
                 let (file, words) = SharedWords::create(c"megapage-text", pages).map_err(system("ledger"))?;
                 (Some(file), Some(TextLedger::launcher(words)))
             }
         };
         if let Some(ledger) = text_ledger.as_ref().filter(|_| !self.request.watched) {
-            ledger.acknowledge_exit();
+            ledger.exit_handshake().let_go();
+        }
+        if self.request.require {
+            let handshakes = [
+                ledger.as_ref().map(Ledger::exit_handshake),
+                text_ledger.as_ref().map(TextLedger::exit_handshake),
+            ];
+            handshakes.iter().flatten().for_each(|it| it.ask_patience(REQUIRED_PATIENCE));
         }
         if let Some(ledger) = text_ledger.as_ref().filter(|_| self.request.text.map) {
             ledger.leave_unnamed();
         }
         let mut command = self.command(ledger_file.as_ref(), text_file.as_ref());
+        let rss_at_start = read_own_status(root)?.rss + ROUGHLY;
         let start = Instant::now();
         let pid = signals
             .spawn(&mut command)
             .map_err(|source| RunError::Exec { program: self.program.path.display().to_string(), source })?;
-        let mut running = Running::new(root, &self, pid, start, ledger, text_ledger);
+        let mut running = Running::new(root, &self, pid, start, ledger, text_ledger, rss_at_start);
         let (ended, usage) = running.watch(&signals, &mut live)?;
         running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);

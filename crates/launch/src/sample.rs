@@ -3,7 +3,7 @@
 use crate::jvm::heap::java_heap;
 use crate::machine::LIBRARY_NAME;
 use megapage_kernel::process::{Status, own_thread_time, read_status};
-use megapage_kernel::smaps::{BackingBytes, Mapping, backing, read_smaps};
+use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid, VirtRange};
 use std::time::{Duration, Instant};
@@ -13,8 +13,37 @@ use std::time::{Duration, Instant};
 const COST_SPACING: u32 = 100;
 /// A sample is due when the memory has grown by a twentieth since the last one.
 const GROWTH: u64 = 20;
-/// A sample is due after this time even without growth, so that the last one is never old.
+/// A sample is due after this share of the program's time even without growth, within these limits, so that the last one
+/// is never old.
+const AGE_SHARE: u32 = 10;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Memory by what backs it, and what of it is swapped out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What is present.
+    pub present: BackingBytes,
+    /// What is swapped out.
+    pub swapped: Bytes,
+}
+
+impl Memory {
+    /// Of all `mappings`.
+    pub fn of<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Memory {
+        let mut sum = Memory::default();
+        for mapping in mappings {
+            sum.present += mapping.backing();
+            sum.swapped += mapping.swap;
+        }
+        sum
+    }
+
+    /// Present or swapped out.
+    pub fn total(&self) -> Bytes {
+        self.present.total() + self.swapped
+    }
+}
 
 /// How a process's memory was backed at one moment, by the kernel's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +51,15 @@ pub struct Sample {
     /// When.
     pub at: Instant,
     /// All of its memory.
-    pub whole: BackingBytes,
+    pub whole: Memory,
     /// Private, writable, anonymous memory, stacks aside.
-    pub anonymous: BackingBytes,
+    pub anonymous: Memory,
     /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
-    pub heap: BackingBytes,
+    pub heap: Memory,
     /// The text that was asked for; zero where none was.
-    pub text: BackingBytes,
+    pub text: Memory,
     /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
     pub peak_rss: Bytes,
-    /// Bytes swapped out.
-    pub swap: Bytes,
     /// Whether the preloaded library is mapped.
     pub preloaded: bool,
     /// Whether the library that moves text is mapped: it goes with the program that it was loaded into.
@@ -89,15 +116,14 @@ impl Sample {
         let text_huge = ranges.iter().map(huge_in).collect();
         let sample = Sample {
             at: Instant::now(),
-            whole: backing(&mappings),
-            anonymous: backing(mappings.iter().filter(|mapping| mapping.is_heap_like())),
+            whole: Memory::of(&mappings),
+            anonymous: Memory::of(mappings.iter().filter(|mapping| mapping.is_heap_like())),
             heap: match places.java_heap {
                 Some(largest) => java_heap(&mappings, largest),
-                None => backing(mappings.iter().filter(in_span)),
+                None => Memory::of(mappings.iter().filter(in_span)),
             },
-            text: backing(mappings.iter().filter(is_text)),
+            text: Memory::of(mappings.iter().filter(is_text)),
             peak_rss: status.peak_rss,
-            swap: mappings.iter().map(|mapping| mapping.swap).sum(),
             preloaded,
             text_preloaded,
         };
@@ -112,8 +138,10 @@ pub struct Samples {
     pub peak: Option<Sample>,
     /// The latest.
     pub last: Option<Sample>,
-    /// The most hugetlb memory in any sample.
+    /// The most hugetlb memory that was seen, in a sample or in the process's status.
     pub hugetlb_peak: Bytes,
+    /// The largest `VmHWM` that was seen: a process that executes another program begins a new one.
+    pub peak_rss: Bytes,
     /// For each range of text, the bytes of it on huge pages in the latest.
     pub text_huge: Vec<u64>,
     /// Whether `last` was taken while the program waited to exit.
@@ -134,6 +162,7 @@ impl Default for Samples {
             peak: None,
             last: None,
             hugetlb_peak: Bytes::ZERO,
+            peak_rss: Bytes::ZERO,
             text_huge: Vec::new(),
             last_is_final: false,
             count: 0,
@@ -152,7 +181,19 @@ impl Samples {
         let pause = now.saturating_duration_since(last.at);
         let watched = now.saturating_duration_since(self.first.unwrap_or(now));
         let paid = watched >= (self.cost + self.last_cost) * COST_SPACING;
-        paid && (size > self.growth_seen.saturating_add(self.growth_seen / GROWTH) || pause >= LONGEST_PAUSE)
+        let longest = (watched / AGE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        paid && (size > self.growth_seen.saturating_add(self.growth_seen / GROWTH) || pause >= longest)
+    }
+
+    /// What the latest sample cost.
+    pub fn last_cost(&self) -> Duration {
+        self.last_cost
+    }
+
+    /// Notes what the process's status tells between samples.
+    pub fn note_status(&mut self, status: &Status) {
+        self.peak_rss = self.peak_rss.max(status.peak_rss);
+        self.hugetlb_peak = self.hugetlb_peak.max(status.hugetlb);
     }
 
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
@@ -163,7 +204,7 @@ impl Samples {
         self.cost += self.last_cost;
         // An empty one is of a process that has given its memory back already.
         let Ok((sample, text_huge)) = sample else { return false };
-        if sample.whole.total() == Bytes::ZERO {
+        if sample.whole.present.total() == Bytes::ZERO {
             return false;
         }
         self.add(sample, size);
@@ -175,8 +216,9 @@ impl Samples {
         self.count += 1;
         self.first.get_or_insert(sample.at);
         self.growth_seen = size;
-        self.hugetlb_peak = self.hugetlb_peak.max(sample.whole.hugetlb());
-        if self.peak.is_none_or(|peak| sample.whole.total() >= peak.whole.total()) {
+        self.hugetlb_peak = self.hugetlb_peak.max(sample.whole.present.hugetlb());
+        self.peak_rss = self.peak_rss.max(sample.peak_rss);
+        if self.peak.is_none_or(|peak| sample.whole.present.total() >= peak.whole.present.total()) {
             self.peak = Some(sample);
         }
         self.last = Some(sample);
@@ -188,15 +230,15 @@ mod tests {
     use super::*;
 
     fn sample(at: Instant, base: u64) -> Sample {
-        let whole = BackingBytes { base: Bytes(base), ..BackingBytes::default() };
+        let present = BackingBytes { base: Bytes(base), ..BackingBytes::default() };
+        let whole = Memory { present, swapped: Bytes::ZERO };
         Sample {
             at,
             whole,
             anonymous: whole,
-            heap: BackingBytes::default(),
-            text: BackingBytes::default(),
+            heap: Memory::default(),
+            text: Memory::default(),
             peak_rss: Bytes::ZERO,
-            swap: Bytes::ZERO,
             preloaded: false,
             text_preloaded: false,
         }
@@ -211,7 +253,16 @@ mod tests {
         let later = |ms| start + Duration::from_millis(ms);
         assert!(!samples.is_due(later(10), 1050), "grown by a twentieth, no more");
         assert!(samples.is_due(later(10), 1051));
-        assert!(samples.is_due(later(1000), 1000), "a second has passed");
+        assert!(
+            !samples.is_due(later(19), 1000) && samples.is_due(later(20), 1000),
+            "a tenth of the time, and 20 ms"
+        );
+        let mut second = sample(later(30_000), 100);
+        samples.add(second, 1000);
+        assert!(!samples.is_due(later(30_999), 1000), "no more often than once a second");
+        assert!(samples.is_due(later(31_000), 1000));
+        second.at = later(0);
+        samples.last = Some(second);
         samples.last_cost = Duration::from_millis(15);
         samples.cost = Duration::from_millis(5);
         assert!(!samples.is_due(later(1999), 5000), "not paid for yet");
@@ -225,8 +276,8 @@ mod tests {
         for base in [100, 300, 200] {
             samples.add(sample(start, base), base);
         }
-        assert_eq!(samples.peak.unwrap().whole.base, Bytes(300));
-        assert_eq!(samples.last.unwrap().whole.base, Bytes(200));
+        assert_eq!(samples.peak.unwrap().whole.present.base, Bytes(300));
+        assert_eq!(samples.last.unwrap().whole.present.base, Bytes(200));
         assert_eq!(samples.count, 3);
     }
 

@@ -243,10 +243,9 @@ pub fn choose(
     Ok(TextPlan { asked, files, library: machine.text_library.clone().ok() })
 }
 
-/// Whether the preloaded library can reach this program and move its segments here.
-/// `pages` is the bytes of text in whole blocks of 2 MiB, and those of them in whole GiB.
-fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -> Result<(), String> {
-    machine.text_library.clone()?;
+/// The library, where the loader of this program takes it.
+pub(crate) fn loadable(program: &Program, machine: &Machine) -> Result<PathBuf, String> {
+    let library = machine.text_library.clone()?;
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
     }
@@ -259,9 +258,16 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -
         Linkage::Musl => return Err("it uses musl; the library is made for glibc".into()),
         Linkage::OtherLoader(loader) => return Err(format!("its loader {loader} is not glibc's")),
     }
-    if let Some(sanitizer) = program.sanitizer {
-        return Err(sanitized(sanitizer));
+    match program.sanitizer {
+        Some(sanitizer) => Err(sanitized(sanitizer)),
+        None => Ok(library),
     }
+}
+
+/// Whether the preloaded library can reach this program and move its segments here.
+/// `pages` is the bytes of text in whole blocks of 2 MiB, and those of them in whole GiB.
+fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -> Result<(), String> {
+    loadable(program, machine)?;
     if let Some(why) = (machine.text_refused)() {
         return Err(why);
     }

@@ -5,7 +5,7 @@
 //! kernel; the two are shown side by side, and the kernel is believed.
 
 use crate::sync::{AtomicU64, SharedWords};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Environment variable: the backing asked for, as `megapage run --heap` spells it.
 pub const HEAP_VARIABLE: &str = "MEGAPAGE_HEAP";
@@ -147,7 +147,7 @@ impl FallBack {
     }
 }
 
-/// Word indices. A word is written by the program alone, except `ACKNOWLEDGED`.
+/// Word indices. A word is written by the program alone, except `EXIT_ANSWER` and `EXIT_PATIENCE`.
 mod word {
     pub const FORMAT: usize = 0;
     pub const PID: usize = 1;
@@ -168,12 +168,12 @@ mod word {
     pub const FORKS_REFUSED: usize = 77;
     /// Bytes that writes after forks had split, and that are huge again.
     pub const MENDED_BYTES: usize = 78;
-    /// The program's exit handler raises EXITING and waits a bounded time for ACKNOWLEDGED, so that the
-    /// launcher can read the kernel's final figures while there are any.
+    /// See [`megapage_kernel::ExitHandshake`].
     pub const EXITING: usize = 80;
-    pub const ACKNOWLEDGED: usize = 81;
+    pub const EXIT_ANSWER: usize = 81;
+    pub const EXIT_PATIENCE: usize = 82;
     /// How many there are.
-    pub const COUNT: usize = 82;
+    pub const COUNT: usize = 83;
 }
 
 const _: () = assert!(word::FALL_BACK + 2 * FallBack::ALL.len() <= word::LAST_ERRNO);
@@ -361,24 +361,9 @@ impl Ledger {
         (start < end).then_some((start, end))
     }
 
-    /// The program says that it is about to exit. What it has counted before is seen by whoever sees that.
-    pub fn announce_exit(&self) {
-        self.word(word::EXITING).store(1, Release);
-    }
-
-    /// Whether the program has said that it is about to exit.
-    pub fn is_exiting(&self) -> bool {
-        self.word(word::EXITING).load(Acquire) != 0
-    }
-
-    /// The launcher says that it has taken the final figures.
-    pub fn acknowledge_exit(&self) {
-        self.word(word::ACKNOWLEDGED).store(1, Relaxed);
-    }
-
-    /// Whether the launcher has taken the final figures.
-    pub fn is_exit_acknowledged(&self) -> bool {
-        self.word(word::ACKNOWLEDGED).load(Relaxed) != 0
+    /// The words of the handshake at exit: that the program exits, the launcher's answer, the program's patience.
+    pub(crate) fn exit_words(&self) -> [&AtomicU64; 3] {
+        [word::EXITING, word::EXIT_ANSWER, word::EXIT_PATIENCE].map(|index| self.word(index))
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod chunk;
 mod config;
+mod exit;
 mod heap;
 mod ledger;
 mod span;

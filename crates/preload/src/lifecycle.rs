@@ -19,15 +19,11 @@ use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_long, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 /// Where ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
 /// The file name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage.so";
-/// How often and how many times the exit handler looks for the launcher's answer: at most 100 ms.
-const EXIT_POLL: Duration = Duration::from_millis(1);
-const EXIT_POLLS: usize = 100;
 /// The purge delay until something else is asked, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 
@@ -153,13 +149,23 @@ extern "C" fn end() {
     if ledger.pid() != std::process::id() {
         return;
     }
-    ledger.announce_exit();
-    for _ in 0..EXIT_POLLS {
-        if ledger.is_exit_acknowledged() {
-            return;
-        }
-        std::thread::sleep(EXIT_POLL);
-    }
+    ledger.exit_handshake().announce_and_wait();
+}
+
+/// _exit(2): ends the process at once, without the handlers of exit(3), so that [`end`] comes first. Callable from a
+/// signal's handler, and by a child of vfork(2), as the C library's is.
+#[unsafe(no_mangle)]
+extern "C" fn _exit(status: c_int) -> ! {
+    end();
+    // SAFETY: exit_group(2) takes a number and does not return.
+    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    std::process::abort()
+}
+
+/// _Exit(3), another name for _exit(2).
+#[unsafe(no_mangle)]
+extern "C" fn _Exit(status: c_int) -> ! {
+    _exit(status)
 }
 
 #[used]

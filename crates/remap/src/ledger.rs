@@ -2,7 +2,7 @@
 //!
 //! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
 
-use megapage_kernel::{Errno, SHARED_WORDS, SharedWords};
+use megapage_kernel::{Errno, ExitHandshake, SHARED_WORDS, SharedWords};
 use megapage_units::Bytes;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -32,8 +32,10 @@ mod word {
     pub const TOO_MANY: usize = 6;
     /// Of the time, what it took to get the pages.
     pub const PAGES_NS: usize = 7;
+    /// See [`megapage_kernel::ExitHandshake`].
     pub const EXITING: usize = 8;
-    pub const ACKNOWLEDGED: usize = 9;
+    pub const EXIT_ANSWER: usize = 9;
+    pub const EXIT_PATIENCE: usize = 11;
     /// What is moved gets no name.
     pub const UNNAMED: usize = 10;
     pub const COUNT: usize = 15;
@@ -320,24 +322,13 @@ impl TextLedger {
             && (0..count).all(|number| word(number, 6) != Step::Smaller as u64)
     }
 
-    /// The program says that it is about to exit.
-    pub fn announce_exit(&self) {
-        self.words[word::EXITING].store(1, Relaxed);
-    }
-
-    /// Whether the program has said that it is about to exit.
-    pub fn is_exiting(&self) -> bool {
-        self.words[word::EXITING].load(Relaxed) != 0
-    }
-
-    /// The launcher says that it has taken the final figures.
-    pub fn acknowledge_exit(&self) {
-        self.words[word::ACKNOWLEDGED].store(1, Relaxed);
-    }
-
-    /// Whether the launcher has taken the final figures.
-    pub fn is_exit_acknowledged(&self) -> bool {
-        self.words[word::ACKNOWLEDGED].load(Relaxed) != 0
+    /// The handshake at exit.
+    pub fn exit_handshake(&self) -> ExitHandshake<'_> {
+        ExitHandshake {
+            exiting: &self.words[word::EXITING],
+            answer: &self.words[word::EXIT_ANSWER],
+            patience: &self.words[word::EXIT_PATIENCE],
+        }
     }
 }
 

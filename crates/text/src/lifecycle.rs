@@ -15,15 +15,11 @@ use megapage_remap::ledger::{
 };
 use megapage_remap::own::{Pages, move_segments, objects};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// Where ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
 /// The file name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage_text.so";
-/// How often and how many times the exit handler looks for the launcher's answer: at most 100 ms.
-const EXIT_POLL: Duration = Duration::from_millis(1);
-const EXIT_POLLS: usize = 100;
 /// The exit status where what is required cannot be had; the launcher says why.
 const NOT_OBTAINED: i32 = 125;
 
@@ -45,15 +41,21 @@ extern "C" fn start() {
         .and_then(|path| SharedWords::open(path).ok())
         .and_then(|words| TextLedger::claim(words, std::process::id()));
     let list = environment_variable(OBJECTS_VARIABLE, &mut buffer).unwrap_or(c"").to_bytes();
-    if let (Some(pages), Some(ledger)) = (pages, ledger) {
-        move_segments(pages, list, &ledger);
-        if required && !ledger.is_complete(objects(list)) {
-            exit_at_once(NOT_OBTAINED);
+    match (pages, ledger) {
+        (Some(pages), Some(ledger)) => {
+            move_segments(pages, list, &ledger);
+            if required && !ledger.is_complete(objects(list)) {
+                exit_at_once(NOT_OBTAINED);
+            }
+            let _ = LEDGER.set(ledger);
         }
-        let _ = LEDGER.set(ledger);
-    } else if required {
         // Nothing was moved, and nobody could be told.
-        exit_at_once(NOT_OBTAINED);
+        _ if required => exit_at_once(NOT_OBTAINED),
+        // Nothing is to be moved: the launcher wants to see the program's end.
+        (None, Some(ledger)) => {
+            let _ = LEDGER.set(ledger);
+        }
+        _ => {}
     }
     for name in [PAGES_VARIABLE, OBJECTS_VARIABLE, LEDGER_VARIABLE, REQUIRE_VARIABLE] {
         remove_environment_variable(name);
@@ -65,13 +67,7 @@ extern "C" fn start() {
 /// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
 extern "C" fn end() {
     let Some(ledger) = LEDGER.get().filter(|ledger| ledger.pid() == std::process::id()) else { return };
-    ledger.announce_exit();
-    for _ in 0..EXIT_POLLS {
-        if ledger.is_exit_acknowledged() {
-            return;
-        }
-        std::thread::sleep(EXIT_POLL);
-    }
+    ledger.exit_handshake().announce_and_wait();
 }
 
 #[used]

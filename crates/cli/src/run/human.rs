@@ -10,7 +10,7 @@ use megapage_units::Bytes;
 pub fn text(report: &RunReport) -> String {
     let mut out = String::new();
     let mut line = |text: String| wrap(&mut out, &text);
-    line(headline(report));
+    headline(report).into_iter().for_each(&mut line);
     line(format!("program: {} (pid {}, {})", report.program.path, report.program.pid, kind(report)));
     let text = match report.asked.text {
         Text::None => String::new(),
@@ -33,9 +33,15 @@ pub fn text(report: &RunReport) -> String {
     let mut line = |text: String| wrap(&mut out, &text);
     if let Some(peak) = report.peak_rss_bytes {
         line(format!(
-            "peak: {} resident and {} of hugetlb pages in the fullest sample",
+            "peak: {} resident by the kernel's mark, and {} of hugetlb pages as far as seen",
             Bytes(peak),
             Bytes(report.hugetlb_peak_bytes)
+        ));
+    }
+    if let Some(others) = report.others_peak_rss_bytes {
+        line(format!(
+            "not seen: one of its children, or what the process was before an exec, had {} resident",
+            Bytes(others)
         ));
     }
     if let Some(totals) = &report.totals {
@@ -99,27 +105,73 @@ fn times(count: u64) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-fn headline(report: &RunReport) -> String {
+fn headline(report: &RunReport) -> Vec<String> {
     let state = match report.totals.map(|totals| totals.ended) {
         Some(Ended::Status(status)) => format!("status {status}"),
         Some(Ended::Signal(signal)) => format!("died of signal {signal}"),
         None if report.running => "running".into(),
         None => "ended".into(),
     };
-    let huge = |moment: &Option<Moment>| {
-        let figures = moment.as_ref().map(|moment| moment.heap.unwrap_or(moment.anonymous));
-        figures.and_then(|figures| figures.huge_percent).map_or("unknown".into(), |it| format!("{it:.1} %"))
-    };
     match report.asked.heap {
         Heap::None if report.asked.text == Text::None => {
-            format!("megapage run: {state}; no huge pages were asked for")
+            return vec![format!("megapage run: {state}; no huge pages were asked for")];
         }
-        Heap::None => format!("megapage run: {state}; huge pages were asked for the text alone"),
-        _ => format!(
-            "megapage run: {state}; heap on huge pages: {} at the peak, {} at the end",
-            huge(&report.peak),
-            huge(&report.end)
-        ),
+        Heap::None => {
+            return vec![format!("megapage run: {state}; huge pages were asked for the text alone")];
+        }
+        _ => {}
+    }
+    let (Some(peak), Some(end)) = (&report.peak, &report.end) else {
+        return vec![format!(
+            "megapage run: {state}; heap on huge pages: unknown: none of its memory was seen"
+        )];
+    };
+    // Without a heap of its own, all anonymous memory is the heap.
+    let huge = |of: fn(&Moment) -> Option<Backed>| {
+        format!("{} {}, end {}", peak_name(peak), share(of(peak)), share(of(end)))
+    };
+    let (name, heap): (_, fn(&Moment) -> Option<Backed>) = match peak.heap.or(end.heap) {
+        Some(_) => ("heap", |moment| moment.heap),
+        None => ("anonymous memory", |moment| Some(moment.anonymous)),
+    };
+    let mut lines = vec![format!("megapage run: {state}; {name} on huge pages: {}", huge(heap))];
+    if name == "heap" {
+        lines.push(format!("all anonymous memory on huge pages: {}", huge(|it| Some(it.anonymous))));
+    }
+    lines.push(format!(
+        "seen: {} of {} ({:.1} % of the peak); {}",
+        Bytes(peak.resident.total_bytes),
+        Bytes(peak.peak_bytes()),
+        peak.peak_seen_percent,
+        age(report, end)
+    ));
+    lines
+}
+
+/// The share of memory on huge pages, and of how much.
+fn share(memory: Option<Backed>) -> String {
+    let Some((memory, percent)) = memory.and_then(|it| Some((it, it.huge_percent?))) else {
+        return "none".into();
+    };
+    let total = Bytes(memory.total_bytes + memory.swapped_bytes);
+    match memory.swapped_bytes {
+        0 => format!("{percent:.1} % of {total}"),
+        swapped => format!("{percent:.1} % of {total} ({} swapped out)", Bytes(swapped)),
+    }
+}
+
+/// The fullest sample is no peak where it has missed more than a twentieth of it.
+fn peak_name(peak: &Moment) -> &'static str {
+    if peak.peak_seen_percent < 95.0 { "fullest sample" } else { "peak" }
+}
+
+/// How old the last sample is.
+fn age(report: &RunReport, end: &Moment) -> String {
+    match (report.end_is_final, report.running) {
+        (true, true) => "the end is now, and the program runs on".to_string(),
+        (true, false) => "the end is the exit of the program, by handshake".to_string(),
+        (false, true) => format!("the end is {} ms ago", end.age_ms),
+        (false, false) => format!("the end is the last sample, {} ms before the program ended", end.age_ms),
     }
 }
 
@@ -147,7 +199,7 @@ fn memory(report: &RunReport) -> Option<String> {
     let header: Vec<&str> =
         std::iter::once("backing").chain(columns.iter().map(|(name, _)| name.as_str())).collect();
     type Figure = fn(&Backed) -> u64;
-    let kinds: [(&str, Figure); 8] = [
+    let kinds: [(&str, Figure); 9] = [
         ("hugetlb 1 GiB", |it| it.hugetlb_1g_bytes),
         ("hugetlb 2 MiB", |it| it.hugetlb_2m_bytes),
         ("hugetlb other", |it| it.hugetlb_other_bytes),
@@ -156,6 +208,7 @@ fn memory(report: &RunReport) -> Option<String> {
         ("file, 2 MiB", |it| it.file_pmd_bytes),
         ("base pages", |it| it.base_bytes),
         ("sum", |it| it.total_bytes),
+        ("swapped out", |it| it.swapped_bytes),
     ];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for (name, figure) in kinds {
@@ -168,13 +221,7 @@ fn memory(report: &RunReport) -> Option<String> {
     let share = |backed: &Backed| backed.huge_percent.map_or("-".into(), |it| format!("{it:.1} %"));
     rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
     let mut text = table(&header, rows);
-    let age = match (report.end_is_final, report.running) {
-        (true, true) => "the end is now, and the program runs on".to_string(),
-        (true, false) => "the end is the exit of the program, by its own handshake".to_string(),
-        (false, true) => format!("the end is {} ms ago", end.age_ms),
-        (false, false) => format!("the end is the last sample, {} ms before the program ended", end.age_ms),
-    };
-    wrap(&mut text, &format!("(the kernel's figures; the peak is {} ms after the start; {age})", peak.at_ms));
+    wrap(&mut text, &format!("(the kernel's figures; the peak is {} ms after the start)", peak.at_ms));
     Some(text)
 }
 

@@ -1,6 +1,7 @@
 //! Where in a process's memory the Java heap lies.
 
-use megapage_kernel::smaps::{BackingBytes, Mapping, backing};
+use crate::sample::Memory;
+use megapage_kernel::smaps::Mapping;
 use megapage_units::{Bytes, VirtRange};
 
 /// ZGC's heap is a memory file of this name, mapped once or three times.
@@ -13,24 +14,24 @@ const ROUNDING: Bytes = Bytes::mib(32);
 /// The JVM reserves all of the heap at the start as one piece of address space, of which it makes readable what it uses:
 /// it is the first run of anonymous mappings without a gap between them that is as long as the largest heap and holds
 /// memory. The compressed class space may lie right behind it, which does not count.
-pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> BackingBytes {
+pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Memory {
     let z_views: Vec<&Mapping> = mappings.iter().filter(|it| it.name.starts_with(Z_HEAP)).collect();
     if !z_views.is_empty() {
         return z_heap(&z_views, largest);
     }
-    let Some(range) = range(mappings, largest) else { return BackingBytes::default() };
-    backing(mappings.iter().filter(|it| it.is_heap_like() && range.intersection(it.range).is_some()))
+    let Some(range) = range(mappings, largest) else { return Memory::default() };
+    Memory::of(mappings.iter().filter(|it| it.is_heap_like() && range.intersection(it.range).is_some()))
 }
 
 /// The same pages are seen through each view: the fullest counts. Views lie far from each other.
-fn z_heap(views: &[&Mapping], largest: Bytes) -> BackingBytes {
-    let mut best = BackingBytes::default();
+fn z_heap(views: &[&Mapping], largest: Bytes) -> Memory {
+    let mut best = Memory::default();
     let mut rest = views;
     while let Some(first) = rest.first() {
         let end = first.range.start().saturating_add(16 * largest.0 + ROUNDING.0);
         let length = rest.iter().take_while(|it| it.range.start() < end).count();
         let (view, others) = rest.split_at(length);
-        let backed = backing(view.iter().copied());
+        let backed = Memory::of(view.iter().copied());
         if backed.total() > best.total() {
             best = backed;
         }
@@ -96,7 +97,11 @@ mod tests {
             mapping(0x7fc9_cd20_0000, 0x7fc9_dc20_0000, "rwxp", HUGETLB, 8),
         ];
         let found = java_heap(&maps, Bytes::mib(256));
-        assert_eq!((found.hugetlb_2m, found.base), (Bytes::mib(64), Bytes::ZERO), "without the code cache");
+        assert_eq!(
+            (found.present.hugetlb_2m, found.present.base),
+            (Bytes::mib(64), Bytes::ZERO),
+            "without the code cache"
+        );
         assert_eq!(java_heap(&maps, Bytes::mib(300)).total(), Bytes::ZERO, "none is that long");
     }
 
@@ -111,7 +116,7 @@ mod tests {
             mapping(0x1_0000_0000, 0x1_4000_0000, "---p", "", 0),
             mapping(0x1_4000_0000, 0x1_4010_0000, "rw-p", "", 1),
         ];
-        assert_eq!(java_heap(&maps, Bytes::mib(256)).base, Bytes::mib(70));
+        assert_eq!(java_heap(&maps, Bytes::mib(256)).present.base, Bytes::mib(70));
     }
 
     #[test]
@@ -122,6 +127,6 @@ mod tests {
             mapping(0x800_0000_0000, 0x800_1000_0000, "rw-s", name, 40),
             mapping(0x1000_0000_0000, 0x1000_1000_0000, "rw-s", name, 0),
         ];
-        assert_eq!(java_heap(&maps, Bytes::mib(256)).hugetlb_2m, Bytes::mib(40));
+        assert_eq!(java_heap(&maps, Bytes::mib(256)).present.hugetlb_2m, Bytes::mib(40));
     }
 }

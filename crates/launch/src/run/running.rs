@@ -1,6 +1,6 @@
 //! A program that runs: signals are passed on to it, and its memory is looked at.
 
-use super::{Prepared, RunError, system};
+use super::{ENDING, Prepared, RunError, system};
 use crate::jvm::JavaPlan;
 use crate::messages::Explained;
 use crate::promoter::Promoter;
@@ -10,12 +10,12 @@ use crate::sample::{Places, Samples};
 use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
 use megapage_act::promote::{PromoteError, PromoteOutcome};
-use megapage_kernel::KernelRoot;
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
+use megapage_kernel::{ExitHandshake, KernelRoot};
 use megapage_memory::Ledger;
 use megapage_remap::ledger::TextLedger;
-use megapage_units::{Pid, VirtRange};
+use megapage_units::{Bytes, Pid, VirtRange};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -31,6 +31,8 @@ const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
 /// limits.
 const SHORTEST_STATUS_SPACING: Duration = Duration::from_millis(20);
 const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
+/// Before a signal that may end the program is passed on a sample is taken, where the last one took no longer than this.
+const DEAREST_LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
@@ -59,6 +61,8 @@ pub(super) struct Running<'a> {
     ledger: Option<Ledger>,
     text_ledger: Option<TextLedger>,
     samples: Samples,
+    /// The launcher's own resident memory at the start.
+    rss_at_start: Bytes,
     promoter: Option<Promoter>,
     /// What the promoter obtained, kept when it ends before the program.
     promoted: PromoteOutcome,
@@ -88,6 +92,7 @@ impl<'a> Running<'a> {
         start: Instant,
         ledger: Option<Ledger>,
         text_ledger: Option<TextLedger>,
+        rss_at_start: Bytes,
     ) -> Running<'a> {
         let outside = run.plan.uses(Mechanism::Outside);
         let mut running = Running {
@@ -98,6 +103,7 @@ impl<'a> Running<'a> {
             ledger,
             text_ledger,
             samples: Samples::default(),
+            rss_at_start,
             promoter: outside.then(|| Promoter::new(pid, PROMOTE_AFTER, run.request.fork)),
             promoted: PromoteOutcome::default(),
             resident: (start, 0),
@@ -111,7 +117,7 @@ impl<'a> Running<'a> {
         };
         if run.request.text.map {
             running.map = Map::Due;
-            if running.text_ledger.is_none() {
+            if !run.text.as_ref().is_some_and(TextPlan::moves) {
                 running.no_map("nothing is moved: perf finds the names in the files");
             }
         }
@@ -159,6 +165,12 @@ impl<'a> Running<'a> {
             _ => {}
         }
         if signal.sender.is_some_and(|sender| sender != self.pid) {
+            // What may end the program does so without a handshake.
+            let watched = self.run.request.watched && !self.exiting;
+            if watched && ENDING.contains(&signal.number) && self.samples.last_cost() <= DEAREST_LAST_LOOK {
+                let size = self.size();
+                self.sample(size);
+            }
             // It can only fail because the program has just ended.
             let _ = spawn::send_signal(self.pid, signal.number);
         }
@@ -237,20 +249,24 @@ impl<'a> Running<'a> {
         if !self.run.request.watched || self.exiting {
             return;
         }
-        let size = self.size();
-        let heap_ends = self.ledger.as_ref().is_some_and(Ledger::is_exiting);
-        if heap_ends || self.text_ledger.as_ref().is_some_and(TextLedger::is_exiting) {
+        if self.handshakes().any(|it| it.is_exiting()) {
+            // The program waits longer for a launcher that reads.
+            self.handshakes().for_each(|it| it.notice());
             self.exiting = true;
+            let size = self.size();
             self.samples.last_is_final = self.sample(size);
-            if let Some(ledger) = &self.ledger {
-                ledger.acknowledge_exit();
-            }
-            if let Some(ledger) = &self.text_ledger {
-                ledger.acknowledge_exit();
-            }
-        } else if self.samples.is_due(Instant::now(), size) {
+            self.handshakes().for_each(|it| it.let_go());
+            return;
+        }
+        let size = self.size();
+        if self.samples.is_due(Instant::now(), size) {
             self.sample(size);
         }
+    }
+
+    fn handshakes(&self) -> impl Iterator<Item = ExitHandshake<'_>> {
+        let heap = self.ledger.as_ref().map(Ledger::exit_handshake);
+        heap.into_iter().chain(self.text_ledger.as_ref().map(TextLedger::exit_handshake))
     }
 
     /// Takes a sample; `false` where the process has ended.
@@ -297,9 +313,11 @@ impl<'a> Running<'a> {
         let (looked, resident) = self.resident;
         let spacing = (self.start.elapsed() / 100).clamp(SHORTEST_STATUS_SPACING, LONGEST_STATUS_SPACING);
         if resident == 0 || now.saturating_duration_since(looked) >= spacing {
-            let resident =
-                read_status(self.root, self.pid).map_or(0, |status| (status.rss + status.hugetlb).0);
-            self.resident = (now, resident);
+            let status = read_status(self.root, self.pid);
+            self.resident = (now, status.as_ref().map_or(0, |status| (status.rss + status.hugetlb).0));
+            if let Ok(status) = status {
+                self.samples.note_status(&status);
+            }
         }
         self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
     }
@@ -339,11 +357,13 @@ impl<'a> Running<'a> {
                 replaced: self.text_replaced,
             }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
+            running: totals.is_none(),
             totals,
             start: self.start,
             now: Instant::now(),
             notes: self.notes.clone(),
             said: self.said.clone(),
+            rss_at_start: self.rss_at_start,
         }
         .report()
     }

@@ -1,0 +1,117 @@
+//! The handshake at exit: a program that is about to exit waits, for a bounded time, until its launcher has read the kernel's
+//! final figures.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// How often the program looks for the launcher's answer.
+const POLL: Duration = Duration::from_millis(1);
+/// How long the program waits until the launcher notices, where the launcher asks for nothing else,
+const PATIENCE: Duration = Duration::from_millis(100);
+/// and at most, whatever it asks for.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the program waits besides while a launcher that has noticed reads.
+const LONGEST_READING: Duration = Duration::from_secs(2);
+
+/// Values of the launcher's answer besides 0.
+const DONE: u64 = 1;
+const NOTICED: u64 = 2;
+
+/// Three words of memory that program and launcher share.
+#[derive(Clone, Copy, Debug)]
+pub struct ExitHandshake<'a> {
+    /// Written by the program.
+    pub exiting: &'a AtomicU64,
+    /// Written by the launcher.
+    pub answer: &'a AtomicU64,
+    /// Written by the launcher before the start: milliseconds, 0 for the usual.
+    pub patience: &'a AtomicU64,
+}
+
+impl ExitHandshake<'_> {
+    /// The launcher asks the program to wait so long until it is noticed; 2 s at most.
+    pub fn ask_patience(&self, patience: Duration) {
+        self.patience.store(patience.as_millis() as u64, Relaxed);
+    }
+
+    /// Whether the program has said that it is about to exit.
+    pub fn is_exiting(&self) -> bool {
+        self.exiting.load(Acquire) != 0
+    }
+
+    /// The launcher has seen the program wait, and reads the final figures now.
+    pub fn notice(&self) {
+        self.answer.store(NOTICED, Relaxed);
+    }
+
+    /// The launcher wants no more of the program: it has taken the final figures, or takes none.
+    pub fn let_go(&self) {
+        self.answer.store(DONE, Relaxed);
+    }
+
+    /// The program says that it is about to exit, and waits: 100 ms, or what the launcher has asked for, until the launcher
+    /// notices, and 2 s more at most while the launcher reads. Allocates nothing.
+    pub fn announce_and_wait(&self) {
+        // What the program has counted before is seen by whoever sees this.
+        self.exiting.store(1, Release);
+        let mut waited = Duration::ZERO;
+        while self.waits_for().is_some_and(|longest| waited < longest) {
+            std::thread::sleep(POLL);
+            waited += POLL;
+        }
+    }
+
+    /// How long the program waits altogether, as far as the launcher has answered; `None` once it is let go.
+    fn waits_for(&self) -> Option<Duration> {
+        let patience = match self.patience.load(Relaxed) {
+            0 => PATIENCE,
+            asked => Duration::from_millis(asked).min(LONGEST_PATIENCE),
+        };
+        match self.answer.load(Relaxed) {
+            DONE => None,
+            NOTICED => Some(patience + LONGEST_READING),
+            _ => Some(patience),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn the_program_waits_longer_for_a_launcher_that_has_noticed_and_never_for_ever() {
+        let words = [const { AtomicU64::new(0) }; 3];
+        let handshake = ExitHandshake { exiting: &words[0], answer: &words[1], patience: &words[2] };
+        assert_eq!(handshake.waits_for(), Some(PATIENCE));
+        handshake.ask_patience(Duration::from_secs(1));
+        assert_eq!(handshake.waits_for(), Some(Duration::from_secs(1)));
+        handshake.notice();
+        assert_eq!(handshake.waits_for(), Some(Duration::from_secs(3)));
+        words[2].store(u64::MAX, Relaxed);
+        assert_eq!(handshake.waits_for(), Some(Duration::from_secs(4)));
+        handshake.let_go();
+        assert_eq!(handshake.waits_for(), None);
+    }
+
+    #[test]
+    fn the_program_goes_when_it_is_let_go() {
+        let words = [const { AtomicU64::new(0) }; 3];
+        let handshake = ExitHandshake { exiting: &words[0], answer: &words[1], patience: &words[2] };
+        handshake.ask_patience(LONGEST_PATIENCE);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| handshake.announce_and_wait());
+            while !handshake.is_exiting() {
+                std::thread::yield_now();
+            }
+            handshake.notice();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!program.is_finished(), "it waits while it is read");
+            handshake.let_go();
+        });
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+}
