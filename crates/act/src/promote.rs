@@ -6,6 +6,8 @@ use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
 use crate::sharing::Sharing;
 use megapage_kernel::KernelRoot;
+use megapage_kernel::ability::PAGEMAP_SCAN;
+use megapage_kernel::pagemap::Region;
 use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_observe::PageTables;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
@@ -57,11 +59,22 @@ pub struct PromoteOutcome {
     pub gone: bool,
 }
 
+/// What came of a promotion, region by region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// In figures.
+    pub outcome: PromoteOutcome,
+    /// The regions that the kernel was asked to collapse.
+    pub tried: Vec<VirtRange>,
+    /// Those of the promotion that are huge now. On kernels before 6.7, which do not tell regions apart, as many as have
+    /// become huge since, and none that was before.
+    pub huge: Vec<VirtRange>,
+}
+
 impl PromoteOutcome {
-    /// Adds the figures of a later promotion of the same process.
+    /// Adds the figures of a later promotion of the same process, but for the bytes asked and obtained: both may name the same
+    /// regions.
     pub fn add(&mut self, later: PromoteOutcome) {
-        self.asked_bytes += later.asked_bytes;
-        self.obtained_bytes += later.obtained_bytes;
         self.calls += later.calls;
         self.busy += later.busy;
         self.not_collapsible += later.not_collapsible;
@@ -137,14 +150,31 @@ fn is_promotable(mapping: &Mapping) -> bool {
     mapping.is_heap_like() && mapping.kernel_page_size == PageSize::BASE
 }
 
+/// Those of `regions`, which are huge now as far as is known, that have become so between two readings of smaps: in each mapping
+/// at most as many as its huge memory has grown by.
+fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> Vec<VirtRange> {
+    let mut found = Vec::new();
+    for mapping in after {
+        let was: Bytes = before
+            .iter()
+            .filter(|former| former.range.intersection(mapping.range).is_some())
+            .map(|former| former.anon_huge)
+            .sum();
+        let grown = mapping.anon_huge.saturating_sub(was).0 / HUGE_2M as u64;
+        let inside = regions.iter().filter(|region| region.intersection(mapping.range) == Some(**region));
+        found.extend(inside.take(grown as usize));
+    }
+    found
+}
+
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
     pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
-        self.apply_with(root, &mut Ready::default())
+        self.apply_with(root, &mut Ready::default()).map(|applied| applied.outcome)
     }
 
     /// The same, with huge pages made ready ahead of the calls where `ready` has found that to be worth it.
-    pub fn apply_with(&self, root: &KernelRoot, ready: &mut Ready) -> Result<PromoteOutcome, PromoteError> {
+    pub fn apply_with(&self, root: &KernelRoot, ready: &mut Ready) -> Result<Applied, PromoteError> {
         if !root.is_live() {
             return Err(PromoteError::NotLive);
         }
@@ -160,6 +190,8 @@ impl Promotion {
             return Err(PromoteError::NotAllowed { pid, lacking });
         }
         let mut target = Target::open(root, pid)?;
+        // Where the page map tells no huge entries (before Linux 6.7), what was huge before is told by smaps, of whole mappings.
+        let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();
         let (mut calls, mut shortages) = (0, 0);
         ready.begin();
@@ -185,9 +217,13 @@ impl Promotion {
         });
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
-        for tried in tried {
+        let (mut asked, mut accepted) = (Vec::new(), Vec::new());
+        for (tried, region) in tried.into_iter().zip(&self.regions) {
+            if !matches!(tried.answer, Answer::NotTried | Answer::Refused(Refusal::Shared)) {
+                asked.push(*region);
+            }
             match tried.answer {
-                Answer::Accepted => {}
+                Answer::Accepted => accepted.push(*region),
                 Answer::NotTried => outcome.not_tried += 1,
                 Answer::Refused(Refusal::Busy) => outcome.busy += 1,
                 Answer::Refused(Refusal::Invalid) => outcome.not_collapsible += 1,
@@ -205,32 +241,46 @@ impl Promotion {
                 }
             }
         }
-        match self.verify(root, &mut target) {
-            Ok(obtained) => outcome.obtained_bytes = obtained.0,
-            Err(PromoteError::Gone(_)) => outcome.gone = true,
+        accepted.sort_unstable();
+        let huge = match self.huge(root, &mut target, before, &accepted) {
+            Ok(huge) => huge,
+            Err(PromoteError::Gone(_)) => {
+                outcome.gone = true;
+                Vec::new()
+            }
             Err(error) => return Err(error),
-        }
-        Ok(outcome)
-    }
-
-    /// The bytes of the regions that are huge now, by the page tables; on kernels before 6.7 by smaps, which
-    /// also counts what was huge before in the same mapping.
-    fn verify(&self, root: &KernelRoot, target: &mut Target) -> Result<Bytes, PromoteError> {
-        let seen = target.look(root, &self.regions)?;
-        if seen.values().any(|region| region.huge.is_none()) {
-            return self.verify_by_smaps(root);
-        }
-        let huge = seen.values().filter(|region| region.huge == Some(true)).count() as u64;
-        Ok(Bytes(huge * HUGE_2M as u64))
-    }
-
-    fn verify_by_smaps(&self, root: &KernelRoot) -> Result<Bytes, PromoteError> {
-        let mappings = read_smaps(root, self.pid).map_err(|error| refusal(root, self.pid, error))?;
-        let mine = |mapping: &&Mapping| {
-            self.regions.iter().any(|region| region.intersection(mapping.range).is_some())
         };
-        let huge: Bytes = mappings.iter().filter(mine).map(|mapping| mapping.anon_huge).sum();
-        Ok(huge.min(Bytes(self.regions.len() as u64 * HUGE_2M as u64)))
+        outcome.obtained_bytes = huge.len() as u64 * HUGE_2M as u64;
+        Ok(Applied { outcome, tried: asked, huge })
+    }
+
+    /// Those of the regions that are huge now, by the page tables; by smaps, compared with `before`, where these do not say.
+    fn huge(
+        &self,
+        root: &KernelRoot,
+        target: &mut Target,
+        before: Option<Vec<Mapping>>,
+        accepted: &[VirtRange],
+    ) -> Result<Vec<VirtRange>, PromoteError> {
+        let seen = target.look(root, &self.regions)?;
+        let Some(before) = before else {
+            return Ok(seen
+                .values()
+                .filter(|region| region.huge == Some(true))
+                .map(|region| region.range)
+                .collect());
+        };
+        // What a call was refused for as a whole may have become huge in part; of a region of which nobody can tell, the
+        // call's answer counts.
+        let is_huge =
+            |region: &Region| region.huge.unwrap_or_else(|| accepted.binary_search(&region.range).is_ok());
+        let huge: Vec<VirtRange> =
+            seen.values().filter(|region| is_huge(region)).map(|region| region.range).collect();
+        Ok(huge_since(&before, &self.smaps(root)?, &huge))
+    }
+
+    fn smaps(&self, root: &KernelRoot) -> Result<Vec<Mapping>, PromoteError> {
+        read_smaps(root, self.pid).map_err(|error| refusal(root, self.pid, error))
     }
 
     /// What [`Promotion::apply`] would do, as shell lines. No shell command collapses single regions: the
@@ -283,6 +333,41 @@ mod tests {
         assert!(lacking().unwrap().contains("user 1000: promotion from outside needs CAP_SYS_PTRACE"));
         status("self", 1001, "880000");
         assert_eq!(lacking(), None);
+    }
+
+    fn region(number: u64) -> VirtRange {
+        VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
+    }
+
+    fn mapping(first: u64, end: u64, huge: u64) -> Mapping {
+        let range = VirtRange::new(first * HUGE_2M as u64, end * HUGE_2M as u64).unwrap();
+        Mapping { anon_huge: Bytes(huge * HUGE_2M as u64), ..Mapping::untouched(range, "rw-p", "") }
+    }
+
+    #[test]
+    fn what_was_huge_before_was_not_obtained() {
+        let accepted: Vec<VirtRange> = (8..16).chain(20..24).map(region).collect();
+        let before = [mapping(8, 16, 6), mapping(20, 24, 0)];
+        let obtained = |after: &[Mapping]| {
+            let huge = huge_since(&before, after, &accepted);
+            huge.iter().map(|region| region.start() / HUGE_2M as u64).collect::<Vec<_>>()
+        };
+        assert_eq!(obtained(&[mapping(8, 16, 8), mapping(20, 24, 3)]), [8, 9, 20, 21, 22]);
+        assert_eq!(obtained(&before), Vec::<u64>::new());
+        assert_eq!(
+            obtained(&[mapping(8, 16, 5), mapping(20, 24, 0)]),
+            Vec::<u64>::new(),
+            "the kernel has split one meanwhile"
+        );
+        // What has become one mapping, or several, is counted where it lies.
+        assert_eq!(obtained(&[mapping(8, 24, 9)]), [8, 9, 10]);
+        assert_eq!(
+            obtained(&[mapping(8, 12, 4), mapping(12, 16, 4)]),
+            Vec::<u64>::new(),
+            "which of them is new cannot be told"
+        );
+        assert_eq!(obtained(&[mapping(8, 16, 400)]).len(), 8, "never more than was accepted");
+        assert_eq!(obtained(&[]), Vec::<u64>::new());
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use crate::request::Fork;
 use megapage_act::promote::{
-    Bounds, PromoteError, PromoteOutcome, Promotion, Ready, candidates, part_shared,
+    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, Ready, candidates, part_shared,
 };
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::own_thread_time;
 use megapage_units::{HUGE_2M, Pid, VirtRange};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A region is promoted when at least half of its 512 base pages are present: below, a huge page would hold
@@ -24,6 +24,9 @@ const MOST_REFUSALS: u8 = 3;
 /// but where the program forks for so long only: a write after a fork splits what has just been promoted, which looks the
 /// same.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+
+/// Regions that are counted as asked for, at most: 2 TiB.
+const MOST_COUNTED: usize = 1 << 20;
 
 /// For a program that has forked to save, so many hundredths of the time that a region took are left to the program after
 /// it: a page fault waits for one collapse, and the next one does not again.
@@ -42,6 +45,9 @@ pub struct Promoter {
     refusals: BTreeMap<u64, u8>,
     /// When refusals were last forgotten.
     forgotten: Instant,
+    /// The regions asked for, by their first addresses, and those of them that were obtained.
+    asked: BTreeSet<u64>,
+    obtained: BTreeSet<u64>,
     /// What all passes obtained.
     pub outcome: PromoteOutcome,
 }
@@ -64,6 +70,8 @@ impl Promoter {
             next: Instant::now() + delay,
             refusals: BTreeMap::new(),
             forgotten: Instant::now(),
+            asked: BTreeSet::new(),
+            obtained: BTreeSet::new(),
             outcome: PromoteOutcome::default(),
         }
     }
@@ -111,37 +119,76 @@ impl Promoter {
             self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
             return Ok(false);
         }
-        let mut outcome = promotion.apply_with(root, &mut self.ready)?;
-        let not_tried = outcome.not_tried as usize;
+        let mut applied = promotion.apply_with(root, &mut self.ready)?;
+        let outcome = &mut applied.outcome;
         // A pass that obtained nothing is not repeated at once: what it tried is refused for now.
         let unfinished =
-            not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && outcome.obtained_bytes > 0;
+            outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && outcome.obtained_bytes > 0;
         // A later pass asks for these again.
-        outcome.asked_bytes -= outcome.not_tried * HUGE_2M as u64;
         outcome.not_tried = 0;
         // A fork in between is no refusal: those regions are asked for again when the child is gone.
-        outcome.asked_bytes -= outcome.shared * HUGE_2M as u64;
-        if outcome.obtained_bytes < outcome.asked_bytes && outcome.shared == 0 && !outcome.gone {
-            let tried = promotion.regions.len().saturating_sub(not_tried);
-            self.note_refusals(root, &promotion.regions[..tried]);
+        if applied.huge.len() < applied.tried.len() && applied.outcome.shared == 0 && !applied.outcome.gone {
+            self.note_refusals(root, &applied.tried);
         }
-        self.outcome.add(outcome);
+        self.note(&applied);
         let pause = if unfinished { Duration::ZERO } else { LEAST_PAUSE.max(cost * COST_SPACING) };
         self.next = Instant::now() + pause;
         Ok(unfinished)
+    }
+
+    /// Adds what came of a pass. A region that was asked for again counts once.
+    fn note(&mut self, applied: &Applied) {
+        self.outcome.add(applied.outcome);
+        for region in applied.tried.iter().chain(&applied.huge) {
+            if self.asked.len() < MOST_COUNTED {
+                self.asked.insert(region.start());
+            }
+        }
+        let counted = applied.huge.iter().map(|region| region.start()).filter(|it| self.asked.contains(it));
+        self.obtained.extend(counted);
+        let bytes = |regions: &BTreeSet<u64>| regions.len() as u64 * HUGE_2M as u64;
+        (self.outcome.asked_bytes, self.outcome.obtained_bytes) = (bytes(&self.asked), bytes(&self.obtained));
     }
 
     /// Counts against each of the regions tried that is still a candidate. How many are remembered is bounded.
     fn note_refusals(&mut self, root: &KernelRoot, tried: &[VirtRange]) {
         let most = MOST_REGIONS + self.refusals.len();
         let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, most) else { return };
-        let left: std::collections::BTreeSet<u64> =
-            left.regions.iter().map(|region| region.start()).collect();
+        let left: BTreeSet<u64> = left.regions.iter().map(|region| region.start()).collect();
         if self.refusals.len() > 16 * MOST_REGIONS {
             self.refusals.clear();
         }
         for region in tried.iter().filter(|region| left.contains(&region.start())) {
             *self.refusals.entry(region.start()).or_default() += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_that_is_asked_for_again_counts_once() {
+        let region = |number: u64| {
+            VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).expect("a region")
+        };
+        let pass = |tried: &[u64], huge: &[u64]| Applied {
+            outcome: PromoteOutcome {
+                asked_bytes: tried.len() as u64 * HUGE_2M as u64,
+                obtained_bytes: huge.len() as u64 * HUGE_2M as u64,
+                calls: 1,
+                ..PromoteOutcome::default()
+            },
+            tried: tried.iter().copied().map(region).collect(),
+            huge: huge.iter().copied().map(region).collect(),
+        };
+        let mut promoter = Promoter::new(Pid(1), Duration::ZERO, Fork::Auto);
+        for _ in 0..12 {
+            promoter.note(&pass(&[1, 2, 3], &[1]));
+            promoter.note(&pass(&[2, 3], &[2, 5]));
+        }
+        let outcome = promoter.outcome;
+        assert_eq!((outcome.asked_bytes >> 21, outcome.obtained_bytes >> 21, outcome.calls), (4, 3, 24));
     }
 }
