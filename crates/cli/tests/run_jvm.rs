@@ -75,6 +75,84 @@ fn a_heap_that_is_not_sized_gets_thp() {
     assert!(planned.contains("runtime not used: the arguments choose already"), "{planned}");
 }
 
+/// Every JVM installed where Debian's packages put them.
+fn installed_jvms() -> Vec<PathBuf> {
+    let directories = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
+    let files = directories.filter_map(|entry| fs::canonicalize(entry.path().join("bin/java")).ok());
+    files.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
+
+/// Resident bytes, and those on THP, of the mappings that begin in `range`: smaps, read by hand.
+fn by_hand(pid: u32, range: std::ops::Range<u64>) -> (u64, u64) {
+    let (mut inside, mut sums) = (false, (0, 0));
+    for line in fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
+        let mut words = line.split_whitespace();
+        let (first, figure) = (words.next().unwrap(), words.next().unwrap_or_default());
+        if let Some((start, _)) = first.split_once('-') {
+            inside = range.contains(&u64::from_str_radix(start, 16).unwrap());
+        }
+        let kib = || figure.parse::<u64>().unwrap() << 10;
+        match first {
+            "Rss:" if inside => sums.0 += kib(),
+            "AnonHugePages:" if inside => sums.1 += kib(),
+            _ => {}
+        }
+    }
+    sums
+}
+
+#[test]
+fn the_heap_of_the_report_is_the_one_that_the_jvm_names() {
+    let Some(class) = class() else { return };
+    let jvms = installed_jvms();
+    if jvms.is_empty() {
+        return skip("needs a JVM below /usr/lib/jvm");
+    }
+    for java in jvms {
+        for (collector, archive) in [("G1", "auto"), ("Serial", "auto"), ("Parallel", "auto"), ("G1", "off")]
+        {
+            let (log, file) = (class.path().join("heap.log"), class.path().join("report.json"));
+            let logged = format!("-Xlog:gc+heap+coops=debug:file={}", log.display());
+            let (collector, archive) = (format!("-XX:+Use{collector}GC"), format!("-Xshare:{archive}"));
+            let program = [
+                java.to_str().unwrap(),
+                &collector,
+                &archive,
+                &logged,
+                "-Xmx256m",
+                "-cp",
+                path(&class),
+                "Heap",
+                "100",
+            ];
+            let options = ["--heap", "thp", "--json", "--report", file.to_str().unwrap(), "--"];
+            let child = start(run(&[&options[..], &program].concat()));
+            let named = fs::read_to_string(&log).unwrap();
+            let address = named.split("Heap address: 0x").nth(1).unwrap().split(',').next().unwrap();
+            let start = u64::from_str_radix(address, 16).unwrap();
+            let pid = child_of(child.id());
+            until_reported(&child, &file, "the JVM's heap", |report| {
+                let told = |name: &str| report["end"]["heap"][name].as_u64();
+                let (resident, thp) = by_hand(pid, start..start + (256 << 20));
+                resident >= 90 << 20
+                    && (told("total_bytes"), told("thp_bytes")) == (Some(resident), Some(thp))
+            });
+            assert_eq!(status_of(&finish(child)), 0, "{collector} {archive}");
+        }
+    }
+}
+
+#[test]
+fn a_jvm_is_seen_to_its_end_where_that_is_required() {
+    let Some(class) = class() else { return };
+    let program = ["java", "-XX:+UseSerialGC", "-Xmx256m", "-cp", path(&class), "Heap", "100"];
+    let (status, report, said) = heap_report(&["--heap", "thp", "--require"], &program);
+    assert_eq!(report["end_is_final"], true, "System.exit: {report:#}");
+    assert!(report["peak"]["peak_seen_percent"].as_f64().unwrap() >= 95.0, "{report:#}");
+    // Other tests may have left too few free huge pages.
+    assert!(status == 0 || said.contains("not on huge pages"), "{said}");
+}
+
 #[test]
 fn a_pool_that_holds_the_jvm_gives_it_its_heap() {
     let Some(class) = class() else { return };

@@ -25,6 +25,8 @@ pub struct Mapping {
     pub kernel_page_size: PageSize,
     /// Resident bytes; never counts hugetlb pages.
     pub rss: Bytes,
+    /// Resident bytes, each page's divided by the number of times that it is mapped (`Pss`); never counts hugetlb pages.
+    pub pss: Bytes,
     /// Resident bytes whose accessed bit is set, or that the kernel holds for referenced; never counts hugetlb
     /// pages. See [`crate::clear_refs`].
     pub referenced: Bytes,
@@ -62,6 +64,7 @@ impl Mapping {
             name: name.to_string(),
             kernel_page_size: PageSize::BASE,
             rss: Bytes::ZERO,
+            pss: Bytes::ZERO,
             referenced: Bytes::ZERO,
             shared: Bytes::ZERO,
             ksm: Bytes::ZERO,
@@ -186,6 +189,7 @@ impl Parser {
                 mapping.kernel_page_size = PageSize::new(kib()?.0).ok_or("a page size")?;
             }
             "Rss" => mapping.rss = kib()?,
+            "Pss" => mapping.pss = kib()?,
             "Referenced" => mapping.referenced = kib()?,
             "Shared_Clean" | "Shared_Dirty" => mapping.shared += kib()?,
             "KSM" => mapping.ksm = kib()?,
@@ -239,6 +243,7 @@ mod tests {
 Size:                132 kB
 KernelPageSize:        4 kB
 Rss:                  64 kB
+Pss:                  58 kB
 Shared_Clean:          4 kB
 Shared_Dirty:          8 kB
 Referenced:           60 kB
@@ -282,7 +287,7 @@ Rss:                  16 kB
         let shared: Bytes = mappings.iter().map(|mapping| mapping.hugetlb_shared).sum();
         assert_eq!(shared, Bytes::mib(2), "of the hugetlb pages");
         assert_eq!(mappings[1].swap, Bytes::kib(8));
-        assert_eq!(mappings[0].referenced, Bytes::kib(60));
+        assert_eq!((mappings[0].referenced, mappings[0].pss), (Bytes::kib(60), Bytes::kib(58)));
         assert_eq!((mappings[0].shared, mappings[0].ksm), (Bytes::kib(12), Bytes::kib(12)));
         assert!(mappings[0].has_flag("mr") && mappings[0].has_flag("sd") && !mappings[0].has_flag("m"));
         assert!(mappings[1].thp_eligible && !mappings[0].thp_eligible);
