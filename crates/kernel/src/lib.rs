@@ -44,6 +44,7 @@ mod meminfo;
 pub mod memory_group;
 pub mod mounts;
 mod moving;
+pub mod numa;
 pub mod own_advice;
 mod own_figures;
 mod own_hugetlb;

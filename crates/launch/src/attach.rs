@@ -107,7 +107,10 @@ impl Attachment {
                 .map_err(|source| RunError::System { what: "poll", source })?;
             while let Ok(Some(signal)) = signals.next() {
                 match signal.number {
-                    signal::SIGUSR1 => live(&report(&samples, &promoter, true)),
+                    signal::SIGUSR1 => {
+                        samples.take(root, self.pid, &places, size);
+                        live(&report(&samples, &promoter, true));
+                    }
                     _ => stop = true,
                 }
             }

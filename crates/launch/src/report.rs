@@ -11,6 +11,7 @@ use crate::sample::{Memory, Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::PromoteOutcome;
 use megapage_kernel::kernel_release;
+use megapage_kernel::numa::OnNode;
 use megapage_kernel::spawn::Usage;
 use megapage_memory::{Backing, FallBack, Ledger};
 use megapage_units::{Bytes, Pid};
@@ -293,6 +294,49 @@ fn explain(reason: FallBack) -> Cow<'static, str> {
     })
 }
 
+/// A program's present memory on one node of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeMemory {
+    /// The node.
+    pub node: u32,
+    /// hugetlb pages.
+    pub hugetlb_bytes: u64,
+    /// Everything else: transparent huge pages, base pages, files.
+    pub other_bytes: u64,
+    /// Whether a thread of the program was seen to run there.
+    pub ran_here: bool,
+}
+
+impl NodeMemory {
+    fn all(samples: &Samples) -> Vec<NodeMemory> {
+        let of = |(&node, on): (&u32, &OnNode)| NodeMemory {
+            node,
+            hugetlb_bytes: on.hugetlb.0,
+            other_bytes: on.other.0,
+            ran_here: samples.ran_on.contains(&node),
+        };
+        samples.by_node.iter().map(of).collect()
+    }
+}
+
+/// hugetlb pages come from the next node where the own one's pool is empty, before any page of the own node's.
+fn remote(samples: &Samples) -> Option<String> {
+    let is_remote = |(node, on): &(&u32, &OnNode)| on.hugetlb > Bytes::ZERO && !samples.ran_on.contains(node);
+    let remote: Vec<(&u32, &OnNode)> = samples.by_node.iter().filter(is_remote).collect();
+    let list =
+        |nodes: &mut dyn Iterator<Item = &u32>| nodes.map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let own = samples.ran_on.first()?;
+    let bytes: Bytes = remote.iter().map(|(_, on)| on.hugetlb).sum();
+    (!remote.is_empty()).then(|| {
+        format!(
+            "{bytes} of hugetlb pages lie on node {}, and the program was seen on node {} alone: the pool there had too few, \
+             or a memory policy wanted it so; megapage pool set 2m={own}:+N makes some there, --heap thp takes local memory",
+            list(&mut remote.iter().map(|(node, _)| *node)),
+            list(&mut samples.ran_on.iter())
+        )
+    })
+}
+
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -378,6 +422,8 @@ pub struct RunReport {
     /// Where one of the program's children, or what the process was before an exec, had more resident memory than the
     /// program: how much. None of it was seen.
     pub others_peak_rss_bytes: Option<u64>,
+    /// Where its memory lay in the latest sample, on a machine of several nodes; otherwise empty.
+    pub by_node: Vec<NodeMemory>,
     /// The heap's own account, with the preloaded library.
     pub account: Option<HeapAccount>,
     /// What promotion from outside obtained.
@@ -495,6 +541,7 @@ impl Pieces<'_> {
             }),
             hugetlb_peak_bytes: samples.hugetlb_peak.0,
             others_peak_rss_bytes,
+            by_node: NodeMemory::all(samples),
             account: self.ledger.and_then(HeapAccount::of),
             promotion: self.promotion,
             text: self.text.map(TextReport::of),
@@ -506,7 +553,7 @@ impl Pieces<'_> {
                     / 1e3,
             },
             not_obtained: Vec::new(),
-            notes: self.plan.notes.iter().cloned().chain(self.notes).collect(),
+            notes: self.plan.notes.iter().cloned().chain(self.notes).chain(remote(samples)).collect(),
             java: self.plan.java.as_ref().map(JavaReport::of),
             said: self.said,
         };

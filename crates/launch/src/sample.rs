@@ -2,10 +2,13 @@
 
 use crate::jvm::heap::java_heap;
 use crate::machine::LIBRARY_NAME;
+use megapage_kernel::hugetlb::nodes;
+use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid, VirtRange};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The time since the first sample is at least this many times the cost of all, the next one included as far
@@ -146,6 +149,10 @@ pub struct Samples {
     pub text_huge: Vec<u64>,
     /// Whether `last` was taken while the program waited to exit.
     pub last_is_final: bool,
+    /// On a machine of several nodes, where the memory lay when it was last looked at; otherwise empty.
+    pub by_node: BTreeMap<u32, OnNode>,
+    /// And the nodes on which the process was seen to run.
+    pub ran_on: BTreeSet<u32>,
     /// How many.
     pub count: u64,
     /// What they cost altogether, in processor time of the launcher. The program waits for its mmap lock for a
@@ -164,6 +171,8 @@ impl Default for Samples {
             hugetlb_peak: Bytes::ZERO,
             peak_rss: Bytes::ZERO,
             text_huge: Vec::new(),
+            by_node: BTreeMap::new(),
+            ran_on: BTreeSet::new(),
             last_is_final: false,
             count: 0,
             cost: Duration::ZERO,
@@ -200,6 +209,7 @@ impl Samples {
     pub fn take(&mut self, root: &KernelRoot, pid: Pid, places: &Places, size: u64) -> bool {
         let start = own_thread_time();
         let sample = Sample::take(root, pid, places);
+        let nodes = sample.is_ok().then(|| self.nodes(root, pid));
         self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
         // An empty one is of a process that has given its memory back already.
@@ -209,7 +219,21 @@ impl Samples {
         }
         self.add(sample, size);
         self.text_huge = text_huge;
+        if let Some((by_node, ran_on)) = nodes {
+            self.by_node = by_node;
+            self.ran_on.extend(ran_on);
+        }
         true
+    }
+
+    /// Where the memory lies and the process runs, on a machine of several nodes. What cannot be read is left out.
+    fn nodes(&self, root: &KernelRoot, pid: Pid) -> (BTreeMap<u32, OnNode>, BTreeSet<u32>) {
+        match nodes(root) {
+            Ok(nodes) if nodes.len() > 1 => {
+                (memory_by_node(root, pid).unwrap_or_default(), nodes_run_on(root, pid).unwrap_or_default())
+            }
+            _ => Default::default(),
+        }
     }
 
     fn add(&mut self, sample: Sample, size: u64) {

@@ -44,6 +44,15 @@ pub fn text(report: &RunReport) -> String {
             Bytes(others)
         ));
     }
+    for node in &report.by_node {
+        line(format!(
+            "node {}: {} of hugetlb pages, {} of other memory{}",
+            node.node,
+            Bytes(node.hugetlb_bytes),
+            Bytes(node.other_bytes),
+            if node.ran_here { "; the program ran there" } else { "" }
+        ));
+    }
     if let Some(totals) = &report.totals {
         line(format!(
             "time: {:.2} s elapsed, {:.2} s user, {:.2} s system; faults: {} minor, {} major",
