@@ -49,6 +49,18 @@ impl Verdict {
     }
 }
 
+impl Advice {
+    /// The verdict as a sentence, with what goes against it.
+    pub fn sentence(&self) -> String {
+        match (self.verdict, self.memory.bloat()) {
+            (Verdict::AlreadyHuge, Some(bloat)) => {
+                format!("it runs on huge pages, of which about {bloat} hold only zeros (bloat)")
+            }
+            _ => self.verdict.sentence().into(),
+        }
+    }
+}
+
 /// The kind of huge page that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PageKind {
@@ -96,9 +108,22 @@ pub struct Memory {
     /// Private memory in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
     pub huge: Bytes,
+    /// Of that, what holds only zeros, by a sample of its pages; `None` where nobody looked, or nothing is huge.
+    #[serde(serialize_with = "wire::some_bytes", rename = "zero_bytes")]
+    pub zeros: Option<Bytes>,
     /// Memory shared with other processes.
     #[serde(serialize_with = "wire::bytes", rename = "shared_bytes")]
     pub shared: Bytes,
+    /// Of that, what is in huge pages already.
+    #[serde(serialize_with = "wire::bytes", rename = "shared_huge_bytes")]
+    pub shared_huge: Bytes,
+}
+
+impl Memory {
+    /// Memory that holds only zeros in huge pages, where it is more than a tenth of them and than 16 MiB.
+    pub fn bloat(&self) -> Option<Bytes> {
+        self.zeros.filter(|zeros| zeros.0 > self.huge.0 / 10 && *zeros > Bytes::mib(16))
+    }
 }
 
 /// Everything that is said of one process.

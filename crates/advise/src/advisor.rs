@@ -17,8 +17,10 @@ use megapage_observe::cost::probe::{ProbeOptions, probe, uses_shared};
 use megapage_observe::cost::recording::Recording;
 use megapage_observe::cost::touches::Touches;
 use megapage_observe::tracker::{SelectError, Selected, select};
-use megapage_observe::{ObserveError, Observer, Options as ObserverOptions};
-use megapage_snapshot::{CostSource, MissedWhy, Process, TrackerKind, TranslationCost};
+use megapage_observe::{ObserveError, Observer, Options as ObserverOptions, Thoroughness, count_zeros};
+use megapage_snapshot::{
+    CostSource, Leaf, MappingKind, MissedWhy, PAGES, Process, Region, TrackerKind, TranslationCost,
+};
 use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, Pid};
 use serde::Serialize;
@@ -345,6 +347,7 @@ impl Advisor {
             (None, Ok(Some(lacking))) => Attach::Lacks(lacking),
             (None, Err(error)) => Attach::Lacks(error.to_string()),
         };
+        let zero_share = zero_share(&self.root, &process);
         Facts {
             ended: self.has_ended(&process),
             process,
@@ -356,6 +359,7 @@ impl Advisor {
                 .is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always)),
             observed,
             judged,
+            zero_share,
             plan,
             forks,
             pool_2m: self.machine.pool_2m,
@@ -363,6 +367,23 @@ impl Advisor {
             attach,
         }
     }
+}
+
+/// Huge pages of a process that are looked through for zeros, at most: 64, an eighth of each, so 16 MiB are read.
+const MOST_LOOKED_THROUGH: usize = 64;
+
+/// The share of the private huge pages of a process that holds only zeros, by as many of them at equal distances.
+fn zero_share(root: &KernelRoot, process: &Process) -> Option<f64> {
+    let is_private_thp = |region: &&Region| {
+        let kind = process.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
+        region.leaf == Leaf::Huge2m && matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous))
+    };
+    let all: Vec<u64> = process.regions.iter().filter(is_private_thp).map(|region| region.start).collect();
+    let step = all.len().div_ceil(MOST_LOOKED_THROUGH).max(1);
+    let some: Vec<u64> = all.into_iter().step_by(step).collect();
+    let counted = count_zeros(root, process.id.pid, &some, Thoroughness::Part);
+    let zeros: u64 = counted.iter().map(|(_, zeros)| u64::from(*zeros)).sum();
+    (!counted.is_empty()).then(|| zeros as f64 / (counted.len() as f64 * f64::from(PAGES)))
 }
 
 /// What was seen of a process.

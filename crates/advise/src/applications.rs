@@ -12,8 +12,24 @@ struct Application {
     how: fn(&Memory) -> How,
     /// Whether it does something only where huge pages are given to who does not ask for them (THP `always`).
     takes_always: bool,
+    /// What `megapage run` needs besides, the attached one, too,
+    options: &'static [&'static str],
+    /// and the program, where the setting does something.
+    arguments: &'static [&'static str],
     /// What to know before.
     risk: Option<&'static str>,
+}
+
+/// What is known of a program.
+pub(crate) struct Own {
+    /// Its own setting, where it does something here.
+    pub how: Option<How>,
+    /// Options of `megapage run` for it.
+    pub options: &'static [&'static str],
+    /// Arguments for it.
+    pub arguments: &'static [&'static str],
+    /// What to know before.
+    pub risk: Option<&'static str>,
 }
 
 const APPLICATIONS: [Application; 4] = [
@@ -25,6 +41,8 @@ const APPLICATIONS: [Application; 4] = [
             why: "in its configuration: otherwise it switches transparent huge pages off for itself".into(),
         },
         takes_always: true,
+        options: &["--fork", "snapshot"],
+        arguments: &["--disable-thp", "no"],
         risk: Some(
             "BGSAVE and AOF rewrites fork: each first write afterwards splits a huge page; megapage run --fork snapshot \
              makes it huge again",
@@ -38,6 +56,8 @@ const APPLICATIONS: [Application; 4] = [
             why: "in postgresql.conf: moves its shared memory to hugetlb pages".into(),
         },
         takes_always: false,
+        options: &[],
+        arguments: &[],
         risk: None,
     },
     Application {
@@ -50,6 +70,8 @@ const APPLICATIONS: [Application; 4] = [
                 .into(),
         },
         takes_always: false,
+        options: &[],
+        arguments: &[],
         risk: None,
     },
     Application {
@@ -60,6 +82,8 @@ const APPLICATIONS: [Application; 4] = [
             why: "allocates its slabs at once, on huge pages".into(),
         },
         takes_always: false,
+        options: &[],
+        arguments: &[],
         risk: None,
     },
 ];
@@ -69,13 +93,14 @@ fn pages(bytes: Bytes) -> u64 {
     (bytes.0 / HUGE_2M as u64 * 11).div_ceil(10).max(1)
 }
 
-/// The program's own setting and its risk, where it has them. A setting that does nothing here is left out.
-pub(crate) fn setting(
-    name: &str,
-    memory: &Memory,
-    thp_always: bool,
-) -> Option<(Option<How>, Option<&'static str>)> {
+/// What is known of the program. A setting that does nothing here is left out.
+pub(crate) fn own(name: &str, memory: &Memory, thp_always: bool) -> Option<Own> {
     let found = APPLICATIONS.iter().find(|application| application.names.contains(&name))?;
     let works = thp_always || !found.takes_always;
-    Some((works.then(|| (found.how)(memory)), found.risk))
+    Some(Own {
+        how: works.then(|| (found.how)(memory)),
+        options: found.options,
+        arguments: if works { found.arguments } else { &[] },
+        risk: found.risk,
+    })
 }

@@ -1,6 +1,6 @@
 //! The verdict: a pure function of facts.
 
-use crate::applications::setting;
+use crate::applications::{Own, own};
 use crate::{Advice, Attach, Facts, Gain, How, Memory, PageKind, Verdict};
 use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_launch::request::{Heap, Mechanism};
@@ -16,7 +16,8 @@ const MOSTLY_HUGE: f64 = 0.9;
 /// Judges.
 pub fn judge(facts: &Facts) -> Advice {
     let process = &facts.process;
-    let memory = memory(process);
+    let mut memory = memory(process);
+    memory.zeros = facts.zero_share.map(|share| Bytes((share * memory.huge.0 as f64) as u64));
     let judged = facts.judged.as_ref().ok();
     let (verdict, mut why) = decide(facts, &memory);
     let gain = match verdict {
@@ -36,13 +37,14 @@ pub fn judge(facts: &Facts) -> Advice {
     }
     let wanted = matches!(verdict, Verdict::UseHugePages | Verdict::TryIt);
     let kind = if wanted { kind(facts) } else { PageKind::None };
-    let own = setting(&process.name, &memory, facts.thp_always || process.thp_disabled);
+    let own = own(&process.name, &memory, facts.thp_always || process.thp_disabled);
     // What is not judged may still have a setting.
     let offered = wanted || (verdict == Verdict::Unknown && memory.shared > memory.promotable);
     let mut risks = if wanted { risks(facts, &memory) } else { Vec::new() };
-    if let (true, Some((_, Some(risk)))) = (wanted, &own) {
-        risks.push((*risk).into());
+    if let (true, Some(risk)) = (wanted, own.as_ref().and_then(|own| own.risk)) {
+        risks.push(risk.into());
     }
+    let bloat = memory.bloat().map(bloat_is_taken_back);
     Advice {
         pid: process.id.pid,
         name: process.name.clone(),
@@ -54,8 +56,9 @@ pub fn judge(facts: &Facts) -> Advice {
         translation: judged.map(|judged| judged.cost),
         kind,
         how: match () {
-            () if wanted => how(facts, own.and_then(|(how, _)| how)),
-            () if offered => own.and_then(|(how, _)| how).into_iter().collect(),
+            () if wanted => how(facts, own),
+            () if offered => own.and_then(|own| own.how).into_iter().collect(),
+            () if verdict == Verdict::AlreadyHuge => bloat.into_iter().collect(),
             () => Vec::new(),
         },
         memory,
@@ -134,8 +137,14 @@ fn memory(process: &Process) -> Memory {
         let Some(mapping) = process.mappings.get(region.mapping as usize) else { continue };
         let present = region.present_bytes();
         match mapping.kind {
-            MappingKind::Shared => memory.shared += present,
-            MappingKind::Hugetlb if mapping.flags.shared => memory.shared += present,
+            MappingKind::Shared => {
+                memory.shared += present;
+                memory.shared_huge += if region.leaf.is_huge() { present } else { Bytes::ZERO };
+            }
+            MappingKind::Hugetlb if mapping.flags.shared => {
+                memory.shared += present;
+                memory.shared_huge += present;
+            }
             MappingKind::Hugetlb => memory.huge += present,
             MappingKind::Heap | MappingKind::Anonymous if region.leaf != Leaf::Base => memory.huge += present,
             _ if is_promotable(process, region) => {
@@ -189,8 +198,20 @@ fn kind(facts: &Facts) -> PageKind {
     }
 }
 
-fn how(facts: &Facts, own: Option<How>) -> Vec<How> {
-    let mut ways: Vec<How> = own.into_iter().collect();
+/// What gives memory back that is zero in huge pages.
+fn bloat_is_taken_back(bloat: Bytes) -> How {
+    How {
+        what: "sudo megapage daemon".into(),
+        why: format!(
+            "splits huge pages that hold mostly zeros, and frees those, before memory runs short; about {bloat} here"
+        ),
+    }
+}
+
+fn how(facts: &Facts, own: Option<Own>) -> Vec<How> {
+    let (options, arguments) = own.as_ref().map_or((&[][..], &[][..]), |own| (own.options, own.arguments));
+    let options: String = options.iter().map(|option| format!(" {option}")).collect();
+    let mut ways: Vec<How> = own.and_then(|own| own.how).into_iter().collect();
     if uses_shared(&facts.process) {
         // Neither a heap nor a collapse of private memory reaches it.
         return ways;
@@ -210,8 +231,12 @@ fn how(facts: &Facts, own: Option<How>) -> Vec<How> {
                 words.push("ARGUMENTS".into());
                 when += " (it has written a title over its arguments: give those that it is started with)";
             }
+            let given = |it: &&&str| !facts.command.iter().any(|word| word == **it);
+            if arguments.first().is_some_and(|first| given(&first)) {
+                words.extend(arguments.iter().map(|word| word.to_string()));
+            }
             ways.push(How {
-                what: format!("megapage run -- {}", words.join(" ")),
+                what: format!("megapage run{options} -- {}", words.join(" ")),
                 why: format!("{when}: {}", used.join("; ")),
             });
         }
@@ -224,11 +249,11 @@ fn how(facts: &Facts, own: Option<How>) -> Vec<How> {
         }),
         (Attach::Impossible(_), _) => {}
         (Attach::Allowed, _) => ways.push(How {
-            what: format!("megapage run --attach {}", facts.process.id.pid),
+            what: format!("megapage run --attach {}{options}", facts.process.id.pid),
             why: "at once, from outside, as long as it runs".into(),
         }),
         (Attach::Lacks(lacking), _) => ways.push(How {
-            what: format!("sudo megapage run --attach {}", facts.process.id.pid),
+            what: format!("sudo megapage run --attach {}{options}", facts.process.id.pid),
             why: format!("at once, from outside ({lacking})"),
         }),
     }

@@ -50,6 +50,7 @@ fn facts(gain: [f64; 3]) -> Facts {
             notes: Vec::new(),
             trial: None,
         }),
+        zero_share: None,
         plan: Ok(Plan::of(
             vec![Considered {
                 mechanism: Mechanism::Preload,
@@ -253,6 +254,17 @@ fn a_setting_that_does_nothing_here_is_not_offered() {
     redis.process.name = "redis-server".into();
     let offers = |facts: &Facts| judge(facts).how.iter().any(|how| how.what == "disable-thp no");
     assert!(offers(&redis));
+    let commands = |facts: &Facts| judge(facts).how.into_iter().map(|how| how.what).collect::<Vec<_>>();
+    // As the recipe has it.
+    assert_eq!(
+        commands(&redis)[1..],
+        [
+            "megapage run --fork snapshot -- program 'two words' --disable-thp no",
+            "megapage run --attach 7 --fork snapshot"
+        ]
+    );
+    redis.command = ["redis-server", "--disable-thp", "no"].map(String::from).into();
+    assert_eq!(commands(&redis)[1], "megapage run --fork snapshot -- redis-server --disable-thp no", "once");
     redis.thp_always = false;
     assert!(!offers(&redis));
     assert!(judge(&redis).risks.iter().any(|risk| risk.contains("BGSAVE")), "the risk stays");
@@ -264,4 +276,28 @@ fn of_a_program_on_huge_pages_no_walks_are_told() {
     huge.process = process("huge", 100, 512, Leaf::Huge2m, MappingKind::Anonymous);
     huge.judged.as_mut().unwrap().notes = vec!["a word on walks".into()];
     assert_eq!(judge(&huge).why.len(), 1);
+}
+
+#[test]
+fn bloat_is_not_nothing_to_do() {
+    let mut huge = facts([1.0; 3]);
+    huge.process = process("huge", 200, 512, Leaf::Huge2m, MappingKind::Anonymous);
+    for (share, bloat) in [(None, None), (Some(0.05), None), (Some(0.75), Some(Bytes::mib(300)))] {
+        huge.zero_share = share;
+        let advice = judge(&huge);
+        assert_eq!((advice.verdict, advice.memory.bloat()), (Verdict::AlreadyHuge, bloat), "{share:?}");
+        assert_eq!(advice.sentence().contains("about 300 MiB hold only zeros"), bloat.is_some());
+        assert_eq!(advice.sentence().contains("nothing to do"), bloat.is_none());
+        assert_eq!(advice.how.iter().any(|how| how.what.contains("daemon")), bloat.is_some());
+    }
+}
+
+#[test]
+fn shared_memory_that_is_huge_is_told_from_what_is_not() {
+    let mut backend = facts([1.0; 3]);
+    for (leaf, huge) in [(Leaf::Base, Bytes::ZERO), (Leaf::Huge2m, Bytes::mib(128))] {
+        backend.process = process("postgres", 64, 512, leaf, MappingKind::Shared);
+        let memory = judge(&backend).memory;
+        assert_eq!((memory.shared, memory.shared_huge), (Bytes::mib(128), huge));
+    }
 }

@@ -6,6 +6,7 @@ use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_testing::{MachineLock, require_root, skip};
 use megapage_units::{Bytes, Pid};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -267,4 +268,34 @@ fn a_trial_that_a_signal_ends_is_undone() {
 #[test]
 fn a_trial_that_is_killed_is_undone() {
     ended_by(megapage_kernel::spawn::signal::SIGKILL);
+}
+
+/// 64 MiB of huge pages of which one base page in eight is not zero (see programs/bloat.c).
+#[test]
+fn bloat_in_huge_pages_is_told_with_what_takes_it_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("bloat");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/bloat.c");
+    match Command::new("gcc").args(["-O1", source, "-o"]).arg(&program).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return skip(&format!("needs gcc: {error}")),
+    }
+    let mut child = Command::new(&program);
+    child.args(["64", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Killed(child.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line != "sparse\n" {
+        return skip("needs 64 MiB of free huge pages and MADV_COLLAPSE");
+    }
+    let pid = child.pid().to_string();
+    let output = advise(&["--seconds", "1", "--json", &pid]);
+    let process = &json(&output)["processes"][0];
+    assert_eq!(process["verdict"], "already-huge", "{process:#} {}", said(&output));
+    // Seven of eight pages of 64 MiB.
+    let zeros = process["memory"]["zero_bytes"].as_u64().unwrap() >> 20;
+    assert!((50..=62).contains(&zeros), "{process:#}");
+    assert_eq!(process["how"][0]["what"], "sudo megapage daemon");
+    let human = String::from_utf8(advise(&["--seconds", "1", &pid]).stdout).unwrap();
+    assert!(human.contains("hold only zeros (bloat)") && !human.contains("nothing to do"), "{human}");
 }

@@ -54,21 +54,24 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
             missing.push(format!("{bytes} fell back: {} ({})", fall_back.explanation, fall_back.reason));
         }
     }
-    // Promotion comes after the memory: what it obtained shows at the end.
+    // Promotion comes after the memory: what it obtained shows late, but before the program frees it.
     let by_promotion_alone = report.mechanisms == [Mechanism::Outside];
     for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {
         match moment {
-            _ if name == "peak" && by_promotion_alone => {}
+            Some(_) if by_promotion_alone => {}
             Some(moment) => missing.extend(short_of(name, moment, report.asked.heap, preloaded)),
             // One without the other does not occur: the last sample is the peak when it is the only one.
             None if name == "end" => missing.push(nothing_seen(report)),
             None => {}
         }
     }
-    if preloaded && let Some(end) = &report.end {
-        let reached = report.mechanisms.contains(&Mechanism::Outside);
-        missing.extend(if reached { short_of_all(end) } else { heap_is_the_lesser_part(end) });
-    }
+    let reached = report.mechanisms.contains(&Mechanism::Outside);
+    missing.extend(match (&report.last_full, &report.end) {
+        (Some(full), _) if by_promotion_alone => short_of("last full sample", full, report.asked.heap, false),
+        (Some(full), _) if reached => short_of_all(full),
+        (_, Some(end)) if preloaded => heap_is_the_lesser_part(end),
+        _ => None,
+    });
     // Of a process that ran before, the mark is of a time when nobody was looking.
     let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
     let unseen_end =
@@ -115,12 +118,13 @@ fn too_old(end: &Moment) -> Option<String> {
     (end.age_ms > allowed).then(|| format!("the last {} of {watched} ms were not seen; {WAITS}", end.age_ms))
 }
 
-/// What promotion from outside, which reaches all private anonymous memory, has left of it beside the preloaded heap.
-fn short_of_all(end: &Moment) -> Option<String> {
-    let (total, lacking) = not_huge(&end.anonymous);
+/// What promotion from outside, which reaches all private anonymous memory, has left of it.
+fn short_of_all(late: &Moment) -> Option<String> {
+    let (total, lacking) = not_huge(&late.anonymous);
     (lacking > allowance(total)).then(|| {
         format!(
-            "at the end, {} of {} of private anonymous memory were not on huge pages",
+            "{} ms before the end, {} of {} of private anonymous memory were not on huge pages",
+            late.age_ms,
             Bytes(lacking),
             Bytes(total)
         )

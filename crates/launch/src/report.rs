@@ -412,6 +412,9 @@ pub struct RunReport {
     pub peak: Option<Moment>,
     /// The latest sample.
     pub end: Option<Moment>,
+    /// The latest sample with at least half as much anonymous memory as any: by it promotion from outside is judged, which
+    /// comes after the memory, and may come too late for one that the program frees before it ends.
+    pub last_full: Option<Moment>,
     /// Whether `end` was taken while the program waited to exit; otherwise it is as old as it says.
     pub end_is_final: bool,
     /// The largest resident memory that the kernel noted of the program: `VmHWM` at its exit, or so far; where the end was not
@@ -534,6 +537,7 @@ impl Pieces<'_> {
             pool: self.plan.pool.clone(),
             peak: moment(&samples.peak),
             end: moment(&samples.last),
+            last_full: moment(&samples.last_full),
             end_is_final: samples.last_is_final,
             peak_rss_bytes: peak_is_known.then_some(match self.totals {
                 Some(totals) if samples.last.is_none() => totals.max_rss_bytes,

@@ -141,6 +141,8 @@ pub struct Samples {
     pub peak: Option<Sample>,
     /// The latest.
     pub last: Option<Sample>,
+    /// The latest that has at least half as much anonymous memory as any: programs free theirs before they end.
+    pub last_full: Option<Sample>,
     /// The most hugetlb memory that was seen, in a sample or in the process's status.
     pub hugetlb_peak: Bytes,
     /// The largest `VmHWM` that was seen: a process that executes another program begins a new one.
@@ -161,6 +163,7 @@ pub struct Samples {
     first: Option<Instant>,
     last_cost: Duration,
     growth_seen: u64,
+    most_anonymous: Bytes,
 }
 
 impl Default for Samples {
@@ -168,6 +171,7 @@ impl Default for Samples {
         Samples {
             peak: None,
             last: None,
+            last_full: None,
             hugetlb_peak: Bytes::ZERO,
             peak_rss: Bytes::ZERO,
             text_huge: Vec::new(),
@@ -179,6 +183,7 @@ impl Default for Samples {
             first: None,
             last_cost: Duration::ZERO,
             growth_seen: 0,
+            most_anonymous: Bytes::ZERO,
         }
     }
 }
@@ -245,6 +250,10 @@ impl Samples {
         if self.peak.is_none_or(|peak| sample.whole.present.total() >= peak.whole.present.total()) {
             self.peak = Some(sample);
         }
+        self.most_anonymous = self.most_anonymous.max(sample.anonymous.total());
+        if sample.anonymous.total().0 >= self.most_anonymous.0 / 2 {
+            self.last_full = Some(sample);
+        }
         self.last = Some(sample);
     }
 }
@@ -300,6 +309,14 @@ mod tests {
         for base in [100, 300, 200] {
             samples.add(sample(start, base), base);
         }
+        samples.add(sample(start, 149), 149);
+        assert_eq!(
+            samples.last_full.unwrap().whole.present.base,
+            Bytes(200),
+            "the next is of a program that ends"
+        );
+        samples.last = samples.last_full;
+        samples.count -= 1;
         assert_eq!(samples.peak.unwrap().whole.present.base, Bytes(300));
         assert_eq!(samples.last.unwrap().whole.present.base, Bytes(200));
         assert_eq!(samples.count, 3);

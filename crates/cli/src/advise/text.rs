@@ -13,7 +13,7 @@ pub(super) fn human(all: &[Advice]) -> String {
 
 fn block(advice: &Advice) -> String {
     let ended = if advice.ended { ", has ended" } else { "" };
-    let mut text = format!("{} ({}{ended}): {}\n", advice.name, advice.pid, advice.verdict.sentence());
+    let mut text = format!("{} ({}{ended}): {}\n", advice.name, advice.pid, advice.sentence());
     let mut line = |label: &str, what: String| text += &wrapped(label, &what);
     let is_huge = advice.verdict == Verdict::AlreadyHuge;
     if !is_huge {
@@ -44,12 +44,13 @@ fn block(advice: &Advice) -> String {
     let memory = advice.memory;
     let shared = match memory.shared.0 {
         0 => String::new(),
-        _ => format!("; {} is shared with others", memory.shared),
+        _ => format!("; of {} shared with others {} is huge", memory.shared, memory.shared_huge),
     };
+    let zeros = memory.zeros.map_or(String::new(), |zeros| format!(" (about {zeros} of it only zeros)"));
     line(
         "memory",
         format!(
-            "{} could be huge, {} is; a huge page would fill {} more with zeros{shared}",
+            "{} of private memory could be huge, {} is{zeros}; a huge page would fill {} more with zeros{shared}",
             memory.promotable, memory.huge, memory.filled
         ),
     );
@@ -65,8 +66,12 @@ fn block(advice: &Advice) -> String {
 fn gain(advice: &Advice) -> String {
     let Some(gain) = advice.gain else { return "not known".into() };
     if advice.estimate.is_none() && advice.trial.is_none() && gain.likely == 1.0 {
-        let none = advice.memory.promotable.0 == 0;
-        let why = if none { "it has no memory that could be huge" } else { "its memory is small" };
+        let memory = &advice.memory;
+        let why = match (memory.promotable.0, memory.shared.0 - memory.shared_huge.0) {
+            (0, 0) => "it has no memory that could be huge",
+            (_, 0) => "its memory is small",
+            (_, _) => "its private memory is small",
+        };
         return format!("none to speak of: {why}");
     }
     format!("{:.2}x to {:.2}x, likely {:.2}x ({})", gain.low, gain.high, gain.likely, gain.source.name())
