@@ -103,6 +103,9 @@ impl Args {
                 ),
             });
         }
+        if watch.is_uncalibrated() && !self.once {
+            notes.push("COST% is not calibrated: accesses were not timed on this machine yet".into());
+        }
         if watch.left_out() > 0 {
             notes.push(format!("{} smaller processes are left out", watch.left_out()));
         }

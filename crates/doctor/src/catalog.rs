@@ -122,6 +122,9 @@ kinds! {
     POOL_TAKEN, "pool-taken", Blocker, "Every hugetlb page of this size is in use or promised",
         "What a new mapping can have is Free less Rsvd: pages that are free, but reserved by a mapping that has not touched them yet, are promised to that one. A new mapping is answered errno 12 (ENOMEM).",
         ["megapage pool list", "megapage pool set 2MB:+512"];
+    POOL_ELSEWHERE, "pool-elsewhere", Blocker, "The free hugetlb pages lie on nodes that the process may not use",
+        "Its cpuset (cpuset.mems of its control group) or its memory policy (numactl --membind) confines it to other NUMA nodes. A new mapping is answered errno 12 (ENOMEM), however many pages are free elsewhere.",
+        ["megapage pool set 2m=NODE:+512", "numactl --membind=NODES PROGRAM", "echo NODES > CGROUP/cpuset.mems"];
     POOL_ON_DEMAND, "pool-on-demand", Warning, "Hugetlb pages of this size are only taken on demand",
         "No page is available in the pool, but overcommit lets it grow: each mapping is then served from free memory, which can fail at any time and takes longer the more scattered memory is.",
         ["megapage pool set 2MB:+512"];

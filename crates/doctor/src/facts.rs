@@ -5,6 +5,7 @@ use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::PoolFigures;
 use megapage_kernel::identity::Capabilities;
 use megapage_kernel::limits::{Limit, Limits, Sysctls};
+use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::probe::{Answer, Trial};
 use megapage_kernel::thp::ThpSettings;
 use megapage_launch::program::Program;
@@ -22,6 +23,8 @@ pub struct User {
     pub gid: u32,
     /// All groups, the main one among them.
     pub groups: Vec<u32>,
+    /// The same as the machine's own user namespace numbers them, which vm.hugetlb_shm_group is compared with.
+    pub groups_of_machine: Vec<u32>,
     /// What the user's processes may do: the caller's own capabilities, or those that a login has.
     pub capabilities: Capabilities,
     /// Whether this is who runs the doctor.
@@ -35,6 +38,8 @@ pub struct Pool {
     pub page_size: PageSize,
     /// The machine's figures.
     pub figures: PoolFigures,
+    /// Free pages on the nodes that the user's processes may have memory from; `None`: those nodes are all.
+    pub on_nodes: Option<u64>,
 }
 
 /// The machine's memory.
@@ -204,6 +209,8 @@ pub struct Facts {
     pub kept_segments: Vec<KeptSegment>,
     /// The control groups.
     pub cgroups: Cgroups,
+    /// Where memory may come from.
+    pub nodes: MemoryNodes,
     /// Container, namespace, filters.
     pub confinement: Confinement,
     /// The machine's glibc; `None`: another C library.
@@ -241,6 +248,8 @@ pub enum PoolState {
     Empty,
     /// Every page is in use or promised.
     Taken,
+    /// Those that are free lie on nodes that the process may not have memory from.
+    Elsewhere,
 }
 
 impl Pool {
@@ -253,6 +262,8 @@ impl Pool {
                 0 => PoolState::Taken,
                 more => PoolState::OnDemand(more),
             },
+            // A page that another node would have to grow does not count: growth follows the same nodes.
+            _ if self.on_nodes == Some(0) => PoolState::Elsewhere,
             pages => PoolState::Available(pages),
         }
     }

@@ -6,9 +6,10 @@ use crate::facts::{
 use megapage_kernel::ability::standings;
 use megapage_kernel::buddyinfo::{buddyinfo, order};
 use megapage_kernel::cgroup::Cgroups;
-use megapage_kernel::hugetlb::{PoolScope, figures, page_sizes};
+use megapage_kernel::hugetlb::{self, PoolScope, figures, page_sizes};
 use megapage_kernel::identity::{self, Capabilities};
 use megapage_kernel::limits::{Limits, Sysctls, limits_of_user, login_memlock};
+use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::mounts::hugetlbfs_mounts;
 use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
@@ -77,7 +78,7 @@ pub(crate) fn user_in_question(root: &KernelRoot, request: &Request) -> Result<(
 /// Reads everything, then makes the trials. `root` may be a captured tree: then nothing is tried.
 pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError> {
     let own = read_own_status(root)?;
-    let user = user(request.user.as_deref(), &own)?;
+    let user = user(root, request.user.as_deref(), &own)?;
     // Looked at before anything is tried: a misspelt name should cost nothing.
     let program = request.program.as_ref().map(Program::inspect).transpose();
     let program = program.map_err(GatherError::Program)?.map(|program| Program {
@@ -96,9 +97,13 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     let groups: Vec<String> = user.groups.iter().filter_map(|gid| identity::group_name(*gid)).collect();
     let login_memlock = login_memlock(root, &user.name, user.uid, user.gid, &groups);
     let memory = meminfo(root)?;
+    let nodes = MemoryNodes::read(root, subject)?;
     let pools = page_sizes(root)?
         .into_iter()
-        .map(|page_size| Ok(Pool { page_size, figures: figures(root, page_size, PoolScope::Machine)? }))
+        .map(|page_size| {
+            let figures = figures(root, page_size, PoolScope::Machine)?;
+            Ok(Pool { page_size, figures, on_nodes: on_nodes(root, page_size, &nodes)? })
+        })
         .collect::<Result<Vec<Pool>, KernelError>>()?;
     let mut facts = Facts {
         kernel: kernel(root),
@@ -129,6 +134,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
             .collect(),
         kept_segments: kept_segments(root),
         cgroups: cgroups(root, subject)?,
+        nodes,
         subject,
         confinement: Confinement {
             container: identity::container(root),
@@ -150,7 +156,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     Ok(facts)
 }
 
-fn user(name: Option<&str>, own: &Status) -> Result<User, GatherError> {
+fn user(root: &KernelRoot, name: Option<&str>, own: &Status) -> Result<User, GatherError> {
     const EFFECTIVE: usize = 1;
     let (uid, gid) = (own.uids[EFFECTIVE], own.gids[EFFECTIVE]);
     let lookup = |name: &str, result: io::Result<Option<identity::Account>>| {
@@ -166,6 +172,7 @@ fn user(name: Option<&str>, own: &Status) -> Result<User, GatherError> {
     };
     Ok(match other {
         Some(account) => User {
+            groups_of_machine: identity::groups_of_machine(root, &account.groups),
             name: account.name,
             uid: account.uid,
             gid: account.gid,
@@ -184,6 +191,7 @@ fn user(name: Option<&str>, own: &Status) -> Result<User, GatherError> {
                 name: account.map_or_else(|| uid.to_string(), |account| account.name),
                 uid,
                 gid,
+                groups_of_machine: identity::groups_of_machine(root, &groups),
                 groups,
                 capabilities: own.capabilities,
                 is_caller: true,
@@ -198,6 +206,25 @@ pub(crate) fn kernel(root: &KernelRoot) -> Kernel {
         release: machine(root).map(|machine| machine.kernel).unwrap_or_default(),
         abilities: standings(root),
     }
+}
+
+/// Free pages on the nodes that memory may come from; `None` where that is all of them.
+fn on_nodes(root: &KernelRoot, size: PageSize, nodes: &MemoryNodes) -> Result<Option<u64>, KernelError> {
+    let all = hugetlb::nodes(root)?;
+    if all.iter().all(|node| nodes.may_use(*node)) {
+        return Ok(None);
+    }
+    let usable = all.into_iter().filter(|node| nodes.may_use(*node));
+    let mut free = 0;
+    for node in usable {
+        match figures(root, size, PoolScope::Node(node)) {
+            Ok(found) => free += found.free,
+            // A node without memory has no pool.
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(free))
 }
 
 /// A process that the user runs, for its limits and control groups.

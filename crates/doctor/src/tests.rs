@@ -8,6 +8,7 @@ use megapage_kernel::cgroup::{CgroupVersion, Cgroups, Charge, HugetlbCharge, Lev
 use megapage_kernel::hugetlb::PoolFigures;
 use megapage_kernel::identity::Capabilities;
 use megapage_kernel::limits::{Limit, Limits, Sysctls};
+use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::probe::{Answer, Trial};
 use megapage_kernel::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
@@ -26,6 +27,7 @@ fn healthy() -> Facts {
             uid: 998,
             gid: 997,
             groups: vec![997, 27],
+            groups_of_machine: vec![997, 27],
             capabilities: SYS_NICE,
             is_caller: true,
         },
@@ -52,7 +54,7 @@ fn healthy() -> Facts {
         }),
         thp_allowed: Some(true),
         default_size: Some(SIZE),
-        pools: vec![Pool { page_size: SIZE, figures: pool(100, 90, 10) }],
+        pools: vec![Pool { page_size: SIZE, figures: pool(100, 90, 10), on_nodes: None }],
         memory: Memory {
             total: Bytes::gib(16),
             available: Bytes::gib(8),
@@ -83,6 +85,7 @@ fn healthy() -> Facts {
         }],
         kept_segments: Vec::new(),
         cgroups: Cgroups::default(),
+        nodes: MemoryNodes::default(),
         confinement: Confinement::default(),
         glibc: Some((2, 36)),
         tunables: None,
@@ -166,11 +169,15 @@ fn cases() -> Vec<Case> {
         }),
         (&POOL_EMPTY, |facts| facts.pools[0].figures = pool(0, 0, 0)),
         (&POOL_TAKEN, |facts| facts.pools[0].figures = pool(100, 30, 30)),
+        (&POOL_ELSEWHERE, |facts| {
+            facts.nodes = MemoryNodes { allowed: vec![0, 1], bound: Some(vec![1]) };
+            facts.pools[0].on_nodes = Some(0);
+        }),
         (&POOL_ON_DEMAND, |facts| {
             facts.pools[0].figures = PoolFigures { overcommit: Some(9), ..pool(4, 0, 0) }
         }),
         (&POOL_SIZE_UNUSED, |facts| {
-            facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(0, 0, 0) });
+            facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(0, 0, 0), on_nodes: None });
         }),
         (&SHM_NOT_PERMITTED, |facts| facts.sysctls.hugetlb_shm_group = Some(0)),
         (&SHM_BY_MEMLOCK, |facts| {
@@ -248,6 +255,31 @@ fn cases() -> Vec<Case> {
 
 fn find(facts: &Facts, kind: &Kind) -> Option<Finding> {
     diagnose(facts).into_iter().find(|finding| finding.id == kind.id)
+}
+
+#[test]
+fn pages_on_other_nodes_explain_a_refusal() {
+    let mut facts = healthy();
+    tried(&mut facts, Trial::MapHugetlb(SIZE), Answer::Refused { call: "mmap", errno: 12 });
+    assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_some());
+    facts.nodes = MemoryNodes { allowed: vec![1], bound: None };
+    facts.pools[0].on_nodes = Some(0);
+    assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none());
+    let found = find(&facts, &catalog::POOL_ELSEWHERE).unwrap();
+    assert!(found.evidence.iter().any(|one| one.source.starts_with("Mems_allowed_list") && one.value == "1"));
+    assert_eq!(found.remedy[0], "megapage pool set 2m=NODE:+1");
+}
+
+#[test]
+fn root_of_a_user_namespace_is_not_in_the_machines_group() {
+    let mut facts = healthy();
+    facts.confinement.user_namespace = true;
+    facts.sysctls.hugetlb_shm_group = Some(0);
+    facts.user.groups = vec![0];
+    facts.user.groups_of_machine = vec![1000];
+    tried(&mut facts, Trial::ShmHugetlb(SIZE), Answer::Refused { call: "shmget", errno: 1 });
+    assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none(), "{:?}", diagnose(&facts));
+    assert!(find(&facts, &catalog::SHM_NOT_PERMITTED).is_some());
 }
 
 #[test]
@@ -346,7 +378,7 @@ fn a_short_pool_is_errno_12_and_a_missing_group_errno_1() {
     assert_eq!(mapped.because, ["pool-empty"]);
     assert_eq!(verdict(&facts, "SHM_HUGETLB").errno, Some(12));
 
-    facts.user.groups = vec![997];
+    facts.user.groups_of_machine = vec![997];
     let segment = verdict(&facts, "SHM_HUGETLB");
     assert_eq!(segment.errno, Some(1), "the permission is checked before the pool");
     assert_eq!(
@@ -368,7 +400,7 @@ fn a_short_pool_is_errno_12_and_a_missing_group_errno_1() {
 #[test]
 fn the_segment_sizes_come_before_the_permission() {
     let mut facts = healthy();
-    facts.user.groups = vec![];
+    facts.user.groups_of_machine = vec![];
     facts.sysctls.shmall = Some(1);
     assert_eq!(verdict(&facts, "SHM_HUGETLB").errno, Some(28));
     facts.sysctls.shmmax = Some(Bytes(4096));
@@ -378,7 +410,7 @@ fn the_segment_sizes_come_before_the_permission() {
 #[test]
 fn cap_ipc_lock_counts_outside_of_user_namespaces_only() {
     let mut facts = healthy();
-    facts.user.groups = vec![];
+    facts.user.groups_of_machine = vec![];
     facts.user.capabilities = Capabilities(u64::MAX);
     assert_eq!(verdict(&facts, "SHM_HUGETLB").outcome, Outcome::Works);
     facts.confinement.user_namespace = true;
@@ -526,7 +558,7 @@ fn remedies_are_filled_in() {
     let mut facts = healthy();
     facts.sysctls.hugetlb_shm_group = Some(0);
     facts.pools[0].figures = pool(0, 0, 0);
-    facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(1, 0, 0) });
+    facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(1, 0, 0), on_nodes: None });
     with_program(&mut facts, |program| program.linkage = Linkage::Static);
     let remedy = |kind: &Kind| find(&facts, kind).unwrap().remedy;
     assert!(remedy(&catalog::SHM_NOT_PERMITTED)[1].ends_with("hugepages tomcat"));

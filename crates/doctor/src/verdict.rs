@@ -168,7 +168,7 @@ fn room(facts: &Facts, size: PageSize) -> Option<String> {
     let (pages, how) = match facts.pool(size)?.state() {
         PoolState::Available(pages) => (pages, ""),
         PoolState::OnDemand(pages) => (pages, ", taken on demand"),
-        PoolState::Empty | PoolState::Taken => return None,
+        PoolState::Empty | PoolState::Taken | PoolState::Elsewhere => return None,
     };
     let pool = Bytes(size.bytes().0.saturating_mul(pages));
     let groups = [facts.cgroups.hugetlb_fault_room(size), facts.cgroups.hugetlb_reservation_room(size)];
@@ -222,7 +222,7 @@ fn shm_hugetlb(facts: &Facts, size: PageSize) -> Forecast {
 pub(crate) fn shm_permission(facts: &Facts) -> Result<(), String> {
     let user = &facts.user;
     let group = facts.sysctls.hugetlb_shm_group;
-    if group.is_some_and(|group| user.groups.contains(&group)) {
+    if group.is_some_and(|group| user.groups_of_machine.contains(&group)) {
         return Ok(());
     }
     if user.capabilities.ipc_lock() {
@@ -291,6 +291,11 @@ fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
                 figures.reserved.unwrap_or(0)
             );
             return cause(enomem, &catalog::POOL_TAKEN, clause);
+        }
+        PoolState::Elsewhere => {
+            let clause =
+                format!("the free pages of {size} lie on nodes that the process may not have memory from");
+            return cause(enomem, &catalog::POOL_ELSEWHERE, clause);
         }
     }
     let too_small = |room: Option<Bytes>| room.filter(|room| *room < size.bytes());

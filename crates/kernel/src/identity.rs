@@ -183,6 +183,25 @@ pub fn in_user_namespace(root: &KernelRoot) -> bool {
     })
 }
 
+/// Groups as the user namespace above the caller's numbers them (`/proc/self/gid_map`): the machine's own, unless namespaces
+/// are nested. One that is not mapped there is left out.
+pub fn groups_of_machine(root: &KernelRoot, groups: &[u32]) -> Vec<u32> {
+    let Ok(map) = root.read("proc/self/gid_map") else { return groups.to_vec() };
+    let lines: Vec<[u64; 3]> = map
+        .lines()
+        .filter_map(|line| {
+            let numbers: Vec<u64> = line.split_whitespace().filter_map(|it| it.parse().ok()).collect();
+            numbers.try_into().ok()
+        })
+        .collect();
+    let outside = |group: &u32| {
+        let group = u64::from(*group);
+        let line = lines.iter().find(|[inside, _, count]| group >= *inside && group - inside < *count)?;
+        u32::try_from(line[1] + (group - line[0])).ok()
+    };
+    groups.iter().filter_map(outside).collect()
+}
+
 /// What says that this is a container, where it is one: a mark that container managers leave, or a process
 /// namespace other than the machine's own. In the machine's own process and control group namespaces a mark
 /// does not count: virtual machines made from a container's image keep it.
@@ -246,6 +265,9 @@ mod tests {
         fs::write(directory.path().join("proc/self/uid_map"), "         0          0 4294967295\n").unwrap();
         assert!(!in_user_namespace(&root));
         fs::write(directory.path().join("proc/self/uid_map"), "0 100000 65536\n").unwrap();
+        assert_eq!(groups_of_machine(&root, &[0, 27]), [0, 27], "nothing says otherwise");
+        fs::write(directory.path().join("proc/self/gid_map"), "0 1000 1\n5 100005 10\n").unwrap();
+        assert_eq!(groups_of_machine(&root, &[0, 7, 65_534]), [1000, 100_007]);
         assert!(in_user_namespace(&root));
         fs::write(directory.path().join("proc/1/environ"), "TERM=x\0container=lxc\0").unwrap();
         assert_eq!(container(&root).as_deref(), Some("/proc/1/environ: container=lxc"));

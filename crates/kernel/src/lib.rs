@@ -42,6 +42,7 @@ mod mapped_vec;
 pub mod maps;
 mod meminfo;
 pub mod memory_group;
+pub mod memory_nodes;
 pub mod mounts;
 mod moving;
 pub mod numa;

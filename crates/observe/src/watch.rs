@@ -153,6 +153,11 @@ impl Watch {
         self.costs.budget()
     }
 
+    /// Whether estimated costs rest on a guess, as accesses were not timed on this machine, or not yet.
+    pub fn is_uncalibrated(&self) -> bool {
+        self.costs.is_guess()
+    }
+
     /// Processes that would be shown, were they not more than 256.
     pub fn left_out(&self) -> usize {
         self.left_out

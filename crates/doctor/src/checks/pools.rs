@@ -17,12 +17,27 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Free pages that a cpuset or a memory policy keeps away.
+fn elsewhere(facts: &Facts, pool: &Pool) -> Finding {
+    let list = |nodes: &[u32]| nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let grammar = format!("{}=NODE:+1", pool.page_size);
+    let file = path(pool.page_size, PoolScope::Machine, PoolFile::Pages);
+    let mut finding = Finding::new(&catalog::POOL_ELSEWHERE, format!("/{file}"), pool.describe())
+        .and("Mems_allowed_list in the status of the process", list(&facts.nodes.allowed))
+        .fill("2m=NODE:+512", &grammar);
+    if let Some(bound) = &facts.nodes.bound {
+        finding = finding.and("its memory policy (numa_maps)", format!("bind to {}", list(bound)));
+    }
+    finding
+}
+
 fn of_pool(facts: &Facts, pool: &Pool) -> Option<Finding> {
     let is_default = facts.default_size == Some(pool.page_size);
     let kind = match pool.state() {
         PoolState::Available(_) => return None,
         PoolState::OnDemand(_) => &catalog::POOL_ON_DEMAND,
         PoolState::Taken => &catalog::POOL_TAKEN,
+        PoolState::Elsewhere => return Some(elsewhere(facts, pool)),
         PoolState::Empty if is_default => &catalog::POOL_EMPTY,
         PoolState::Empty => &catalog::POOL_SIZE_UNUSED,
     };

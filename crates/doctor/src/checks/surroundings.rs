@@ -138,7 +138,9 @@ fn glibc(facts: &Facts) -> Vec<Finding> {
             match size.and_then(|size| facts.pool(size)) {
                 None => Some(("the pools".into(), "none of that size".into())),
                 Some(pool) => match pool.state() {
-                    PoolState::Empty | PoolState::Taken => Some(("the pool".into(), pool.describe())),
+                    PoolState::Empty | PoolState::Taken | PoolState::Elsewhere => {
+                        Some(("the pool".into(), pool.describe()))
+                    }
                     PoolState::Available(_) | PoolState::OnDemand(_) => None,
                 },
             }

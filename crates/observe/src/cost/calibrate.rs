@@ -10,7 +10,7 @@ use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// One way of access, on as much memory: the time of one access, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,6 +77,9 @@ const UNWAITED: (u64, u64) = (16, 4);
 /// to it within a millisecond or some and finds it in the caches; after fewer visits most accesses are the first to
 /// their line since the last burst, which wait for memory, and huge pages seem to save three times as much as they do.
 const VISITS_OF_TABLES: u64 = 2;
+/// A timing that takes longer is given up: an emulated or a crowded machine tells nothing of real accesses, and somebody
+/// may wait. Several times what it takes.
+const LONGEST: Duration = Duration::from_secs(20);
 /// Pages in one timing of a stream.
 const STREAM_PAGES: u64 = 4096;
 /// Pairs of timings.
@@ -107,6 +110,9 @@ pub enum NoTimes {
     /// A kernel file.
     #[error(transparent)]
     Kernel(#[from] megapage_kernel::KernelError),
+    /// The machine is emulated, or has no time.
+    #[error("timing accesses took more than {0} s: the machine is emulated, or too busy")]
+    Slow(u64),
     /// The timings are not those of a machine.
     #[error("the timings make no sense")]
     Senseless,
@@ -145,7 +151,7 @@ impl AccessTimes {
         }
         // Where it cannot be looked at any more, nobody knows.
         let holds = |taken: u64| Spare::read(root).is_ok_and(|now| now.holds(&found, taken));
-        AccessTimes::measure_within(root, geometry, room.min(MOST_MEMORY), &holds)
+        AccessTimes::measure_within(root, geometry, room.min(MOST_MEMORY), LONGEST, &holds)
     }
 
     /// The same in twice `room` bytes. `holds` is told how much of it is taken, and says whether that can go on.
@@ -153,8 +159,10 @@ impl AccessTimes {
         root: &KernelRoot,
         geometry: &Geometry,
         room: u64,
+        longest: Duration,
         holds: &dyn Fn(u64) -> bool,
     ) -> Result<AccessTimes, NoTimes> {
+        let until = Instant::now() + longest;
         let sizes = sizes(geometry, room);
         let most = *sizes.last().unwrap_or(&LEAST_MEMORY);
         let map = |pages, before: u64| {
@@ -175,7 +183,8 @@ impl AccessTimes {
             if !holds(2 * most) {
                 return Err(NoTimes::Short);
             }
-            steps.push(pair.step(bytes, bytes <= cached));
+            let step = pair.step(bytes, bytes <= cached, until);
+            steps.push(step.ok_or(NoTimes::Slow(longest.as_secs()))?);
         }
         drop(pair);
         let taken = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -348,11 +357,15 @@ type Round = [f64; OVERLAPS + 1];
 
 impl Pair {
     /// Times every order on both. `resident`: so little that a program which comes back to it finds it where it left it,
-    /// in the caches and in the TLB; both then have it there when they are timed, one after the other.
-    fn step(&self, bytes: u64, resident: bool) -> Step {
+    /// in the caches and in the TLB; both then have it there when they are timed, one after the other. `None` where that
+    /// is not done by `until`.
+    fn step(&self, bytes: u64, resident: bool, until: Instant) -> Option<Step> {
         let within = bytes as usize;
-        let rounds: Vec<[Round; 2]> = (0..PAIRS as u64)
+        let rounds: Option<Vec<[Round; 2]>> = (0..PAIRS as u64)
             .map(|round| {
+                if Instant::now() >= until {
+                    return None;
+                }
                 let of = |memory: &TimedMemory| {
                     if resident {
                         memory.read(AccessOrder::Stream, within, bytes / BASE_PAGE as u64, 0);
@@ -364,19 +377,20 @@ impl Pair {
                     [one, two, four, eight, random, timed(AccessOrder::Stream)]
                 };
                 // Whoever goes second meets other caches: they take turns at that, too.
-                if round % 2 == 0 {
+                Some(if round % 2 == 0 {
                     let base = of(&self.base);
                     [base, of(&self.huge)]
                 } else {
                     let huge = of(&self.huge);
                     [of(&self.base), huge]
-                }
+                })
             })
             .collect();
+        let rounds = rounds?;
         let timed = |order: usize| {
             summary(&rounds.iter().map(|round| [round[0][order], round[1][order]]).collect::<Vec<_>>())
         };
-        Step { bytes, overlapping: std::array::from_fn(timed), stream: timed(OVERLAPS) }
+        Some(Step { bytes, overlapping: std::array::from_fn(timed), stream: timed(OVERLAPS) })
     }
 }
 
@@ -567,7 +581,7 @@ mod tests {
         // Whether others need the memory at the moment is not the question here.
         let measure = || match room < LEAST_MEMORY {
             true => Err(NoTimes::Memory(Bytes(room))),
-            false => AccessTimes::measure_within(&root, &Geometry::FALLBACK, room, &|_| true),
+            false => AccessTimes::measure_within(&root, &Geometry::FALLBACK, room, LONGEST, &|_| true),
         };
         // Fragmented memory, or a machine that is taken away in most of the timings, is a matter of the moment.
         let found = (0..5).map(|_| measure()).find(Result::is_ok).unwrap_or_else(measure);
@@ -586,9 +600,19 @@ mod tests {
         let most = 2 * LEAST_MEMORY;
         for stop in [0, LEAST_MEMORY / 2, LEAST_MEMORY, most] {
             let holds = |taken: u64| taken < stop;
-            let found = AccessTimes::measure_within(&root, &Geometry::FALLBACK, LEAST_MEMORY, &holds);
+            let found =
+                AccessTimes::measure_within(&root, &Geometry::FALLBACK, LEAST_MEMORY, LONGEST, &holds);
             assert!(matches!(found, Err(NoTimes::Short | NoTimes::NoHugePages(_))), "{stop}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_timing_that_takes_too_long_is_given_up() {
+        let root = KernelRoot::live();
+        let geometry = Geometry::FALLBACK;
+        let found = AccessTimes::measure_within(&root, &geometry, LEAST_MEMORY, Duration::ZERO, &|_| true);
+        // Before that it may turn out that no huge pages are to be had.
+        assert!(matches!(found, Err(NoTimes::Slow(0) | NoTimes::NoHugePages(_))), "{found:?}");
     }
 
     #[test]

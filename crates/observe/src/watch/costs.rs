@@ -125,25 +125,24 @@ impl Timing {
 
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
-    /// monitoring unit accesses are timed, unless that was done before: about three seconds of processor time.
+    /// monitoring unit accesses are timed, unless that was done before: by a thread, about three seconds of processor
+    /// time, once there is a process that could be probed. Nobody waits for it; until then the times are a guess.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
-        // Where nothing can be timed the figures are wide, not absent.
-        let known = |geometry: &Geometry| AccessTimes::known(root, geometry);
         Costs::with_times(root, budget, |geometry| {
-            (known(geometry).unwrap_or_else(|_| AccessTimes::guessed()), Timing::Done)
-        })
-    }
-
-    /// The same without waiting: what was not timed yet is a guess, and is timed by a thread once there is a process that
-    /// could be probed.
-    /// Processes that have little to gain are probed rarely.
-    pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
-        let costs = Costs::with_times(root, budget, |geometry| {
             let times = AccessTimes::kept(root, geometry).unwrap_or_else(AccessTimes::guessed);
             let timing = if times.is_enough() { Timing::Done } else { Timing::Due(Instant::now(), 0) };
             (times, timing)
-        });
-        Costs { gains_only: true, ..costs }
+        })
+    }
+
+    /// The same, but processes that have little to gain are probed rarely.
+    pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
+        Costs { gains_only: true, ..Costs::new(root, budget) }
+    }
+
+    /// Whether estimates rest on a guess, as this machine was not timed, or not yet.
+    pub fn is_guess(&self) -> bool {
+        matches!(&self.source, Source::Estimated(model) if model.times.is_guess())
     }
 
     fn with_times(
@@ -217,7 +216,10 @@ impl Costs {
                 model.probes.retain(|id, _| ids.contains(id));
                 model.turns.retain(|id, _| ids.contains(id));
                 model.probed.retain(|id, _| ids.contains(id));
-                if now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT)
+                // Who only looks begins with the first probe: a single look has no use for it.
+                let begins = self.gains_only || !matches!(model.timing, Timing::Due(..));
+                if begins
+                    && now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT)
                     && let Some(times) = model.timing.go_on(&self.root, &model.geometry)
                 {
                     model.times = times;
@@ -246,6 +248,9 @@ impl Costs {
         let worth = free.filter(|process| !self.gains_only || model.is_worth(process, now.taken));
         let next = worth.min_by_key(|process| model.turns.get(&process.id).copied().unwrap_or(0));
         let Some(process) = next else { return false };
+        if let Some(times) = model.timing.go_on(&self.root, &model.geometry) {
+            model.times = times;
+        }
         model.turn += 1;
         model.turns.insert(process.id, model.turn);
         let options = ProbeOptions {
