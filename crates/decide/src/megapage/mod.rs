@@ -247,6 +247,14 @@ impl Megapage {
             && tick.now().saturating_sub(since) < self.parameters.first_sample
     }
 
+    /// Whether nothing tells accesses, now or later, of a process that was watched long enough to know whether it works:
+    /// what is hot is not known, and a full region binds nothing more.
+    fn is_blind(&self, tick: &Tick<'_>, process: &Process) -> bool {
+        let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
+        tick.snapshot().sampling.as_ref().is_some_and(|sampling| !sampling.tracker.tells_accesses())
+            && tick.now().saturating_sub(since) >= self.parameters.first_sample
+    }
+
     /// Notes whose streams gain enough.
     fn note_streams(&mut self, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
@@ -277,6 +285,8 @@ impl Megapage {
                 let short = self.groups.is_short(process);
                 let waits = self.awaits_samples(tick, process);
                 let sampled = process.regions.iter().any(is_sampled_base);
+                let blind =
+                    self.is_blind(tick, process) && weight > 0.0 && usage >= self.parameters.blind_usage;
                 let streams_pay = self.accounts.get(&process.id).is_none_or(|account| account.streams_pay);
                 let mut candidates: Vec<Candidate> = tick
                     .promotable(process)
@@ -292,7 +302,7 @@ impl Megapage {
                         Some(Candidate {
                             score: gain * usage * weight / self.price(region, nearness),
                             start: region.start,
-                            pays: gain >= least_gain && counts,
+                            pays: gain >= least_gain && counts || blind && region.present == PAGES,
                             quick: gain >= quick_gain && counts,
                         })
                     })

@@ -69,6 +69,9 @@ pub struct Parameters {
     /// From when a process is first seen, regions that were not sampled yet wait for that as long as this before they
     /// are promoted, where accesses are sampled at all.
     pub first_sample: Duration,
+    /// Where the tracker tells no accesses (an old kernel without any interface for them), full regions are promoted, at the
+    /// pace of those that need not pay soon, of a process that takes at least so much of a processor.
+    pub blind_usage: f64,
     /// From clearing the bits to reading them.
     pub window: Duration,
     /// The size for what 2 MiB would bloat.
@@ -135,6 +138,7 @@ impl Default for Parameters {
             sample_rarer: 3,
             first_access: Duration::from_nanos(470),
             first_sample: Duration::from_secs(5),
+            blind_usage: 0.1,
             window: Duration::from_millis(100),
             small: PageSize::new(64 << 10).expect("a power of two"),
             pre_zero: Pace { work: 20, every: Duration::from_secs(1) },

@@ -448,6 +448,28 @@ fn what_was_not_sampled_yet_waits_for_that_but_not_for_long() {
 }
 
 #[test]
+fn without_a_tracker_of_accesses_full_regions_of_who_works_are_promoted() {
+    let regions = || vec![base(0, PAGES), base(1, PAGES - 1), base(2, PAGES)];
+    let run = |tracker, cpu: Duration| {
+        let mut state = state(Megapage::new(live()));
+        let mut found = Vec::new();
+        for second in 0..12 {
+            let mut one = process(1, regions());
+            one.cpu = Duration::from_secs(300) + cpu * second;
+            let seen = tracked(snapshot(SECOND * (second + 1), 0.3, vec![one]), tracker);
+            found = promoted(&run(SECOND * (second + 1), &seen, &mut state));
+            if !found.is_empty() {
+                break;
+            }
+        }
+        found
+    };
+    assert_eq!(run(TrackerKind::Pagemap, SECOND), [(1, 0), (1, 2)]);
+    assert_eq!(run(TrackerKind::Pagemap, SECOND / 50), [], "it sleeps");
+    assert_eq!(run(TrackerKind::Bpf, SECOND), [], "samples tell");
+}
+
+#[test]
 fn sampled_hot_regions_come_before_all_and_cold_ones_never_come() {
     let mut regions: Vec<Region> = (0..60).map(|n| base(n, PAGES)).collect();
     regions.extend((60..100).map(|n| accessed(base(n, PAGES), 0, SECOND)));
