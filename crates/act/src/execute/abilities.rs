@@ -105,12 +105,10 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     trial.child.zero(KEPT..PAGES).map_err(ExecuteError::Child)?;
     if trial.is_huge()? == Some(true) {
         trial.split(&mut abilities)?;
-        if abilities.split.is_some() {
-            if abilities.collapse {
-                abilities.small_collapse = trial.small();
-                abilities.collapse = false;
-                trial.collapse(&mut abilities)?;
-            }
+        if abilities.split.is_some() && abilities.collapse {
+            abilities.small_collapse = trial.small();
+            abilities.collapse = false;
+            trial.collapse(&mut abilities)?;
         }
     } else {
         // Memory is short, or scattered: just when recovery is wanted. Each action is verified anyway.
