@@ -5,6 +5,9 @@ use megapage_snapshot::thp::ThpEnabled;
 use megapage_units::PageSize;
 use std::os::fd::AsFd;
 
+/// Where addresses of programs end.
+const USER_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
+
 fn open() -> Option<PageTables> {
     megapage_testing::require_root().then(|| PageTables::open(&KernelRoot::live()).expect("as root"))
 }
@@ -43,7 +46,7 @@ fn pages_of_a_child_are_read() {
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
     let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
     let _ = crate::process_madvise::collapse(pidfd.as_fd(), &[child.huge()]);
-    let regions = walk(&mut tables, child.pid(), VirtRange::new(0, 1 << 47).unwrap());
+    let regions = walk(&mut tables, child.pid(), VirtRange::new(0, USER_END).unwrap());
     let of_child = |start: u64| regions.iter().find(|region| region.start == start).expect("touched");
     for n in 0..3 {
         let region = of_child(child.base().start() + n * HUGE_2M as u64);
@@ -52,7 +55,8 @@ fn pages_of_a_child_are_read() {
     assert_eq!(of_child(child.huge().start()).size, EntrySize::Huge2m);
     assert!(regions.is_sorted_by_key(|region| region.start));
     // The same with the address space cut into more ranges than one run takes.
-    let ranges: Vec<VirtRange> = (0..4096).map(|n| VirtRange::new(n << 35, (n + 1) << 35).unwrap()).collect();
+    let ranges: Vec<VirtRange> =
+        (0..USER_END >> 35).map(|n| VirtRange::new(n << 35, (n + 1) << 35).unwrap()).collect();
     let mut again = Vec::new();
     tables.walk(child.pid(), &ranges, |region| again.push(region.start)).unwrap();
     assert_eq!(again, regions.iter().map(|region| region.start).collect::<Vec<_>>());
@@ -135,7 +139,7 @@ fn an_address_space_that_changes_all_the_time_is_read() {
         });
         while !done.load(Ordering::Relaxed) {
             let mut last = None;
-            let walked = tables.walk(own(), &[VirtRange::new(0, 1 << 47).unwrap()], |region| {
+            let walked = tables.walk(own(), &[VirtRange::new(0, USER_END).unwrap()], |region| {
                 assert!(last < Some(region.start) && region.start.is_multiple_of(HUGE_2M as u64));
                 last = Some(region.start);
                 let contents = region.contents;
@@ -151,7 +155,7 @@ fn an_address_space_that_changes_all_the_time_is_read() {
 #[test]
 fn children_that_end_while_they_are_read_are_gone() {
     let Some(mut tables) = open() else { return };
-    let range = [VirtRange::new(0, 1 << 47).unwrap()];
+    let range = [VirtRange::new(0, USER_END).unwrap()];
     for _ in 0..16 {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid(child.id() as i32);
