@@ -9,7 +9,7 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build build-arm64 check test soak demo bench install uninstall clean
+.PHONY: all build build-arm64 check test loom soak demo bench install uninstall clean
 
 all: build
 
@@ -35,6 +35,12 @@ check:
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
 test:
 	scripts/test
+
+# What threads share inside malloc (locks, chunks, spans, the ledger), in every order of their accesses that the memory
+# model allows. A build of its own; about a minute.
+loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
+		cargo test --locked -p megapage-memory --test loom
 
 # Integrity under stress: memory promoted and recovered as fast as the kernel can, every byte checked. Ten minutes, or
 # as many seconds as MEGAPAGE_SOAK_SECONDS says; a minute of it is part of `make test`. Needs root.

@@ -25,6 +25,7 @@ mod exit_handshake;
 pub mod file_cache;
 pub mod file_locks;
 pub mod first_touch;
+mod futex;
 pub mod glibc;
 pub mod guard;
 mod heap;

@@ -1,11 +1,13 @@
 //! A lock that allocates nothing, knows no owner and can be held across fork(2).
 //!
-//! File-level obligation: the futex word outlives every call, for it lies in the lock that is borrowed.
+//! File-level obligation: the value of a [`Locked`] is reached with its lock held, and in no other way.
+//!
+//! `crates/memory/tests/loom.rs` compiles this file with another `crate::futex`, which tries every order of accesses.
 
 #![allow(unsafe_code)]
 
+use crate::futex::{AtomicU32, SPINS, wait, wake_one};
 use std::cell::UnsafeCell;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const FREE: u32 = 0;
@@ -41,23 +43,14 @@ impl Lock {
     #[cold]
     fn lock_contended(&self) {
         // What is held here, a page fault or a system call long at most, is often over within the spin.
-        for _ in 0..100 {
+        for _ in 0..SPINS {
             if self.0.load(Relaxed) == FREE && self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
                 return;
             }
             std::hint::spin_loop();
         }
         while self.0.swap(CONTENDED, Acquire) != FREE {
-            // SAFETY: the word is borrowed for the call; a null timeout means to wait.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.0.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    CONTENDED,
-                    std::ptr::null::<libc::timespec>(),
-                );
-            }
+            wait(&self.0, CONTENDED);
         }
     }
 
@@ -65,15 +58,7 @@ impl Lock {
     #[inline]
     pub fn unlock(&self) {
         if self.0.swap(FREE, Release) == CONTENDED {
-            // SAFETY: the word is borrowed for the call.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.0.as_ptr(),
-                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                    1,
-                );
-            }
+            wake_one(&self.0);
         }
     }
 
@@ -126,7 +111,7 @@ impl Default for Lock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -124,7 +124,7 @@ pub fn runs(mut mask: u32) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use megapage_units::HUGE_2M;

@@ -1,13 +1,8 @@
 //! The address ranges that the heap has reserved, and how to find the one that holds an address.
 
 use crate::chunk::Chunk;
-use megapage_kernel::{Errno, OwnedRange, allocate_words, release_words};
+use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, allocate_words, release_words};
 use megapage_units::HUGE_2M;
-use std::sync::atomic::AtomicU64;
-
-/// How many ranges the heap can hold at once; further ones are served without tracking. The allocator's
-/// arenas double in size every eight, so that this is far beyond any machine's memory.
-pub const MAX_SPANS: usize = 512;
 
 /// One reserved range, a multiple of 2 MiB long and aligned, with the state of its chunks.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,32 @@
+//! What a [`crate::Lock`] waits on: futex(2).
+//!
+//! File-level obligation: the futex word outlives every call, for it is borrowed.
+
+#![allow(unsafe_code)]
+
+pub(crate) use std::sync::atomic::AtomicU32;
+
+/// How many times a lock is looked at before its waiter sleeps.
+pub(crate) const SPINS: usize = 100;
+
+/// Sleeps while the word is `expected`, until it is woken, or for no reason.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    // SAFETY: the word is borrowed for the call; a null timeout means to wait.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+/// Wakes one that sleeps on the word.
+pub(crate) fn wake_one(word: &AtomicU32) {
+    // SAFETY: the word is borrowed for the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    }
+}

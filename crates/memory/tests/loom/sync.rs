@@ -1,0 +1,134 @@
+//! What the parts under test are made of: atomics of loom's, and memory that notices when it is used after its release.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub use megapage_kernel::Errno;
+
+/// As many as fit on the small stacks of loom's threads.
+pub const MAX_SPANS: usize = 4;
+
+/// An atomic that can be made in a constant, as loom's cannot: it comes to be when it is first used.
+#[derive(Debug)]
+pub struct AtomicU64 {
+    initial: u64,
+    made: OnceLock<loom::sync::atomic::AtomicU64>,
+    released: AtomicBool,
+}
+
+impl AtomicU64 {
+    pub const fn new(initial: u64) -> AtomicU64 {
+        AtomicU64 { initial, made: OnceLock::new(), released: AtomicBool::new(false) }
+    }
+
+    fn word(&self) -> &loom::sync::atomic::AtomicU64 {
+        assert!(!self.released.load(Ordering::Relaxed), "it was released");
+        self.made.get_or_init(|| loom::sync::atomic::AtomicU64::new(self.initial))
+    }
+
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.word().load(order)
+    }
+
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.word().store(value, order);
+    }
+
+    pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_add(value, order)
+    }
+
+    pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_sub(value, order)
+    }
+
+    pub fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_max(value, order)
+    }
+
+    pub fn fetch_min(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_min(value, order)
+    }
+
+    pub fn compare_exchange(
+        &self,
+        former: u64,
+        value: u64,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u64, u64> {
+        self.word().compare_exchange(former, value, done, failed)
+    }
+}
+
+/// `count` words, made by the calling thread.
+pub fn words(count: usize) -> &'static [AtomicU64] {
+    let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+    for word in &words {
+        word.word();
+    }
+    words.leak()
+}
+
+/// Words that two processes share.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedWords(&'static [AtomicU64]);
+
+impl SharedWords {
+    /// As many as a ledger has, at least.
+    pub fn model() -> SharedWords {
+        SharedWords(words(96))
+    }
+}
+
+impl std::ops::Deref for SharedWords {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        self.0
+    }
+}
+
+pub fn allocate_words(count: usize) -> Result<&'static [AtomicU64], Errno> {
+    Ok(words(count))
+}
+
+/// Whoever uses them from now on fails.
+pub fn release_words(words: &'static [AtomicU64]) {
+    words.iter().for_each(|word| word.released.store(true, Ordering::Relaxed));
+}
+
+/// Addresses without memory.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnedRange {
+    start: usize,
+    len: usize,
+}
+
+impl OwnedRange {
+    pub fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
+        let start = NEXT.fetch_add(len + alignment, Ordering::Relaxed).next_multiple_of(alignment);
+        Ok(OwnedRange { start, len })
+    }
+
+    pub fn start(self) -> usize {
+        self.start
+    }
+
+    pub fn end(self) -> usize {
+        self.start + self.len
+    }
+
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    pub fn part(self, offset: usize, len: usize) -> OwnedRange {
+        OwnedRange { start: self.start + offset, len }
+    }
+
+    pub fn release(self) -> Result<(), Errno> {
+        Ok(())
+    }
+}
