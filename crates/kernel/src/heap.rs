@@ -235,7 +235,7 @@ impl OwnedRange {
 
     /// Replaces the range by a file of hugetlb pages, whole and from its beginning, mapped shared: a private mapping would
     /// copy each page that is written to. Children of fork(2) do not get it (MADV_DONTFORK): they would write into the
-    /// memory of their parent. Nothing is touched yet. On an error the range is inaccessible.
+    /// memory of their parent. Nothing is touched yet. The range is inaccessible before, and after an error.
     pub fn map_parcel(self, parcel: BorrowedFd<'_>) -> Result<(), Errno> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
@@ -244,8 +244,8 @@ impl OwnedRange {
             unsafe { libc::mmap(self.address(), self.len, protection, flags, parcel.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             let error = Errno::last();
+            // What lies in a hole by then is another thread's.
             self.reserve_hole();
-            let _ = self.close();
             return Err(error);
         }
         // SAFETY: advice on what children get changes no contents.

@@ -106,16 +106,19 @@ impl SharedMapping {
         let total = len.checked_mul(count).filter(|total| *total > 0 && len.is_multiple_of(WORD));
         let end = total.and_then(|total| at.checked_add(total)).filter(|end| *end <= self.range.len());
         let Some(end) = end else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut mapped = 0;
         let done = (0..count).try_for_each(|number| {
             let part = self.range.part(at + number * len, len);
             map(part, number)?;
+            mapped += len;
             bind(part, node)?;
             populate(part)
         });
         match done {
             Ok(()) => self.ready.store(end, Ordering::Release),
             // The addresses stay reserved. Where even that fails they are left as they are: nobody accesses them.
-            Err(_) => drop(self.range.part(at, end - at).close()),
+            Err(_) if mapped > 0 => drop(self.range.part(at, mapped).close()),
+            Err(_) => {}
         }
         done
     }
@@ -157,7 +160,8 @@ impl SharedMapping {
     }
 }
 
-/// Maps `file` over the part, which nothing refers to: it lies behind all that is ready.
+/// Maps `file` over the part, which nothing refers to: it lies behind all that is ready. On an error it is reserved as before:
+/// where the pool is short a kernel may have unmapped it first, and another thread's mapping may lie there already.
 fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
     // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference leads there.
     let got = unsafe {
@@ -170,7 +174,12 @@ fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
             from as libc::off_t,
         )
     };
-    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if got != libc::MAP_FAILED {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    part.reserve_hole();
+    Err(error)
 }
 
 /// Has every page of the part there, writable.
