@@ -34,16 +34,18 @@ impl Bytes {
     }
 }
 
+/// Saturating: sums of what other programs or files say must neither panic nor wrap.
 impl Add for Bytes {
     type Output = Bytes;
     fn add(self, other: Bytes) -> Bytes {
-        Bytes(self.0 + other.0)
+        Bytes(self.0.saturating_add(other.0))
     }
 }
 
+/// Saturating, as [`Add`].
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
-        self.0 += other.0;
+        *self = *self + other;
     }
 }
 
@@ -54,10 +56,11 @@ impl Sub for Bytes {
     }
 }
 
+/// Saturating, as [`Add`].
 impl Mul<u64> for Bytes {
     type Output = Bytes;
     fn mul(self, n: u64) -> Bytes {
-        Bytes(self.0 * n)
+        Bytes(self.0.saturating_mul(n))
     }
 }
 
@@ -187,6 +190,17 @@ mod tests {
         assert!(matches!("4i".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
         assert!(matches!("99999999999g".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
         assert!(matches!("99999999999999999999".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
+    }
+
+    #[test]
+    fn sums_and_products_saturate() {
+        let most = Bytes(u64::MAX);
+        assert_eq!(most + Bytes(1), most);
+        assert_eq!(Bytes(1 << 40) * (1 << 40), most);
+        assert_eq!([most, most].into_iter().sum::<Bytes>(), most);
+        let mut sum = most;
+        sum += Bytes(7);
+        assert_eq!(sum, most);
     }
 
     #[test]
