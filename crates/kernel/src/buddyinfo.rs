@@ -24,9 +24,8 @@ impl FreeBlocks {
 
     /// What is free in blocks of at least 2^`order` base pages.
     pub fn free_from(&self, order: usize) -> Bytes {
-        let pages = |(order, count): (usize, &u64)| count << order;
-        let pages: u64 = self.counts.iter().enumerate().skip(order).map(pages).sum();
-        Bytes(pages * BASE_PAGE as u64)
+        let bytes = |(order, count): (usize, &u64)| Bytes(*count) * (BASE_PAGE as u64) * (1 << order);
+        self.counts.iter().enumerate().skip(order).map(bytes).sum()
     }
 
     /// How many pages of `size` could be taken at once, without compaction. Sizes beyond the allocator's
@@ -47,7 +46,7 @@ impl FreeBlocks {
     /// 0, a request of 2^`order` base pages would fail for lack of memory; towards 1, for fragmentation.
     /// `None` where it would not fail, or nothing is free.
     pub fn fragmentation_index(&self, order: usize) -> Option<f64> {
-        let blocks: u64 = self.counts.iter().sum();
+        let blocks = self.counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
         if blocks == 0 || self.free_from(order).0 > 0 {
             return None;
         }
@@ -123,6 +122,15 @@ mod tests {
     fn an_empty_zone_has_no_index() {
         let zones = read("Node 0, zone Normal 0 0 0\n").unwrap();
         assert_eq!((zones[0].unusable(1), zones[0].fragmentation_index(1)), (None, None));
+    }
+
+    #[test]
+    fn counts_beyond_any_memory_do_not_wrap() {
+        let most = u64::MAX;
+        let zone = &read(&format!("Node 0, zone Normal {most} {most} 9223372036854775808 1\n")).unwrap()[0];
+        assert_eq!((zone.free(), zone.free_from(2)), (Bytes(most), Bytes(most)));
+        assert_eq!((zone.free_from(3), zone.unusable(2)), (Bytes::kib(32), Some(0.0)));
+        assert!(zone.fragmentation_index(4).is_some_and(|index| index <= 1.0));
     }
 
     #[test]

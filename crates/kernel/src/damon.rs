@@ -265,7 +265,7 @@ pub fn physical_memory(root: &KernelRoot) -> Result<Vec<VirtRange>, KernelError>
         }
         let (start, last) = addresses.split_once('-')?;
         let last = u64::from_str_radix(last, 16).ok().filter(|last| *last > 0)?;
-        VirtRange::new(u64::from_str_radix(start, 16).ok()?, last + 1)
+        VirtRange::new(u64::from_str_radix(start, 16).ok()?, last.checked_add(1)?)
     });
     Ok(ranges.collect())
 }
@@ -328,5 +328,7 @@ mod tests {
         assert_eq!(physical_memory(&root).unwrap(), [range(0x1000, 0x9_fc00), range(0x10_0000, 0x8000_0000)]);
         fs::write(root.path("proc/iomem"), "00000000-00000000 : System RAM\n").unwrap();
         assert_eq!(physical_memory(&root).unwrap(), [], "what the kernel shows to others than root");
+        fs::write(root.path("proc/iomem"), "00001000-ffffffffffffffff : System RAM\n").unwrap();
+        assert_eq!(physical_memory(&root).unwrap(), [], "there is no address behind the last");
     }
 }

@@ -49,7 +49,7 @@ fn parse(line: &str, kinds: &[&str]) -> Option<PageBlocks> {
         PageBlocks { node: node.parse().ok()?, zone: fields.next()?.to_string(), ..PageBlocks::default() };
     for kind in kinds {
         let count: u64 = fields.next()?.parse().ok()?;
-        blocks.total += count;
+        blocks.total = blocks.total.saturating_add(count);
         match *kind {
             "Unmovable" => blocks.unmovable = count,
             "Reclaimable" => blocks.reclaimable = count,
@@ -92,5 +92,13 @@ mod tests {
         assert!(read("Page block order: 9\n").unwrap().is_empty());
         let broken = "Number of blocks type Unmovable\nNode 0, zone DMA few\n";
         assert!(read(broken).unwrap_err().to_string().contains("line 2"));
+    }
+
+    #[test]
+    fn counts_beyond_any_memory_do_not_wrap() {
+        let most = u64::MAX;
+        let text = format!("Number of blocks type Unmovable Movable\nNode 0, zone DMA {most} 2\n");
+        let blocks = &read(&text).unwrap()[0];
+        assert_eq!((blocks.unmovable, blocks.total), (most, most));
     }
 }

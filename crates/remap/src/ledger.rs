@@ -126,7 +126,7 @@ impl Entry {
     /// What it is short of, and why; `None` where all whole blocks were moved or advised, onto pages of the size that was
     /// asked for.
     pub fn short(&self) -> Option<String> {
-        let missing = self.possible.saturating_sub(self.moved + self.advised);
+        let missing = self.possible.saturating_sub(self.moved.saturating_add(self.advised));
         if missing == 0 && self.step == Step::Smaller {
             let error = std::io::Error::from_raw_os_error(self.errno);
             return Some(format!("whole GiB lie on pages of 2 MiB: the kernel gave none of 1 GiB ({error})"));
@@ -365,6 +365,9 @@ mod tests {
         assert!(!launcher.is_complete(0), "a list that could not be read");
         assert!(launcher.is_complete(1) && !launcher.is_complete(2));
         assert_eq!(entry.short(), None);
+        // A program may write anything there.
+        let absurd = Entry { moved: u64::MAX, advised: entry.possible + 1, ..entry };
+        assert_eq!(absurd.short(), None);
         let smaller = Entry { step: Step::Smaller, errno: Errno::ENOMEM.0, ..entry };
         assert!(smaller.short().unwrap().starts_with("whole GiB lie on pages of 2 MiB"));
         let refused = Entry { moved: 2 << 20, step: Step::Replace, errno: -13, ..entry };

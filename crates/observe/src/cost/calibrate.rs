@@ -239,7 +239,7 @@ impl AccessTimes {
             overlapping: std::array::from_fn(|n| timed(&|times| times.steps[at].overlapping[n])),
             stream: timed(&|times| times.steps[at].stream),
         };
-        let times = alike.iter().map(|it| it.times).sum();
+        let times = alike.iter().fold(0u32, |sum, it| sum.saturating_add(it.times));
         let taken = alike.iter().map(|it| it.taken).max().unwrap_or(0);
         let steps = (0..last.steps.len()).map(step).collect();
         Some(AccessTimes { steps, times, taken })
@@ -476,6 +476,12 @@ mod tests {
         std::fs::write(pressure.join("memory"), line("some", "3.00") + &line("full", "0.00")).unwrap();
         let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK);
         assert!(matches!(found, Err(NoTimes::Short)), "{found:?}");
+    }
+
+    #[test]
+    fn timings_that_were_made_absurdly_often_are_counted() {
+        let often = AccessTimes { times: u32::MAX, ..made_up(1.0) };
+        assert_eq!(AccessTimes::median(&[often.clone(), often]).unwrap().times(), u32::MAX);
     }
 
     #[test]
