@@ -9,7 +9,7 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build build-arm64 check test loom soak demo bench install uninstall clean
+.PHONY: all build build-arm64 check test loom soak fuzz demo bench install uninstall clean
 
 all: build
 
@@ -51,6 +51,12 @@ soak:
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
 		scripts/with-usual-settings cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
 	MEGAPAGE_SOAK=1 scripts/with-usual-settings cargo test --release --locked -p megapage-segment --test kill -- --nocapture nothing_is_lost
+
+# Every parser and protocol with inputs that libFuzzer makes up, for SECONDS each (60 without it); TARGET=x for one. Needs a
+# nightly compiler and cargo-fuzz.
+fuzz:
+	scripts/install-deps build
+	SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" SANITIZER="$(SANITIZER)" scripts/fuzz
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
 demo:

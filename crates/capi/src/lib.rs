@@ -12,6 +12,8 @@
 mod advice;
 mod entry;
 mod failure;
+#[doc(hidden)]
+pub mod fuzzing;
 mod memory;
 mod pointers;
 mod remap;

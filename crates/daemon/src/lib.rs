@@ -10,6 +10,8 @@ pub mod client;
 pub mod config;
 pub mod daemon;
 mod filling;
+#[doc(hidden)]
+pub mod fuzzing;
 mod instance;
 mod left;
 pub mod log;

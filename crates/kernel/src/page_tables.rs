@@ -7,7 +7,8 @@
 mod entry;
 mod held;
 mod learn;
-mod physical;
+#[doc(hidden)]
+pub mod physical;
 mod program;
 
 use crate::{KernelError, KernelRoot, process};

@@ -9,6 +9,8 @@ use crate::thp::{ThpEnabled, path};
 use crate::{KernelError, KernelRoot};
 use record::Record;
 pub use record::Recovered;
+#[doc(hidden)]
+pub use record::recover;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;

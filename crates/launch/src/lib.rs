@@ -8,7 +8,8 @@
 
 pub mod attach;
 pub mod broker;
-mod elf;
+#[doc(hidden)]
+pub mod elf;
 pub mod fix;
 pub mod jvm;
 mod libraries;

@@ -1,7 +1,8 @@
 //! The machine and its processes at a glance: who is on huge pages, who is hot, what translation costs, what changed.
 
 mod columns;
-mod daemon;
+#[doc(hidden)]
+pub mod daemon;
 mod text;
 
 pub use text::{Head, Page, screen, table};

@@ -46,6 +46,8 @@ mod name;
 mod pool;
 mod segment;
 
+#[doc(hidden)]
+pub use checksum::checksum;
 pub use error::SegmentError;
 pub use header::{Layout, MOST_PAGES};
 pub use heap::Heap;

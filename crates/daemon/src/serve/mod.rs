@@ -14,7 +14,7 @@ pub(crate) use listeners::Listeners;
 
 use crate::shared::Shared;
 use answer::Answers;
-use connection::{Connection, Deadlines, Next, Origin, Stream};
+use connection::{Client, Connection, Deadlines, Next, Origin, Stream};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_service::Pace;
 use std::io::{self, ErrorKind, Read, Write};
@@ -40,6 +40,48 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// What the thread is told.
 const NOTED: u8 = b'n';
 const STOP: u8 = b's';
+
+/// What the bytes of a request are answered with, as [`crate::fuzzing::http`] has it.
+pub(crate) fn answer_to(
+    shared: Arc<Shared>,
+    request: &[u8],
+    trusted: bool,
+    loopback: bool,
+) -> Option<(u16, Vec<u8>, Vec<u8>)> {
+    let origin = if loopback { Origin::Loopback } else { Origin::Unix };
+    let answer = Answers::new(shared).answer(request, Client { origin, trusted })?;
+    let code = answer.code();
+    let (head, body) = answer.into_parts();
+    Some((code, head, body.to_vec()))
+}
+
+/// What a client gets that sends its request in these pieces and then nothing more, as [`crate::fuzzing::converse`] has it.
+pub(crate) fn converse(shared: Arc<Shared>, pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
+    let (mut theirs, ours) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let now = Instant::now();
+    let mut connection = Connection::new(Stream::Unix(ours), Deadlines::USUAL, now);
+    let mut answers = Answers::new(shared);
+    let mut next = Next::Wait;
+    for piece in pieces {
+        if next != Next::Wait {
+            break;
+        }
+        theirs.write_all(piece)?;
+        next = connection.step(&mut answers, now);
+    }
+    theirs.shutdown(std::net::Shutdown::Write)?;
+    if next == Next::Wait {
+        connection.step(&mut answers, now);
+    }
+    drop(connection);
+    let mut answer = Vec::new();
+    // What the server did not read takes nothing away that it has sent.
+    match theirs.read_to_end(&mut answer) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error),
+        _ => Ok(answer),
+    }
+}
 
 /// The thread that answers.
 #[derive(Debug)]

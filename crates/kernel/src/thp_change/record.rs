@@ -93,7 +93,7 @@ impl Record {
 
 /// Puts back what a record tells of, where it is still what it had been set to, and removes the record. The caller holds
 /// the lock: whoever wrote the record has ended.
-pub(super) fn recover(root: &KernelRoot) -> Vec<Recovered> {
+pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
     let file = root.path(DIRECTORY).join(FILE);
     let Ok(text) = fs::read_to_string(&file) else { return Vec::new() };
     let mut lines = text.lines();

@@ -36,6 +36,13 @@ impl AccessTimes {
         AccessTimes::median(&read(&kept(root, geometry)?))
     }
 
+    /// What the `times` of such a file come to, given as JSON; `None` where they make no sense. For the fuzz targets.
+    #[doc(hidden)]
+    pub fn of_kept(times: &[u8]) -> Option<AccessTimes> {
+        let all: Vec<AccessTimes> = serde_json::from_slice(times).ok()?;
+        (all.len() <= MOST && all.iter().all(is_sound)).then(|| AccessTimes::median(&all)).flatten()
+    }
+
     /// Whether [`AccessTimes::known`] would time nothing more.
     pub fn is_enough(&self) -> bool {
         self.times() >= ENOUGH
@@ -56,7 +63,11 @@ fn kept(root: &KernelRoot, geometry: &Geometry) -> Option<Kept> {
 
 /// Those that are kept and make sense.
 fn read(kept: &Kept) -> Vec<AccessTimes> {
-    kept.read(|times: &AccessTimes| times.is_sound() && !times.is_guess())
+    kept.read(is_sound)
+}
+
+fn is_sound(times: &AccessTimes) -> bool {
+    times.is_sound() && !times.is_guess()
 }
 
 fn known_in(

@@ -1,0 +1,67 @@
+//! ELF files, as `megapage remap` and `megapage run` read them.
+
+use crate::tree::with_file;
+use megapage_launch::{elf, symbols};
+use megapage_remap::{Binary, align, layout, read_binary};
+
+const FILE: &str = "program";
+
+/// Whatever headers say, no block lies outside of the file, and a new layout neither loses nor doubles a byte.
+pub fn elf_remap(data: &[u8]) {
+    let read = with_file(FILE, data, |root| read_binary(&root.path(FILE)));
+    let Ok(binary) = read else { return };
+    let size = data.len() as u64;
+    assert_eq!(binary.size, size);
+    let ranges = layout::primable(&binary);
+    assert!(ranges.iter().all(|range| range.offset + range.length < size + 4096), "{ranges:?}");
+    assert!(ranges.windows(2).all(|pair| pair[0].offset + pair[0].length < pair[1].offset), "{ranges:?}");
+    assert_eq!(
+        ranges.iter().flat_map(|range| range.blocks()).count() as u64 * layout::HUGE,
+        layout::total(&ranges)
+    );
+    for segment in &binary.segments {
+        for placed in [true, false] {
+            assert!(layout::anonymous(segment, placed) <= segment.memory_size.next_multiple_of(4096) + 4096);
+        }
+        assert!(layout::relinked(segment) <= segment.file_size.next_multiple_of(4096));
+    }
+    let _ = (binary.span(), binary.base_alignment());
+    if let Ok(plan) = align::plan(&binary) {
+        check_plan(&binary, &plan);
+    }
+}
+
+fn check_plan(binary: &Binary, plan: &align::Plan) {
+    assert!(plan.after >= plan.before, "{plan:?}");
+    let mut to: Vec<_> = plan.copies.iter().map(|copy| (copy.to, copy.length)).collect();
+    to.sort_unstable();
+    assert!(to.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "written twice: {plan:?}");
+    assert!(
+        plan.copies.windows(2).all(|pair| pair[0].from + pair[0].length <= pair[1].from),
+        "read twice: {plan:?}"
+    );
+    assert!(plan.copies.iter().all(|copy| copy.from + copy.length <= binary.size), "{plan:?}");
+    assert!(plan.copies.iter().all(|copy| copy.to + copy.length <= plan.size), "{plan:?}");
+    assert!(plan.patches.iter().all(|patch| patch.at + 8 <= plan.size), "patched behind the end: {plan:?}");
+    for segment in &binary.segments {
+        let end = segment.offset + segment.file_size;
+        let left_out = plan.left_out(binary.size);
+        let lost = left_out.iter().any(|(from, to)| *from < end && *to > segment.offset);
+        assert!(segment.file_size == 0 || !lost, "bytes of a segment are left out: {plan:?}");
+    }
+}
+
+/// The facts that decide about mechanisms, and the functions that a file names.
+pub fn elf_launch(data: &[u8]) {
+    with_file(FILE, data, |root| {
+        let path = root.path(FILE);
+        if let Ok(elf::FileKind::Script(line)) = elf::inspect_file(&path) {
+            assert!(line.len() <= 3 * 254 && data.starts_with(b"#!"));
+        }
+        let Ok(functions) = symbols::functions(&path) else { return };
+        // Lines for profilers: one for each function in the range, whatever its name and wherever it was moved.
+        let (count, lines) = symbols::lines(&functions, 1 << 20, std::slice::from_ref(&(0..u64::MAX)));
+        assert_eq!(lines.lines().count(), count);
+        assert!(count <= functions.len());
+    });
+}

@@ -1,0 +1,83 @@
+//! Fuzz targets: one function for each parser and protocol, which takes any bytes and panics where something does not
+//! hold that has to, be it only that nothing panics.
+//!
+//! The fuzzers in `fuzz/`, a workspace of its own that needs a nightly compiler, call these functions with inputs that
+//! libFuzzer makes up (`make fuzz`). The tests here call them on stable with every seed and every input that has ever
+//! failed, which lie in `fixtures/fuzz/TARGET/`. CONTRIBUTING.md says how to add either.
+//!
+//! Architecture invariant: for tests and fuzzers alone; no crate that ships depends on this one. A target is
+//! deterministic, needs no rights, and touches nothing but its input and files of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod files;
+pub mod machine;
+pub mod processes;
+pub mod programs;
+pub mod protocols;
+pub mod segments;
+mod tree;
+
+/// One target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: of its file in `fuzz/fuzz_targets/`, and of the directory of its seeds.
+    pub name: &'static str,
+    /// Panics where the input breaks a property.
+    pub run: fn(&[u8]),
+}
+
+macro_rules! targets {
+    ($($name:ident: $module:ident,)*) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[$(Target { name: stringify!($name), run: $module::$name },)*];
+    };
+}
+
+targets! {
+    maps: processes,
+    smaps: processes,
+    pagemap: processes,
+    status: processes,
+    stat: processes,
+    cgroup: processes,
+    limits: processes,
+    limits_conf: processes,
+    meminfo: machine,
+    vmstat: machine,
+    buddy: machine,
+    pagetype: machine,
+    zoneinfo: machine,
+    pressure: machine,
+    mountinfo: machine,
+    tables: machine,
+    page_table: machine,
+    cpuid: machine,
+    cgroup_tree: machine,
+    settings_tree: machine,
+    machine_tree: machine,
+    thp_record: machine,
+    elf_remap: binaries,
+    elf_launch: binaries,
+    segment: segments,
+    c_handles: segments,
+    broker: protocols,
+    broker_status: protocols,
+    broker_books: protocols,
+    http: protocols,
+    http_pieces: protocols,
+    daemon_answer: protocols,
+    ledger: protocols,
+    text_ledger: protocols,
+    log: programs,
+    jvm: programs,
+    sizes: programs,
+    pool_spec: programs,
+    trace: programs,
+    config: files,
+    state: files,
+    access_times: files,
+    debt: files,
+    pool_persist: files,
+}

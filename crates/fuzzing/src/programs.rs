@@ -1,0 +1,120 @@
+//! What programs and their users say: options, logs, sizes, traces.
+
+use megapage_act::pool::{Amount, Spec};
+use megapage_doctor::Target;
+use megapage_kernel::hugetlb::PoolScope;
+use megapage_launch::jvm::Java;
+use megapage_launch::jvm::need::Need;
+use megapage_launch::jvm::options::Options;
+use megapage_launch::messages::explain;
+use megapage_launch::request::{Fork, Heap, Mechanism, ReturnAfter, Text};
+use megapage_memory as memory;
+use megapage_remap::own::Pages;
+use megapage_segment::{LONGEST_NAME, Name};
+use megapage_simulate::trace;
+use megapage_units::{Bytes, PageSize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `megapage doctor --log`: each message once, none said more often than there are lines.
+pub fn log(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let found = explain(&text);
+    let lines = text.lines().count() as u64;
+    assert!(found.iter().map(|message| message.times).sum::<u64>() <= lines);
+    for message in &found {
+        assert!(message.times > 0 && text.contains(&message.line) && !message.line.contains('\n'));
+        assert_eq!(found.iter().filter(|other| other.meaning == message.meaning).count(), 1, "each once");
+    }
+}
+
+/// A JVM's options, from variables, an argument file and the command line, and what it takes with them. The first line
+/// is its `release` file's version, then two variables, the argument file's text is the rest.
+pub fn jvm(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.splitn(5, '\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let mut java = Java::of_release(line());
+    let environment = BTreeMap::from([
+        ("JAVA_TOOL_OPTIONS".to_string(), line().to_string()),
+        ("_JAVA_OPTIONS".to_string(), line().to_string()),
+    ]);
+    let mut arguments: Vec<String> = line().split(' ').map(str::to_string).collect();
+    arguments.insert(0, "@file".into());
+    java.argument_files.insert("file".into(), line().to_string());
+    for is_java in [true, false] {
+        let options = Options::read(&java, &environment, &arguments, is_java);
+        assert!((0.0..=100.0).contains(&options.max_ram_percent), "{options:?}");
+        for memory in [Bytes::ZERO, Bytes::gib(16), Bytes(u64::MAX)] {
+            let need = Need::of(&options, &java, memory);
+            assert!(need.total() >= need.heap && need.total() >= need.code_cache, "{need:?}");
+            assert!(need.pages(PageSize::HUGE_2M) >= need.beside_heap_pages());
+            assert!(!need.describe().is_empty());
+        }
+    }
+}
+
+/// Sizes of the command line, and what is shown of them: a size that is shown is read again, to the figures shown.
+pub fn sizes(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(bytes) = text.parse::<Bytes>() {
+        let shown = bytes.to_string();
+        // 16 EiB is one byte more than there are, and EiB and PiB are no units of input.
+        if bytes.0 < 1 << 50 {
+            let again: Bytes = shown.parse().expect("what is shown is read");
+            let error = again.0.abs_diff(bytes.0) as f64;
+            assert!(error <= bytes.0 as f64 * 0.006 + 1.0, "{} is shown as {shown}", bytes.0);
+        }
+    }
+    if let Ok(size) = text.parse::<PageSize>() {
+        assert_eq!(size.to_string().parse(), Ok(size), "what is shown is read");
+    }
+    if let Ok(ReturnAfter::After(delay)) = text.parse::<ReturnAfter>() {
+        assert!(delay.as_secs() <= 24 * 3600);
+    }
+    if let Ok(name) = text.parse::<Name>() {
+        assert!(!name.as_str().contains(['/', '\0']) && name.as_str().len() <= LONGEST_NAME);
+        assert!(!name.as_str().starts_with('.'), "no name leads elsewhere");
+    }
+    if let Ok(target) = text.parse::<Target>() {
+        assert!(target.pid.0 > 0);
+    }
+    // The launcher and the library that it preloads read the same words.
+    let (heap, library) = (text.parse::<Heap>().is_ok(), memory::Heap::parse(text.as_bytes()).is_some());
+    assert_eq!(heap, library);
+    let (fork, library) = (text.parse::<Fork>().is_ok(), memory::Fork::parse(text.as_bytes()).is_some());
+    assert_eq!(fork, library);
+    assert!(Pages::parse(text.as_bytes()).is_none() || text.parse::<Text>().is_ok());
+    let _ = text.parse::<Mechanism>();
+}
+
+/// A pool on the command line, in this grammar and hugeadm's.
+pub fn pool_spec(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(spec) = text.parse::<Spec>() else { return };
+    assert_eq!(spec.to_string(), text, "as it was written");
+    assert!(!spec.amounts.is_empty());
+    let nodes: BTreeSet<u32> = spec
+        .amounts
+        .iter()
+        .filter_map(|(scope, _)| if let PoolScope::Node(node) = scope { Some(*node) } else { None })
+        .collect();
+    assert!(nodes.len() == spec.amounts.len() || (nodes.is_empty() && spec.amounts.len() == 1), "{spec:?}");
+    for (_, amount) in &spec.amounts {
+        let (Amount::Exactly(quantity) | Amount::More(quantity) | Amount::Less(quantity)) = amount;
+        for size in [PageSize::HUGE_2M, PageSize::HUGE_1G] {
+            let _ = quantity.pages(size);
+        }
+    }
+}
+
+/// A trace for the simulator: what is read is written, and read again the same.
+pub fn trace(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(read) = trace::read(&text) else { return };
+    let written = trace::write(&read);
+    assert_eq!(trace::read(&written).as_ref(), Ok(&read), "what is written is read:\n{written}");
+    for program in &read.processes {
+        assert!(program.regions() <= trace::MOST_REGIONS);
+        assert!(program.seconds() >= 0.0, "{}", program.seconds());
+    }
+}
