@@ -110,6 +110,7 @@ pub fn page_sizes(root: &KernelRoot) -> Result<Vec<PageSize>, KernelError> {
     };
     let mut sizes: Vec<PageSize> = names.iter().filter_map(size_of).collect();
     sizes.sort();
+    sizes.dedup();
     Ok(sizes)
 }
 
@@ -122,6 +123,7 @@ pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
     let mut nodes: Vec<u32> =
         names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
     nodes.sort();
+    nodes.dedup();
     Ok(nodes)
 }
 

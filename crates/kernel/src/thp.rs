@@ -73,6 +73,7 @@ fn sizes(root: &KernelRoot) -> Result<Vec<ThpSize>, KernelError> {
         sizes.push(ThpSize { page_size, enabled, shmem });
     }
     sizes.sort_by_key(|size| size.page_size);
+    sizes.dedup_by_key(|size| size.page_size);
     Ok(sizes)
 }
 

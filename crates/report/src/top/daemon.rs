@@ -48,9 +48,9 @@ pub fn status(status: &DaemonStatus) -> String {
 /// The last decisions, newest first, in at most `most` lines of at most `width` columns: those that are alike but for
 /// the region are one line.
 pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String> {
-    let mut groups: Vec<(&Decision, u64, u64, f64)> = Vec::new();
+    let mut groups: Vec<(&Decision, u64, Bytes, f64)> = Vec::new();
     for one in decisions.decisions.iter().rev() {
-        let bytes = one.promoted_bytes + one.freed_bytes;
+        let bytes = Bytes(one.promoted_bytes) + Bytes(one.freed_bytes);
         let full = groups.len() == most;
         match groups.last_mut() {
             Some((newest, count, moved, took)) if alike(newest, one) => {
@@ -62,7 +62,7 @@ pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String
             _ => groups.push((one, 1, bytes, one.took_seconds)),
         }
     }
-    let text = |(one, count, moved, took): (&Decision, u64, u64, f64)| {
+    let text = |(one, count, moved, took): (&Decision, u64, Bytes, f64)| {
         let name = if one.process.is_empty() { "-" } else { &one.process };
         let whom = one.pid.map_or_else(String::new, |pid| format!(" {name} {pid}"));
         let many = if count > 1 { format!(" x{count}") } else { String::new() };
@@ -74,7 +74,7 @@ pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String
             one.action,
             one.reason,
             one.obtained,
-            size(Bytes(moved)),
+            size(moved),
             milliseconds(took),
         );
         fit(&line::clean(&text), width)
@@ -183,6 +183,14 @@ mod tests {
 
     fn head() -> Head {
         Head { key: Key::Pid, reverse: false, every: None, numa: false, notes: Vec::new() }
+    }
+
+    #[test]
+    fn absurd_figures_of_what_answers_there_are_shown_as_such() {
+        let most = Decision { promoted_bytes: u64::MAX, freed_bytes: 5, ..decision(1, 4711, "promote", 1.0) };
+        let seen = Decisions { decisions: vec![most.clone(), most], ..Decisions::default() };
+        let lines = decisions(&seen, 5, 100);
+        assert!(lines.len() == 1 && lines[0].contains(&size(Bytes(u64::MAX))), "{lines:?}");
     }
 
     #[test]
