@@ -111,7 +111,9 @@ fn inside(path: &str) -> Option<PathBuf> {
         _ => false,
     };
     let count = path.components().count();
-    ((1..=MOST_COMPONENTS).contains(&count) && path.components().all(fits)).then(|| path.to_path_buf())
+    ((1..=MOST_COMPONENTS).contains(&count) && path.components().all(fits))
+        // Without doubled and trailing slashes.
+        .then(|| path.components().collect())
 }
 
 /// Hands a reader a tree in which `path` holds `text`. Each thread keeps its tree: most of the time would otherwise go
@@ -191,6 +193,8 @@ mod tests {
             assert_eq!(inside(path), None, "{path:?}");
         }
         assert_eq!(inside("sys/kernel/mm"), Some("sys/kernel/mm".into()));
+        let tree = Tree::of(b"==> sys//fs/ <==\na file");
+        assert_eq!(fs::read(tree.path().join("sys/fs")).unwrap(), b"a file");
         let tree = Tree::of(b"==> ../a <==\noutside\n==> c <==\nkept");
         assert_eq!(fs::read(tree.path().join("c")).unwrap(), b"kept");
         assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 1);
