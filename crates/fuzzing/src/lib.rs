@@ -57,6 +57,7 @@ targets! {
     cgroup_tree: machine,
     settings_tree: machine,
     machine_tree: machine,
+    doctor_tree: machine,
     thp_record: machine,
     elf_remap: binaries,
     elf_launch: binaries,

@@ -1,6 +1,7 @@
 //! What the kernel says of the machine, file by file and as whole trees.
 
 use crate::tree::{PID, Tree, with_file, with_tree};
+use megapage_doctor::{self as doctor, Diagnosis};
 use megapage_kernel::buddyinfo::buddyinfo;
 use megapage_kernel::cgroup::{Cgroups, MemoryLimits};
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -204,6 +205,20 @@ fn machine_tree_holds(root: &KernelRoot) {
     for pattern in ["9", "name", "/"] {
         let _ = select_processes(root, &[pattern.to_string()]);
     }
+}
+
+/// A tree as `megapage doctor` reads it: whatever it shows, there is a diagnosis, each finding with evidence.
+pub fn doctor_tree(data: &[u8]) {
+    with_tree(data, |root| {
+        let request = doctor::Request { only_read: true, ..doctor::Request::default() };
+        let Ok(facts) = doctor::gather(root, &request) else { return };
+        let diagnosis = Diagnosis::of(&facts);
+        assert_eq!(diagnosis, Diagnosis::of(&facts), "a pure function of facts");
+        for finding in &diagnosis.findings {
+            assert!(!finding.evidence.is_empty(), "{finding:?}");
+        }
+        assert!(json(doctor::SCHEMA, &diagnosis).starts_with('{'));
+    });
 }
 
 /// `/run/megapage/thp-change`, as whoever changes settings next finds it: what it restores is one of the four settings,
