@@ -55,10 +55,19 @@ fn check_plan(binary: &Binary, plan: &align::Plan) {
 pub fn elf_launch(data: &[u8]) {
     with_file(FILE, data, |root| {
         let path = root.path(FILE);
-        if let Ok(elf::FileKind::Script(line)) = elf::inspect_file(&path) {
-            assert!(line.len() <= 3 * 254 && data.starts_with(b"#!"));
+        match elf::inspect_file(&path) {
+            Ok(elf::FileKind::Script(line)) => assert!(line.len() <= 3 * 254 && data.starts_with(b"#!")),
+            Ok(elf::FileKind::Elf64(facts)) => {
+                let names = facts.imports.iter().chain(&facts.needed).chain(&facts.run_paths);
+                // Each byte that is no text becomes three.
+                let most = 3 * (4 * data.len() + (64 << 10));
+                assert!(names.map(String::len).sum::<usize>() <= most, "names without end");
+            }
+            _ => {}
         }
         let Ok(functions) = symbols::functions(&path) else { return };
+        let names: usize = functions.values().map(|(_, name)| name.len()).sum();
+        assert!(names <= 4 * data.len(), "names without end");
         // Lines for profilers: one for each function in the range, whatever its name and wherever it was moved.
         let (count, lines) = symbols::lines(&functions, 1 << 20, std::slice::from_ref(&(0..u64::MAX)));
         assert_eq!(lines.lines().count(), count);

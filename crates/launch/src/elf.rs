@@ -46,6 +46,10 @@ pub const TELLING_EXPORTS: [&str; 12] = [
     "__hwasan_init",
 ];
 
+/// Bytes of names that are read at most, for each byte of the table that they lie in, and of a small table.
+const NAMES_PER_BYTE: usize = 4;
+const LEAST_NAMES: usize = 64 << 10;
+
 const TUNABLE: &[u8] = b"glibc.malloc.hugetlb\0";
 
 /// What a file is, as far as execve(2) cares.
@@ -110,7 +114,14 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
         let rest = strings.get(offset as usize..).unwrap_or_default();
         &rest[..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())]
     };
-    let text = |offset: u64| String::from_utf8_lossy(name(offset)).into_owned();
+    // Linkers store each name once, and few of them as the ends of others. Names that overlap at will could take as much
+    // memory as the file has bytes, squared.
+    let mut room = NAMES_PER_BYTE * strings.len() + LEAST_NAMES;
+    let mut text = |offset: u64| {
+        let name = name(offset);
+        room = room.checked_sub(name.len()).ok_or_else(|| malformed("its names overlap without end"))?;
+        Ok::<String, io::Error>(String::from_utf8_lossy(name).into_owned())
+    };
 
     for segment in file.elf_program_headers() {
         if let Some(loader) = segment.interpreter(endian, data).map_err(malformed)? {
@@ -119,9 +130,9 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
         for entry in segment.dynamic(endian, data).map_err(malformed)?.unwrap_or_default() {
             let value = entry.d_val(endian);
             match entry.tag32(endian) {
-                Some(elf::DT_NEEDED) => facts.needed.push(text(value)),
+                Some(elf::DT_NEEDED) => facts.needed.push(text(value)?),
                 Some(elf::DT_RPATH | elf::DT_RUNPATH) => {
-                    facts.run_paths.extend(text(value).split(':').map(str::to_string));
+                    facts.run_paths.extend(text(value)?.split(':').map(str::to_string));
                 }
                 _ => {}
             }
@@ -133,7 +144,7 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
             continue;
         }
         if symbol.is_undefined(endian) {
-            facts.imports.push(text(offset));
+            facts.imports.push(text(offset)?);
         } else {
             // Node.js exports 200,000 names: compared in place, without looking for the end of each.
             let rest = strings.get(offset as usize..).unwrap_or_default();
@@ -160,5 +171,26 @@ pub fn machine_name(machine: u16) -> String {
         elf::EM_ARM => "arm".into(),
         elf::EM_RISCV => "riscv".into(),
         other => format!("ELF machine {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 300 symbols, each of whose names is the rest of a table of 8 KiB without an end of a string in it.
+    #[test]
+    fn names_that_overlap_without_end_are_refused() {
+        let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz/elf_launch");
+        // By their messages alone: what is accepted is megabytes of names.
+        let error =
+            inspect_file(&inputs.join("crash-overlapping-imports")).err().map(|error| error.to_string());
+        assert_eq!(error.as_deref(), Some("its names overlap without end"));
+        let functions = crate::symbols::functions(&inputs.join("crash-overlapping-functions"));
+        let error = functions.err().map(|error| error.to_string());
+        assert_eq!(error.as_deref(), Some("the names of its symbols overlap without end"));
+        let own = std::env::current_exe().unwrap();
+        assert!(matches!(inspect_file(&own), Ok(FileKind::Elf64(facts)) if !facts.imports.is_empty()));
+        assert!(crate::symbols::functions(&own).unwrap().len() > 100);
     }
 }

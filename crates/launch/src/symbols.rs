@@ -19,11 +19,17 @@ use std::path::{Path, PathBuf};
 /// Where perf(1) looks, whatever TMPDIR says.
 pub const DIRECTORY: &str = "/tmp";
 
+/// Bytes of names that are taken at most, for each byte of the file.
+const NAMES_PER_BYTE: u64 = 4;
+
 /// The functions that a file names, by address: bytes and name. Of several names of one address the first by the
 /// alphabet.
 pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
     let invalid = |error: object::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
-    let cache = ReadCache::new(File::open(path)?);
+    let file = File::open(path)?;
+    // Each symbol takes bytes of the file, and so do names, which overlap in few of them.
+    let mut room = NAMES_PER_BYTE * file.metadata()?.len();
+    let cache = ReadCache::new(file);
     let file = ElfFile64::<Endianness, _>::parse(&cache).map_err(invalid)?;
     let mut found: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
@@ -35,6 +41,9 @@ pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
         if name.is_empty() || name.chars().any(char::is_control) {
             continue;
         }
+        room = room.checked_sub(name.len() as u64).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the names of its symbols overlap without end")
+        })?;
         let new = (symbol.size(), name.to_string());
         match found.get(&symbol.address()) {
             Some(known) if known.1 <= new.1 => {}
