@@ -71,7 +71,7 @@ impl From<KernelError> for GatherError {
 
 /// The name and number of the user in question.
 pub(crate) fn user_in_question(root: &KernelRoot, request: &Request) -> Result<(String, u32), GatherError> {
-    let user = user(request.user.as_deref(), &read_own_status(root)?)?;
+    let user = user(root, request.user.as_deref(), &read_own_status(root)?)?;
     Ok((user.name, user.uid))
 }
 

@@ -186,7 +186,7 @@ pub fn ledger(data: &[u8]) {
     }
     let held: Vec<u64> = Backing::ALL.iter().map(|backing| ledger.held(*backing)).collect();
     assert!(held.iter().all(|part| *part <= ledger.total_held()), "a part is not more than the whole");
-    let _ = (ledger.peak(), ledger.is_exiting(), ledger.is_exit_acknowledged());
+    let _ = (ledger.peak(), ledger.exit_handshake().is_exiting());
     if let Some(account) = HeapAccount::of(&ledger) {
         assert!(account.fall_backs.len() <= FallBack::ALL.len());
         assert!(json("megapage.run/1", &account).starts_with('{'));
