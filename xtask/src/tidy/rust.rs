@@ -30,12 +30,13 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 9] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 10] = [
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
     ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
+    ("crates/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
     ("crates/memory/tests/refused.rs", "puts itself into a control group"),
     ("crates/observe/tests/made_up/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
