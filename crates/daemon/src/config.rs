@@ -158,7 +158,8 @@ pub struct Processes {
     /// Processes with less resident memory are left alone, unless `pids` names them.
     #[serde(with = "text::size")]
     pub least_resident: Bytes,
-    /// At most so many, the largest; 1 to 4096.
+    /// At most so many, those with most anonymous memory, and no user's more than half of them where others have some; 1 to
+    /// 4096.
     pub most: usize,
 }
 
