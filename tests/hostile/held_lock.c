@@ -1,9 +1,13 @@
 /* Holds its own mmap lock for ever, as any user can: a test of the deadlines of megapage, and a nuisance by nature.
  *
  * In a user namespace of its own it mounts a FUSE file system with one file, which a child serves by the bare protocol of
- * /dev/fuse (fuse(4), linux/fuse.h). It maps a page of that file shared, writes to it, and maps anonymous memory over it:
- * the kernel closes the old mapping, and so writes the page back, under the mmap lock (fuse_vma_close in fs/fuse/file.c).
- * The child never answers that write. Whoever takes the process's mmap lock from then on waits until the child ends.
+ * /dev/fuse (fuse(4), linux/fuse.h). It maps a page of that file shared, writes to it, has it written back, which the child
+ * never answers, and writes to it again: that thread waits within the fault (fuse_page_mkwrite in fs/fuse/file.c), with the
+ * lock of the mapping or of all memory. Then it maps anonymous memory over the page: that waits with the mmap lock, or for it
+ * before all who come later, and on Linux 6.16 and later also for the page to be written back (fuse_vma_close). Whoever takes
+ * the process's mmap lock from then on waits until the child ends.
+ *
+ * Compile with -pthread.
  *
  * usage: held-lock [MIB] [DELAY_MS]
  *   MIB       anonymous memory to touch before, so that the process is large enough to be looked at (default 0)
@@ -15,7 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
-#include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -109,6 +113,12 @@ static void serve(int device) {
     }
 }
 
+/* Writes to a page that is being written back. */
+static void *write_again(void *page) {
+    *(volatile char *)page = 2;
+    return NULL;
+}
+
 int main(int count, char **arguments) {
     unsigned long mib = count > 1 ? strtoul(arguments[1], NULL, 10) : 0;
     unsigned delay = count > 2 ? strtoul(arguments[2], NULL, 10) : 0;
@@ -154,6 +164,10 @@ int main(int count, char **arguments) {
     char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) fail("mmap of the file");
     page[0] = 1;
+    pthread_t writer;
+    if (sync_file_range(file, 0, PAGE, SYNC_FILE_RANGE_WRITE)) fail("sync_file_range");
+    if ((errno = pthread_create(&writer, NULL, write_again, page))) fail("pthread_create");
+    usleep(200000);
     printf("held %d\n", getpid());
     fflush(stdout);
     usleep(delay * 1000);

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use daemon::Daemon;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
+use megapage_observe::Options;
 use megapage_observe::watch::{Watch, Which};
 use megapage_report::figure::percent;
 use megapage_report::json;
@@ -76,7 +77,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
         false => Which::Named(args.processes.clone()),
     };
     let mut daemon = Daemon::ask(args.daemon.clone())?;
-    let mut watch = Watch::start(&KernelRoot::live(), which, args.sampling.options())?;
+    // Who is named is looked at, whatever it takes.
+    let options = Options { bounded: args.processes.is_empty(), ..args.sampling.options() };
+    let mut watch = Watch::start(&KernelRoot::live(), which, options)?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb();
     if args.once || args.json || !terminal {
         tables(&args, &mut watch, &mut daemon)

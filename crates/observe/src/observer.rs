@@ -352,12 +352,15 @@ impl Observer {
         while now.saturating_sub(began) < fair::LONGEST_PASS
             && let Some((pid, user)) = turns.next()
         {
-            let (start, before) = (now, processes.len());
+            let (start, before, found_beyond) = (now, processes.len(), self.fair.found_beyond);
             self.take(pid, round, processes, missed);
             now = self.clock.now();
             let taken = processes.get(before);
             let (user_now, regions) = taken.map_or((user, 0), |process| (process.uid, process.regions.len()));
             self.fair.looked(pid, user_now, now);
+            if self.fair.found_beyond > found_beyond {
+                turns.note_beyond(user);
+            }
             if !turns.took(user, now.saturating_sub(start), regions)
                 && let Some(process) = processes.pop()
             {

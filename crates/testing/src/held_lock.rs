@@ -25,7 +25,7 @@ impl HeldLock {
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hostile/held_lock.c");
         let name = format!("megapage-held-lock-{}-{:?}", std::process::id(), std::thread::current().id());
         let program = std::env::temp_dir().join(name);
-        let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).status();
+        let compiled = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).status();
         if !compiled.is_ok_and(|status| status.success()) {
             skip("needs a C compiler");
             return None;

@@ -20,6 +20,9 @@ const MOST_MAPPINGS: usize = 65_536;
 const MOST_REGIONS: usize = 1 << 20;
 /// and of those of one user.
 const MOST_REGIONS_OF_USER: usize = MOST_REGIONS / 2;
+/// Processes of one user that are found to be beyond a bound in one pass: to find that out takes some milliseconds each, which
+/// the next pass would wait for many times over. The user's others that were never looked at then come in the next one.
+const MOST_BEYOND: usize = 4;
 /// For how long a process is left alone that is beyond a bound, at first; twice as long each further time,
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 /// and at most this long.
@@ -44,6 +47,8 @@ pub(super) struct Fair {
     beyond: BTreeMap<Pid, Beyond>,
     /// When each process was looked at last, and whose it was.
     looked: BTreeMap<Pid, (Duration, u32)>,
+    /// How often a process was found to be beyond a bound.
+    pub(super) found_beyond: u64,
 }
 
 impl Fair {
@@ -55,23 +60,23 @@ impl Fair {
 
     /// The processes in the order of their turns.
     pub(super) fn turns(&self, root: &KernelRoot, pids: impl Iterator<Item = Pid>) -> Turns {
-        let mut users: BTreeMap<u32, Vec<(Option<Duration>, Pid)>> = BTreeMap::new();
+        let mut users: BTreeMap<u32, (Known, VecDeque<Pid>)> = BTreeMap::new();
         for pid in pids {
             let known = self.looked.get(&pid);
             // One that has ended is found out when it is its turn.
             let user = known.map(|(_, user)| *user);
             let user = user.or_else(|| read_status(root, pid).ok().map(|status| status.uids[0]));
-            users.entry(user.unwrap_or(u32::MAX)).or_default().push((known.map(|(at, _)| *at), pid));
-        }
-        let queue = |(user, mut pids): (u32, Vec<(Option<Duration>, Pid)>)| {
-            // Who was never looked at comes first, then who was not for the longest time.
-            pids.sort();
-            Queue {
-                user,
-                took: Duration::ZERO,
-                regions: 0,
-                pids: pids.into_iter().map(|(_, pid)| pid).collect(),
+            let (old, new) = users.entry(user.unwrap_or(u32::MAX)).or_default();
+            match known {
+                Some((at, _)) if !self.beyond.contains_key(&pid) => old.push((*at, pid)),
+                _ => new.push_back(pid),
             }
+        }
+        let queue = |(user, (mut old, new)): (u32, (Known, VecDeque<Pid>))| {
+            // Who was not looked at for the longest time comes first.
+            old.sort();
+            let old = old.into_iter().map(|(_, pid)| pid).collect();
+            Queue { user, took: Duration::ZERO, regions: 0, beyond: 0, old, new, new_next: false }
         };
         Turns { queues: users.into_iter().map(queue).collect(), regions: 0 }
     }
@@ -88,6 +93,7 @@ impl Fair {
 
     /// The process is beyond a bound.
     pub(super) fn note_beyond(&mut self, id: ProcessId, now: Duration) {
+        self.found_beyond += 1;
         let former = self.beyond.get(&id.pid).filter(|beyond| beyond.id == id);
         let pause = former.map_or(FIRST_PAUSE, |beyond| (beyond.pause * 2).min(LONGEST_PAUSE));
         self.beyond.insert(id.pid, Beyond { id, until: now + pause, pause });
@@ -99,13 +105,40 @@ impl Fair {
     }
 }
 
+/// When each was looked at last.
+type Known = Vec<(Duration, Pid)>;
+
 /// The processes of one user.
 #[derive(Debug)]
 struct Queue {
     user: u32,
     took: Duration,
     regions: usize,
-    pids: VecDeque<Pid>,
+    /// Those that were found to be beyond a bound in this pass.
+    beyond: usize,
+    /// Those that were within all bounds when they were looked at last,
+    old: VecDeque<Pid>,
+    /// and those that were not, or never looked at. They take turns.
+    new: VecDeque<Pid>,
+    new_next: bool,
+}
+
+impl Queue {
+    fn new_may(&self) -> bool {
+        self.beyond < MOST_BEYOND && !self.new.is_empty()
+    }
+
+    fn has_next(&self) -> bool {
+        !self.old.is_empty() || self.new_may()
+    }
+
+    fn next(&mut self) -> Option<Pid> {
+        self.new_next = !self.new_next;
+        match self.new_may() && (self.new_next || self.old.is_empty()) {
+            true => self.new.pop_front(),
+            false => self.old.pop_front(),
+        }
+    }
 }
 
 /// See [`Fair::turns`].
@@ -118,9 +151,13 @@ pub(super) struct Turns {
 impl Turns {
     /// The next process, and its user: of the user whose processes have taken least by now.
     pub(super) fn next(&mut self) -> Option<(Pid, u32)> {
-        let queue =
-            self.queues.iter_mut().filter(|queue| !queue.pids.is_empty()).min_by_key(|queue| queue.took)?;
-        queue.pids.pop_front().map(|pid| (pid, queue.user))
+        let queue = self.queues.iter_mut().filter(|queue| queue.has_next()).min_by_key(|queue| queue.took)?;
+        queue.next().map(|pid| (pid, queue.user))
+    }
+
+    /// A process of `user` was found to be beyond a bound.
+    pub(super) fn note_beyond(&mut self, user: u32) {
+        self.queues.iter_mut().filter(|queue| queue.user == user).for_each(|queue| queue.beyond += 1);
     }
 
     /// A process of `user` has taken this. Whether its regions, so many, may be kept.
@@ -137,7 +174,7 @@ impl Turns {
 
     /// Those whose turn has not come.
     pub(super) fn rest(self) -> impl Iterator<Item = Pid> {
-        self.queues.into_iter().flat_map(|queue| queue.pids)
+        self.queues.into_iter().flat_map(|queue| queue.old.into_iter().chain(queue.new))
     }
 }
 
@@ -203,6 +240,29 @@ mod tests {
         let mut turns = fair.turns(&root, pids.into_iter());
         let order: Vec<i32> = std::iter::from_fn(|| turns.next()).map(|(pid, _)| pid.0).collect();
         assert_eq!(order, [2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn processes_beyond_a_bound_take_no_pass_for_themselves() {
+        let fair = fair(&[(50, 1, 7), (51, 1, 7)]);
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        for pid in 1..50 {
+            let directory = tree.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            let text = format!("Name:\tx\nTgid:\t{pid}\nUid:\t7\t7\t7\t7\n");
+            std::fs::write(directory.join("status"), text).unwrap();
+        }
+        let mut turns = fair.turns(&root, (1..52).map(Pid));
+        let mut order = Vec::new();
+        while let Some((pid, user)) = turns.next() {
+            order.push(pid.0);
+            if pid.0 < 50 {
+                turns.note_beyond(user);
+            }
+        }
+        assert_eq!(order, [1, 50, 2, 51, 3, 4]);
+        assert_eq!(turns.rest().count(), 45);
     }
 
     #[test]
