@@ -239,7 +239,7 @@ fn one_that_executes_another_program_is_another() {
             VirtRange::new(range.start() / huge * huge, range.end().next_multiple_of(huge))
         };
         let mut ranges: Vec<VirtRange> = maps.iter().filter_map(|mapping| whole(mapping.range)).collect();
-        ranges.retain(|range| range.end() < 1 << 47);
+        ranges.retain(|range| range.end() < 1 << 48);
         ranges.dedup_by(|later, range| {
             let overlap = later.start() < range.end();
             if overlap {
