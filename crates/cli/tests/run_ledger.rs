@@ -1,4 +1,4 @@
-//! A program that does as it likes with the memory that it shares with its launcher.
+//! A program that does as it likes with the memory that it shares with its launcher, and with all that there is.
 
 mod run_support;
 
@@ -82,4 +82,31 @@ fn a_ledger_that_a_program_has_written_over_is_left_out() {
         // What the kernel says stands.
         assert!(mib(&report, "end.resident.total_bytes") < 1 << 20, "{report:#}");
     }
+}
+
+/// Takes memory until there is none (RLIMIT_DATA), in blocks of every kind, and exits with 7.
+const GREEDY: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+int main(void) {
+    struct rlimit limit = {200ul << 20, 200ul << 20};
+    setrlimit(RLIMIT_DATA, &limit);
+    int refused = 0;
+    for (size_t size = 1 << 12; size <= 64 << 20; size *= 4)
+        for (int i = 0; i < 100000; i++) {
+            char *block = malloc(size);
+            if (!block) { refused++; break; }
+            memset(block, 1, size);
+        }
+    return refused ? 7 : 8;
+}
+"#;
+
+#[test]
+fn the_allocator_says_nothing_where_memory_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = compile("gcc", directory.path(), "greedy", GREEDY, &[]) else { return };
+    let report = report(&[&program]);
+    assert_eq!(report["totals"]["ended"]["status"], 7, "{report:#}");
 }
