@@ -14,6 +14,37 @@ fn names(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
+/// Of each kind of change to an input.
+const CHANGES: usize = 8;
+
+/// An input as it is, cut off, doubled, with single figures at the end of their range and with single bytes changed: what
+/// there is of mutation without a fuzzer. Always the same.
+fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut all =
+        vec![("as it is".to_string(), data.to_vec()), ("doubled".to_string(), [data, data].concat())];
+    for length in [data.len().saturating_sub(1), data.len() / 2, data.len() / 3] {
+        all.push((format!("its first {length} bytes"), data[..length].to_vec()));
+    }
+    let is_first = |at: &usize| data[*at].is_ascii_digit() && (*at == 0 || !data[*at - 1].is_ascii_digit());
+    let figures: Vec<usize> = (0..data.len()).filter(is_first).collect();
+    for at in evenly(&figures) {
+        let length = data[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let changed = [&data[..at], b"18446744073709551615", &data[at + length..]].concat();
+        all.push((format!("its figure at byte {at} made 2^64 - 1"), changed));
+    }
+    for at in evenly(&(0..data.len()).collect::<Vec<_>>()) {
+        let mut changed = data.to_vec();
+        changed[at] = if at % 2 == 0 { 0xff } else { changed[at] ^ 1 };
+        all.push((format!("its byte {at} changed"), changed));
+    }
+    all
+}
+
+/// At most [`CHANGES`] of them.
+fn evenly(places: &[usize]) -> impl Iterator<Item = usize> {
+    places.iter().copied().step_by(places.len().div_ceil(CHANGES).max(1))
+}
+
 #[test]
 fn every_seed_and_every_past_failure_holds() {
     let (mut inputs, mut failed) = (0, Vec::new());
@@ -24,10 +55,9 @@ fn every_seed_and_every_past_failure_holds() {
         (target.run)(b"");
         for name in &found {
             let data = fs::read(directory.join(name)).unwrap();
-            // Whatever was cut off, or follows: the cheapest of all mutations.
-            for length in [data.len(), data.len().saturating_sub(1), data.len() / 2, data.len() / 3] {
-                if std::panic::catch_unwind(|| (target.run)(&data[..length])).is_err() {
-                    failed.push(format!("fixtures/fuzz/{}/{name}, its first {length} bytes", target.name));
+            for (what, variant) in variants(&data) {
+                if std::panic::catch_unwind(|| (target.run)(&variant)).is_err() {
+                    failed.push(format!("fixtures/fuzz/{}/{name}, {what}", target.name));
                 }
             }
             inputs += 1;
