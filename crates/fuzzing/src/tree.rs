@@ -15,10 +15,14 @@ const MOST_FILES: usize = 64;
 const MOST_COMPONENTS: usize = 16;
 const LONGEST_COMPONENT: usize = 100;
 
-/// Memory, where there is a file system in it: a fuzzer writes thousands of files in a second.
+/// Memory, where there is a file system in it: a fuzzer writes thousands of files in a second. TMPDIR, where it is set: a
+/// fuzzer ends without destructors, and who has started it removes what is left (scripts/fuzz).
 fn directory() -> TempDir {
-    let shared = Path::new("/dev/shm");
-    tempfile::tempdir_in(shared).or_else(|_| tempfile::tempdir()).expect("a directory for the tree")
+    let made = match std::env::var_os("TMPDIR") {
+        Some(_) => tempfile::tempdir(),
+        None => tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()),
+    };
+    made.expect("a directory for the tree")
 }
 
 /// A tree that is emptied with the value.
