@@ -5,7 +5,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::str::FromStr;
 
-/// A number of bytes.
+/// A number of bytes. Sums, products and differences end at the largest and at zero: none wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
@@ -52,7 +52,7 @@ impl AddAssign for Bytes {
 impl Sub for Bytes {
     type Output = Bytes;
     fn sub(self, other: Bytes) -> Bytes {
-        Bytes(self.0 - other.0)
+        self.saturating_sub(other)
     }
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Bytes {
 pub enum ParseBytesError {
     /// No figure before the unit, or none at all.
     NoFigure(String),
-    /// The unit is none of B, K, M, G, T (with or without `i` and `B`).
+    /// The unit is none of B, K, M, G, T (these four also as in KB or KiB).
     UnknownUnit(String),
     /// More than 2^64 - 1 bytes.
     TooLarge(String),
@@ -126,12 +126,12 @@ impl FromStr for Bytes {
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (figure, unit) = trimmed.split_at(split);
         let unit = unit.trim().to_ascii_lowercase();
-        let shift = match unit.trim_end_matches('b').trim_end_matches('i') {
-            "" if !unit.starts_with('i') => 0,
-            "k" => 10,
-            "m" => 20,
-            "g" => 30,
-            "t" => 40,
+        let shift = match unit.as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
             _ => return Err(ParseBytesError::UnknownUnit(text.to_string())),
         };
         if figure.is_empty() {
@@ -188,6 +188,10 @@ mod tests {
         assert!(matches!("-1m".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
         assert!(matches!("4x".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
         assert!(matches!("4i".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
+        for unit in ["kbbb", "mii", "ki", "kbi", "bb", "ib", "bib", "kk", "mibb", "e"] {
+            let parsed = format!("4{unit}").parse::<Bytes>();
+            assert!(matches!(parsed, Err(ParseBytesError::UnknownUnit(_))), "{unit}: {parsed:?}");
+        }
         assert!(matches!("99999999999g".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
         assert!(matches!("99999999999999999999".parse::<Bytes>(), Err(ParseBytesError::TooLarge(_))));
     }
