@@ -7,6 +7,7 @@
 mod bytes;
 mod page;
 mod range;
+pub mod shown;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use page::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize, ParsePageSizeError};

@@ -1,0 +1,197 @@
+//! Text that others have chosen (names of processes and files, arguments, what the system answers), made fit to be shown. All
+//! that megapage prints to a terminal or a log goes through here.
+
+use std::error::Error;
+use std::fmt::Write;
+
+/// What takes the place of a character that is not shown.
+const NOT_SHOWN: char = '?';
+/// Causes of an error that are shown, at most.
+const MOST_CAUSES: usize = 16;
+
+/// Whether `c` steers a terminal (control characters, among them what escape sequences begin with), breaks a line, or turns
+/// the direction of what follows (UAX #9), so that text is not what it looks like.
+pub fn is_steering(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` for a place in one line: each character that steers is a `?`, and so is the end of a line.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if is_steering(c) { NOT_SHOWN } else { c }).collect()
+}
+
+/// `text` of several lines: the same, but that lines end and tabs are where they do.
+pub fn lines(text: &str) -> String {
+    text.chars().map(|c| if is_steering(c) && !matches!(c, '\n' | '\t') { NOT_SHOWN } else { c }).collect()
+}
+
+/// As [`lines`], where the sequences that set colours (`ESC [ 38;5;1 m`, and no others) are megapage's own.
+pub fn painted(text: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('\x1b') {
+        shown += &lines(&rest[..at]);
+        rest = &rest[at..];
+        let sequence = rest.strip_prefix("\x1b[").and_then(|codes| {
+            let length = codes.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            codes[length..].starts_with('m').then_some(length + 3)
+        });
+        let (piece, left) = rest.split_at(sequence.unwrap_or(1));
+        if sequence.is_some() {
+            shown += piece
+        } else {
+            shown.push(NOT_SHOWN)
+        }
+        rest = left;
+    }
+    shown + &lines(rest)
+}
+
+/// JSON text in which no character steers: each is in a string, where `\uXXXX` says the same.
+pub fn json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_steering(c) && c != '\n' {
+            let mut units = [0; 2];
+            // Writing to a string does not fail.
+            for unit in c.encode_utf16(&mut units) {
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// A message in one line, without the numbers of errors that the standard library appends: ` (os error 2)`.
+pub fn message(text: &str) -> String {
+    const NUMBER: &str = " (os error ";
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(NUMBER) {
+        let (before, number) = (&rest[..at], &rest[at + NUMBER.len()..]);
+        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+        plain += before;
+        match number[digits..].strip_prefix(')').filter(|_| digits > 0) {
+            Some(after) => rest = after,
+            None => {
+                plain += NUMBER;
+                rest = number;
+            }
+        }
+    }
+    one_line((plain + rest).trim_end())
+}
+
+/// An error with its causes in one line. A cause that is said already is not repeated.
+pub fn error(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    for _ in 0..MOST_CAUSES {
+        let Some(one) = cause else { break };
+        let what = one.to_string();
+        if !text.contains(&what) {
+            text = text + ": " + &what;
+        }
+        cause = one.source();
+    }
+    message(&text)
+}
+
+/// A word for a shell: as it is where that is plain, else quoted; with `$'...'` where it holds what steers.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into();
+    }
+    if !word.chars().any(is_steering) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut quoted = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\\' | '\'' => quoted.extend(['\\', c]),
+            c if is_steering(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(quoted, "\\x{byte:02x}");
+                }
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::{self, Display};
+
+    const HOSTILE: &str = "a\x1b]0;owned\x07\r\n\u{9b}31m\u{202e}b\u{2069}\u{2028}\u{200f}\u{61c}\x7f\tc";
+
+    #[test]
+    fn nothing_steers_and_lines_stay_where_they_may() {
+        assert_eq!(one_line(HOSTILE), "a?]0;owned????31m?b??????c");
+        assert_eq!(lines(HOSTILE), "a?]0;owned??\n?31m?b?????\tc");
+        assert_eq!(one_line("naïve ▀ 例"), "naïve ▀ 例");
+        assert!(!one_line(HOSTILE).chars().any(is_steering));
+    }
+
+    #[test]
+    fn colours_alone_are_kept() {
+        let text = "\x1b[1mbold\x1b[0m \x1b[38;5;7mx\x1b[2J\x1b]0;t\x07\x1b[mend\x1b[\x1b";
+        assert_eq!(painted(text), "\x1b[1mbold\x1b[0m \x1b[38;5;7mx?[2J?]0;t?\x1b[mend?[?");
+    }
+
+    #[test]
+    fn json_says_the_same_without_steering() {
+        assert_eq!(
+            json("{\n  \"a\": \"x\u{202e}\u{7f}\u{9b}é\"\n}"),
+            "{\n  \"a\": \"x\\u202e\\u007f\\u009bé\"\n}"
+        );
+    }
+
+    #[derive(Debug)]
+    struct Chain(&'static str, Option<Box<Chain>>);
+
+    impl Display for Chain {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Chain {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn causes_are_said_once_and_without_numbers() {
+        let cause = || Chain("File exists (os error 17)", None);
+        let middle = Chain("/x: File exists (os error 17)", Some(Box::new(cause())));
+        assert_eq!(error(&Chain("writing", Some(Box::new(middle)))), "writing: /x: File exists");
+        assert_eq!(error(&Chain("a", Some(Box::new(Chain("b\n\x1bc", None))))), "a: b??c");
+        for (text, plain) in [
+            ("x (os error 2); y (os error 11)", "x; y"),
+            ("x (os error )", "x (os error )"),
+            ("x (os error 2", "x (os error 2"),
+            ("", ""),
+        ] {
+            assert_eq!(message(text), plain);
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        for (word, quoted) in [
+            ("plain-1.2/x=y", "plain-1.2/x=y"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("a\x1b'\\\u{202e}", r"$'a\x1b\'\\\xe2\x80\xae'"),
+        ] {
+            assert_eq!(shell_word(word), quoted);
+        }
+    }
+}
