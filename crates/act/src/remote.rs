@@ -86,8 +86,7 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
     let own = process::read_own_status(root)?;
     if !own.capabilities.sys_nice() {
         return Ok(Some(
-            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep \
-             on the megapage executable"
+            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps"
                 .into(),
         ));
     }

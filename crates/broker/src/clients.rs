@@ -1,10 +1,12 @@
 //! Those who ask: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
 
 use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, process_identity};
-use megapage_kernel::effective_uid;
+use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::wait_readable;
+use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_memory::stock::wire::REQUEST;
 use megapage_service::Pace;
+use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -200,6 +202,8 @@ pub(crate) struct Process {
     who: Who,
     uid: u32,
     fd: OwnedFd,
+    pid: i32,
+    image: Option<u64>,
 }
 
 /// The processes that have parcels.
@@ -227,8 +231,21 @@ impl Processes {
             return Some(known.id);
         }
         self.next += 1;
-        self.all.push(Process { id: self.next, who, uid, fd });
+        self.all.push(Process { id: self.next, who, uid, fd, pid, image: image_of(pid) });
         Some(self.next)
+    }
+
+    /// Whether a process executes another program than when it was first seen, or was last found to: its mappings have gone
+    /// then. Its own word does not count: it would keep what it has mapped, and get as much again.
+    pub(crate) fn has_executed(&mut self, id: u64) -> bool {
+        let Some(process) = self.all.iter_mut().find(|process| process.id == id) else { return false };
+        let now = image_of(process.pid);
+        // The number is no other process's while this one lives.
+        let has = now.is_some() && process.image.is_some() && now != process.image && is_alive(&process.fd);
+        if has {
+            process.image = now;
+        }
+        has
     }
 
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -253,6 +270,14 @@ impl Processes {
     pub(crate) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         self.all.retain(|process| keep(process.id));
     }
+}
+
+/// What tells the program that a process executes from the one before: where its stack begins (proc_pid_stat(5)), which the
+/// kernel chooses anew. `None` where the process is not seen from here, or may not be looked at.
+fn image_of(pid: i32) -> Option<u64> {
+    let stat = (pid > 0).then(|| read_stat(&KernelRoot::live(), Pid(pid)).ok()).flatten()?;
+    // 0 or 1 where the caller may not know.
+    Some(stat.start_stack).filter(|start| *start > 1)
 }
 
 fn is_alive(process: &OwnedFd) -> bool {

@@ -11,9 +11,11 @@ use megapage_act::pool::Debt;
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::trusted::trusted_directory;
 use megapage_kernel::{KernelRoot, parcel};
 use megapage_memory::stock::wire::{Answer, Request, Verdict};
-use megapage_service::{Notify, SocketFile, SocketLock, trusted_directory};
+use megapage_service::{Notify, SocketFile, SocketLock};
+use megapage_units::shown::one_line;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -42,7 +44,8 @@ pub fn dry_run(root: &KernelRoot, options: &Options) -> Result<Vec<String>, Brok
     trust(options)?;
     let mut lines = vec![format!(
         "# listens on {}, mode {:04o}; keeps {} pages of {} ready, in parcels of {}",
-        options.socket.display(),
+        // An end of a line in it would end the comment.
+        one_line(&options.socket.display().to_string()),
         options.mode,
         options.stock,
         options.size,
@@ -302,8 +305,8 @@ impl<'a> Serving<'a> {
 
     fn hand_out(&mut self, client: &Client, pages: u64, fresh: bool) -> Result<(), Verdict> {
         let process = self.processes.of(client).ok_or(Verdict::Unseen)?;
-        if fresh {
-            // Its mappings went with execve(2).
+        // Its mappings went with execve(2). Without a quota there is nothing to be gained by saying so.
+        if fresh && (self.options.quota.is_none() || self.processes.has_executed(process)) {
             self.end(process);
         }
         let taken = self.books.take(client.peer.uid, process, pages);

@@ -253,6 +253,25 @@ fn quotas_hold_and_who_is_not_named_is_refused() {
 }
 
 #[test]
+fn to_say_that_it_has_executed_gives_no_process_twice_its_quota() {
+    let Some(_pool) = PoolGuard::reserve(SIZE, 8) else { return };
+    let (_tree, path) = place();
+    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "1", "--quota-per-uid", "4m"]);
+    broker.full();
+    let own = take(&path, SIZE, 2, false).unwrap();
+    assert_eq!(own.count, 2);
+    broker.full();
+    for fresh in [false, true, true] {
+        let refused = take(&path, SIZE, 1, fresh).unwrap_err();
+        assert!(
+            matches!(&refused, TakeError::Refused(answer) if answer.verdict == Verdict::Quota),
+            "{refused}"
+        );
+    }
+    assert_eq!(broker.status().unwrap()["holders"][0]["parcels"], 2);
+}
+
+#[test]
 fn clients_that_lie_hang_or_flood_are_outlived() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 4) else { return };
     let (_tree, path) = place();

@@ -13,14 +13,19 @@ use megapage_act::execute::ExecutorOptions;
 use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
 use megapage_decide::{Pace, Policy, by_name};
+use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
+use megapage_kernel::trusted::read_bounded;
 use megapage_observe::TrackerKind;
 use megapage_units::{Bytes, HUGE_2M};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+
+/// The longest configuration that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// The file that is read where none is named; it need not be there.
 pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
@@ -112,8 +117,10 @@ pub struct Config {
     /// processor; how much of it is bounded by `observe.own_percent`.
     pub nice: i32,
     /// Where cool-downs are kept over a restart of the daemon; "" keeps none.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub state_file: PathBuf,
     /// Locked by the one daemon of this machine.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub lock_file: PathBuf,
     /// What the kernel does by itself meanwhile.
     pub thp: Thp,
@@ -310,7 +317,7 @@ impl Default for Config {
             on_exit: OnExit::Leave,
             nice: -10,
             state_file: "/var/lib/megapage/daemon.json".into(),
-            lock_file: "/run/megapage/daemon.lock".into(),
+            lock_file: runtime_file("daemon.lock"),
             thp: Thp::default(),
             processes: Processes::default(),
             observe: Observe::default(),
@@ -413,7 +420,9 @@ impl Config {
     /// Reads and checks a file. `needed`: whether it is an error that there is none; else the defaults are answered.
     pub fn read(path: &Path, needed: bool) -> Result<Config, ConfigError> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        // It may be a pipe, as a shell's <(...) is.
+        let text = std::fs::File::open(path).and_then(|file| read_bounded(file, LONGEST));
+        match text.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
             Ok(text) => Config::parse(&file, &text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !needed => Ok(Config::default()),
             Err(error) => Err(ConfigError { file, line: None, what: format!("cannot be read: {error}") }),

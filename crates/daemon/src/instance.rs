@@ -1,25 +1,28 @@
 //! One daemon on a machine: a lock on a file, which ends with the process however that ends.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::runtime_directory::{LockError, LockFile};
+use megapage_kernel::trusted::read_regular;
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often the lock is tried, and the time between.
-const TRIES: u32 = 50;
-const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// Who only looks whether it is locked holds it for a moment.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest file that can be a lock, in bytes.
+const LONGEST: u64 = 32;
 
 /// Why this daemon is not the one.
 #[derive(Debug, Error)]
 pub enum InstanceError {
     /// There is another.
     #[error(
-        "another megapage daemon is running{who} ({file} is locked): stop it first, or give another lock_file"
+        "another megapage daemon is running: {who} has locked {file}: stop it first, or give another lock_file"
     )]
     Other {
-        /// `: process 4711`, or empty.
+        /// `process 4711 (megapage) of user 0`.
         who: String,
         /// The lock.
         file: String,
@@ -34,103 +37,120 @@ pub enum InstanceError {
     },
 }
 
-impl InstanceError {
-    /// Whoever holds the lock on `file`, at `path`, has written its number into it.
-    fn other(file: File, path: &Path) -> InstanceError {
-        let mut text = String::new();
-        let _ = file.take(32).read_to_string(&mut text);
-        let who = text.trim().parse::<u32>().map(|pid| format!(": process {pid}")).unwrap_or_default();
-        InstanceError::Other { who, file: path.display().to_string() }
-    }
-}
-
 /// The lock, held until this is dropped. The file stays, with a number that nobody has any longer: harmless.
 #[derive(Debug)]
 pub struct Instance {
-    _file: File,
+    _lock: LockFile,
 }
 
 impl Instance {
     /// Whether another process holds the lock. Where that cannot be found out, nobody does.
-    pub fn is_taken(path: &Path) -> bool {
-        Instance::check(path).is_err()
+    pub fn is_taken(root: &KernelRoot, path: &Path) -> bool {
+        Instance::check(root, path).is_err()
     }
 
     /// Refuses where another process holds the lock now.
-    pub fn check(path: &Path) -> Result<(), InstanceError> {
-        let Ok(file) = File::open(path) else { return Ok(()) };
-        match file.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => Err(InstanceError::other(file, path)),
-            _ => Ok(()),
+    pub fn check(root: &KernelRoot, path: &Path) -> Result<(), InstanceError> {
+        match LockFile::holder(root, path) {
+            Some(who) => Err(InstanceError::Other { who, file: path.display().to_string() }),
+            None => Ok(()),
         }
     }
 
     /// Takes the lock (flock(2)), and writes our number into the file.
-    pub fn take(path: &Path) -> Result<Instance, InstanceError> {
-        let name = path.display().to_string();
-        let failed = |source| InstanceError::Io { file: name.clone(), source };
-        if let Some(directory) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
-        }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644);
-        let mut file = options.open(path).map_err(failed)?;
-        let mut tries = 1;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                // Who only looks whether it is locked holds it for a moment.
-                Err(TryLockError::WouldBlock) if tries < TRIES => std::thread::sleep(BETWEEN_TRIES),
-                Err(TryLockError::WouldBlock) => return Err(InstanceError::other(file, path)),
-                Err(TryLockError::Error(source)) => return Err(failed(source)),
+    pub fn take(root: &KernelRoot, path: &Path) -> Result<Instance, InstanceError> {
+        let failed = |path: &Path, source| InstanceError::Io { file: path.display().to_string(), source };
+        is_usable(path).map_err(|source| failed(path, source))?;
+        let lock = LockFile::take(root, path, PATIENCE).map_err(|error| match error {
+            LockError::Held { path, holders } => {
+                InstanceError::Other { who: holders, file: path.display().to_string() }
             }
-            tries += 1;
-        }
+            LockError::Io { path, source } => failed(&path, source),
+        })?;
         let text = format!("{}\n", std::process::id());
-        let write = |file: &mut File| {
+        let write = |mut file: &File| {
             file.set_len(0)?;
             file.rewind()?;
             file.write_all(text.as_bytes())
         };
-        write(&mut file).map_err(failed)?;
-        Ok(Instance { _file: file })
+        write(lock.file()).map_err(|source| failed(path, source))?;
+        Ok(Instance { _lock: lock })
+    }
+}
+
+/// Refuses a file that holds anything else than the number of a process: to lock it would destroy what it holds.
+/// `AlreadyExists` then.
+pub fn is_usable(path: &Path) -> io::Result<()> {
+    let refuse = || {
+        let what = "it is there and no lock of megapage: remove it, or give another path";
+        Err(io::Error::new(ErrorKind::AlreadyExists, what))
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.is_file() => return refuse(),
+        Ok(_) => {}
+    }
+    match read_regular(path, LONGEST) {
+        // Blocks that never reached the disk are read as zeros.
+        Ok(bytes) if bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0)) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(error),
+        _ => refuse(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn the_second_is_told_who_the_first_is_and_a_stale_file_is_no_matter() {
+        let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/daemon.lock");
-        let first = Instance::take(&path).unwrap();
-        let error = Instance::take(&path).unwrap_err().to_string();
-        assert!(error.contains(&format!("running: process {} (", std::process::id())), "{error}");
-        assert!(Instance::is_taken(&path));
-        assert_eq!(Instance::check(&path).unwrap_err().to_string(), error);
+        let first = Instance::take(&root, &path).unwrap();
+        let error = Instance::take(&root, &path).unwrap_err().to_string();
+        assert!(
+            error.contains("another megapage daemon is running: ") && error.contains("has locked"),
+            "{error}"
+        );
+        assert!(Instance::is_taken(&root, &path));
+        assert_eq!(Instance::check(&root, &path).unwrap_err().to_string(), error);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "nobody else can lock it");
         drop(first);
         // What tests beside this one start holds it, too, until it executes its program.
         let started = std::time::Instant::now();
         let patient = || {
             assert!(started.elapsed() < Duration::from_secs(120), "still locked");
-            std::thread::sleep(BETWEEN_TRIES);
+            std::thread::sleep(Duration::from_millis(20));
         };
-        while Instance::is_taken(&path) {
+        while Instance::is_taken(&root, &path) {
             patient();
         }
-        assert!(!Instance::is_taken(&directory.path().join("none")));
-        std::fs::write(&path, "4711 and what somebody else wrote").unwrap();
+        assert!(!Instance::is_taken(&root, &directory.path().join("none")));
+        std::fs::write(&path, "4711\n").unwrap();
         let again = loop {
-            match Instance::take(&path) {
+            match Instance::take(&root, &path) {
                 Ok(again) => break again,
                 Err(_) => patient(),
             }
         };
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         drop(again);
-        let error = Instance::take(&directory.path().join("run")).unwrap_err().to_string();
+        let error = Instance::take(&root, &directory.path().join("run")).unwrap_err().to_string();
         assert!(error.contains("cannot be locked"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_lock_keeps_what_it_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        for text in ["root:x:0:0:root:/root:/bin/sh\n", "4711 and what somebody else wrote"] {
+            std::fs::write(&path, text).unwrap();
+            let error = Instance::take(&KernelRoot::live(), &path).unwrap_err().to_string();
+            assert!(error.contains("it is there and no lock of megapage: remove it"), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
     }
 }

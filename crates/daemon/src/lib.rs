@@ -30,7 +30,7 @@ mod telemetry;
 
 pub use config::Config;
 pub use daemon::{Daemon, Parts};
-pub use observability::{DEFAULT_SOCKET, Listen, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode};
+pub use observability::{Listen, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode, default_socket};
 pub use pass::{Pass, PassDocument, SCHEMA, Times};
 pub use remember::Remembered;
 pub use reporter::{Reporter, ReporterError};

@@ -7,7 +7,9 @@ use megapage_decide::Reason;
 use megapage_snapshot::daemon::Totals;
 use megapage_snapshot::{MissedWhy, ProcessId};
 use megapage_units::Pid;
+use megapage_units::shown::message;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -37,10 +39,36 @@ where
         .with_max_level(LevelFilter::from(config.level))
         .with_target(false)
         .with_ansi(false)
-        .with_writer(to);
+        .with_writer(Shown(to));
     match config.format {
         LogFormat::Text => Box::new(lines.finish()),
         LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
+    }
+}
+
+/// Writes each event as one line in which nothing steers a terminal.
+struct Shown<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
+    type Writer = ShownLine<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        ShownLine(self.0.make_writer())
+    }
+}
+
+/// An event is written at once, with the end of its line.
+struct ShownLine<W>(W);
+
+impl<W: Write> Write for ShownLine<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = message(text.strip_suffix('\n').unwrap_or(&text)) + "\n";
+        self.0.write_all(line.as_bytes()).map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

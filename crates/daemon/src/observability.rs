@@ -1,5 +1,6 @@
 //! What may be configured of how the daemon tells of itself.
 
+use megapage_kernel::runtime_directory::runtime_file;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt::Display;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
     /// The unix socket on which `megapage top`, Prometheus and curl are answered over HTTP; empty: none.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub socket: PathBuf,
     /// The rights of that socket, in octal digits: who may connect.
     pub socket_mode: Mode,
@@ -22,7 +24,7 @@ pub struct MetricsConfig {
     pub listen: Listen,
     /// A file that the metrics are written to every few seconds, for node_exporter's textfile collector: its name ends
     /// in `.prom`; empty: none. It is removed when the daemon stops.
-    #[serde(deserialize_with = "textfile")]
+    #[serde(deserialize_with = "textfile", serialize_with = "megapage_kernel::json_path::escaped")]
     pub textfile: PathBuf,
     /// How many processes have metrics of their own, 0 to 1000: those with most huge memory, or acted on most.
     #[serde(deserialize_with = "processes")]
@@ -35,7 +37,7 @@ pub struct MetricsConfig {
 impl Default for MetricsConfig {
     fn default() -> MetricsConfig {
         MetricsConfig {
-            socket: PathBuf::from(DEFAULT_SOCKET),
+            socket: default_socket(),
             socket_mode: Mode(0o600),
             socket_group: String::new(),
             listen: Listen(None),
@@ -47,7 +49,9 @@ impl Default for MetricsConfig {
 }
 
 /// Where a daemon listens unless it is told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/megapage/daemon.sock";
+pub fn default_socket() -> PathBuf {
+    runtime_file("daemon.sock")
+}
 
 /// The section `[log]`: what is written to standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,16 +4,19 @@
 //! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
 
 use megapage_decide::{RememberedDemotion, RememberedRegion};
+use megapage_kernel::trusted::{Replace, make_directory_of, open_regular, replace_file};
 use megapage_snapshot::ProcessId;
 use megapage_units::Pid;
 use serde::{Deserialize, Serialize};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
 const SCHEMA: &str = "megapage.state/1";
+/// Of any version.
+const SCHEMA_STEM: &str = "megapage.state/";
 /// The longest file that is read, in bytes: what 128 Ki regions need.
 const LONGEST: u64 = 64 << 20;
 
@@ -85,7 +88,7 @@ impl Remembered {
 
     /// Reads a file; where there is none, nothing is known. `boot` names this boot, `owner` is who must own it.
     pub fn read(path: &Path, boot: &str, owner: u32) -> Result<Remembered, RememberError> {
-        let file = match std::fs::File::open(path) {
+        let file = match open_regular(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Remembered::default()),
             file => file?,
         };
@@ -129,21 +132,34 @@ impl Remembered {
         }
         let file = File { schema: SCHEMA.into(), boot: boot.into(), processes };
         let text = serde_json::to_string(&file).map_err(io::Error::other)?;
-        if let Some(directory) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
-        }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        // One that was left half-written is replaced.
-        match std::fs::remove_file(&beside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        file.write_all(text.as_bytes())?;
+        let path = std::path::absolute(path)?;
+        make_directory_of(&path)?;
+        is_replaceable(&path)?;
         // Torn by a crash of the machine it is of no use anyway: it is of this boot.
-        std::fs::rename(&beside, path)
+        replace_file(&path, text.as_bytes(), Replace { mode: 0o600, durable: false })
     }
+}
+
+/// Refuses a path at which there is something else than a state of megapage's, which writing would destroy.
+/// `AlreadyExists` then; a state that a crash has torn may be replaced.
+pub fn is_replaceable(path: &Path) -> io::Result<()> {
+    let refuse = || {
+        let what = "it is there and no state of megapage: remove it, or give another path";
+        Err(io::Error::new(ErrorKind::AlreadyExists, what))
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        // To replace a link destroys nothing but the link, yet is not what whoever made it wants.
+        Ok(found) if !found.is_file() => return refuse(),
+        Ok(_) => {}
+    }
+    let mut start = Vec::new();
+    let beginning = format!("{{\"schema\":\"{SCHEMA_STEM}");
+    open_regular(path)?.take(beginning.len() as u64).read_to_end(&mut start)?;
+    // Blocks that never reached the disk are read as zeros.
+    let torn = beginning.as_bytes().starts_with(&start) || start.iter().all(|byte| *byte == 0);
+    if torn { Ok(()) } else { refuse() }
 }
 
 impl OneRegion {
@@ -209,12 +225,34 @@ mod tests {
         let read = |boot| Remembered::read(&path, boot, effective_uid());
         assert_eq!(read("boot").unwrap(), Remembered::default(), "there is no file yet");
         known().write(&path, "boot").unwrap();
-        std::fs::write(directory.path().join("a/b/state.json.new"), "torn").unwrap();
         known().write(&path, "boot").unwrap();
         assert_eq!(read("boot").unwrap(), known());
         assert!(matches!(read("other"), Err(RememberError::OtherBoot)));
         let other = Remembered::read(&path, "boot", effective_uid() + 1);
         assert!(matches!(other, Err(RememberError::OtherOwner(_))));
+    }
+
+    #[test]
+    fn what_is_no_state_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        for text in ["root:x:0:0:root:/root:/bin/sh\n", "{}", "\0\0x", "{\"schema\":\"megapage.map/1\"}"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(is_replaceable(&path).unwrap_err().kind(), ErrorKind::AlreadyExists, "{text}");
+            assert_eq!(known().write(&path, "boot").unwrap_err().kind(), ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        for torn in ["", "\0\0", "{\"sch", "{\"schema\":\"megapage.state/9\",\"boot\":\"x"] {
+            std::fs::write(&path, torn).unwrap();
+            known().write(&path, "boot").unwrap();
+            assert_eq!(Remembered::read(&path, "boot", effective_uid()).unwrap(), known());
+        }
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for other in [link.as_path(), directory.path(), Path::new("/dev/null")] {
+            assert!(known().write(other, "boot").is_err(), "{}", other.display());
+        }
+        assert!(link.is_symlink());
     }
 
     #[test]

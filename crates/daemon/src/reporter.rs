@@ -6,6 +6,7 @@ use crate::observability::MetricsConfig;
 use crate::serve::{Listeners, Server};
 use crate::shared::Shared;
 use crate::telemetry::Telemetry;
+use megapage_kernel::trusted::try_replace_file;
 use megapage_kernel::{KernelRoot, boot_time};
 use std::io;
 use std::net::SocketAddr;
@@ -143,10 +144,5 @@ fn try_textfile(config: &MetricsConfig) -> Result<(), ReporterError> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
-    let name =
-        format!(".{}.{}.new", path.file_name().unwrap_or_default().to_string_lossy(), std::process::id());
-    let beside = path.with_file_name(name);
-    std::fs::write(&beside, "")
-        .and_then(|()| std::fs::remove_file(&beside))
-        .map_err(|source| ReporterError::Textfile { path: path.clone(), source })
+    try_replace_file(path).map_err(|source| ReporterError::Textfile { path: path.clone(), source })
 }

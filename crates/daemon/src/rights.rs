@@ -12,8 +12,7 @@ pub fn lacking(root: &KernelRoot, dry_run: bool) -> Result<Option<String>, Execu
     let looks = read_own_status(root)
         .is_ok_and(|own| own.capabilities.sys_ptrace() && own.capabilities.dac_read_search());
     Ok((!looks).then(|| {
-        "looking into the processes of all users needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: run as root, or setcap \
-         cap_sys_ptrace,cap_dac_read_search=ep on the megapage executable"
+        "looking into the processes of all users needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: run as root, or setcap cap_sys_ptrace,cap_dac_read_search=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps"
             .into()
     }))
 }

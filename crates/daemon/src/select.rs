@@ -14,8 +14,13 @@ pub struct Select {
     exclude: Vec<Regex>,
     pids: BTreeSet<Pid>,
     cgroups: Vec<String>,
-    users: Vec<u32>,
+    /// `None`: all of them.
+    users: Option<Vec<u32>>,
     exclude_users: Vec<u32>,
+    /// Whether neither names nor identifiers choose.
+    all: bool,
+    /// Whether what is to be left alone is not known in full: then everything is.
+    is_unsure: bool,
     least_resident: Bytes,
     most: usize,
 }
@@ -31,17 +36,25 @@ pub struct Selected {
 
 impl Select {
     /// Compiles a choice that was checked; what is wrong with it nevertheless, such as a user that is gone, chooses
-    /// nothing.
+    /// nothing. Where it is among those to be left alone, nothing at all is chosen.
     pub fn new(processes: &Processes) -> Select {
-        let compile = |patterns: &[String]| patterns.iter().filter_map(|one| Regex::new(one).ok()).collect();
-        let uids = |users: &[String]| users.iter().filter_map(|user| uid(user).ok()).collect();
+        let compile = |patterns: &[String]| -> Vec<Regex> {
+            patterns.iter().filter_map(|one| Regex::new(one).ok()).collect()
+        };
+        let uids =
+            |users: &[String]| -> Vec<u32> { users.iter().filter_map(|user| uid(user).ok()).collect() };
+        let (exclude, exclude_users) = (compile(&processes.exclude), uids(&processes.exclude_users));
+        let is_unsure =
+            exclude.len() < processes.exclude.len() || exclude_users.len() < processes.exclude_users.len();
         Select {
             include: compile(&processes.include),
-            exclude: compile(&processes.exclude),
+            exclude,
             pids: processes.pids.iter().map(|pid| Pid(*pid)).collect(),
             cgroups: processes.cgroups.clone(),
-            users: uids(&processes.users),
-            exclude_users: uids(&processes.exclude_users),
+            users: (!processes.users.is_empty()).then(|| uids(&processes.users)),
+            exclude_users,
+            all: processes.include.is_empty() && processes.pids.is_empty(),
+            is_unsure,
             least_resident: processes.least_resident,
             most: processes.most,
         }
@@ -76,7 +89,7 @@ impl Select {
         // A kernel thread has no page tables, and one that has ended has none any longer.
         let has_memory = status.page_tables > Bytes::ZERO && !status.is_zombie();
         let own_family = status.pid == own || status.parent == own;
-        if !has_memory || own_family || (status.pid == Pid(1) && !named) {
+        if self.is_unsure || !has_memory || own_family || (status.pid == Pid(1) && !named) {
             return false;
         }
         let matches = |patterns: &[Regex]| patterns.iter().any(|pattern| pattern.is_match(&status.name));
@@ -86,11 +99,10 @@ impl Select {
         if named {
             return true;
         }
-        let all = self.include.is_empty() && self.pids.is_empty();
-        let chosen = all || matches(&self.include);
+        let chosen = self.all || matches(&self.include);
         chosen
             && status.rss + status.hugetlb >= self.least_resident
-            && (self.users.is_empty() || self.users.contains(&status.uids[0]))
+            && self.users.as_ref().is_none_or(|users| users.contains(&status.uids[0]))
             && (self.cgroups.is_empty() || self.in_cgroups(root, status.pid))
     }
 
@@ -214,6 +226,17 @@ mod tests {
         assert_eq!(chosen(Processes { cgroups: list("/batch/"), ..default() }).0, [11, 12]);
         assert_eq!(chosen(Processes { cgroups: list("/b"), ..default() }).0, [0; 0]);
         assert_eq!(chosen(Processes { users: list("7"), ..default() }).0, [10]);
+    }
+
+    #[test]
+    fn a_user_that_is_gone_chooses_nobody_and_left_alone_everybody() {
+        let gone = || list("no-such-user");
+        assert_eq!(chosen(Processes { users: gone(), ..default() }).0, [0; 0]);
+        let users = vec!["no-such-user".to_string(), "7".to_string()];
+        assert_eq!(chosen(Processes { users, ..default() }).0, [10]);
+        assert_eq!(chosen(Processes { exclude_users: gone(), ..default() }).0, [0; 0]);
+        assert_eq!(chosen(Processes { exclude: list("("), ..default() }).0, [0; 0]);
+        assert_eq!(chosen(Processes { include: list("("), ..default() }).0, [0; 0]);
     }
 
     #[test]

@@ -141,15 +141,15 @@ pub fn run(
     };
     // Said before anything is tried; it is taken below.
     if !options.dry_run {
-        Instance::check(&config.lock_file)?;
+        Instance::check(root, &config.lock_file)?;
     }
     // Two that clear accessed bits would each spoil what the other is to read.
-    let alone = !options.dry_run || !Instance::is_taken(&config.lock_file);
+    let alone = !options.dry_run || !Instance::is_taken(root, &config.lock_file);
     let mut service = Service::start(root, options, config, alone)?;
     // After the children that the kernel is tried on: they would hold the lock, too. A dry run is nobody's daemon.
     let _instance = match options.dry_run {
         true => None,
-        false => Some(Instance::take(&service.daemon.config().lock_file)?),
+        false => Some(Instance::take(root, &service.daemon.config().lock_file)?),
     };
     service.recall();
     if options.dry_run {
@@ -247,7 +247,12 @@ impl<'a> Service<'a> {
                 // Not faster than our share of a processor allows, however hard memory is pressed.
                 waker.filling = Filling::default();
                 waker.sharing = Vec::new();
-                event = self.wait(began + self.daemon.least_pause(), &mut waker)?;
+                let earliest = began + self.daemon.least_pause();
+                let mut pressed = false;
+                event = next_order(earliest, &mut pressed, || self.wait(earliest, &mut waker))?;
+                if pressed {
+                    self.daemon.alarm();
+                }
             }
             match event {
                 Some(Event::Stop) => break,
@@ -363,6 +368,24 @@ impl<'a> Service<'a> {
     }
 }
 
+/// Waits until `earliest`; only an order ends that earlier. That memory is short, which the kernel says once, is noted.
+fn next_order(
+    earliest: Instant,
+    pressed: &mut bool,
+    mut wait: impl FnMut() -> Result<Option<Event>, ServiceError>,
+) -> Result<Option<Event>, ServiceError> {
+    loop {
+        match wait()? {
+            Some(Event::Pressure) => *pressed = true,
+            Some(Event::Filling | Event::Due) => {}
+            order => return Ok(order),
+        }
+        if Instant::now() >= earliest {
+            return Ok(None);
+        }
+    }
+}
+
 fn actuator(root: &KernelRoot, config: &Config, dry_run: bool) -> Result<Box<dyn Actuator>, ExecuteError> {
     if dry_run {
         return Ok(Box::new(DryRun));
@@ -445,5 +468,28 @@ impl<'a> Waker<'a> {
                 None => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_two_passes_only_orders_end_the_wait_and_no_alarm_is_lost() {
+        let soon = Instant::now() + Duration::from_secs(600);
+        let run = |earliest: Instant, events: &[Option<Event>]| {
+            let (mut events, mut pressed) = (events.iter().copied(), false);
+            let next = || Ok(events.next().expect("no further wait"));
+            let order = next_order(earliest, &mut pressed, next).unwrap();
+            assert_eq!(events.next(), None, "all waits were made");
+            (order, pressed)
+        };
+        let news = [Some(Event::Due), Some(Event::Pressure), Some(Event::Filling)];
+        assert_eq!(run(soon, &[&news[..], &[None]].concat()), (None, true));
+        assert_eq!(run(soon, &[&news[..], &[Some(Event::Reload)]].concat()), (Some(Event::Reload), true));
+        assert_eq!(run(soon, &[Some(Event::Stop)]), (Some(Event::Stop), false));
+        // Memory that stays short does not keep it waiting.
+        assert_eq!(run(Instant::now(), &[Some(Event::Pressure)]), (None, true));
     }
 }

@@ -199,3 +199,50 @@ fn an_answer_that_is_none_is_told() {
     }
     answering.join().unwrap();
 }
+
+/// A directory that others may write to, as a collector's may be, and a file that is not theirs.
+fn open_directory() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
+    let tree = tempfile::tempdir().unwrap();
+    let (open, victim) = (tree.path().join("open"), tree.path().join("victim"));
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(&victim, "precious").unwrap();
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+    (tree, open, victim)
+}
+
+#[test]
+fn links_in_the_collectors_directory_are_not_written_through() {
+    let (_tree, open, victim) = open_directory();
+    let textfile = open.join("x.prom");
+    let draft = open.join(format!(".x.prom.{}.new", std::process::id()));
+    let config =
+        MetricsConfig { socket: Default::default(), textfile: textfile.clone(), ..MetricsConfig::default() };
+    for planted in [&draft, &textfile] {
+        // At the start, and again at each writing.
+        std::os::unix::fs::symlink(&victim, planted).unwrap();
+        let mut reporter = start(&config);
+        reporter.note(&pass(1));
+        until(|| fs::symlink_metadata(&textfile).is_ok_and(|found| found.is_file()));
+        assert!(fs::read_to_string(&textfile).unwrap().contains("megapage_"));
+        drop(reporter);
+        assert!(!textfile.exists());
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn the_socket_is_in_a_directory_of_our_own_and_a_link_in_its_place_is_left_alone() {
+    let (tree, open, victim) = open_directory();
+    let others = MetricsConfig { socket: open.join("s"), ..MetricsConfig::default() };
+    let what = refused(&others);
+    assert!(what.contains("may be written to by others: use one that may not"), "{what}");
+    let first = config(tree.path());
+    let mut reporter = start(&first);
+    fs::remove_file(&first.socket).unwrap();
+    std::os::unix::fs::symlink(&victim, &first.socket).unwrap();
+    let wider = MetricsConfig { socket_mode: Mode(0o666), ..first.clone() };
+    assert!(reporter.reload(&wider).is_err());
+    assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+}

@@ -30,6 +30,11 @@ impl Directory {
         Ok(Directory { file: file.into(), path: path.to_path_buf() })
     }
 
+    /// An open directory, and the path to name it by.
+    pub(crate) fn of(file: File, path: &Path) -> Directory {
+        Directory { file, path: path.to_path_buf() }
+    }
+
     /// The same open directory once more, with the same lock.
     pub fn try_clone(&self) -> io::Result<Directory> {
         Ok(Directory { file: self.file.try_clone()?, path: self.path.clone() })
@@ -77,19 +82,24 @@ impl Directory {
     }
 
     /// Makes the file `name` with exactly these permission bits; EEXIST where there is anything of that name.
-    pub fn create_file(&self, name: &str, mode: u32) -> io::Result<File> {
+    pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = self.open_beneath(name, flags, Mode::from_raw_mode(mode & 0o600))?;
+        let file = self.open_beneath(name.as_ref(), flags, Mode::from_raw_mode(mode & 0o600))?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
         Ok(file)
     }
 
-    fn open_beneath(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
+    fn open_beneath(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: Mode) -> io::Result<File> {
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
             | ResolveFlags::NO_MAGICLINKS
             | ResolveFlags::NO_XDEV;
-        Ok(rustix::fs::openat2(&self.file, name, flags, mode, resolve)?.into())
+        Ok(rustix::fs::openat2(&self.file, name.as_ref(), flags, mode, resolve)?.into())
+    }
+
+    /// Gives the file `from` the name `to`, in the place of what has it.
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.file, from, &self.file, to)?)
     }
 
     /// Removes the file `name` (a link, not what it leads to).

@@ -41,8 +41,7 @@ pub enum OpenError {
     },
     /// The kernel lets only others load BPF programs.
     #[error(
-        "loading a BPF program is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (setcap \
-         cap_bpf,cap_perfmon,cap_sys_nice,cap_sys_ptrace=ep on the megapage executable)"
+        "loading a BPF program is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon,cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps)"
     )]
     NotAllowed,
     /// The kernel does not take the program.

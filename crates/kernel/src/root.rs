@@ -21,6 +21,14 @@ pub enum KernelError {
         /// What the kernel answered.
         source: io::Error,
     },
+    /// Another process holds the right to change it.
+    #[error("{path}: {holders} holds it; wait for its end, or end it")]
+    Held {
+        /// The file, as the user would name it.
+        path: PathBuf,
+        /// The processes.
+        holders: String,
+    },
     /// The file's text is not of the form its documentation gives.
     #[error("{path}: line {line}: {what}")]
     Parse {
@@ -38,6 +46,7 @@ impl KernelError {
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             KernelError::Io { source, .. } => source.raw_os_error(),
+            KernelError::Held { .. } => Some(libc::EAGAIN),
             KernelError::Parse { .. } => None,
         }
     }

@@ -3,12 +3,14 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, chmod, chownat};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, chmod, chownat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -51,7 +53,7 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io
     // Before anybody can send any. An older kernel cannot: whoever minds asks once more.
     let _ = crate::descriptors::refuse(&socket);
     let made = || -> io::Result<()> {
-        set_rights(path, mode, group)?;
+        set_rights(path, mode, group, None)?;
         Ok(listen(&socket, backlog)?)
     };
     if let Err(error) = made() {
@@ -62,12 +64,40 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io
     Ok(UnixListener::from(socket))
 }
 
-/// Gives the socket at `path` the rights `mode` and the group `group`, where there is one: who may connect from now on.
-pub fn set_rights(path: &Path, mode: u32, group: Option<u32>) -> io::Result<()> {
-    if let Some(group) = group {
-        chownat(CWD, path, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
+/// Which file it is: its device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// That of the file at `path`; a symbolic link is a file of its own.
+    pub fn of_path(path: &Path) -> io::Result<FileId> {
+        std::fs::symlink_metadata(path).map(|found| FileId { device: found.dev(), inode: found.ino() })
     }
-    Ok(chmod(path, Mode::from_raw_mode(mode))?)
+}
+
+/// Gives the socket at `path` the rights `mode` and the group `group`, where there is one: who may connect from now on.
+/// Nothing is followed, and only a socket is touched: ENOTSOCK where something else is there, ESTALE where it is not
+/// `expected`.
+pub fn set_rights(path: &Path, mode: u32, group: Option<u32>, expected: Option<FileId>) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(Errno::NOTSOCK.into());
+    }
+    let found = FileId { device: found.st_dev, inode: found.st_ino };
+    if expected.is_some_and(|expected| expected != found) {
+        return Err(Errno::STALE.into());
+    }
+    if let Some(group) = group {
+        chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    }
+    // A descriptor that was opened with O_PATH is not changed by fchmod(2); by its name in /proc it is.
+    let own = crate::KernelRoot::descriptor_path(std::process::id(), file.as_raw_fd());
+    Ok(chmod(own, Mode::from_raw_mode(mode))?)
 }
 
 /// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
@@ -93,7 +123,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
     #[test]
@@ -128,6 +158,29 @@ mod tests {
         {
             assert!(started.elapsed() < LONG, "somebody still answers");
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn rights_are_set_on_the_socket_itself_and_through_no_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("s"), directory.path().join("victim"));
+        let _listener = listen_at(&path, 0o600, None, 1).unwrap();
+        let id = FileId::of_path(&path).unwrap();
+        set_rights(&path, 0o620, None, Some(id)).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);
+        std::fs::write(&victim, "").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(&path, directory.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let refused = set_rights(&path, 0o666, None, Some(id)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOTSOCK));
+        std::fs::remove_file(&path).unwrap();
+        let _other = listen_at(&path, 0o600, None, 1).unwrap();
+        let refused = set_rights(&path, 0o666, None, Some(id)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ESTALE), "another socket");
+        for untouched in [&victim, &path] {
+            assert_eq!(std::fs::metadata(untouched).unwrap().permissions().mode() & 0o777, 0o600);
         }
     }
 

@@ -5,17 +5,15 @@
 mod record;
 
 use crate::guard::Guard;
+use crate::runtime_directory::{LockError, LockFile, runtime_directory};
 use crate::thp::{ThpEnabled, path};
 use crate::{KernelError, KernelRoot};
 use record::Record;
 pub use record::Recovered;
 #[doc(hidden)]
 pub use record::recover;
-use rustix::fs::{FlockOperation, flock};
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// What to set; `None`: as it was found.
@@ -61,7 +59,7 @@ impl ThpControls {
 /// The right to change the settings. They are put back when the value is dropped, and also when this process is killed
 /// ([`Guard`]). Where the guard is killed as well, as with a whole control group, who takes the right next puts them back:
 /// what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be written to).
-/// One at a time on a machine: the file `enabled` is locked (flock(2)).
+/// One at a time on a machine: `/run/megapage/thp.lock` is locked, which only root can open.
 #[derive(Debug)]
 pub struct ThpChange {
     root: KernelRoot,
@@ -69,17 +67,17 @@ pub struct ThpChange {
     record: Record,
     recovered: Vec<Recovered>,
     guard: Option<Guard>,
-    lock: File,
+    lock: Option<LockFile>,
 }
 
 /// For how long the right is waited for: a guard of somebody who was killed puts back what is his.
-const LOCK_TRIES: u32 = 100;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK: &str = "thp.lock";
 
 impl ThpChange {
     /// Notes the settings, and changes nothing yet but what somebody who was killed has left ([`ThpChange::recovered`]).
-    /// ENOENT on a kernel without transparent huge pages, EAGAIN where another process holds the right and keeps it for two
-    /// seconds.
+    /// ENOENT on a kernel without transparent huge pages, [`KernelError::Held`] where another process holds the right and
+    /// keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         ThpChange::of(root, &FILES)
     }
@@ -92,8 +90,17 @@ impl ThpChange {
 
     fn of(root: &KernelRoot, files: &[&'static str]) -> Result<ThpChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: path("enabled").into(), source };
-        let lock = File::open(root.path(relative("enabled"))).map_err(io_error)?;
-        wait_for(&lock).map_err(io_error)?;
+        // A kernel that has no such settings has none to lock.
+        root.read(relative("enabled"))?;
+        let lock =
+            LockFile::take(root, &runtime_directory(root).join(LOCK), PATIENCE).map_err(
+                |error| match error {
+                    LockError::Held { holders, .. } => {
+                        KernelError::Held { path: path("enabled").into(), holders }
+                    }
+                    LockError::Io { path, source } => KernelError::Io { path, source },
+                },
+            )?;
         let recovered = record::recover(root);
         let mut former = Vec::new();
         for file in files.iter().copied() {
@@ -101,8 +108,8 @@ impl ThpChange {
         }
         let files = former.iter().map(|(file, text)| (root.path(relative(file)), text.clone())).collect();
         let record = Record::new(root, &former);
-        let guard = Guard::of_locked_files(files, record.path(), lock.as_fd()).map_err(io_error)?;
-        Ok(ThpChange { root: root.clone(), former, record, recovered, guard: Some(guard), lock })
+        let guard = Guard::of_locked_files(files, record.path(), lock.file().as_fd()).map_err(io_error)?;
+        Ok(ThpChange { root: root.clone(), former, record, recovered, guard: Some(guard), lock: Some(lock) })
     }
 
     /// What somebody had left who was killed, and was put back before the settings were noted.
@@ -147,20 +154,10 @@ impl Drop for ThpChange {
         if let Some(guard) = self.guard.take() {
             guard.release().ok();
         }
-        // A child of another thread may hold the file open until it executes its program.
-        flock(&self.lock, FlockOperation::Unlock).ok();
-    }
-}
-
-/// Takes the lock, as soon as it is free: EAGAIN where that takes longer than two seconds.
-fn wait_for(lock: &File) -> io::Result<()> {
-    for _ in 1..LOCK_TRIES {
-        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => sleep(LOCK_PAUSE),
-            other => return Ok(other?),
+        if let Some(lock) = self.lock.take() {
+            lock.release();
         }
     }
-    Ok(flock(lock, FlockOperation::NonBlockingLockExclusive)?)
 }
 
 /// What a setting is now. A choice shows all words, the chosen one in brackets; a figure stands alone.
@@ -231,7 +228,10 @@ mod tests {
         let first = ThpChange::begin(&root).unwrap();
         let error = ThpChange::begin(&root).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
+        // Whoever may read the settings cannot keep others from changing them.
         drop(first);
+        let reader = std::fs::File::open(root.path(relative("enabled"))).unwrap();
+        reader.try_lock().unwrap();
         ThpChange::begin(&root).unwrap();
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let end = |mut change: ThpChange| {
             // Neither the owner's writes nor the guard's.
             change.guard.take().unwrap().release().unwrap();
-            flock(&change.lock, FlockOperation::Unlock).unwrap();
+            change.lock.take().unwrap().release();
             std::mem::forget(change);
         };
         let record = keep.path().join("run/megapage/thp-change");

@@ -167,6 +167,7 @@ pub struct ProcessUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileUse {
     /// Its path.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
     /// The page size.
     #[serde(serialize_with = "wire::page_size")]
@@ -185,6 +186,7 @@ pub struct FileUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryFileUse {
     /// The name that memfd_create was given.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub name: PathBuf,
     /// The page size.
     #[serde(serialize_with = "wire::page_size")]
@@ -221,6 +223,7 @@ pub struct SegmentUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MountUse {
     /// Where.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub point: PathBuf,
     /// The page size.
     #[serde(serialize_with = "wire::page_size")]
@@ -240,6 +243,7 @@ pub struct MountUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitUse {
     /// The group's directory.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub group: PathBuf,
     /// The page size.
     #[serde(serialize_with = "wire::page_size")]

@@ -1,16 +1,16 @@
 //! What was measured of this machine and is kept in `/run/megapage` until the next boot, so that not every start has to
 //! measure it again.
 
+use megapage_kernel::runtime_directory::runtime_directory;
+use megapage_kernel::trusted::{Replace, read_regular, replace_file};
 use megapage_kernel::{KernelRoot, boot_id, effective_uid, machine};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The directory under the root of the system.
-const DIRECTORY: &str = "run/megapage";
 /// A file that is longer is none of ours.
 const LONGEST: u64 = 1 << 20;
 /// No more measurements are kept of one thing.
@@ -65,7 +65,7 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         schema: &'static str,
         key: K,
     ) -> Option<Remembered<K>> {
-        Some(Remembered { directory: root.path(DIRECTORY), file, schema, boot: Boot::of(root)?, key })
+        Some(Remembered { directory: runtime_directory(root), file, schema, boot: Boot::of(root)?, key })
     }
 
     /// The same in another directory, at a boot of this name.
@@ -101,8 +101,7 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         trusted(&self.directory).filter(fs::Metadata::is_dir)?;
         let path = self.directory.join(self.file);
         trusted(&path).filter(|found| found.is_file() && found.len() <= LONGEST)?;
-        let mut bytes = Vec::new();
-        fs::File::open(&path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        let bytes = read_regular(&path, LONGEST).ok()?;
         let kept: Kept<K, T> = serde_json::from_slice(&bytes).ok()?;
         let same = kept.schema == self.schema && kept.boot == self.boot && kept.key == self.key;
         (same && kept.times.len() <= MOST && kept.times.iter().all(is_sound)).then_some(kept.times)
@@ -118,17 +117,9 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         let (boot, key) = (self.boot.clone(), self.key.clone());
         let kept = Kept { schema: self.schema.into(), boot, key, times };
         let text = serde_json::to_string(&kept).map_err(io::Error::other)? + "\n";
-        let draft = self.directory.join(format!(".{}.{}", self.file, std::process::id()));
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
         // Whatever the umask, as that of a service: other users read it.
-        let written = file
-            .set_permissions(fs::Permissions::from_mode(0o644))
-            .and_then(|()| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&draft, self.directory.join(self.file)));
-        if written.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        written
+        let path = std::path::absolute(self.directory.join(self.file))?;
+        replace_file(&path, text.as_bytes(), Replace { mode: 0o644, durable: false })
     }
 }
 

@@ -51,6 +51,7 @@ pub struct Listed {
     /// Its user.
     pub uid: u32,
     /// Where it lies.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
     /// What it is at the moment.
     pub condition: Condition,

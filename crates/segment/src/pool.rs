@@ -8,17 +8,24 @@ use crate::segment::{Parts, Place, Segment, new_header};
 use megapage_kernel::directory::{Directory, huge_page_size_of, is_link_in_the_way};
 use megapage_kernel::hugetlb::{PoolScope, figures, nodes};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mount_hugetlbfs};
+use megapage_kernel::runtime_directory::{LockFile, runtime_directory};
 use megapage_kernel::{KernelRoot, effective_uid, require_base_pages};
 use megapage_units::{Bytes, PageSize};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What the names of the directories of applications begin with: `megapage.UID.NAME`.
 pub(crate) const PREFIX: &str = "megapage.";
 /// Where a hugetlbfs is mounted if there is none: below this, one for each page size.
-const MOUNTS: (&str, &str) = ("/run", "megapage");
+fn mounts() -> PathBuf {
+    runtime_directory(&KernelRoot::live())
+}
+
+/// How long another process may take that mounts one at this moment.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a directory that somebody removes meanwhile is made anew.
 const MOST_TRIES: usize = 16;
 
@@ -483,15 +490,18 @@ fn check_directory(directory: &Directory, owner: u32) -> Result<(), SegmentError
 
 /// Mounts a hugetlbfs for pages of `size` unless `is_there` says, with the lock held, that somebody else has.
 fn mount(size: PageSize, is_there: impl Fn() -> Result<bool, SegmentError>) -> Result<(), SegmentError> {
-    let (parent, name) = MOUNTS;
-    let base = Path::new(parent).join(name);
+    let base = mounts();
+    let parent = base.parent().unwrap_or(Path::new("/"));
+    let name = base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let directory = |parent: &Directory, name: &str| match parent.make_child(name, 0o755) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => parent.child(name),
         made => made,
     };
-    let run = Directory::open(Path::new(parent)).map_err(during(parent, "opening"))?;
+    let run = Directory::open(parent).map_err(during(parent, "opening"))?;
     let base_directory = directory(&run, name).map_err(during(&base, "making the directory"))?;
-    base_directory.file().lock().map_err(during(&base, "locking"))?;
+    let lock = base.join("mount.lock");
+    let _lock = LockFile::take(&KernelRoot::live(), &lock, PATIENCE)
+        .map_err(|error| during(&base, "locking")(io::Error::other(error)))?;
     if is_there()? {
         return Ok(());
     }

@@ -455,7 +455,7 @@ impl Segment {
         match &self.parts.place {
             Place::Named(directory) => {
                 let file = directory
-                    .create_file(&files::file_name(header.layout, number), header.mode)
+                    .create_file(files::file_name(header.layout, number), header.mode)
                     .map_err(failed)?;
                 if number == 0 {
                     // Held for as long as the file is open or mapped here; nobody else knows of it yet.

@@ -9,4 +9,4 @@ mod socket_file;
 
 pub use notify::Notify;
 pub use pace::Pace;
-pub use socket_file::{SocketError, SocketFile, SocketLock, group_number, trusted_directory};
+pub use socket_file::{SocketError, SocketFile, SocketLock, group_number};

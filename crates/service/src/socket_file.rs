@@ -1,8 +1,8 @@
 //! A socket in the file system.
 
-use megapage_kernel::directory::{Directory, is_link_in_the_way};
-use megapage_kernel::effective_uid;
-use megapage_kernel::socket::{connect_to, listen_at};
+use megapage_kernel::directory::Directory;
+use megapage_kernel::socket::{FileId, connect_to, listen_at, set_rights};
+use megapage_kernel::trusted::trusted_directory;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
@@ -29,18 +29,18 @@ pub enum SocketError {
 pub struct SocketFile {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode.
-    which: (u64, u64),
+    id: FileId,
 }
 
 impl SocketFile {
     /// Listens on the absolute `path` with the rights `mode`, for `group`; as many as `backlog` connections may wait. A
     /// socket at which nobody answers, which a service that was killed has left, is replaced. The directory is made
-    /// where only that one is missing.
+    /// where only that one is missing. PermissionDenied where others control the directory ([`trusted_directory`]).
     pub fn open(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> Result<SocketFile, SocketError> {
         if !path.is_absolute() {
             return Err(io::Error::new(ErrorKind::InvalidInput, "give an absolute path").into());
         }
+        trusted_directory(path)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket),
             Ok(_) => match connect_to(path) {
@@ -53,8 +53,14 @@ impl SocketFile {
             Err(error) => return Err(error.into()),
         }
         let listener = listen_at(path, mode, group, backlog)?;
-        let which = which(path)?;
-        Ok(SocketFile { listener, path: path.to_path_buf(), which })
+        let id = FileId::of_path(path)?;
+        Ok(SocketFile { listener, path: path.to_path_buf(), id })
+    }
+
+    /// Changes who may connect from now on. ESTALE where another file has taken the place of the socket: that one is
+    /// left alone, and nothing is followed to it.
+    pub fn set_rights(&self, mode: u32, group: Option<u32>) -> io::Result<()> {
+        set_rights(&self.path, mode, group, Some(self.id))
     }
 
     /// Where connections come in. Accepting does not wait.
@@ -119,7 +125,7 @@ impl Drop for SocketLock {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another service may have put its own there meanwhile.
-        if which(&self.path).is_ok_and(|found| found == self.which) {
+        if FileId::of_path(&self.path).is_ok_and(|found| found == self.id) {
             // Left behind it does no harm: nobody answers, and the next service replaces it.
             let _ = fs::remove_file(&self.path);
         }
@@ -132,55 +138,6 @@ fn directory_of(path: &Path) -> io::Result<()> {
         Some(parent) if !parent.exists() => fs::DirBuilder::new().mode(0o755).create(parent),
         _ => Ok(()),
     }
-}
-
-fn which(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
-}
-
-/// Refuses a path on which somebody else could put another socket: one that leads through a symbolic link, or whose
-/// directory, or one above it, belongs to another user than root or the caller's, or may be written to by others (above it:
-/// and is not sticky). A directory that is missing is nobody's: its own parent is looked at.
-pub fn trusted_directory(path: &Path) -> io::Result<()> {
-    let refuse = |what: String| Err(io::Error::new(ErrorKind::PermissionDenied, what));
-    let Some(parent) = path.parent() else { return refuse("it is no path of a file".into()) };
-    let directory = match Directory::open(parent) {
-        Err(error) if error.kind() == ErrorKind::NotFound => match parent.parent() {
-            Some(above) => Directory::open(above),
-            None => Err(error),
-        },
-        opened => opened,
-    };
-    let directory = match directory {
-        Err(error) if is_link_in_the_way(&error) => {
-            return refuse("a symbolic link is in the way: give the path without it".into());
-        }
-        opened => opened?,
-    };
-    let found = directory.metadata()?;
-    let name = directory.path().display();
-    if found.uid() != 0 && found.uid() != effective_uid() {
-        return refuse(format!("directory {name} belongs to user {}: use one of your own", found.uid()));
-    }
-    if found.mode() & 0o022 != 0 {
-        return refuse(format!("directory {name} may be written to by others: use one that may not"));
-    }
-    // Whoever may write to a directory above could put another in its place; a sticky one keeps them from it.
-    for above in std::path::absolute(parent)?.ancestors().skip(1) {
-        // No link is on the way, as has been seen; to look is not to read.
-        let found = fs::symlink_metadata(above)?;
-        let name = above.display();
-        if found.uid() != 0 && found.uid() != effective_uid() {
-            let uid = found.uid();
-            return refuse(format!("directory {name}, above it, belongs to user {uid}: use one of your own"));
-        }
-        if found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
-            return refuse(format!(
-                "directory {name}, above it, may be written to by others: use one that may not"
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The number of a group that is given by number or, as in /etc/group (group(5)), by name; `None`: there is no such
@@ -239,30 +196,6 @@ mod tests {
         drop(SocketLock::take(&path).unwrap());
         symlink("/dev/null", base.join("run/socket.lock")).unwrap();
         assert!(SocketLock::take(&path).is_err(), "a link is not followed");
-    }
-
-    #[test]
-    fn a_directory_that_others_control_is_refused() {
-        let (_tree, base) = tree();
-        trusted_directory(&base.join("s")).unwrap();
-        trusted_directory(&base.join("missing/s")).unwrap();
-        fs::create_dir(base.join("open")).unwrap();
-        fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o1777)).unwrap();
-        symlink(&base, base.join("link")).unwrap();
-        fs::create_dir_all(base.join("wide/inner")).unwrap();
-        fs::set_permissions(base.join("wide"), fs::Permissions::from_mode(0o777)).unwrap();
-        fs::create_dir(base.join("open/inner")).unwrap();
-        trusted_directory(&base.join("open/inner/s")).unwrap();
-        for (path, what) in [
-            ("open/s", "written to by others"),
-            ("link/s", "symbolic link"),
-            ("wide/inner/s", "above it, may be written to"),
-            ("wide/inner/missing/s", "above it, may be written to"),
-        ] {
-            let error = trusted_directory(&base.join(path)).unwrap_err();
-            assert!(error.to_string().contains(what), "{error}");
-        }
-        assert!(trusted_directory(Path::new("/")).is_err());
     }
 
     #[test]

@@ -58,8 +58,7 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
     let lacking: Vec<&str> = rights.into_iter().filter_map(|(name, held)| (!held).then_some(name)).collect();
     Ok((!lacking.is_empty()).then(|| {
         format!(
-            "acting on the memory of other processes needs {}, which this process lacks: run as root, or setcap \
-             cap_sys_nice,cap_sys_ptrace,cap_dac_read_search=ep on the megapage executable",
+            "acting on the memory of other processes needs {}, which this process lacks: run as root, or setcap cap_sys_nice,cap_sys_ptrace,cap_dac_read_search=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps",
             lacking.join(" and ")
         )
     }))

@@ -3,12 +3,16 @@
 
 use super::{Addition, AdditionError};
 use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::trusted::{Replace, read_regular, replace_file};
 use megapage_kernel::{KernelRoot, boot_id, effective_uid};
 use megapage_units::PageSize;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// The longest note that is read, in bytes.
+const LONGEST: u64 = 4096;
 
 /// Pages that were added, and their note. They stay when it is dropped.
 #[derive(Debug)]
@@ -30,9 +34,10 @@ impl Debt {
         let boot = boot_id(root).unwrap_or_default();
         let own = |found: fs::Metadata| found.is_file() && found.uid() == effective_uid();
         let text = match fs::symlink_metadata(&note).is_ok_and(own) {
-            true => fs::read_to_string(&note).unwrap_or_default(),
-            false => String::new(),
+            true => read_regular(&note, LONGEST).ok().and_then(|bytes| String::from_utf8(bytes).ok()),
+            false => None,
         };
+        let text = text.unwrap_or_default();
         let present = figures(root, size, PoolScope::Machine).map_or(0, |figures| figures.persistent());
         let added = read(&text, &boot, size).map_or(0, |(added, total)| owed(added, total, present));
         Debt { addition: Addition::of(root, size, added), root: root.clone(), size, note, boot }
@@ -61,11 +66,11 @@ impl Debt {
         if self.pages() == 0 {
             return fs::remove_file(&self.note);
         }
-        let next = self.note.with_extension("added.next");
         let total =
             figures(&self.root, self.size, PoolScope::Machine).map_err(io::Error::other)?.persistent();
-        fs::write(&next, format!("{} {} {} {total}\n", self.boot, self.size.bytes().0, self.pages()))?;
-        fs::rename(&next, &self.note)
+        let text = format!("{} {} {} {total}\n", self.boot, self.size.bytes().0, self.pages());
+        let note = std::path::absolute(&self.note)?;
+        replace_file(&note, text.as_bytes(), Replace { mode: 0o600, durable: false })
     }
 }
 

@@ -16,6 +16,7 @@ use super::plan::{floor, resolve_size};
 use super::spec::{Amount, Quantity, Spec};
 use megapage_kernel::ability::Release;
 use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::tree::Tree;
 use megapage_kernel::{KernelRoot, MemInfo, meminfo};
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
@@ -47,6 +48,9 @@ pub struct PersistRequest {
 /// The files as they shall be.
 #[derive(Clone, Debug, Serialize)]
 pub struct PersistPlan {
+    /// Where the files are.
+    #[serde(skip)]
+    pub root: PathBuf,
     /// Every file looked at, no-ops included.
     pub edits: Vec<Edit>,
     /// The boot parameters.
@@ -145,6 +149,11 @@ pub enum PersistError {
     /// A symbolic link.
     #[error("{}: is a symbolic link; megapage edits plain files only", .0.display())]
     Link(PathBuf),
+    /// A symbolic link within the path.
+    #[error(
+        "{}: a symbolic link is on the way, which could lead out of the image; put the directory itself in its place", .0.display()
+    )]
+    LinkOnTheWay(PathBuf),
     /// More boot entries than anybody has.
     #[error("{0} boot entries are more than megapage edits")]
     TooManyEntries(usize),
@@ -203,7 +212,7 @@ impl PersistPlan {
 
     /// Writes the files, each atomically; when one fails, all are put back.
     pub fn apply(&self) -> Result<(), PersistError> {
-        files::make_all(&self.edits)
+        files::make_all(&open(&self.root)?, &self.edits)
     }
 }
 
@@ -326,14 +335,19 @@ fn cma(text: &str) -> Result<(String, u128), PersistError> {
     Ok((parts.join(","), sum))
 }
 
+fn open(root: &Path) -> Result<Tree, PersistError> {
+    Tree::open(root).map_err(|error| files::failed(root, error))
+}
+
 fn assemble(
     request: &PersistRequest,
     sysctl: &[String],
     words: Vec<String>,
 ) -> Result<PersistPlan, PersistError> {
     let root = &request.root;
+    let tree = &open(root)?;
     let text = (!sysctl.is_empty()).then(|| sysctl.join("\n") + "\n");
-    let mut edits = vec![Edit::own(root.join(SYSCTL), text)?];
+    let mut edits = vec![Edit::own(tree, root.join(SYSCTL), text)?];
     // Commands for the running machine mean nothing to an image.
     let live = root == Path::new("/");
     let mut next = Vec::new();
@@ -342,12 +356,12 @@ fn assemble(
     }
     let loaders = match (request.loader, words.is_empty()) {
         (Some(loader), _) => vec![loader],
-        (None, false) => vec![boot::detect(root, &words)?],
+        (None, false) => vec![boot::detect(tree, &words)?],
         // Nothing to add: what an earlier call added goes, wherever it was.
         (None, true) => vec![Loader::Grub, Loader::SystemdBoot],
     };
     for loader in loaders {
-        let boot_edits = boot::edits(root, loader, &words)?;
+        let boot_edits = boot::edits(tree, loader, &words)?;
         if boot_edits.iter().any(|edit| !edit.is_no_op()) {
             if loader == Loader::Grub {
                 next.push(if live {
@@ -360,22 +374,27 @@ fn assemble(
         }
         edits.extend(boot_edits);
     }
-    let notes = if sysctl.is_empty() { Vec::new() } else { other_sysctls(root)? };
+    let notes = if sysctl.is_empty() { Vec::new() } else { other_sysctls(tree)? };
     let commands = edits.iter().flat_map(Edit::commands).collect();
-    Ok(PersistPlan { edits, boot_parameters: words, notes, next, commands })
+    Ok(PersistPlan { root: root.clone(), edits, boot_parameters: words, notes, next, commands })
 }
 
 /// Other sysctl files that set the same; sysctl.d(5): the file whose name sorts last wins.
-fn other_sysctls(root: &Path) -> Result<Vec<String>, PersistError> {
+fn other_sysctls(tree: &Tree) -> Result<Vec<String>, PersistError> {
+    let root = tree.root();
     let own = root.join(SYSCTL);
     let mut paths = vec![root.join("etc/sysctl.conf")];
     for directory in ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"] {
-        paths.extend(boot::listed(&root.join(directory), "conf")?);
+        match files::listed(tree, &root.join(directory), "conf") {
+            // What lies outside of the image is not the image's.
+            Err(PersistError::LinkOnTheWay(_) | PersistError::Link(_)) => {}
+            listed => paths.extend(listed?),
+        }
     }
     let mut notes = Vec::new();
     for path in paths.into_iter().filter(|path| *path != own) {
         // Links are common here (99-sysctl.conf) and lead to files that are looked at anyway.
-        let Ok(Some(text)) = files::read(&path) else { continue };
+        let Ok(Some(text)) = files::read(tree, &path) else { continue };
         let keys =
             text.lines().filter_map(|line| Some(line.split_once('=')?.0.trim().trim_start_matches('-')));
         let ours = [

@@ -4,15 +4,14 @@ use anyhow::{Result, bail};
 use megapage_act::pool::Debt;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::process::read_status;
+use megapage_kernel::runtime_directory::{LockFile, runtime_directory};
 use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_units::{Bytes, PageSize, Pid};
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// Where it is noted what was added, under the root of the system, and by whom: the process identifier follows.
-const DIRECTORY: &str = "run/megapage";
+/// Where it is noted what was added, and by whom: the process identifier follows.
 const NAME: &str = "bench-pool-";
 
 /// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again; where this
@@ -31,12 +30,10 @@ impl Pool {
         if effective_uid() != 0 {
             bail!("only root may size the pool of 2 MiB pages; {pages} are there");
         }
-        let directory = root.path(DIRECTORY);
-        // Where nothing can be noted the pages go with the drop alone.
-        DirBuilder::new().recursive(true).mode(0o755).create(&directory).ok();
-        give_back_left_over(&root, &directory);
+        let directory = runtime_directory(&root);
+        give_back_left_over(&root, &directory)?;
         let name = directory.join(format!("{NAME}{}", std::process::id()));
-        let debt = alone(&directory, || Debt::take_over(&root, &name, SIZE));
+        let debt = alone(&directory, || Debt::take_over(&root, &name, SIZE))?;
         Ok(Pool { debt, directory })
     }
 
@@ -44,33 +41,38 @@ impl Pool {
     /// is as it was before the call.
     pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
         let pages = bytes.0.div_ceil(SIZE.bytes().0);
-        Ok(alone(&self.directory, || self.debt.set(pages, false))?)
+        Ok(alone(&self.directory, || self.debt.set(pages, false))??)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        if let Err(error) = alone(&self.directory, || self.debt.set(0, true)) {
-            let added = self.debt.pages();
+        let debt = &mut self.debt;
+        if let Err(error) = alone(&self.directory, || debt.set(0, true)).and_then(|set| Ok(set?)) {
+            let added = debt.pages();
             eprintln!("megapage: {added} pages of {SIZE} were not taken out of the pool: {error:#}");
         }
     }
 }
 
+/// For how long another bench may change the pool: it asks the kernel for pages then, which can take its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What keeps others from it, in the same directory.
+const LOCK: &str = "bench-pool.lock";
+
 /// Runs `change` while no other bench changes the pool, or takes over what one has left: either is to read the pool, and then
-/// to write it. It is an flock(2) of the directory; where that cannot be had nothing is waited for.
-fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> T {
-    let lock = File::open(directory).and_then(|file| file.lock().map(|()| file)).ok();
+/// to write it. An error names who does not let it.
+fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> Result<T> {
+    let lock = LockFile::take(&KernelRoot::live(), &directory.join(LOCK), PATIENCE)?;
     let done = change();
-    // A child of another thread may hold the file open until it executes its program.
-    let _ = lock.map(|file| file.unlock());
-    done
+    lock.release();
+    Ok(done)
 }
 
 /// Takes out of the pool what those added who were killed.
-fn give_back_left_over(root: &KernelRoot, directory: &Path) {
-    alone(directory, || give_back_alone(root, directory));
+fn give_back_left_over(root: &KernelRoot, directory: &Path) -> Result<()> {
+    alone(directory, || give_back_alone(root, directory))
 }
 
 fn give_back_alone(root: &KernelRoot, directory: &Path) {
@@ -126,13 +128,17 @@ mod tests {
         // Two who come at once take them out once.
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| give_back_left_over(&root, directory.path()));
+                scope.spawn(|| give_back_left_over(&root, directory.path()).unwrap());
             }
         });
         assert_eq!(guard.figures().persistent(), before + 1);
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "the note of one who lives");
+        assert_eq!(
+            std::fs::read_dir(directory.path()).unwrap().count(),
+            2,
+            "the lock, and the note of one who lives"
+        );
         ours.set(0, true).unwrap();
-        give_back_left_over(&root, directory.path());
+        give_back_left_over(&root, directory.path()).unwrap();
         assert_eq!(guard.figures().persistent(), before);
     }
 }

@@ -1,8 +1,8 @@
 //! The daemon beside the table: asked at each refresh, and missed silently unless the user named it.
 
 use anyhow::Result;
-use megapage_daemon::DEFAULT_SOCKET;
 use megapage_daemon::client::{ClientError, look};
+use megapage_daemon::default_socket;
 use megapage_snapshot::daemon::DaemonSeen;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Daemon {
     /// Asks the daemon on `socket`, or on the usual one. A socket that the user named must be answered.
     pub fn ask(socket: Option<PathBuf>) -> Result<Daemon> {
         let named = socket.is_some();
-        let socket = socket.unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let socket = socket.unwrap_or_else(default_socket);
         let mut daemon = Daemon { socket, named, seen: None, note: None };
         match daemon.look() {
             Err(error) if named => Err(error.into()),

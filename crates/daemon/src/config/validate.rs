@@ -1,10 +1,12 @@
 //! What a configuration must hold to besides its form.
 
 use super::Config;
+use crate::{instance, remember};
 use megapage_decide::POLICIES;
 use megapage_kernel::identity::account;
 use megapage_observe::TrackerKind;
 use regex_lite::Regex;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 /// A key with its table (`observe.window`), and what is wrong with its value.
@@ -33,6 +35,18 @@ impl Config {
                 "lock_file",
                 "give a path: the lock keeps two daemons from undoing each other's work",
             );
+        }
+        // What is there would be destroyed. What cannot be looked at cannot be written to either, which is said then.
+        for (key, path, checked) in [
+            ("lock_file", &self.lock_file, instance::is_usable(&self.lock_file)),
+            ("state_file", &self.state_file, remember::is_replaceable(&self.state_file)),
+        ] {
+            match checked {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    return wrong(key, format!("{}: {error}", path.display()));
+                }
+                _ => {}
+            }
         }
         self.check_processes()?;
         let observe = &self.observe;

@@ -2,7 +2,6 @@
 
 use crate::reporter::ReporterError;
 use crate::{Mode, observability::MetricsConfig};
-use megapage_kernel::socket::set_rights;
 use megapage_service::{SocketError, SocketFile, group_number};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -48,8 +47,9 @@ impl Listeners {
             opened.loopback = Some((address, listener));
         }
         if !config.socket.as_os_str().is_empty() {
-            if keeps_unix {
-                set_rights(&config.socket, config.socket_mode.0, group)
+            let kept = open.as_ref().and_then(|open| open.unix.as_ref()).filter(|_| keeps_unix);
+            if let Some(kept) = kept {
+                kept.set_rights(config.socket_mode.0, group)
                     .map_err(|source| ReporterError::Socket { path: config.socket.clone(), source })?;
             } else {
                 opened.unix = Some(socket(&config.socket, config.socket_mode, group)?);

@@ -2,10 +2,9 @@
 
 use crate::shared::Shared;
 use crate::telemetry::metrics::{classic, openmetrics};
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use megapage_kernel::trusted::{Replace, remove_file, replace_file};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,9 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(5);
 /// Failures are told this often.
 const TOLD_EVERY: Duration = Duration::from_secs(600);
+
+/// Whatever the umask: the collector is another user.
+const HOW: Replace = Replace { mode: 0o644, durable: false };
 
 /// The file.
 #[derive(Debug)]
@@ -48,7 +50,7 @@ impl Textfile {
             return;
         }
         (self.stale, self.written) = (false, Some(now));
-        if let Err(error) = write(&self.path, classic(&openmetrics(shared)).as_bytes())
+        if let Err(error) = replace_file(&self.path, classic(&openmetrics(shared)).as_bytes(), HOW)
             && self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY)
         {
             self.told = Some(now);
@@ -58,33 +60,11 @@ impl Textfile {
 
     /// Figures that nobody brings up to date any longer are not to be collected.
     pub(super) fn remove(self) {
-        match fs::remove_file(&self.path) {
+        match remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(path = %self.path.display(), %error, "the metrics cannot be removed");
             }
             _ => {}
         }
     }
-}
-
-/// Whoever reads `path` sees the old text or the new one, whole.
-pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Not `.prom`: what is half written is not to be collected.
-    let beside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&beside)
-        .and_then(|mut file| {
-            // Whatever the umask: the collector is another user.
-            file.set_permissions(fs::Permissions::from_mode(0o644))?;
-            file.write_all(text)
-        })
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }

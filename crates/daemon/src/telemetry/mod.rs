@@ -15,6 +15,7 @@ use megapage_act::execute::{Counters, Done};
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_snapshot::daemon::Totals;
 use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
+use megapage_units::shown::one_line;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -294,14 +295,10 @@ pub(crate) fn reason(reason: Reason) -> String {
     }
 }
 
-/// A text that came from elsewhere, at most 200 characters of it, without those that steer a terminal or turn the
-/// direction of what follows.
+/// A text that came from elsewhere, in one line of at most 200 characters.
 pub(crate) fn clean(text: &str) -> String {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().take(200).map(|c| if steers(c) { '?' } else { c }).collect()
+    let cut: String = text.chars().take(200).collect();
+    one_line(&cut)
 }
 
 #[cfg(test)]

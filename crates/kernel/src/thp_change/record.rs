@@ -1,16 +1,18 @@
 //! What was found and what was set, in a file, for the one who comes after an owner that was killed together with its guard.
 
 use super::{FILES, chosen, relative};
+use crate::runtime_directory::runtime_directory;
 use crate::thp::path;
+use crate::trusted::{Replace, make_directory_of, read_regular, replace_file};
 use crate::{KernelRoot, boot_id};
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-const DIRECTORY: &str = "run/megapage";
 const FILE: &str = "thp-change";
+/// A file that is longer is none of ours, in bytes.
+const LONGEST: u64 = 64 << 10;
 
 /// A setting that was put back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Record {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.root.path(DIRECTORY).join(FILE)
+        runtime_directory(&self.root).join(FILE)
     }
 
     /// Notes what is going to be set. Where that cannot be written nothing stands in for the guard.
@@ -77,13 +79,10 @@ impl Record {
         for Setting { file, former, set } in &self.settings {
             text += &format!("{file} {former} {}\n", set.join(" "));
         }
-        let directory = self.root.path(DIRECTORY);
-        // Whatever the umask: nothing is read from a directory that others may write to.
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
-        // Whole or not at all, whenever the end comes. One writes at a time: it holds the lock.
-        let draft = directory.join(format!(".{FILE}"));
-        fs::write(&draft, text)?;
-        fs::rename(draft, self.path())
+        // Whole or not at all, whenever the end comes.
+        let path = std::path::absolute(self.path())?;
+        make_directory_of(&path)?;
+        replace_file(&path, text.as_bytes(), Replace { mode: 0o600, durable: false })
     }
 
     pub(super) fn remove(&self) {
@@ -94,8 +93,10 @@ impl Record {
 /// Puts back what a record tells of, where it is still what it had been set to, and removes the record. The caller holds
 /// the lock: whoever wrote the record has ended.
 pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
-    let file = root.path(DIRECTORY).join(FILE);
-    let Ok(text) = fs::read_to_string(&file) else { return Vec::new() };
+    let file = runtime_directory(root).join(FILE);
+    let Some(text) = read_regular(&file, LONGEST).ok().and_then(|bytes| String::from_utf8(bytes).ok()) else {
+        return Vec::new();
+    };
     let mut lines = text.lines();
     let mut recovered = Vec::new();
     if lines.next() == Some(&boot(root)) {

@@ -2,6 +2,7 @@
 
 use super::wire::{ANSWER, Answer, Request, Verdict};
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer, receive, send};
+use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::{effective_uid, parcel, socket::connect_to};
 use megapage_units::PageSize;
 use std::io;
@@ -83,7 +84,7 @@ fn empty(parcels: &[Option<OwnedFd>], size: PageSize) {
 
 /// Where the broker of this name listens: a NAME stands for `/run/megapage/pool-NAME.sock`, a path for itself.
 pub fn socket_path(name: &str) -> PathBuf {
-    if name.contains('/') { name.into() } else { format!("/run/megapage/pool-{name}.sock").into() }
+    if name.contains('/') { name.into() } else { runtime_file(&format!("pool-{name}.sock")) }
 }
 
 /// How long a broker may take for each step of this process's requests.

@@ -12,7 +12,7 @@ use std::io;
 pub(super) fn track_error(pid: Pid, error: KernelError) -> TrackError {
     let kind = match &error {
         KernelError::Io { source, .. } => source.kind(),
-        KernelError::Parse { .. } => return error.into(),
+        KernelError::Parse { .. } | KernelError::Held { .. } => return error.into(),
     };
     match kind {
         _ if error.is_gone() => TrackError::Gone(pid),

@@ -4,10 +4,11 @@
 //! `/etc/default/grub.d` (Debian, Ubuntu); kernel-install(8) and the Boot Loader Specification.
 
 use super::PersistError;
-use super::files::{BACKUP_SUFFIX, Edit, read};
+use super::files::{BACKUP_SUFFIX, Edit, listed, read};
+use megapage_kernel::tree::Tree;
 use megapage_units::{Bytes, PageSize};
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use std::path::PathBuf;
 
 /// Boot entries that are edited at most.
 const MOST_ENTRIES: usize = 1000;
@@ -55,8 +56,8 @@ pub fn memparse(bytes: Bytes) -> String {
 }
 
 /// Which loader the files below `root` belong to.
-pub fn detect(root: &Path, words: &[String]) -> Result<Loader, PersistError> {
-    let grub = read(&root.join("etc/default/grub"))?;
+pub fn detect(tree: &Tree, words: &[String]) -> Result<Loader, PersistError> {
+    let grub = read(tree, &tree.root().join("etc/default/grub"))?;
     if let Some(text) = &grub {
         let bls =
             |line: &str| line.trim().trim_start_matches("export ").starts_with("GRUB_ENABLE_BLSCFG=true");
@@ -64,33 +65,36 @@ pub fn detect(root: &Path, words: &[String]) -> Result<Loader, PersistError> {
             return Err(PersistError::Grubby(words.join(" ")));
         }
     }
-    if grub.is_some() || root.join("etc/default/grub.d").is_dir() {
+    if grub.is_some() || tree.is_directory(&tree.root().join("etc/default/grub.d")) {
         return Ok(Loader::Grub);
     }
-    if root.join("etc/kernel/cmdline").exists() || !entries(root)?.is_empty() {
+    if read(tree, &tree.root().join("etc/kernel/cmdline"))?.is_some() || !entries(tree)?.is_empty() {
         return Ok(Loader::SystemdBoot);
     }
-    Err(PersistError::NoLoader { root: root.to_path_buf(), words: words.join(" ") })
+    Err(PersistError::NoLoader { root: tree.root().to_path_buf(), words: words.join(" ") })
 }
 
 /// The edits that make `words` the hugetlb parameters of the next boot; without words, those that take megapage's
 /// away.
-pub fn edits(root: &Path, loader: Loader, words: &[String]) -> Result<Vec<Edit>, PersistError> {
+pub fn edits(tree: &Tree, loader: Loader, words: &[String]) -> Result<Vec<Edit>, PersistError> {
     match loader {
-        Loader::Grub => grub_edits(root, words),
-        Loader::SystemdBoot => systemd_boot_edits(root, words),
+        Loader::Grub => grub_edits(tree, words),
+        Loader::SystemdBoot => systemd_boot_edits(tree, words),
     }
 }
 
 /// The file that GRUB's configuration reads after `/etc/default/grub`.
-fn grub_edits(root: &Path, words: &[String]) -> Result<Vec<Edit>, PersistError> {
-    let own = root.join("etc/default/grub.d/60-megapage.cfg");
+fn grub_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> {
+    let own = tree.root().join("etc/default/grub.d/60-megapage.cfg");
     if !words.is_empty() {
-        let mut others = vec![root.join("etc/default/grub")];
-        others
-            .extend(listed(&root.join("etc/default/grub.d"), "cfg")?.into_iter().filter(|path| *path != own));
+        let mut others = vec![tree.root().join("etc/default/grub")];
+        others.extend(
+            listed(tree, &tree.root().join("etc/default/grub.d"), "cfg")?
+                .into_iter()
+                .filter(|path| *path != own),
+        );
         for path in others {
-            let text = read(&path)?.unwrap_or_default();
+            let text = read(tree, &path)?.unwrap_or_default();
             let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
             let mut found = lines
                 .flat_map(|line| line.split(['"', '\'', ' ', '=']))
@@ -101,20 +105,18 @@ fn grub_edits(root: &Path, words: &[String]) -> Result<Vec<Edit>, PersistError> 
         }
     }
     let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {}\"\n", words.join(" "));
-    Ok(vec![Edit::own(own, (!words.is_empty()).then_some(line))?])
+    Ok(vec![Edit::own(tree, own, (!words.is_empty()).then_some(line))?])
 }
 
-fn systemd_boot_edits(root: &Path, words: &[String]) -> Result<Vec<Edit>, PersistError> {
+fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> {
     let mut edits = Vec::new();
-    let cmdline = root.join("etc/kernel/cmdline");
-    if cmdline.exists() {
-        edits.extend(with_backup(cmdline, words, |text, words| {
-            let kept = text.split_whitespace().map(str::to_string);
-            join(kept, words) + "\n"
-        })?);
-    }
-    for entry in entries(root)? {
-        edits.extend(with_backup(entry, words, |text, words| {
+    let cmdline = tree.root().join("etc/kernel/cmdline");
+    edits.extend(with_backup(tree, cmdline, words, |text, words| {
+        let kept = text.split_whitespace().map(str::to_string);
+        join(kept, words) + "\n"
+    })?);
+    for entry in entries(tree)? {
+        edits.extend(with_backup(tree, entry, words, |text, words| {
             // Several `options` lines are one command line: the words go to the end of the last.
             let last =
                 text.lines().enumerate().filter(|(_, line)| is_options(line)).last().map(|(index, _)| index);
@@ -155,14 +157,15 @@ fn join(kept: impl Iterator<Item = String>, words: &[String]) -> String {
 /// Edits of a file that somebody else owns: a copy of what it held, and the file itself. That there is a copy is
 /// also what says that the hugetlb words in the file are ours.
 fn with_backup(
+    tree: &Tree,
     path: PathBuf,
     words: &[String],
     change: impl Fn(&str, &[String]) -> String,
 ) -> Result<Vec<Edit>, PersistError> {
     let mut name = path.clone().into_os_string();
     name.push(BACKUP_SUFFIX);
-    let mut backup = Edit::of(PathBuf::from(name))?;
-    let mut edit = Edit::of(path)?;
+    let mut backup = Edit::of(tree, PathBuf::from(name))?;
+    let mut edit = Edit::of(tree, path)?;
     let Some(before) = edit.before.clone() else { return Ok(Vec::new()) };
     if backup.before.is_none() {
         if words.is_empty() {
@@ -189,27 +192,13 @@ fn with_backup(
 }
 
 /// The boot entries, wherever the boot partition is mounted.
-fn entries(root: &Path) -> Result<Vec<PathBuf>, PersistError> {
+fn entries(tree: &Tree) -> Result<Vec<PathBuf>, PersistError> {
     let mut found = Vec::new();
     for directory in ["boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries"] {
-        found.extend(listed(&root.join(directory), "conf")?);
+        found.extend(listed(tree, &tree.root().join(directory), "conf")?);
     }
     if found.len() > MOST_ENTRIES {
         return Err(PersistError::TooManyEntries(found.len()));
     }
     Ok(found)
-}
-
-/// The files in a directory that end in `.extension`, sorted; none where there is no such directory.
-pub fn listed(directory: &Path, extension: &str) -> Result<Vec<PathBuf>, PersistError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries,
-    };
-    let paths =
-        entries.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>());
-    let mut paths = paths.map_err(|source| PersistError::Io { path: directory.to_path_buf(), source })?;
-    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
-    paths.sort();
-    Ok(paths)
 }

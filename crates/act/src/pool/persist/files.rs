@@ -1,11 +1,16 @@
 //! Files under /etc and on the boot partition: planned as whole texts, written atomically, all or none.
 
 use super::PersistError;
+use megapage_kernel::directory::is_link_in_the_way;
+use megapage_kernel::tree::{Tree, is_link_on_the_way};
+use megapage_units::shown::shell_word;
 use serde::Serialize;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// The longest file that is read, in bytes, and the most files of one directory.
+const LONGEST: u64 = 1 << 20;
+const MOST_FILES: usize = 4096;
 
 /// The first line of every file that is megapage's alone.
 pub const MARKER: &str =
@@ -18,6 +23,7 @@ pub const BACKUP_SUFFIX: &str = ".megapage.bak";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Edit {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
     /// Its text before; `None`: it is not there.
     pub before: Option<String>,
@@ -28,15 +34,15 @@ pub struct Edit {
 impl Edit {
     /// Reads what is there. A symbolic link is refused: it may lead out of the image that is edited, and would be
     /// replaced by a file.
-    pub(super) fn of(path: PathBuf) -> Result<Edit, PersistError> {
-        let before = read(&path)?;
+    pub(super) fn of(tree: &Tree, path: PathBuf) -> Result<Edit, PersistError> {
+        let before = read(tree, &path)?;
         Ok(Edit { after: before.clone(), before, path })
     }
 
     /// A file of megapage's own that shall hold the marker and `text`, or go. One of that name that somebody
     /// else wrote is refused.
-    pub(super) fn own(path: PathBuf, text: Option<String>) -> Result<Edit, PersistError> {
-        let mut edit = Edit::of(path)?;
+    pub(super) fn own(tree: &Tree, path: PathBuf, text: Option<String>) -> Result<Edit, PersistError> {
+        let mut edit = Edit::of(tree, path)?;
         if edit.before.as_deref().is_some_and(|before| !before.starts_with(MARKER)) {
             return Err(PersistError::NotOurs(edit.path));
         }
@@ -68,21 +74,21 @@ impl Edit {
         }
     }
 
-    fn make(&self) -> Result<(), PersistError> {
-        set(&self.path, self.after.as_deref())
+    fn make(&self, tree: &Tree) -> Result<(), PersistError> {
+        set(tree, &self.path, self.after.as_deref())
     }
 
-    fn undo(&self) -> Result<(), PersistError> {
-        set(&self.path, self.before.as_deref())
+    fn undo(&self, tree: &Tree) -> Result<(), PersistError> {
+        set(tree, &self.path, self.before.as_deref())
     }
 }
 
 /// Makes all edits; when one fails, those before it are undone and its error is returned.
-pub(super) fn make_all(edits: &[Edit]) -> Result<(), PersistError> {
+pub(super) fn make_all(tree: &Tree, edits: &[Edit]) -> Result<(), PersistError> {
     for (index, edit) in edits.iter().enumerate().filter(|(_, edit)| !edit.is_no_op()) {
-        if let Err(error) = edit.make() {
+        if let Err(error) = edit.make(tree) {
             for done in edits[..index].iter().rev().filter(|edit| !edit.is_no_op()) {
-                done.undo()?;
+                done.undo(tree)?;
             }
             return Err(error);
         }
@@ -91,60 +97,47 @@ pub(super) fn make_all(edits: &[Edit]) -> Result<(), PersistError> {
 }
 
 /// The text of a file; `None` where there is none.
-pub(super) fn read(path: &Path) -> Result<Option<String>, PersistError> {
-    let failed = |source| PersistError::Io { path: path.to_path_buf(), source };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-        Ok(metadata) if metadata.is_symlink() => return Err(PersistError::Link(path.to_path_buf())),
-        Ok(_) => {}
-    }
-    fs::read_to_string(path).map(Some).map_err(failed)
+pub(super) fn read(tree: &Tree, path: &Path) -> Result<Option<String>, PersistError> {
+    tree.read(path, LONGEST).map_err(|error| failed(path, error))
 }
 
-fn set(path: &Path, text: Option<&str>) -> Result<(), PersistError> {
+/// The files in a directory that end in `.extension`, sorted; none where there is no such directory.
+pub(super) fn listed(tree: &Tree, directory: &Path, extension: &str) -> Result<Vec<PathBuf>, PersistError> {
+    let names = tree.names(directory, MOST_FILES).map_err(|error| failed(directory, error))?;
+    let paths = names.into_iter().map(|name| directory.join(name));
+    Ok(paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
+}
+
+fn set(tree: &Tree, path: &Path, text: Option<&str>) -> Result<(), PersistError> {
     let result = match text {
-        Some(text) => write(path, text),
-        None => fs::remove_file(path),
+        Some(text) => tree.replace(path, text),
+        None => tree.remove(path),
     };
-    result.map_err(|source| PersistError::Io { path: path.to_path_buf(), source })
+    result.map_err(|error| failed(path, error))
 }
 
-/// A new file beside the old one, synced, then renamed over it: a crash leaves the one or the other.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let mode = fs::metadata(path).map_or(0o644, |metadata| metadata.permissions().mode() & 0o7777);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = directory.join(format!(".{name}.megapage.{}", std::process::id()));
-    let written = (|| {
-        let mut file = File::options().write(true).create_new(true).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        File::open(directory)?.sync_all()
-    })();
-    if written.is_err() {
-        // What failed is reported; a left-over would only be in the way.
-        let _ = fs::remove_file(&temporary);
+pub(super) fn failed(path: &Path, source: io::Error) -> PersistError {
+    let path = path.to_path_buf();
+    match source {
+        source if is_link_on_the_way(&source, &path) => PersistError::LinkOnTheWay(path),
+        source if is_link_in_the_way(&source) => PersistError::Link(path),
+        source => PersistError::Io { path, source },
     }
-    written
 }
 
 fn quote(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    shell_word(&path.to_string_lossy())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_failure_undoes_what_was_done_before_it() {
         let tree = tempfile::tempdir().unwrap();
+        let image = Tree::open(tree.path()).unwrap();
         let path = |name: &str| tree.path().join(name);
         fs::write(path("old"), "old\n").unwrap();
         fs::write(path("file"), "").unwrap();
@@ -159,33 +152,24 @@ mod tests {
             // Its directory is a file.
             edit("file/below", None, Some("x")),
         ];
-        assert!(matches!(make_all(&edits), Err(PersistError::Io { .. })));
+        assert!(matches!(make_all(&image, &edits), Err(PersistError::Io { .. })));
         assert_eq!(fs::read_to_string(path("old")).unwrap(), "old\n");
         assert!(!path("made").exists());
-        make_all(&edits[..2]).unwrap();
+        make_all(&image, &edits[..2]).unwrap();
         assert_eq!(fs::read_to_string(path("old")).unwrap(), "new\n");
         assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 3, "no temporary file is left");
     }
 
     #[test]
-    fn the_mode_of_a_file_is_kept() {
-        let tree = tempfile::tempdir().unwrap();
-        let path = tree.path().join("cmdline");
-        fs::write(&path, "a\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        write(&path, "b\n").unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
     fn links_and_files_of_others_are_refused() {
         let tree = tempfile::tempdir().unwrap();
+        let image = Tree::open(tree.path()).unwrap();
         let path = tree.path().join("60-megapage.conf");
         fs::write(&path, "vm.nr_hugepages = 1\n").unwrap();
-        assert!(matches!(Edit::own(path.clone(), None), Err(PersistError::NotOurs(_))));
+        assert!(matches!(Edit::own(&image, path.clone(), None), Err(PersistError::NotOurs(_))));
         let link = tree.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(matches!(Edit::of(link), Err(PersistError::Link(_))));
+        assert!(matches!(Edit::of(&image, link), Err(PersistError::Link(_))));
     }
 
     #[test]

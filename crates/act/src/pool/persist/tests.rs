@@ -289,3 +289,23 @@ fn requests_that_contradict_themselves_are_refused() {
             .contains("only the overcommit limit of the default size")
     );
 }
+
+#[test]
+fn an_image_is_not_left_through_a_link_on_the_way() {
+    let image = Image::new(&[("etc/default/grub", "GRUB_TIMEOUT=5\n")]);
+    let outside = image.path("outside");
+    fs::create_dir(&outside).unwrap();
+    for (pool, directory) in [("2m=512", "etc/sysctl.d"), ("1g=1", "etc/default/grub.d")] {
+        let link = image.path("image").join(directory);
+        std::os::unix::fs::symlink(&outside, &link).unwrap();
+        let error = image.plan(&image.request(&[pool])).unwrap_err();
+        assert!(matches!(&error, PersistError::LinkOnTheWay(_)), "{error}");
+        fs::remove_file(&link).unwrap();
+        // One that is put there after the plan was made.
+        let plan = image.plan(&image.request(&[pool])).unwrap();
+        std::os::unix::fs::symlink(&outside, &link).unwrap();
+        assert!(matches!(plan.apply(), Err(PersistError::LinkOnTheWay(_))));
+        fs::remove_file(&link).unwrap();
+    }
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+}

@@ -189,7 +189,7 @@ fn call_error(pid: Pid, source: io::Error) -> TrackError {
         Some(EPERM | EACCES) => TrackError::Denied {
             pid,
             what: "clearing accessed bits needs CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes: run as \
-                   root, or setcap cap_sys_nice,cap_sys_ptrace=ep on the megapage executable"
+                   root, or setcap cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps"
                 .into(),
         },
         _ => TrackError::Failed(format!("process {pid}: process_madvise with MADV_COLD: {source}")),

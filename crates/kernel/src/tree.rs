@@ -1,0 +1,186 @@
+//! The files of a system: the running one, or an image's, out of which no path leads.
+
+use crate::directory::{Directory, is_link_in_the_way};
+use crate::trusted::{Replace, read_bounded};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// See the module. Paths that are given are those that the caller would use: `root` and what follows it.
+#[derive(Debug)]
+pub struct Tree {
+    file: File,
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The system below `root`: `/` is the running one, whose own links are followed. In any other no link is followed, not
+    /// even one within a path, and no path leads above `root` (openat2(2), RESOLVE_BENEATH): an absolute link, or one
+    /// with `..`, would lead into the running system.
+    pub fn open(root: &Path) -> io::Result<Tree> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(root, flags, Mode::empty())?.into();
+        Ok(Tree { file, root: root.to_path_buf() })
+    }
+
+    /// The path by which it was opened.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The text of the regular file at `path`, of at most `most` bytes; `None` where there is none. ELOOP where it is a
+    /// symbolic link, whatever the tree, or one is on the way to it.
+    pub fn read(&self, path: &Path, most: u64) -> io::Result<Option<String>> {
+        let Some((directory, name)) = self.find(path)? else { return Ok(None) };
+        let file = match directory.open_file_to_read(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let bytes = read_bounded(file, most)?;
+        String::from_utf8(bytes).map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+    }
+
+    /// The names in the directory at `path`, sorted, `most` at most; none where there is no such directory.
+    pub fn names(&self, path: &Path, most: usize) -> io::Result<Vec<OsString>> {
+        match self.directory(path) {
+            Ok(directory) => Ok(directory.names(most)?.0),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is a directory at `path`.
+    pub fn is_directory(&self, path: &Path) -> bool {
+        self.directory(path).is_ok()
+    }
+
+    /// Replaces the file at `path` by one that holds `text`, with the mode of the former or 0644; directories that are
+    /// missing are made. A crash leaves the one or the other.
+    pub fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
+        let (directory, name) = self.split(path)?;
+        let directory = self.make(directory)?;
+        let mode = match directory.open_file_to_read(name) {
+            Ok(file) => file.metadata()?.mode() & 0o7777,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0o644,
+            Err(error) => return Err(error),
+        };
+        directory.replace_file(name.as_ref(), text.as_bytes(), Replace { mode, durable: true })
+    }
+
+    /// Removes the file at `path`.
+    pub fn remove(&self, path: &Path) -> io::Result<()> {
+        match self.find(path)? {
+            Some((directory, name)) => directory.remove_file(name.as_ref()),
+            None => Err(ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn find<'a>(&self, path: &'a Path) -> io::Result<Option<(Directory, &'a str)>> {
+        let (directory, name) = self.split(path)?;
+        match self.directory(directory) {
+            Ok(directory) => Ok(Some((directory, name))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn split<'a>(&self, path: &'a Path) -> io::Result<(&'a Path, &'a str)> {
+        let name = path.file_name().and_then(OsStr::to_str);
+        path.parent().zip(name).ok_or_else(|| ErrorKind::InvalidInput.into())
+    }
+
+    fn directory(&self, path: &Path) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let relative = match path.strip_prefix(&self.root) {
+            Ok(relative) if relative.as_os_str().is_empty() => Path::new("."),
+            Ok(relative) => relative,
+            Err(_) => return Err(ErrorKind::InvalidInput.into()),
+        };
+        let resolve = match self.root == Path::new("/") {
+            true => ResolveFlags::empty(),
+            false => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        };
+        Ok(Directory::of(openat2(&self.file, relative, flags, Mode::empty(), resolve)?.into(), path))
+    }
+
+    /// The directory at `path`, made with those above it where they are missing.
+    fn make(&self, path: &Path) -> io::Result<Directory> {
+        match self.directory(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (parent, name) = self.split(path)?;
+                match self.make(parent)?.make_child(name, 0o755) {
+                    // Somebody was faster.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => self.directory(path),
+                    made => made,
+                }
+            }
+            found => found,
+        }
+    }
+}
+
+/// Whether a symbolic link is on the way to `path`, rather than at it, below `root`.
+pub fn is_link_on_the_way(error: &io::Error, path: &Path) -> bool {
+    is_link_in_the_way(error) && !path.is_symlink()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn no_path_leads_out() {
+        let top = tempfile::tempdir().unwrap();
+        let (image, outside) = (top.path().join("image"), top.path().join("outside"));
+        fs::create_dir_all(image.join("etc")).unwrap();
+        fs::create_dir_all(outside.join("conf.d")).unwrap();
+        fs::write(outside.join("conf.d/file"), "outside").unwrap();
+        symlink(outside.join("conf.d"), image.join("etc/absolute.d")).unwrap();
+        symlink("../../outside", image.join("etc/up")).unwrap();
+        let tree = Tree::open(&image).unwrap();
+        for path in ["etc/absolute.d/file", "etc/up/conf.d/file", "etc/up/made/file"] {
+            let path = image.join(path);
+            let loops = |error: io::Error| is_link_on_the_way(&error, &path);
+            assert!(loops(tree.read(&path, 99).unwrap_err()));
+            assert!(loops(tree.replace(&path, "x").unwrap_err()));
+            assert!(loops(tree.remove(&path).unwrap_err()));
+            assert!(loops(tree.names(path.parent().unwrap(), 9).unwrap_err()));
+            assert!(!tree.is_directory(path.parent().unwrap()));
+        }
+        assert!(tree.replace(&image.join("../outside/new"), "x").is_err());
+        assert!(tree.replace(&outside.join("new"), "x").is_err());
+        symlink(outside.join("conf.d/file"), image.join("etc/link")).unwrap();
+        let error = tree.read(&image.join("etc/link"), 99).unwrap_err();
+        assert!(is_link_in_the_way(&error) && !is_link_on_the_way(&error, &image.join("etc/link")));
+        assert!(tree.replace(&image.join("etc/link"), "x").is_err());
+        assert_eq!(fs::read_to_string(outside.join("conf.d/file")).unwrap(), "outside");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn files_are_made_kept_and_removed() {
+        let top = tempfile::tempdir().unwrap();
+        let tree = Tree::open(top.path()).unwrap();
+        let path = top.path().join("a/b/file");
+        assert_eq!(tree.read(&path, 99).unwrap(), None);
+        tree.replace(&path, "1").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        tree.replace(&path, "22").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "as it was");
+        assert_eq!(tree.read(&path, 2).unwrap().as_deref(), Some("22"));
+        assert_eq!(tree.read(&path, 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(tree.names(path.parent().unwrap(), 9).unwrap(), ["file"], "no draft is left");
+        assert!(tree.read(path.parent().unwrap(), 9).is_err());
+        tree.remove(&path).unwrap();
+        assert_eq!(tree.remove(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(tree.names(&top.path().join("none"), 9).unwrap().is_empty());
+    }
+}
