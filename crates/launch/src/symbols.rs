@@ -10,7 +10,7 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache, SymbolKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -26,7 +26,7 @@ const NAMES_PER_BYTE: u64 = 4;
 /// alphabet.
 pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
     let invalid = |error: object::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
-    let file = File::open(path)?;
+    let file = megapage_kernel::trusted::open_regular(path)?;
     // Each symbol takes bytes of the file, and so do names, which overlap in few of them.
     let mut room = NAMES_PER_BYTE * file.metadata()?.len();
     let cache = ReadCache::new(file);
@@ -103,6 +103,7 @@ pub fn make(directory: &Path, pid: Pid, files: &[MovedFile]) -> (MapReport, Opti
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapReport {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// Functions in it.
     pub functions: usize,

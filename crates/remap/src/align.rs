@@ -9,6 +9,7 @@ mod write;
 pub use plan::{Copy, Patch, Plan, plan};
 
 use crate::{RemapError, layout, read_binary, shell};
+use megapage_kernel::umask;
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,8 +19,10 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The file that was read.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// The file that was written.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub out: PathBuf,
     /// Whether this is what would be done.
     pub dry_run: bool,
@@ -64,7 +67,8 @@ pub fn align(path: &Path, out: &Path, dry_run: bool) -> Result<Outcome, RemapErr
     }
     let plan = plan(&binary).map_err(|what| RemapError::unfit(path, what))?;
     write::refuse_what_no_header_describes(path, &plan)?;
-    let mode = metadata.permissions().mode() & 0o777;
+    // Of another user's file that everybody may write to no such one is made.
+    let mode = metadata.permissions().mode() & 0o777 & !umask();
     let mut notes = Vec::new();
     if metadata.mode() & 0o6000 != 0 {
         notes.push("the set-user-ID and set-group-ID bits were left out".to_string());

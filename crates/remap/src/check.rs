@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// Where it is placed in memory.
     pub placement: Placement,

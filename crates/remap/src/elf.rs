@@ -1,10 +1,10 @@
 //! One ELF file: its segments, and what else of its layout matters. Nothing is executed.
 
 use crate::RemapError;
+use megapage_kernel::trusted::open_regular;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, ReadRef, elf};
 use serde::Serialize;
-use std::fs::File;
 use std::path::Path;
 
 /// A LOAD segment: a part of the file that is mapped (elf(5)).
@@ -112,11 +112,8 @@ impl Binary {
 
 /// Reads the headers of `path`, a 64-bit little-endian ELF executable or shared library.
 pub fn read_binary(path: &Path) -> Result<Binary, RemapError> {
-    let file = File::open(path).map_err(RemapError::io(path))?;
+    let file = open_regular(path).map_err(RemapError::io(path))?;
     let metadata = file.metadata().map_err(RemapError::io(path))?;
-    if !metadata.is_file() {
-        return Err(RemapError::unfit(path, "not a regular file"));
-    }
     let cache = ReadCache::new(file);
     parse(&cache, metadata.len()).map_err(|what| RemapError::unfit(path, what))
 }

@@ -6,6 +6,7 @@ use crate::{Binary, Placement, RemapError, User, read_binary, shell, users};
 use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, POPULATE_WRITE, XFS_LARGE_FOLIOS};
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
+use megapage_kernel::trusted::open_regular;
 use megapage_kernel::{KernelError, KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
 use serde::Serialize;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// Whether this is what would be done.
     pub dry_run: bool,
@@ -46,6 +48,7 @@ impl Outcome {
 #[derive(Clone, Debug, Serialize)]
 pub struct Undone {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// Whether this is what would be done.
     pub dry_run: bool,
@@ -69,7 +72,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn open(path: &Path, binary: &Binary) -> Result<Target, RemapError> {
-        let file = File::open(path).map_err(RemapError::io(path))?;
+        let file = open_regular(path).map_err(RemapError::io(path))?;
         let owner = file.metadata().map_err(RemapError::io(path))?.uid();
         let user = effective_uid();
         let ranges = primable(binary);
@@ -170,7 +173,7 @@ pub fn is_placed_huge(path: &Path, binary: &Binary) -> Result<bool, RemapError> 
     if binary.placement != Placement::Library {
         return Ok(false);
     }
-    let file = File::open(path).map_err(RemapError::io(path))?;
+    let file = open_regular(path).map_err(RemapError::io(path))?;
     // One could be chance: one in 512.
     for _ in 0..3 {
         let address =

@@ -1,17 +1,14 @@
 //! Shell lines that a user can paste.
 
+use megapage_units::shown::shell_word;
 use std::path::Path;
 
 /// `path` as one word of a shell command.
 pub(crate) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
-        return text.into_owned();
-    }
     // A leading dash would be taken for an option.
     let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
-    format!("'{}'", text.replace('\'', r"'\''"))
+    shell_word(&text)
 }
 
 #[cfg(test)]
@@ -22,6 +19,6 @@ mod tests {
     fn unusual_names_stay_one_word() {
         assert_eq!(quoted(Path::new("/usr/bin/g++-12")), "/usr/bin/g++-12");
         assert_eq!(quoted(Path::new("/a b'c")), r"'/a b'\''c'");
-        assert_eq!(quoted(Path::new("-f")), "'./-f'");
+        assert_eq!(quoted(Path::new("-f")), "./-f");
     }
 }

@@ -7,6 +7,8 @@ pub use text::{ReadError, VERSION, read, write};
 use megapage_snapshot::{AccessClass, PAGES};
 use megapage_units::{Bytes, HUGE_2M};
 
+/// Operations of one process, repeats included: one that takes no time is done in about 100 ns.
+const MOST_STEPS: f64 = 1e8;
 /// The longest address space of one process, in regions: 64 TiB.
 pub const MOST_REGIONS: u32 = 1 << 25;
 /// Bits of an address in user space: 47 on x86-64, 48 on arm64.
@@ -180,6 +182,22 @@ impl Program {
     }
 }
 
+impl Program {
+    /// How many operations it does, repeats included: a repeat also repeats those before it.
+    fn steps(&self) -> f64 {
+        let (mut total, mut marked) = (0.0, 0.0);
+        for operation in &self.operations {
+            total += 1.0;
+            match operation {
+                Operation::Mark => marked = total,
+                Operation::Repeat { times } => total += (total - marked) * f64::from(*times),
+                _ => {}
+            }
+        }
+        total
+    }
+}
+
 impl Operation {
     /// The regions that it is about.
     pub fn span(&self) -> Option<Span> {
@@ -263,6 +281,9 @@ impl Trace {
             }
             if !(0.0..=1e9).contains(&program.start) {
                 return invalid(number, 0, "the start is 0 to 1e9 seconds");
+            }
+            if program.steps() > MOST_STEPS {
+                return invalid(number, 0, "with its repeats it does more than 1e8 operations");
             }
             for (at, operation) in program.operations.iter().enumerate() {
                 if let Some(what) = operation.complaint() {

@@ -2,6 +2,7 @@
 
 use super::Plan;
 use crate::{Binary, RemapError, layout, read_binary};
+use megapage_kernel::trusted::open_regular;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -15,7 +16,7 @@ const HOLE: usize = 4 << 10;
 /// Bytes that nothing describes, such as an archive at the end of the file, may be looked for by their offset: a file
 /// with such is not laid out anew.
 pub(super) fn refuse_what_no_header_describes(path: &Path, plan: &Plan) -> Result<(), RemapError> {
-    let file = File::open(path).map_err(RemapError::io(path))?;
+    let file = open_regular(path).map_err(RemapError::io(path))?;
     let size = file.metadata().map_err(RemapError::io(path))?.len();
     let mut buffer = vec![0; CHUNK];
     for (start, end) in plan.left_out(size) {
@@ -52,7 +53,7 @@ pub(super) fn write(
     let mut temporary = name.to_os_string();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = Temporary(out.with_file_name(temporary));
-    let old = File::open(path).map_err(RemapError::io(path))?;
+    let old = open_regular(path).map_err(RemapError::io(path))?;
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let new = options.open(&temporary.0).map_err(RemapError::io(out))?;

@@ -268,4 +268,15 @@ access 0 1 1 0 dependent
         assert!(with("unmap 2 1", "unmap 2 0").contains("no regions"));
         assert!(with("fragmentation 0.7", "fragmentation 7").contains("0 to 1"));
     }
+
+    #[test]
+    fn repeats_of_repeats_are_bounded() {
+        let chain = |count: usize| {
+            format!("{MAGIC} {VERSION}\nprocess p 0\nphase x\n{}", "repeat 100\n".repeat(count))
+        };
+        assert!(read(&chain(3)).is_ok());
+        let error = read(&chain(12)).unwrap_err().to_string();
+        assert!(error.contains("more than 1e8 operations"), "{error}");
+        assert!(read(&chain(400)).is_err());
+    }
 }
