@@ -6,6 +6,7 @@ use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_launch::request::{Heap, Mechanism};
 use megapage_observe::cost::probe::{is_promotable, uses_shared};
 use megapage_snapshot::{AccessClass, CostSource, Leaf, MappingKind, PAGES, Process, Region};
+use megapage_units::shown::shell_word;
 use megapage_units::{BASE_PAGE, Bytes};
 
 /// The least gain that is worth a change: 3 %.
@@ -220,10 +221,10 @@ fn how(facts: &Facts, own: Option<Own>) -> Vec<How> {
         let used: Vec<&str> =
             plan.considered.iter().filter(|it| it.used).map(|it| it.reason.as_str()).collect();
         if !used.is_empty() && !facts.command.is_empty() {
-            let mut words: Vec<String> = facts.command.iter().map(|word| quoted(word)).collect();
+            let mut words: Vec<String> = facts.command.iter().map(|word| shell_word(word)).collect();
             let mut when = match &facts.directory {
                 Some(directory) if !facts.retitled => {
-                    format!("from the next start, in {}", quoted(directory))
+                    format!("from the next start, in {}", shell_word(directory))
                 }
                 _ => "from the next start".into(),
             };
@@ -281,15 +282,6 @@ fn risks(facts: &Facts, memory: &Memory) -> Vec<String> {
         risks.push(format!("{} that it has not touched would be filled with zeros", memory.filled));
     }
     risks
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.into(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]

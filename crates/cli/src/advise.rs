@@ -2,10 +2,11 @@
 
 mod text;
 
-use crate::output::print;
+use crate::output::{print, say};
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::trusted::write_report;
 use megapage_observe::select_processes;
 use megapage_snapshot::TrackerKind;
 use serde::Serialize;
@@ -120,7 +121,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             break;
         }
         if std::io::stderr().is_terminal() {
-            eprintln!("observing process {pid} for {} s", args.seconds.as_secs_f64());
+            say(format!("observing process {pid} for {} s", args.seconds.as_secs_f64()));
         }
         match advisor.advise(pid, &mut |time| watch.wait(time)) {
             Ok(advice) => document.processes.push(advice),
@@ -131,7 +132,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let cut_short = watch.interrupted();
     if let (Some(path), Some(recording)) = (&args.record, advisor.recording()) {
         let text = serde_json::to_string(recording).context("the recording")?;
-        std::fs::write(path, text).with_context(|| path.display().to_string())?;
+        write_report(path, text.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if !document.processes.is_empty() {
         print(&match args.json {
@@ -154,10 +155,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let seen = document.processes.last().map_or(0.0, |advice| advice.observed.as_secs_f64());
         let left = count - document.processes.len() - document.missed.len();
         let others = if left > 0 { format!(", and {left} were not looked at") } else { String::new() };
-        eprintln!("megapage: interrupted: the last verdict rests on {seen:.1} s of observation{others}");
+        say(format!("interrupted: the last verdict rests on {seen:.1} s of observation{others}"));
     }
     for what in document.missed.iter().chain(&failed) {
-        eprintln!("megapage: {what}");
+        say(what);
     }
     let unknown = document.processes.iter().any(|advice| advice.verdict == Verdict::Unknown);
     Ok(ExitCode::from(u8::from(unknown || !document.missed.is_empty() || failed.is_some())))

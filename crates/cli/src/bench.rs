@@ -5,10 +5,10 @@ use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
 use megapage_bench::{fault, fork, kept, live, observe, snapshot, text};
+use megapage_kernel::trusted::{create_report, write_report};
 use megapage_observe::TrackerKind;
 use megapage_units::Bytes;
 use serde::Serialize;
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -441,7 +441,7 @@ fn on_live_machine<const RUNS: u32>(
                 let stem = save.file_stem().unwrap_or_default().to_string_lossy();
                 let path = save.with_file_name(format!("{stem}-{name}.svg"));
                 let text = megapage_report::chart::svg(&chart);
-                std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+                write_report(&path, text.as_bytes()).with_context(|| path.display().to_string())?;
             }
         }
         Ok(report)
@@ -475,13 +475,13 @@ fn measure<O, R: Serialize>(
     let on_terminal = std::io::stderr().is_terminal();
     let mut progress = |line: &str| {
         if on_terminal || line.starts_with("absent:") {
-            eprintln!("megapage: {line}");
+            crate::output::say(line);
         }
     };
     let place = Place::beside_this_program()?;
     // Opened first: a path that cannot be written is better known before the runs than after.
     let mut file = match &output.save {
-        Some(path) => Some(File::create(path).with_context(|| path.display().to_string())?),
+        Some(path) => Some(create_report(path).with_context(|| path.display().to_string())?),
         None => None,
     };
     let report = run(options, &place, &mut progress)?;

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Command::Remap(args) => remap::main(args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("megapage: {error:#}");
+        output::say_error(&error);
         ExitCode::from(2)
     })
 }
@@ -97,7 +97,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && std::env::args().len() < 2 {
-        eprint!("{}", error.render());
+        output::show_aside(&error.render().to_string());
         return ExitCode::from(2);
     }
     let command = std::env::args().nth(1).filter(|name| !name.starts_with('-')).unwrap_or_default();
@@ -107,7 +107,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let what = what.join(" ");
     let help =
         ["megapage", &command, "--help"].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
-    eprintln!("megapage: {} (see {})", what.trim_start_matches("error: "), help.join(" "));
+    output::say(format!("{} (see {})", what.trim_start_matches("error: "), help.join(" ")));
     ExitCode::from(if command == "run" { run::FAILED } else { 2 })
 }
 

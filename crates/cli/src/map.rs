@@ -1,9 +1,10 @@
 //! `megapage map`.
 
 use crate::one_process::one_process;
-use crate::output::{paint, print};
+use crate::output::{paint, print_painted, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::trusted::write_report;
 use megapage_observe::{Observer, Options};
 use megapage_report::json;
 use megapage_report::map::{Map, SCHEMA, svg, text};
@@ -51,17 +52,17 @@ pub fn main(args: Args) -> Result<ExitCode> {
         bail!("{}", missed.map_or("the process has ended", |missed| &missed.what));
     };
     if let Some(why) = observer.why_unsampled() {
-        eprintln!("megapage: not sampled: {why}");
+        say(format!("not sampled: {why}"));
     }
     let to_output = args.svg.as_ref().is_some_and(|file| file.as_os_str() == "-");
     if let Some(file) = args.svg.as_ref().filter(|_| !to_output) {
-        std::fs::write(file, svg(&map)).with_context(|| format!("{}", file.display()))?;
+        write_report(file, svg(&map).as_bytes()).with_context(|| format!("{}", file.display()))?;
     }
     let text = match (to_output, args.json) {
         (true, _) => svg(&map),
         (false, true) => json(SCHEMA, &map) + "\n",
         (false, false) => text(&map, paint()),
     };
-    print(&text)?;
+    print_painted(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -40,7 +40,7 @@ fn each<T, E: std::fmt::Display>(
         match work(file) {
             Ok(result) => done.push(result),
             Err(error) => {
-                eprintln!("megapage: {error}");
+                crate::output::say(error);
                 failed = true;
             }
         }

@@ -105,7 +105,7 @@ pub fn main(args: Args) -> ExitCode {
     match run(args) {
         Ok(code) => code,
         Err((status, message)) => {
-            eprintln!("megapage: {message}");
+            crate::output::say(message);
             ExitCode::from(status)
         }
     }
@@ -199,10 +199,7 @@ fn json(report: &RunReport) -> String {
 }
 
 fn print(lines: Vec<String>) -> Result<ExitCode, Failure> {
-    use std::io::Write;
     let text: String = lines.into_iter().map(|line| line + "\n").collect();
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| (FAILED, format!("standard output: {error}")))?;
+    crate::output::print(&text).map_err(|error| (FAILED, format!("standard output: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }

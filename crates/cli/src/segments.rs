@@ -2,7 +2,7 @@
 
 mod human;
 
-use crate::output::print;
+use crate::output::{print, say, shown_path};
 use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_report::json;
@@ -131,6 +131,7 @@ fn show(args: &Show) -> Result<ExitCode> {
 /// What became of one removal.
 #[derive(Debug, Serialize)]
 struct Removal {
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     path: PathBuf,
     removed: bool,
     /// What went back to the pool, or would.
@@ -164,10 +165,10 @@ fn remove(args: &Remove) -> Result<ExitCode> {
     let removed = report.segments.iter().filter(|segment| segment.removed).count();
     for segment in &report.segments {
         match &segment.error {
-            Some(error) => eprintln!("megapage: {error}"),
+            Some(error) => say(error),
             None if segment.removed && !args.json => {
                 let memory = megapage_units::Bytes(segment.memory_bytes);
-                print(&format!("{}: removed, {memory} given back\n", segment.path.display()))?;
+                print(&format!("{}: removed, {memory} given back\n", shown_path(&segment.path)))?;
             }
             None => {}
         }
@@ -193,6 +194,7 @@ fn removal(segment: &Listed, dry_run: bool) -> Removal {
 /// What verifying one segment came to.
 #[derive(Debug, Serialize)]
 struct Verification {
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     path: PathBuf,
     sound: bool,
     /// Whether it was open, so that it could not be looked at.

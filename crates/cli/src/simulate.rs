@@ -4,9 +4,10 @@ mod human;
 mod plots;
 mod record;
 
-use crate::output::print;
+use crate::output::{end_progress, print, show_progress};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use megapage_kernel::trusted::{read_bounded, write_report};
 use megapage_report::json;
 use megapage_simulate::hardware::Hardware;
 use megapage_simulate::papers::papers;
@@ -158,7 +159,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 fn run(args: RunArgs) -> Result<ExitCode> {
     let (trace, setup) = prepare(&args)?;
     if let Some(file) = &args.save_trace {
-        std::fs::write(file, write(&trace)).with_context(|| file.display().to_string())?;
+        write_report(file, write(&trace).as_bytes()).with_context(|| file.display().to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
@@ -169,7 +170,7 @@ fn run(args: RunArgs) -> Result<ExitCode> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (name, svg) in plots::all(&comparison) {
             let file = directory.join(name);
-            std::fs::write(&file, svg).with_context(|| file.display().to_string())?;
+            write_report(&file, svg.as_bytes()).with_context(|| file.display().to_string())?;
         }
     }
     print(&if args.json {
@@ -179,6 +180,9 @@ fn run(args: RunArgs) -> Result<ExitCode> {
     })?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// The longest trace that is read, in bytes.
+const LONGEST: u64 = 256 << 20;
 
 fn prepare(args: &RunArgs) -> Result<(Trace, Setup)> {
     let (trace, setup) = match (&args.workload, &args.trace) {
@@ -190,7 +194,10 @@ fn prepare(args: &RunArgs) -> Result<(Trace, Setup)> {
             (workload.trace(&Hardware::haswell()), workload.setup())
         }
         (None, Some(file)) => {
-            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let name = || file.display().to_string();
+            let bytes =
+                std::fs::File::open(file).and_then(|file| read_bounded(file, LONGEST)).with_context(name)?;
+            let text = String::from_utf8(bytes).with_context(name)?;
             let trace = read(&text).with_context(|| file.display().to_string())?;
             let memory = args.memory.or(trace.memory).ok_or(CompareError::NoMemory)?;
             let setup = Setup { fragmentation: trace.fragmentation.unwrap_or(0.0), ..Setup::new(memory) };
@@ -230,13 +237,13 @@ impl Progress {
     fn show(&self, share: f64) {
         let per_cent = (share * 100.0) as u64;
         if self.terminal && self.shown.swap(per_cent, Ordering::Relaxed) != per_cent {
-            eprint!("\rmegapage: simulating, {per_cent} %  ");
+            show_progress(&format!("simulating, {per_cent} %"));
         }
     }
 
     fn end(&self) {
         if self.terminal {
-            eprint!("\r\x1b[K");
+            end_progress();
         }
     }
 }

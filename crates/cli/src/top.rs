@@ -214,6 +214,6 @@ fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode>
         }
     }
     drop(terminal);
-    eprintln!("megapage: all processes that were named have ended");
+    crate::output::say("all processes that were named have ended");
     Ok(ExitCode::SUCCESS)
 }

@@ -122,6 +122,12 @@ fn the_units_that_keep_a_file_primed_are_understood_by_systemd() {
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(!errors.contains("megapage-prime@"), "{errors}");
     }
+    // A file system that hangs does not keep it, and it may do little.
+    assert!(shipped("megapage-prime@.service", "").lines().any(|line| line.starts_with("TimeoutStartSec=")));
+    let mut exposure = Command::new("systemd-analyze");
+    exposure.args(["security", "--offline=true", "--threshold=25"]);
+    let said = exposure.arg(directory.path().join("megapage-prime@.service")).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn segments_are_removed_unless_they_are_open() {
     let (_tree, parent, pool) = place();
     let path = pool.path().join("cli-one");
     let (status, text, _) = megapage(&parent, &["remove", "cli-one", "--dry-run"]);
-    assert_eq!((status, text), (0, format!("rm -r -- '{}'\n", path.display())));
+    assert_eq!((status, text), (0, format!("rm -r -- {}\n", path.display())));
     assert!(path.exists());
     let open = pool.open_segment(&options("cli-two")).unwrap();
     let (status, text, error) = megapage(&parent, &["remove", "cli-one", "cli-two"]);

@@ -198,7 +198,7 @@ kinds! {
         [];
     OUTSIDE_NOT_PERMITTED, "outside-not-permitted", Note, "This user may not promote memory of other processes",
         "process_madvise(MADV_COLLAPSE) on another process needs CAP_SYS_NICE, also for processes of the same user, and CAP_SYS_PTRACE for those of others (kernel.yama.ptrace_scope does not matter: nothing is attached). `megapage run --mechanism outside` and `--attach` need it, the other mechanisms do not.",
-        ["setcap cap_sys_nice,cap_sys_ptrace=ep $(command -v megapage)", "AmbientCapabilities=CAP_SYS_NICE CAP_SYS_PTRACE    # in the systemd unit"];
+        ["install -m 0750 -g GROUP $(command -v megapage) /usr/local/sbin/megapage    # GROUP: of those you trust with others' memory maps", "setcap cap_sys_nice,cap_sys_ptrace=ep /usr/local/sbin/megapage", "AmbientCapabilities=CAP_SYS_NICE CAP_SYS_PTRACE    # in the systemd unit"];
     POPULATE_UNSUPPORTED, "populate-unsupported", Warning, "The kernel cannot populate memory safely",
         "madvise(MADV_POPULATE_WRITE) is there from Linux 5.14 on. Without it nobody can make sure of a hugetlb page but by touching it, and dying of SIGBUS where it is not to be had.",
         [];

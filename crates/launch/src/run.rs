@@ -19,6 +19,7 @@ use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot, SharedWords};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
+use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, Pid};
 use running::Running;
 use std::ffi::OsString;
@@ -361,11 +362,7 @@ impl Prepared {
 
 /// A word as the shell reads it back.
 pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.into();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    shell_word(word)
 }
 
 #[cfg(test)]

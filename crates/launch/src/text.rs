@@ -494,6 +494,7 @@ pub struct TextReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TextFileReport {
     /// The file.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
     /// How it got there.
     pub mechanism: Option<TextMechanism>,

@@ -15,6 +15,7 @@ pub mod top;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use megapage_snapshot::Sampling;
+use megapage_units::shown::{self, one_line};
 use serde::Serialize;
 
 /// The width, in columns, that the human form of every report keeps within.
@@ -22,7 +23,7 @@ pub const WIDTH: u16 = 100;
 
 /// `value` as JSON with `"schema"` as its first field. `value` must serialise to an object.
 ///
-/// `schema` is `megapage.<command>/<version>`; the version rises whenever a field changes its meaning or goes.
+/// No character of it steers a terminal: such ones are `\\uXXXX`. `schema` is `megapage.<command>/<version>`; the version rises whenever a field changes its meaning or goes.
 pub fn json(schema: &str, value: &impl Serialize) -> String {
     #[derive(Serialize)]
     struct Versioned<'a, T> {
@@ -30,8 +31,9 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
         #[serde(flatten)]
         value: &'a T,
     }
-    serde_json::to_string_pretty(&Versioned { schema, value })
-        .expect("reports hold no map with keys other than strings")
+    let text = serde_json::to_string_pretty(&Versioned { schema, value });
+    // `cargo xtask tidy` sees to it that each path is escaped, which serde refuses otherwise.
+    shown::json(&text.expect("reports hold no map with keys other than strings"))
 }
 
 /// A table of at most [`WIDTH`] columns: a header line, then the rows, figures aligned to the right.
@@ -52,7 +54,7 @@ where
         table.add_row(row.into_iter().map(|text| {
             let is_figure = text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
             let alignment = if is_figure { CellAlignment::Right } else { CellAlignment::Left };
-            comfy_table::Cell::new(text).set_alignment(alignment)
+            comfy_table::Cell::new(one_line(&text)).set_alignment(alignment)
         }));
     }
     table.to_string().lines().map(|line| line.trim_end().to_string() + "\n").collect()
@@ -81,6 +83,22 @@ mod tests {
         }
         let text = json("megapage.test/1", &Value { bytes: 7 });
         assert_eq!(text, "{\n  \"schema\": \"megapage.test/1\",\n  \"bytes\": 7\n}");
+    }
+
+    #[test]
+    fn no_cell_forges_a_row_and_no_string_steers() {
+        let name = "x\x1b[2J\n4711  root\u{202e}".to_string();
+        let text = table(&["name"], [[name.clone()]]);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        #[derive(Serialize)]
+        struct Value {
+            name: String,
+        }
+        let text = text + &json("megapage.test/1", &Value { name: name.clone() });
+        assert!(!text.chars().any(|c| shown::is_steering(c) && c != '\n'), "{text:?}");
+        let back: serde_json::Value =
+            serde_json::from_str(&json("x", &Value { name: name.clone() })).unwrap();
+        assert_eq!(back["name"], name.as_str());
     }
 
     #[test]

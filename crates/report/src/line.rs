@@ -1,5 +1,7 @@
 //! Styled lines of text: what a terminal shows in colour, and a file or a pipe as it is.
 
+use megapage_units::shown::one_line;
+
 /// A colour of the 256-colour palette that terminals share (ISO 8613-6, `38;5;N`).
 pub type Colour = u8;
 
@@ -83,7 +85,7 @@ impl Line {
 
     /// Adds a piece; control characters become `?`.
     pub fn push(&mut self, style: Style, text: impl AsRef<str>) {
-        let text = clean(text.as_ref());
+        let text = one_line(text.as_ref());
         match self.pieces.last_mut() {
             Some((last, before)) if *last == style => before.push_str(&text),
             _ => self.pieces.push((style, text)),
@@ -110,11 +112,6 @@ impl Line {
         }
         text.trim_end_matches(' ').to_string()
     }
-}
-
-/// `text` with every control character as `?`: names of processes and files may hold any.
-pub fn clean(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 /// `text` as lines of at most `width` columns, broken at spaces; a longer word stays whole.

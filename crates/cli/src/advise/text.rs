@@ -3,6 +3,7 @@
 use megapage_advise::{Advice, Verdict};
 use megapage_kernel::spawn::ChildEvent;
 use megapage_report::WIDTH;
+use megapage_units::shown::one_line;
 use std::fmt::Write;
 
 /// One block for each process.
@@ -13,7 +14,8 @@ pub(super) fn human(all: &[Advice]) -> String {
 
 fn block(advice: &Advice) -> String {
     let ended = if advice.ended { ", has ended" } else { "" };
-    let mut text = format!("{} ({}{ended}): {}\n", advice.name, advice.pid, advice.sentence());
+    let name = one_line(&advice.name);
+    let mut text = format!("{name} ({}{ended}): {}\n", advice.pid, advice.sentence());
     let mut line = |label: &str, what: String| text += &wrapped(label, &what);
     let is_huge = advice.verdict == Verdict::AlreadyHuge;
     if !is_huge {
@@ -37,7 +39,7 @@ fn block(advice: &Advice) -> String {
     }
     for how in &advice.how {
         // Whole, whatever its width: it is there to be copied.
-        let _ = writeln!(text, "  {:<8}{}", "how", how.what);
+        let _ = writeln!(text, "  {:<8}{}", "how", one_line(&how.what));
         text += &wrapped("", &how.why);
     }
     let mut line = |label: &str, what: String| text += &wrapped(label, &what);
@@ -92,7 +94,7 @@ fn wrapped(label: &str, what: &str) -> String {
     const INDENT: usize = 10;
     let width = usize::from(WIDTH) - INDENT;
     let mut lines = vec![String::new()];
-    for word in what.split(' ') {
+    for word in one_line(what).split(' ') {
         let last = lines.last_mut().expect("never empty");
         if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
             lines.push(word.into());

@@ -3,7 +3,7 @@
 use megapage_act::execute::Done;
 use megapage_daemon::Pass;
 use megapage_decide::{Action, Obtained};
-use megapage_report::line::clean;
+use megapage_units::shown::one_line;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ pub fn pass(pass: &Pass, always: bool) -> String {
     }
     if always {
         for missed in &pass.snapshot.missed {
-            let _ = writeln!(text, "  passed over: {}", missed.what);
+            let _ = writeln!(text, "  passed over: {}", one_line(&missed.what));
         }
     }
     text
@@ -53,7 +53,7 @@ fn sums(done: &[Done]) -> (Bytes, Bytes) {
 fn line(pass: &Pass, done: &Done) -> String {
     let action = &done.outcome.action;
     let who = |pid: Pid| {
-        let name = pass.snapshot.process(pid).map(|process| clean(&process.name)).unwrap_or_default();
+        let name = pass.snapshot.process(pid).map(|process| one_line(&process.name)).unwrap_or_default();
         format!("{pid} ({name})")
     };
     let call = |start: u64, advice: &str| {

@@ -3,13 +3,14 @@
 use megapage_doctor::Diagnosis;
 use megapage_doctor::finding::{Basis, Finding, Outcome};
 use megapage_report::{WIDTH, table};
+use megapage_units::shown::one_line;
 use std::fmt::Write;
 
 /// The human form: the verdicts as a table, then each finding with its evidence and its remedy.
 pub fn human(diagnosis: &Diagnosis) -> String {
     let mut text = format!("Huge pages for user {} (uid {})", diagnosis.user, diagnosis.uid);
     if let Some(program) = &diagnosis.program {
-        text += &format!(" and {program}");
+        text += &format!(" and {}", one_line(program));
     }
     text += "\n\n";
     let rows = diagnosis.verdicts.iter().map(|verdict| {
@@ -74,7 +75,7 @@ pub(super) fn meaning(finding: &Finding) -> String {
     let mut text = wrapped(finding.explanation, "    means  ", "           ");
     for line in &finding.remedy {
         // Never broken: it is there to be copied.
-        let _ = writeln!(text, "    mend   {line}");
+        let _ = writeln!(text, "    mend   {}", one_line(line));
     }
     text
 }
@@ -84,7 +85,8 @@ pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_string();
     let mut is_fresh = true;
-    for word in text.split(' ') {
+    // A name that holds the end of a line is not to begin a line of its own.
+    for word in one_line(text).split(' ') {
         if !is_fresh && line.chars().count() + 1 + word.chars().count() > WIDTH as usize {
             out += line.trim_end();
             out.push('\n');

@@ -57,8 +57,8 @@ pub fn human(why: &Why) -> String {
     let rest = why.groups.get(MOST_SHOWN..).unwrap_or_default();
     if !rest.is_empty() {
         let present: megapage_units::Bytes = rest.iter().map(|group| group.present).sum();
-        text +=
-            &wrapped(&format!("\n{present} in {} further mappings; --json shows them", rest.len()), "", "");
+        text.push('\n');
+        text += &wrapped(&format!("{present} in {} further mappings; --json shows them", rest.len()), "", "");
     }
     if why.groups.is_empty() {
         text += "\nNothing stands in the way.\n";

@@ -1,6 +1,6 @@
 //! `megapage pool persist`.
 
-use crate::output::print;
+use crate::output::{print, shown_path};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use megapage_act::pool::Spec;
@@ -115,7 +115,7 @@ fn human(plan: &PersistPlan, applied: bool) -> String {
         text += "# Every file is already as asked.\n";
     } else if applied {
         for edit in plan.edits.iter().filter(|edit| !edit.is_no_op()) {
-            text += &format!("{} {}\n", verb(edit), edit.path.display());
+            text += &format!("{} {}\n", verb(edit), shown_path(&edit.path));
         }
     } else {
         text += "# Nothing is changed without --apply. The equivalent shell lines:\n";

@@ -9,7 +9,6 @@ use megapage_memory::stock::socket_path;
 use megapage_report::{json, table};
 use megapage_service::group_number;
 use megapage_units::{Bytes, PageSize};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -121,7 +120,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&(dry_run(&root, &options)?.join("\n") + "\n"))?;
     } else {
         // A standard error that is closed is no reason to end.
-        run(&root, &options, &mut |line| drop(writeln!(std::io::stderr(), "megapage: {line}")))?;
+        run(&root, &options, &mut |line| crate::output::say(line))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `megapage remap align`.
 
-use crate::output::print;
+use crate::output::{print, shown_path};
 use anyhow::Result;
 use megapage_remap::align::{Outcome, align};
 use megapage_report::json;
@@ -42,7 +42,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 fn human(outcome: &Outcome) -> String {
-    let out = outcome.out.display();
+    let out = shown_path(&outcome.out);
     let after = Bytes(outcome.after_bytes);
     let mut text = if outcome.is_copy() {
         format!("{out}: a plain copy; {after} could be on huge pages before, too\n")

@@ -1,13 +1,14 @@
 //! `megapage remap check`.
 
 use super::{each, status};
-use crate::output::print;
+use crate::output::{print, shown_path};
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_remap::Placement;
 use megapage_remap::check::{Check, check};
 use megapage_report::{json, table};
 use megapage_units::Bytes;
+use megapage_units::shown::one_line;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,8 +52,9 @@ fn human(check: &Check) -> String {
         Placement::Independent => "position-independent executable",
         Placement::Library => "shared library",
     };
-    let linker = check.linker.as_deref().map_or(String::new(), |linker| format!(", linked by {linker}"));
-    let mut text = format!("{}: {placement}{linker}\n", check.file.display());
+    let linker =
+        check.linker.as_deref().map_or(String::new(), |linker| format!(", linked by {}", one_line(linker)));
+    let mut text = format!("{}: {placement}{linker}\n", shown_path(&check.file));
     let rows = check.segments.iter().map(|part| {
         let segment = &part.segment;
         let right = |set: bool, letter: char| if set { letter } else { '-' };

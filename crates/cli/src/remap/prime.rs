@@ -1,7 +1,7 @@
 //! `megapage remap prime`.
 
 use super::{each, status};
-use crate::output::print;
+use crate::output::{print, shown_path};
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_remap::User;
@@ -64,7 +64,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 fn human(outcome: &Outcome) -> String {
-    let file = outcome.file.display();
+    let file = shown_path(&outcome.file);
     let possible = Bytes(outcome.possible_bytes);
     if outcome.dry_run {
         let before = outcome.before_bytes.map_or(String::new(), |b| format!(", {} are now", Bytes(b)));
@@ -87,7 +87,7 @@ fn human(outcome: &Outcome) -> String {
 }
 
 fn human_undone(undone: &Undone) -> String {
-    let file = undone.file.display();
+    let file = shown_path(&undone.file);
     if undone.dry_run {
         return undone.commands.iter().map(|command| format!("{command}\n")).collect();
     }

@@ -1,5 +1,7 @@
 //! Where the reports of a run go.
 
+use megapage_kernel::trusted::create_report;
+use megapage_units::shown::lines;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ impl Target {
         match path {
             None => Ok(Target::Nothing),
             Some(path) if path == Path::new("-") => Ok(Target::Output),
-            Some(path) => match File::create(&path) {
+            Some(path) => match create_report(&path) {
                 Ok(file) => Ok(Target::File(path, file)),
                 Err(error) => Err(format!("--report {}: {error}", path.display())),
             },
@@ -41,15 +43,16 @@ impl Target {
     /// Writes a live report. A failure is told and does not disturb the program.
     pub fn live(&mut self, text: &str) {
         let written = match self {
-            Target::Nothing => io::stderr().write_all(text.as_bytes()),
+            Target::Nothing => io::stderr().write_all(lines(text).as_bytes()),
             _ => self.put(text),
         };
         if let Err(error) = written {
-            eprintln!("megapage: live report: {error}");
+            crate::output::say(format!("live report: {error}"));
         }
     }
 
     fn put(&mut self, text: &str) -> io::Result<()> {
+        let text = lines(text);
         match self {
             Target::Nothing => Ok(()),
             Target::Output => io::stdout().write_all(text.as_bytes()),

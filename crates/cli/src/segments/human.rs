@@ -1,10 +1,12 @@
 //! Segments as text.
 
 use super::Verification;
+use crate::output::shown_path;
 use megapage_report::table;
 use megapage_segment::Layout;
 use megapage_segment::inventory::{Condition, Inventory, Listed};
 use megapage_units::Bytes;
+use megapage_units::shown::{one_line, shell_word};
 
 pub fn list(found: &Inventory) -> String {
     let mut text = if found.segments.is_empty() {
@@ -19,10 +21,10 @@ pub fn list(found: &Inventory) -> String {
         text += &format!("\nHugetlb memory in segments that nobody has open: {kept}\n");
     }
     for why in found.segments.iter().filter(|one| one.condition == Condition::Damaged) {
-        text += &format!("{}\n", why.because.as_deref().unwrap_or_default());
+        text += &(one_line(why.because.as_deref().unwrap_or_default()) + "\n");
     }
     for why in &found.passed_over {
-        text += &format!("Passed over: {why}\n");
+        text += &format!("Passed over: {}\n", one_line(&why.to_string()));
     }
     text
 }
@@ -50,7 +52,7 @@ fn row(segment: &Listed) -> [String; 9] {
 
 pub fn show(segment: &Listed) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: String| text += &format!("{name:<14}{value}\n");
+    let mut line = |name: &str, value: String| text += &format!("{name:<14}{}\n", one_line(&value));
     line("Segment", format!("{}/{}", segment.application, segment.name));
     line("Path", segment.path.display().to_string());
     line("User", segment.uid.to_string());
@@ -78,8 +80,7 @@ pub fn show(segment: &Listed) -> String {
 
 /// The shell line that removes a segment.
 pub fn removal(segment: &Listed) -> String {
-    let path = segment.path.display().to_string();
-    format!("rm -r -- '{}'", path.replace('\'', r"'\''"))
+    format!("rm -r -- {}", shell_word(&segment.path.to_string_lossy()))
 }
 
 pub fn verify(segments: &[Verification]) -> String {
@@ -88,10 +89,10 @@ pub fn verify(segments: &[Verification]) -> String {
     }
     let mut text = String::new();
     for segment in segments {
-        text += &format!("{}: ", segment.path.display());
+        text += &format!("{}: ", shown_path(&segment.path));
         text += &match segment {
             segment if segment.in_use => "not looked at: it is open\n".to_string(),
-            Verification { error: Some(error), .. } => format!("not sound\n  {error}\n"),
+            Verification { error: Some(error), .. } => format!("not sound\n  {}\n", one_line(error)),
             Verification { heap: false, .. } => "sound, with no heap in it\n".to_string(),
             heap => {
                 let [used, clean, dirty] = [heap.used_bytes, heap.clean_bytes, heap.dirty_bytes].map(Bytes);

@@ -1,8 +1,9 @@
 //! `megapage simulate record`.
 
-use crate::output::print;
+use crate::output::{print, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::trusted::write_report;
 use megapage_observe::{Observer, select_processes};
 use megapage_simulate::record::Recorder;
 use megapage_simulate::trace::write;
@@ -36,7 +37,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let pids = select_processes(&root, &args.processes)?;
     let mut observer = Observer::start(&root, args.sampling.options())?;
     if let Some(why) = observer.why_unsampled() {
-        eprintln!("megapage: not sampled: {why}");
+        say(format!("not sampled: {why}"));
     }
     let mut recorder = Recorder::default();
     let end = Instant::now() + args.seconds;
@@ -56,7 +57,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     if args.output.as_os_str() == "-" {
         print(&text)?;
     } else {
-        std::fs::write(&args.output, text).with_context(|| args.output.display().to_string())?;
+        write_report(&args.output, text.as_bytes()).with_context(|| args.output.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }

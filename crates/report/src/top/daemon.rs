@@ -2,15 +2,15 @@
 
 use super::Row;
 use crate::figure::{fit, size, time};
-use crate::line;
 use megapage_snapshot::daemon::{DaemonStatus, Decision, Decisions};
 use megapage_units::Bytes;
+use megapage_units::shown::one_line;
 
 /// The daemon and its last pass.
 pub fn status(status: &DaemonStatus) -> String {
     let mut text = format!("process {}, up {}", status.pid, time(status.running_seconds));
     if !status.policy.is_empty() {
-        text = format!("policy {}, {text}", line::clean(&status.policy));
+        text = format!("policy {}, {text}", one_line(&status.policy));
     }
     if status.dry_run {
         text += ", dry run: nothing is changed";
@@ -77,7 +77,7 @@ pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String
             size(moved),
             milliseconds(took),
         );
-        fit(&line::clean(&text), width)
+        fit(&one_line(&text), width)
     };
     groups.into_iter().map(text).collect()
 }
@@ -119,6 +119,7 @@ pub fn done(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::line;
     use crate::line::Paint;
     use crate::top::{Head, Key, Page, Top, screen, table};
     use crate::{WIDTH, made_up};

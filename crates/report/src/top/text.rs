@@ -7,6 +7,7 @@ use crate::figure::{change, count, fit, percent, size, time};
 use crate::line::{self, Line, Paint, Style, wrap};
 use megapage_snapshot::thp::ThpSettings;
 use megapage_snapshot::{CostSource, Missed, MissedWhy, PAGES, Pool, TranslationCost};
+use megapage_units::shown::one_line;
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
@@ -304,7 +305,7 @@ fn row_line(row: &Row, columns: &Columns) -> Line {
         size(Bytes(row.swap_bytes)),
     ];
     let mut line = Line::of(Style::PLAIN, format!("{:>PID$} ", row.pid));
-    line.push(Style::BOLD, format!("{:<name$}", fit(&line::clean(&row.name), name)));
+    line.push(Style::BOLD, format!("{:<name$}", fit(&one_line(&row.name), name)));
     let style = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
     for (at, (_, width, _)) in columns.cells() {
         line.push(style, format!(" {:>width$}", cells[at]));
