@@ -54,6 +54,8 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
     file.kernel_paths(&mut findings);
     file.system_calls(&mut findings);
     file.purity(&mut findings);
+    file.paths_in_json(&mut findings);
+    file.prints(&mut findings);
     findings
 }
 
@@ -221,6 +223,51 @@ impl File<'_> {
             }
         }
     }
+
+    /// What the command prints goes through one module, which lets nothing steer a terminal.
+    fn prints(&self, findings: &mut Vec<Finding>) {
+        if self.krate != "cli" || self.path.ends_with("/output.rs") {
+            return;
+        }
+        for (number, line) in self.shipped() {
+            for macro_name in ["print!", "println!", "eprint!", "eprintln!"] {
+                if has_word(line, macro_name) {
+                    let what = format!(
+                        "{macro_name} outside crates/cli/src/output.rs, which makes text fit to be shown"
+                    );
+                    findings.push(self.finding(number, what));
+                }
+            }
+        }
+    }
+
+    /// serde refuses a path that is no UTF-8, whoever has named the file: each such field says how it is written.
+    fn paths_in_json(&self, findings: &mut Vec<Finding>) {
+        let (mut derives, mut end, mut said) = (false, None, false);
+        for (number, line) in self.shipped() {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            match &end {
+                None if has_word(line, "Serialize") && line.contains("derive(") => derives = true,
+                None if derives && (has_word(line, "struct") || has_word(line, "enum")) => {
+                    derives = false;
+                    end = line.trim_end().ends_with('{').then(|| format!("{indent}}}"));
+                }
+                Some(last) if line.trim_end() == last => end = None,
+                Some(_) if line.trim_start().starts_with("#[serde(") => {
+                    said |= line.contains("serialize_with =") || has_word(line, "skip");
+                }
+                Some(_)
+                    if ["PathBuf", "Path", "OsString", "OsStr"].iter().any(|word| has_word(line, word))
+                        && !std::mem::take(&mut said) =>
+                {
+                    let how = "serialize_with = \"megapage_kernel::json_path::escaped\"";
+                    findings.push(self.finding(number, format!("a path that serde may refuse: say {how}")));
+                }
+                Some(_) if line.trim_end().ends_with(',') => said = false,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Whether a string literal is, or holds, a path under /proc or /sys.
@@ -270,6 +317,30 @@ mod tests {
         assert!(found("crates/observe/src/lib.rs", ROOT).is_empty());
         assert!(found("crates/kernel/src/lib.rs", "#![deny(unsafe_code)]\n").is_empty());
         assert!(found("crates/kernel/src/x.rs", "const P: &str = \"proc/meminfo\";\n").is_empty());
+    }
+
+    #[test]
+    fn printing_past_the_one_module_is_caught() {
+        one("crates/cli/src/map.rs", "fn a() {\n    eprintln!(\"x\");\n}\n", "2: eprintln! outside");
+        assert!(found("crates/cli/src/output.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
+        assert!(found("crates/bench/src/a.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
+    }
+
+    #[test]
+    fn a_path_in_json_that_may_be_refused_is_caught() {
+        let one_field = |attribute: &str, field: &str| {
+            format!(
+                "#[derive(Debug, Serialize)]\npub struct A {{\n    b: u8,\n{attribute}    {field},\n}}\nstruct C {{ d: Path }}\n"
+            )
+        };
+        let path = "crates/act/src/a.rs";
+        one(path, &one_field("", "pub file: PathBuf"), "4: a path that serde may refuse");
+        one(path, &one_field("", "pub files: Option<Vec<OsString>>"), "4: a path");
+        for said in ["#[serde(skip)]", "#[serde(serialize_with = \"x\")]"] {
+            assert!(found(path, &one_field(&format!("    {said}\n"), "pub file: PathBuf")).is_empty());
+        }
+        one(path, &one_field("    #[serde(skip)]\n    c: u8,\n", "file: PathBuf"), "6: a path");
+        assert!(found(path, "#[derive(Debug)]\nstruct A {\n    file: PathBuf,\n}\n").is_empty());
     }
 
     #[test]
