@@ -28,6 +28,7 @@ check:
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo xtask tidy
+	scripts/deny
 	cargo test --locked --quiet --lib --bins --no-run
 	scripts/make-room
 	scripts/with-usual-settings cargo test --locked --quiet --lib --bins
