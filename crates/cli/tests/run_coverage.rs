@@ -43,6 +43,12 @@ fn thp_is_on() -> bool {
     on
 }
 
+/// The program of a report. The launcher may have other children.
+fn program_of(report: &Path) -> u32 {
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    report["program"]["pid"].as_u64().unwrap() as u32
+}
+
 /// `--require` on the program that grows from 64 MiB by `second` MiB while its launcher is stopped; its report, and how long
 /// the program took to end.
 fn unseen(program: &str, second: &str, end: &str) -> (Output, Value, Duration) {
@@ -53,7 +59,7 @@ fn unseen(program: &str, second: &str, end: &str) -> (Output, Value, Duration) {
     until_reported(&launcher, &file, "the first 64 MiB", |report| {
         report["end"]["anonymous"]["total_bytes"].as_u64() >= Some(64 << 20)
     });
-    let (pid, child) = (launcher.id(), child_of(launcher.id()));
+    let (pid, child) = (launcher.id(), program_of(&file));
     signal(pid, "STOP");
     let began = Instant::now();
     drop(launcher.stdin.take());
@@ -100,10 +106,11 @@ fn an_old_sample_proves_nothing() {
     let file = directory.path().join("report.json");
     let arguments = ["--heap", "thp", "--require", "--json", "--report", file.to_str().unwrap(), "--"];
     let mut launcher = start(run(&[&arguments[..], &[&fixed, "64", "0", "exit"]].concat()));
-    let (pid, child, began) = (launcher.id(), child_of(launcher.id()), Instant::now());
+    let (pid, began) = (launcher.id(), Instant::now());
     until_reported(&launcher, &file, "the first 64 MiB", |report| {
         report["end"]["anonymous"]["total_bytes"].as_u64() >= Some(64 << 20)
     });
+    let child = program_of(&file);
     signal(pid, "STOP");
     std::thread::sleep(began.elapsed() * 2 + Duration::from_secs(3));
     drop(launcher.stdin.take());

@@ -130,10 +130,10 @@ fn the_heap_of_the_report_is_the_one_that_the_jvm_names() {
             let named = fs::read_to_string(&log).unwrap();
             let address = named.split("Heap address: 0x").nth(1).unwrap().split(',').next().unwrap();
             let start = u64::from_str_radix(address, 16).unwrap();
-            let pid = child_of(child.id());
             until_reported(&child, &file, "the JVM's heap", |report| {
                 let told = |name: &str| report["end"]["heap"][name].as_u64();
-                let (resident, thp) = by_hand(pid, start..start + (256 << 20));
+                let (resident, thp) =
+                    by_hand(report["program"]["pid"].as_u64().unwrap() as u32, start..start + (256 << 20));
                 resident >= 90 << 20
                     && (told("total_bytes"), told("thp_bytes")) == (Some(resident), Some(thp))
             });
