@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Boots small virtual machines with other kernels, and compares what each command claims there with what is.
+
+A case is a script in cases/ whose first lines are a header; it runs in the machine as root:
+
+    # title:   what it is about
+    # kernels: the series it runs on (default: all of them)
+    # quick:   the series on which it is part of `make test`
+    # seconds: how long it may take (default 300): emulated machines are slow
+    # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
+
+Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
+is in guest/vmcheck.py, and the readings that claims are compared with in guest/truth.py.
+
+Every machine is a snapshot: nothing of a run stays but target/vm (or MEGAPAGE_VM_DIR): kernels, disks, and a result for each
+case and kernel, which --resume uses again while neither the case nor what was built changed. Kernels and the root come from
+Debian's packages (packages.py). KVM is used where a kernel really boots with it, else qemu emulates.
+
+Closes with "N passed, N failed, N skipped": cases, each on a kernel; the line before counts the single claims.
+"""
+
+import dataclasses
+import concurrent.futures
+import json
+import os
+import pathlib
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+import driving
+import machine
+import matrix
+import packages
+
+MACHINE_KEYS = {field.name for field in dataclasses.fields(machine.Spec)} - {"kernel"}
+OTHER_KEYS = {"title", "kernels", "quick", "seconds"}
+# Boots that a case may ask for with parameters of its own.
+MOST_STAGES = 4
+
+
+class Case:
+    """One script of cases/, with its header."""
+
+    def __init__(self, path):
+        self.path, self.name = path, path.stem
+        header = {}
+        for line in path.read_text().splitlines():
+            if not line.startswith("# ") or ":" not in line:
+                break
+            key, _, value = line[2:].partition(":")
+            header[key.strip()] = value.strip()
+        unknown = set(header) - MACHINE_KEYS - OTHER_KEYS
+        if unknown or "title" not in header:
+            sys.exit(f"driver: {path}: header has unknown {sorted(unknown)}, or no title")
+        self.title = header["title"]
+        self.kernels = header.get("kernels", " ".join(packages.SERIES)).split()
+        self.quick = header.get("quick", "").split()
+        self.seconds = int(header.get("seconds", "300"))
+        self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
+        for key in ("cpus", "numa"):
+            if key in self.machine:
+                self.machine[key] = int(self.machine[key])
+        for name in self.kernels + self.quick:
+            if name not in packages.SERIES:
+                sys.exit(f"driver: {path}: unknown kernel '{name}'; there are {', '.join(packages.SERIES)}")
+
+    def spec(self, kernel):
+        return machine.Spec(kernel, **self.machine)
+
+
+class Job:
+    """A case on a kernel: what is to be run of it, and what came of it."""
+
+    def __init__(self, case, kernel, key):
+        self.case, self.kernel, self.key = case, kernel, key
+        self.stage, self.append = 1, ""
+        self.checks, self.faults = [], []
+        self.seconds, self.release = 0.0, ""
+        self.started = self.ended = False
+
+    @property
+    def name(self):
+        return f"{self.case.name}@{self.kernel}"
+
+    def spec(self):
+        spec = self.case.spec(self.kernel)
+        if not self.append:
+            return spec
+        return dataclasses.replace(spec, append=f"{spec.append} {self.append}".strip())
+
+    def plan(self):
+        return {"name": self.case.name, "seconds": self.case.seconds, "kernel": self.kernel, "stage": self.stage,
+                "path": str(self.case.path)}
+
+    def result(self):
+        """For the file of results."""
+        wrong = [check for check in self.checks if not check["ok"]]
+        return {
+            "case": self.case.name, "kernel": self.kernel, "release": self.release, "key": self.key,
+            "seconds": round(self.seconds, 1), "faults": self.faults, "checks": self.checks,
+            "outcome": "failed" if wrong or self.faults or not self.checks else "passed",
+        }
+
+
+def result_file(name):
+    return packages.cache() / "results" / f"{name}.json"
+
+
+class Suite:
+    """The run of all jobs: boots, in threads, and the results as they come."""
+
+    def __init__(self, release, tally, verbose):
+        self.release, self.tally, self.verbose = release, tally, verbose
+        self.lock = threading.Lock()
+        self.results = []
+
+    def run(self, jobs):
+        """Runs all jobs: those with equal machines in one boot, two boots at a time."""
+        groups = {}
+        for job in jobs:
+            groups.setdefault(job.spec(), []).append(job)
+        with concurrent.futures.ThreadPoolExecutor(machine.jobs()) as pool:
+            for future in [pool.submit(self.group, spec, some) for spec, some in groups.items()]:
+                future.result()
+
+    def group(self, spec, jobs):
+        """One machine with its jobs: booted again for what is left when a case brought it down, or asked for a boot."""
+        waiting = list(jobs)
+        while waiting:
+            booted = waiting
+            again = self.boot(spec, booted)
+            waiting = [job for job in booted if not job.ended and not job.faults and job not in again]
+            for job in again:
+                self.group(job.spec(), [job])
+            if len(waiting) == len(booted):
+                for job in waiting:
+                    self.finish(job, "the machine ended before the case began")
+                waiting = []
+
+    def boot(self, spec, jobs):
+        """One boot; gives the jobs that asked for another one with parameters of theirs."""
+        by_name = {job.case.name: job for job in jobs}
+        current, again, wants = [None], [], {}
+        try:
+            guest = machine.Machine(spec, self.release)
+        except packages.Unavailable as reason:
+            for job in jobs:
+                self.skip(job, str(reason))
+            return []
+        release = [""]
+
+        def on_record(record):
+            event = record["event"]
+            if event == "up":
+                release[0] = record["release"]
+            elif event == "start":
+                current[0] = by_name[record["case"]]
+                current[0].started, current[0].release = True, release[0]
+            elif event == "check":
+                current[0].checks.append({key: value for key, value in record.items() if key != "event"})
+            elif event == "reboot":
+                wants[current[0]] = record["append"]
+            elif event == "end":
+                job = current[0]
+                job.seconds += record["seconds"]
+                job.faults += faults(record, job.case)
+                job.ended = True
+                if job in wants and not job.faults and job.stage < MOST_STAGES:
+                    job.stage, job.append, job.ended = job.stage + 1, wants[job], False
+                    again.append(job)
+                else:
+                    self.finish(job)
+                current[0] = None
+
+        ended = guest.run([job.plan() for job in jobs], on_record)
+        if ended != "done" and current[0] is not None:
+            last = guest.console.replace("\n", "\n    ")
+            self.finish(current[0], f"the machine {ended} in this case; the kernel's last words:\n    {last}")
+        elif ended == "silent":
+            for job in jobs:
+                self.finish(job, f"the machine did not come up; the kernel's last words:\n{guest.console}")
+        return again
+
+    def skip(self, job, why):
+        with self.lock:
+            job.ended = True
+            self.tally.add(f"{job.case.name:16} {job.kernel:6}", f"machine {job.name}", "skipped", why, 0.0)
+
+    def finish(self, job, fault=None):
+        """Tells what came of a job, and keeps it."""
+        job.ended = True
+        if fault:
+            job.faults.append(fault)
+        result = job.result()
+        with self.lock:
+            self.results.append(result)
+            result_file(job.name).write_text(json.dumps(result, indent=1) + "\n")
+            self.tell(result)
+
+    def tell(self, result, note=""):
+        """One line, and a line for each wrong claim."""
+        wrong = [check for check in result["checks"] if not check["ok"]]
+        passed = len(result["checks"]) - len(wrong)
+        why = note if result["outcome"] == "passed" else f"{len(wrong)} of {len(wrong) + passed} claims wrong"
+        if not result["checks"]:
+            why = "the case compared nothing"
+        if result["faults"]:
+            why += "; " + "; ".join(result["faults"])
+        columns = f"{result['case']:16} {result['kernel']:6} {passed:4} claims"
+        self.tally.add(columns, f"machine {result['case']}@{result['kernel']}", result["outcome"], why, result["seconds"])
+        for check in wrong:
+            print(f"        {check['command']}: {check['what']}\n          claimed: {check.get('claimed')}\n"
+                  f"          true:    {check.get('true')}", flush=True)
+
+
+def faults(record, case):
+    """What went wrong with a case besides its comparisons: from its end's record."""
+    found = []
+    if record["status"] is None:
+        found.append(f"no end after {case.seconds} s: {'; '.join(record['stuck'])} {' / '.join(record['tail'][-8:])}")
+    elif record["status"] != 0:
+        found.append(f"the script failed: {' / '.join(record['tail'][-8:])}")
+    found += [f"kernel: {line}" for line in record["kernel"]]
+    if record["left"]:
+        found.append(f"left running: {', '.join(record['left'])}")
+    if record["pools"]:
+        found.append(f"left in pools: {record['pools']}")
+    return found
+
+
+def key_of(case, kernel, disk):
+    """What a result depends on: kept results of the same key are used again."""
+    shared = sorted((HERE / "guest").iterdir())
+    kept = packages.kernel(kernel) / "manifest.json"
+    return packages.digest(disk.name, case.path, kept, *(path for path in shared if path.is_file()))
+
+
+def wanted(arguments, cases):
+    """(case, kernel) of all that is to be run."""
+    for case in cases:
+        for kernel in case.quick if arguments.quick else case.kernels:
+            if arguments.kernel and kernel not in arguments.kernel:
+                continue
+            if arguments.only and case.name not in arguments.only:
+                continue
+            yield case, kernel
+
+
+def main():
+    parser = driving.parser(__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", metavar="CASE", help="only this case; may be repeated")
+    parser.add_argument("--kernel", action="append", metavar="SERIES", help="only on this kernel; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="only what is part of `make test`")
+    parser.add_argument("--resume", action="store_true", help="leave out what passed before with the same build")
+    parser.add_argument("--refresh", action="store_true", help="look for newer kernels of each series first")
+    parser.add_argument("--list", action="store_true", help="show the cases, and run none")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="write all results here, as JSON")
+    parser.add_argument("--matrix", action="store_true", help="write the matrix of docs/machines.md from the results of all cases")
+    arguments = parser.parse_args()
+    cases = [Case(path) for path in sorted((HERE / "cases").glob("*.py"))]
+    for name in set(arguments.only or []) - {case.name for case in cases}:
+        sys.exit(f"driver: no case {name}; there are {', '.join(case.name for case in cases)}")
+    for name in set(arguments.kernel or []) - set(packages.SERIES):
+        sys.exit(f"driver: no kernel {name}; there are {', '.join(packages.SERIES)}")
+    pairs = list(wanted(arguments, cases))
+    if arguments.list:
+        for case, kernel in pairs:
+            print(f"{case.name:16} {case.spec(kernel).title()}: {case.title}")
+        return 0
+    tally = driving.Tally()
+    began = time.monotonic()
+    suite = Suite(arguments.megapage.resolve().parent, tally, arguments.keep)
+    result_file("x").parent.mkdir(exist_ok=True)
+    if arguments.quick:
+        stale = matrix.stale()
+        tally.add("matrix of docs/machines.md", "matrix", "failed" if stale else "passed", stale, 0.0)
+    try:
+        run_all(arguments, suite, pairs)
+    except packages.Unavailable as reason:
+        print(f"*** SKIPPED: no virtual machine was booted: {reason}", flush=True)
+        tally.add("machines", "virtual machines", "skipped", str(reason), 0.0)
+    claims = sum(len(result["checks"]) for result in suite.results)
+    wrong = sum(not check["ok"] for result in suite.results for check in result["checks"])
+    print(f"{claims} claims compared, {wrong} wrong, in {time.monotonic() - began:.0f} s")
+    if arguments.results:
+        arguments.results.write_text(matrix.compact(suite.results))
+    if arguments.matrix:
+        matrix.write(suite.results)
+    return tally.close()
+
+
+def run_all(arguments, suite, pairs):
+    """Makes the disks, then boots."""
+    packages.require_tools("amd64")
+    disk = machine.binaries_disk(suite.release)
+    for kernel in dict.fromkeys(kernel for _, kernel in pairs):
+        try:
+            print(f"Linux {kernel}: {packages.taken(packages.kernel(kernel, arguments.refresh))}", flush=True)
+        except packages.Unavailable as reason:
+            print(f"*** Linux {kernel}: {reason}", flush=True)
+            for case, _ in [pair for pair in pairs if pair[1] == kernel]:
+                suite.skip(Job(case, kernel, ""), str(reason))
+            pairs = [pair for pair in pairs if pair[1] != kernel]
+    if not pairs:
+        return
+    accelerator = machine.accelerator(packages.kernel(pairs[0][1]))
+    print(f"accelerator: {accelerator}; at most {machine.jobs()} machines at once", flush=True)
+    jobs = []
+    for case, kernel in pairs:
+        job = Job(case, kernel, key_of(case, kernel, disk))
+        kept = result_file(job.name)
+        if arguments.resume and kept.exists():
+            result = json.loads(kept.read_text())
+            if result["key"] == job.key and result["outcome"] == "passed":
+                suite.results.append(result)
+                suite.tell(result, "as before")
+                continue
+        jobs.append(job)
+    suite.run(jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

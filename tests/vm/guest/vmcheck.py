@@ -1,0 +1,268 @@
+"""What a case is made of: megapage's commands run within limits, and comparisons of what they claim with what is.
+
+A case is a script that calls these. Each comparison is a record {command, what, ok, claimed, true}; `command` is the row of
+the matrix. A command that does not end in time, dies of a signal or panics is a failed comparison by itself."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import truth
+
+RECORDS = os.environ.get("VM_RECORDS")
+KERNEL = os.environ.get("VM_KERNEL", "")
+STAGE = int(os.environ.get("VM_STAGE", "1"))
+MIB = 1 << 20
+# An emulated machine on a busy host: the limit is for what never ends.
+LONGEST = 180
+
+
+def record(**fields):
+    line = json.dumps(fields)
+    print("record", line, flush=True)
+    if RECORDS:
+        with open(RECORDS, "a") as out:
+            out.write(line + "\n")
+
+
+def check(command, what, ok, claimed=None, true=None):
+    """One comparison: `ok` says whether it holds; what was claimed and what is true are kept for a failure."""
+    fields = {"event": "check", "command": command, "what": what, "ok": bool(ok)}
+    if not ok:
+        fields |= {"claimed": shown(claimed), "true": shown(true)}
+    record(**fields)
+    return bool(ok)
+
+
+def shown(value):
+    """Short enough for a report."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 600 else text[:600] + "..."
+
+
+def same(command, what, claimed, true, within=0):
+    """Two figures agree, within so much."""
+    ok = claimed is not None and true is not None and (
+        abs(claimed - true) <= within if isinstance(true, (int, float)) else claimed == true
+    )
+    return check(command, what, ok, claimed, true)
+
+
+def unsupported(command, what, ok, claimed=None, true=None):
+    """As `check`, where the kernel lacks something: what is right is a clear statement, and the matrix says so."""
+    fields = {"event": "check", "command": command, "what": what, "ok": bool(ok), "lacking": True}
+    if not ok:
+        fields |= {"claimed": shown(claimed), "true": shown(true)}
+    record(**fields)
+    return bool(ok)
+
+
+def skip(command, why):
+    """A comparison that cannot be made on this machine."""
+    record(event="check", command=command, what=why, ok=True, skipped=True)
+
+
+def reboot(append):
+    """Ask for another boot with these parameters, in which the case runs as its next stage."""
+    record(event="reboot", append=append)
+
+
+class Done:
+    """What came of a command."""
+
+    def __init__(self, status, out, err, seconds):
+        self.status, self.out, self.err, self.seconds = status, out, err, seconds
+
+    @property
+    def json(self):
+        """The document on its standard output; None where there is none."""
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            return None
+
+    @property
+    def words(self):
+        return (self.err.strip() or self.out.strip())[-500:]
+
+
+def run(command, seconds=LONGEST, **options):
+    """Any command, to its end; status None where it had to be killed."""
+    began = time.monotonic()
+    options.setdefault("stdin", subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, shell=isinstance(command, str), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True, text=True, errors="replace", **options,
+    )
+    try:
+        out, err = process.communicate(timeout=seconds)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            out, err = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            out, err = "", "not even SIGKILL ended it"
+        status = None
+    return Done(status, out, err, time.monotonic() - began)
+
+
+def orderly(command, title, done, allowed):
+    """Judges how a command of megapage ended: in time, no panic, no signal, a status that it may have."""
+    if done.status is None:
+        return check(command, f"{title} ends", False, f"no end after {done.seconds:.0f} s: {done.words}", "it ends")
+    if done.status < 0 or "panicked at" in done.err:
+        return check(command, f"{title} does not crash", False, f"status {done.status}: {done.words}", "no crash")
+    # One clear line for a refusal: never a bare errno, nor an empty standard error.
+    if done.status == 2 and 2 in allowed and not done.err.strip():
+        return check(command, f"{title} says why it refuses", False, done.words, "a line on standard error")
+    return check(command, f"{title} ends with {allowed}", done.status in allowed, f"{done.status}: {done.words}", allowed)
+
+
+def megapage(row, *arguments, allowed=(0,), seconds=LONGEST, **options):
+    """A command of megapage's; `row` is its row of the matrix."""
+    done = run(["megapage", *map(str, arguments)], seconds, **options)
+    orderly(row, f"megapage {' '.join(map(str, arguments))}", done, allowed)
+    return done
+
+
+def value(document, *path, default=None):
+    """A value deep in a document; the default where anything on the way is missing."""
+    for step in path:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return default
+    return document
+
+
+class Child:
+    """A process of a case that goes on; killed when the block ends."""
+
+    def __init__(self, *command, **options):
+        options.setdefault("stderr", subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace", bufsize=1,
+            start_new_session=True, **options,
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def line(self, seconds=LONGEST):
+        """Its next line of output; empty at its end or when the time is over."""
+        import select
+
+        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        return self.process.stdout.readline().strip() if ready else ""
+
+    def ask(self, word, seconds=LONGEST):
+        """Sends a line, and gives the answer."""
+        try:
+            self.process.stdin.write(word + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            return ""
+        return self.line(seconds)
+
+    def signal(self, number, seconds=30):
+        """Sends a signal, and waits for the end: its status, None where it goes on."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self):
+        """Its status; it is killed where it still runs."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        return self.process.returncode
+
+
+class Holder(Child):
+    """holder.c, with its memory in place; `worker` is its process, which is another one below a launcher."""
+
+    def __init__(self, *arguments, prefix=(), program="holder", **options):
+        super().__init__(*prefix, f"/opt/megapage/{program}", *arguments, "--interactive", **options)
+        words = self.line().split()
+        self.worker = int(words[1]) if len(words) == 2 and words[0] == "ready" else None
+
+    def intact(self, row, what):
+        """Every byte is what it should be."""
+        answer = self.ask("check")
+        return check(row, f"every byte is intact {what}", answer.startswith("ok "), answer or "no answer", "ok")
+
+
+def quiet(pid):
+    """Waits until two readings of a process's memory agree (khugepaged and faults have ended); its backing."""
+    last = None
+    for _ in range(20):
+        now = truth.backing(pid)
+        if last and (now.huge, now.total) == (last.huge, last.total):
+            return now
+        last = now
+        time.sleep(0.3)
+    return last
+
+
+def pool_pages(pages, size=truth.HUGE):
+    """Sizes a pool without megapage; what it is then."""
+    path = truth.HUGEPAGES / f"hugepages-{size // 1024}kB/nr_hugepages"
+    path.write_text(str(pages))
+    return int(path.read_text())
+
+
+def moment_matches(row, what, moment, backing, within=2 * MIB):
+    """A moment of a report, kind by kind, against the program's own smaps of then."""
+    resident = value(moment, "resident")
+    if resident is None:
+        return check(row, f"{what}: the report has a sample", False, moment, "a sample")
+    true = {
+        "hugetlb_2m_bytes": backing.hugetlb.get(truth.HUGE, 0),
+        "hugetlb_1g_bytes": backing.hugetlb.get(1 << 30, 0),
+        "thp_bytes": backing.thp,
+    }
+    claimed = {key: resident.get(key) for key in true}
+    # The base pages move a little with the stack, the libraries and the copy of smaps.
+    huge = all(abs(claimed[key] - true[key]) <= within for key in true)
+    total = abs(resident["total_bytes"] - backing.total) <= within
+    return check(row, f"{what}: memory by page size", huge and total, claimed | {"total": resident["total_bytes"]},
+                 true | {"total": backing.total})
+
+
+def cannot(words):
+    """Whether a text says that the kernel is what lacks something, and which Linux has it."""
+    return bool(re.search(r"Linux \d\.\d+|kernel", words))
+
+
+def wait_until(condition, seconds=60, step=0.3):
+    """Whether a condition came true in time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(step)
+    return bool(condition())
+
+
+def main_status():
+    """For a case's last line: nothing is left to do; failures are in the records."""
+    sys.exit(0)

@@ -1,0 +1,329 @@
+"""One virtual machine: its disks, its initial file system, qemu's command line, and what it says while it runs."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
+import packages
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Loaded by the initial file system where a kernel does not have them built in; then what is at hand for modprobe.
+NEEDED = ("virtio_pci", "virtio_blk", "ext4")
+WANTED = ("xfs", "btrfs", "zram", "loop", "fuse", "overlay", "nbd")
+BINARIES = (
+    "megapage",
+    "megapage-workload",
+    "libmegapage.so",
+    "libmegapage_text.so",
+    "libmegapage_c.so",
+)
+# Programs of the cases, compiled here: (name, source, options of the compiler).
+PROGRAMS = (
+    ("holder", "holder.c", ("-O1", "-pthread")),
+    ("holder-static", "holder.c", ("-O1", "-pthread", "-static")),
+    ("bigcode", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x200000")),
+    ("bigcode-plain", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x1000")),
+)
+# A record begins with this; other lines are words of programs.
+MARK = "@@ "
+# How long a machine may take until its first record, in seconds: emulated, on a busy host.
+LONGEST_BOOT = 240
+# How many times a machine is started that dies or says nothing before its first record.
+BOOT_ATTEMPTS = 3
+# The console that is kept of a machine that died.
+LAST_WORDS = 25
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What a machine has; cases with equal ones share a boot."""
+
+    kernel: str
+    memory: str = "2G"
+    cpus: int = 2
+    numa: int = 1
+    swap: str = ""
+    data: str = ""
+    cgroup: str = "2"
+    thp: str = "madvise"
+    append: str = ""
+    init: str = "plain"
+
+    def title(self):
+        """For people: the kernel, and what is not usual."""
+        usual = Spec(self.kernel)
+        other = [
+            f"{field.name} {getattr(self, field.name)}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(usual, field.name)
+        ]
+        return ", ".join([f"Linux {self.kernel}", *other])
+
+
+def size(text):
+    """Bytes of 512M or 2G."""
+    return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[text[-1]]
+
+
+@contextlib.contextmanager
+def slot():
+    """At most MEGAPAGE_VM_JOBS machines (two) at once on this host, by locks named MEGAPAGE_VM_SLOTS.1 and so on."""
+    prefix = os.environ.get("MEGAPAGE_VM_SLOTS", str(packages.cache() / "slot"))
+    while True:
+        for number in range(1, jobs() + 1):
+            with open(f"{prefix}.{number}", "a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield
+                return
+        time.sleep(0.5)
+
+
+def jobs():
+    """How many machines run at once."""
+    return max(1, int(os.environ.get("MEGAPAGE_VM_JOBS", "2")))
+
+
+def accelerator(kernel):
+    """`kvm` where a kernel really boots with it, else TCG: /dev/kvm may be there and not work (nested, or filtered)."""
+    answer = packages.cache() / f"accelerator-{packages.digest(os.uname().release, os.uname().version)}"
+    with packages.cache_lock():
+        if not answer.exists():
+            answer.write_text("kvm" if kvm_boots(kernel) else "tcg")
+    return answer.read_text().strip()
+
+
+def kvm_boots(kernel):
+    """Whether a machine without disks gets as far as the panic for want of a root, which ends qemu."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    command = [packages.which("qemu-system-x86_64"), "-accel", "kvm", "-cpu", "host", "-m", "512", "-nodefaults",
+               "-display", "none", "-no-reboot", "-serial", "stdio", "-kernel", str((kernel / "vmlinuz").resolve()),
+               "-append", "console=ttyS0 panic=-1"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+    except (subprocess.TimeoutExpired, OSError):
+        return False
+    return done.returncode == 0 and b"Unable to mount root" in done.stdout
+
+
+def binaries_disk(release):
+    """The disk with what was built and the cases' programs; made anew when any of it changed."""
+    files = [release / name for name in BINARIES]
+    missing = [str(file) for file in files if not file.exists()]
+    if missing:
+        raise packages.Unavailable(f"not built: {', '.join(missing)} (cargo build --release)")
+    sources = sorted((HERE / "guest").glob("*.c"))
+    python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
+    units = sorted((HERE.parent.parent / "dist").rglob("*"))
+    everything = [*files, *sources, *python, *(path for path in units if path.is_file())]
+    disk = packages.cache() / f"megapage-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
+    with packages.cache_lock():
+        if disk.exists():
+            os.utime(disk)
+            return disk
+        with tempfile.TemporaryDirectory(dir=packages.cache()) as made:
+            tree = pathlib.Path(made) / "tree"
+            tree.mkdir(mode=0o755)
+            for file in files:
+                packages.call("strip", "--strip-debug", "-o", tree / file.name, file)
+                (tree / file.name).chmod(0o755)
+            for name, source, options in PROGRAMS:
+                packages.call("gcc", *options, "-o", tree / name, HERE / "guest" / source)
+            shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",
+                            ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(HERE.parent.parent / "dist", tree / "dist")
+            packages.make_image(disk, tree, 32 << 20)
+        # Of older builds the last three are kept, for a bisection.
+        for old in sorted(packages.cache().glob("megapage-*.ext4"), key=lambda path: path.stat().st_mtime)[:-4]:
+            old.unlink(missing_ok=True)
+    return disk
+
+
+def module_files(kernel, names):
+    """(release, the files of modules with all that they need, in the order in which they are loaded)."""
+    release = next((kernel / "usr/lib/modules").iterdir()).name
+    found = []
+    for name in names:
+        shown = subprocess.run(
+            [packages.which("modprobe"), "--show-depends", "-d", kernel, "-S", release, name],
+            capture_output=True, text=True, check=False,
+        )
+        for line in shown.stdout.splitlines():
+            word, _, rest = line.partition(" ")
+            path = rest.strip().split()[0] if rest.strip() else ""
+            if word == "insmod" and path not in found:
+                found.append(path)
+    return release, found
+
+
+def initial(kernel, plan, work):
+    """The initial file system: busybox, modules, the guest's side and the cases of this boot."""
+    tree = work / "initial"
+    for name in ("bin", "vm/cases"):
+        (tree / name).mkdir(parents=True)
+    shutil.copy(packages.busybox(), tree / "bin/busybox")
+    (tree / "bin/busybox").chmod(0o755)
+    shutil.copy(HERE / "guest/initial", tree / "init")
+    (tree / "init").chmod(0o755)
+    for file in (HERE / "guest").iterdir():
+        if file.is_file():
+            shutil.copy(file, tree / "vm" / file.name)
+    for case in plan:
+        shutil.copy(case["path"], tree / "vm/cases")
+    guest_plan = [{key: value for key, value in case.items() if key != "path"} for case in plan]
+    (tree / "vm/plan.json").write_text(json.dumps(guest_plan))
+    release, needed = module_files(kernel, NEEDED)
+    _, wanted = module_files(kernel, WANTED)
+    load = []
+    for path in dict.fromkeys([*needed, *wanted]):
+        inside = pathlib.Path("lib/modules") / pathlib.Path(path).resolve().relative_to(
+            (kernel / "usr/lib/modules").resolve()
+        )
+        target = tree / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith(".xz"):  # busybox loads no packed ones
+            target = target.with_suffix("")
+            unpacked = subprocess.run([packages.which("xz"), "-dc", path], check=True, capture_output=True)
+            target.write_bytes(unpacked.stdout)
+        else:
+            shutil.copy(path, target)
+        if path in needed:
+            load.append("/" + str(target.relative_to(tree)))
+    if (tree / "lib").exists():
+        packages.call("depmod", "-b", tree, release)
+    (tree / "vm/load").write_text("\n".join(load))
+    archive = work / "initial.cpio"
+    names = subprocess.run(["find", "."], cwd=tree, check=True, capture_output=True).stdout
+    with archive.open("wb") as out:
+        subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=tree, input=names, stdout=out, check=True)
+    shutil.rmtree(tree)
+    return archive
+
+
+class Machine:
+    """A machine to be booted with a plan: cases in order."""
+
+    def __init__(self, spec, release, accel=None):
+        self.spec = spec
+        self.kernel = packages.kernel(spec.kernel)
+        self.root = packages.root()
+        self.disk = binaries_disk(release)
+        self.accel = accel or accelerator(self.kernel)
+        self.console = ""
+
+    def command(self, plan, work):
+        """qemu's command line."""
+        spec = self.spec
+        memory = size(spec.memory)
+        append = ["console=ttyS0", "panic=-1", "quiet", "loglevel=4", f"vm.cgroup={spec.cgroup}", f"vm.init={spec.init}"]
+        if spec.cgroup == "1":
+            append.append("systemd.unified_cgroup_hierarchy=0")
+        if spec.thp != "kernel":
+            append.append(f"transparent_hugepage={spec.thp}")
+        # Emulated: threads of their own, and no LA57 (an address space that no case is about).
+        fast = ["-accel", "kvm", "-cpu", "host"]
+        slow = ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off"]
+        command = [
+            "nice", "-n", "5", packages.which("qemu-system-x86_64"), *(fast if self.accel == "kvm" else slow),
+            "-smp", f"{spec.cpus},sockets={spec.cpus}", "-m", str(memory >> 20), "-no-reboot", "-nodefaults",
+            "-display", "none", "-kernel", str((self.kernel / "vmlinuz").resolve()),
+            "-initrd", str(initial(self.kernel, plan, work)),
+            "-append", " ".join([*append, spec.append]).strip(),
+            "-serial", f"file:{work}/console", "-serial", "stdio",
+        ]
+        disks = [("root", self.root), ("megapage", self.disk)]
+        if spec.swap:
+            disks.append(("swap", self.blank(work / "swap.raw", spec.swap)))
+        if spec.data:
+            kind, _, much = spec.data.partition(":")
+            packages.call(f"mkfs.{kind}", "-q", self.blank(work / "data.raw", much))
+            disks.append(("data", work / "data.raw"))
+        for name, path in disks:
+            command += [
+                "-drive", f"id={name},file={path},format=raw,if=none,snapshot=on,file.locking=off",
+                "-device", f"virtio-blk-pci,drive={name},serial={name}",
+            ]
+        if spec.numa > 1:
+            for node in range(spec.numa):
+                cpus = "".join(f",cpus={cpu}" for cpu in range(spec.cpus) if cpu % spec.numa == node)
+                command += [
+                    "-object", f"memory-backend-ram,id=m{node},size={memory // spec.numa}",
+                    "-numa", f"node,nodeid={node},memdev=m{node}{cpus}",
+                ]
+        return command
+
+    @staticmethod
+    def blank(path, much):
+        """An empty file for a disk."""
+        with path.open("wb") as file:
+            file.truncate(size(much))
+        return path
+
+    def run(self, plan, on_record):
+        """Boots, and gives each record to `on_record`; how it ended: `done`, `died`, `silent` or `timeout`.
+
+        A machine that says nothing before its first record is started again: emulators fail that way, and nothing of
+        ours ran yet."""
+        for attempt in range(BOOT_ATTEMPTS):
+            ended, records = self.once(plan, on_record)
+            if records or attempt + 1 == BOOT_ATTEMPTS:
+                return ended if records else "silent"
+        raise AssertionError("BOOT_ATTEMPTS is at least 1")
+
+    def once(self, plan, on_record):
+        """One boot: how it ended, and how many records came."""
+        with tempfile.TemporaryDirectory(prefix="run-", dir=packages.cache()) as made, slot():
+            work = pathlib.Path(made)
+            guest = subprocess.Popen(self.command(plan, work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            # Moved on by each record: how long the machine may be silent.
+            deadline = [time.monotonic() + LONGEST_BOOT]
+            ended, records = "died", 0
+            finished = threading.Event()
+
+            def watch():
+                while not finished.wait(0.5):
+                    if time.monotonic() > deadline[0]:
+                        finished.set()
+                        guest.kill()
+                        return
+
+            watcher = threading.Thread(target=watch, daemon=True)
+            watcher.start()
+            try:
+                for line in guest.stdout:
+                    text = line.decode(errors="replace").rstrip("\r\n")
+                    if not text.startswith(MARK):
+                        continue
+                    try:
+                        record = json.loads(text[len(MARK):])
+                    except ValueError:
+                        continue
+                    records += 1
+                    deadline[0] = time.monotonic() + record.get("patience", LONGEST_BOOT)
+                    if record["event"] == "done":
+                        ended = "done"
+                    on_record(record)
+                timed_out = finished.is_set()
+            finally:
+                finished.set()
+                guest.kill()
+                guest.wait()
+                watcher.join()
+                guest.stdout.close()
+                with contextlib.suppress(OSError):
+                    lines = (work / "console").read_text(errors="replace").splitlines()
+                    self.console = "\n".join(lines[-LAST_WORDS:])
+            if timed_out and ended != "done":
+                ended = "timeout"
+            return ended, records

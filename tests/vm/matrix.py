@@ -1,0 +1,104 @@
+"""The matrix kernel x command of docs/machines.md, from the results of a whole run (tests/vm/results/matrix.json)."""
+
+import json
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE / "results/matrix.json"
+DOCUMENT = HERE.parent.parent / "docs/machines.md"
+BEGIN, END = "<!-- matrix:begin -->", "<!-- matrix:end -->"
+
+
+def compact(results):
+    """The results as they are kept: counts for each case, kernel and command, and every wrong claim in words."""
+    rows = []
+    for result in sorted(results, key=lambda result: (result["case"], result["kernel"])):
+        commands = {}
+        for check in result["checks"]:
+            row = commands.setdefault(check["command"], {"right": 0, "wrong": [], "lacking": 0, "skipped": 0})
+            if check.get("skipped"):
+                row["skipped"] += 1
+            elif not check["ok"]:
+                row["wrong"].append(check["what"])
+            elif check.get("lacking"):
+                row["lacking"] += 1
+            else:
+                row["right"] += 1
+        faults = [fault.splitlines()[0] for fault in result["faults"]]
+        rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"],
+                     "outcome": result["outcome"], "faults": faults, "commands": commands})
+    return json.dumps({"schema": "megapage.machines/1", "results": rows}, indent=1) + "\n"
+
+
+def version(name):
+    return [int(part) for part in name.split(".")]
+
+
+def section(document):
+    """The Markdown between the markers."""
+    kernels = sorted({row["kernel"] for row in document["results"]}, key=version)
+    releases = {row["kernel"]: row["release"] for row in document["results"] if row["release"]}
+    commands = sorted({command for row in document["results"] for command in row["commands"]})
+    lines = [
+        "`n` claims of a command compared with the kernel's own figures, all right; `n, refused` where the kernel lacks what",
+        "it takes, and the command says so; **wrong** where a claim is not so, or the command failed; `-` not applicable there.",
+        "",
+        "| command | " + " | ".join(f"Linux {releases.get(kernel, kernel).split('-')[0]}" for kernel in kernels) + " |",
+        "|---|" + "---|" * len(kernels),
+    ]
+    wrong = []
+    for command in commands:
+        cells = []
+        for kernel in kernels:
+            rows = [row["commands"][command] for row in document["results"]
+                    if row["kernel"] == kernel and command in row["commands"]]
+            right = sum(row["right"] for row in rows)
+            lacking = sum(row["lacking"] for row in rows)
+            bad = [what for row in rows for what in row["wrong"]]
+            wrong += [f"- Linux {kernel}, `{command}`: {what}" for what in bad]
+            if bad:
+                cells.append(f"**{len(bad)} wrong** of {right + lacking + len(bad)}")
+            elif lacking:
+                cells.append(f"{right + lacking}, refused" if not right else f"{right + lacking}, in part refused")
+            else:
+                cells.append(str(right) if right else "-")
+        lines.append(f"| {command} | " + " | ".join(cells) + " |")
+    faults = [f"- Linux {row['kernel']}, case {row['case']}: {fault}"
+              for row in document["results"] for fault in row["faults"]]
+    total = sum(row["right"] + row["lacking"] + len(row["wrong"])
+                for result in document["results"] for row in result["commands"].values())
+    cases = len(document["results"])
+    lines += ["", f"{cases} runs of cases, {total} claims, {len(wrong)} wrong, {len(faults)} other faults."]
+    if wrong or faults:
+        lines += ["", *dict.fromkeys(wrong), *dict.fromkeys(faults)]
+    return "\n".join(lines)
+
+
+def replaced(text, inside):
+    """A document with what is between the markers replaced."""
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n\n{inside}\n\n{END}{tail}"
+
+
+def write(results):
+    """Keeps the results of a run, and generates the section from them."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(compact(results))
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(json.loads(RESULTS.read_text()))))
+
+
+def stale():
+    """Why docs/machines.md does not say what the kept results say; empty where it does."""
+    if not RESULTS.exists():
+        return f"{RESULTS} is missing: tests/vm/driver.py --matrix writes it"
+    text = DOCUMENT.read_text()
+    if text != replaced(text, section(json.loads(RESULTS.read_text()))):
+        return "the matrix is not what tests/vm/results/matrix.json says: run tests/vm/matrix.py"
+    return ""
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(json.loads(RESULTS.read_text()))))
+    sys.exit(0)
