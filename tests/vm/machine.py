@@ -126,6 +126,7 @@ def binaries_disk(release):
     sources = sorted((HERE / "guest").glob("*.c"))
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
+    sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
     everything = [*files, *sources, *python, *(path for path in units if path.is_file())]
     disk = packages.cache() / f"megapage-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
     with packages.cache_lock():
@@ -138,6 +139,10 @@ def binaries_disk(release):
             for file in files:
                 packages.call("strip", "--strip-debug", "-o", tree / file.name, file)
                 (tree / file.name).chmod(0o755)
+            (tree / "libmegapage_c.so.0").symlink_to("libmegapage_c.so")
+            repository = HERE.parent.parent
+            packages.call("gcc", "-O1", "-I", repository / "include", "-o", tree / "restart",
+                          repository / "examples/restart.c", tree / "libmegapage_c.so", "-Wl,-rpath,/opt/megapage")
             for name, source, options in PROGRAMS:
                 packages.call("gcc", *options, "-o", tree / name, HERE / "guest" / source)
             shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",

@@ -5,8 +5,8 @@
  *          [--interactive] [--busy] [--rounds N]
  *
  * Blocks come from malloc, or with --mmap from one mapping (--advise: with MADV_HUGEPAGE). Threads share the amount. Each of
- * --forks children checks what it inherited, rewrites its copy and checks that. --smaps copies /proc/self/smaps when all is
- * there, without malloc; --linger waits then, so that a sampler sees it. --interactive prints `ready PID` and obeys lines:
+ * --forks children checks what it inherited, rewrites its copy and checks that. --smaps copies /proc/self/smaps, without
+ * malloc, to FILE.before when all is there, and to FILE after having stood still for --linger, so that a sampler sees it. --interactive prints `ready PID` and obeys lines:
  * check, write (a new generation), half (frees every second block), quit. --busy rewrites and checks all the time meanwhile.
  */
 #define _GNU_SOURCE
@@ -117,9 +117,10 @@ static void *keep_busy(void *given) {
     return NULL;
 }
 
-static void copy_smaps(void) {
-    static char buffer[1 << 16];
-    int from = open("/proc/self/smaps", O_RDONLY), to = open(smaps, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+static void copy_smaps(const char *ending) {
+    static char buffer[1 << 16], path[4096];
+    snprintf(path, sizeof path, "%s%s", smaps, ending);
+    int from = open("/proc/self/smaps", O_RDONLY), to = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     ssize_t got;
     while (from >= 0 && to >= 0 && (got = read(from, buffer, sizeof buffer)) > 0)
         if (write(to, buffer, got) != got)
@@ -209,8 +210,10 @@ int main(int argc, char **argv) {
             check(&shares[at]);
     }
     if (smaps)
-        copy_smaps();
+        copy_smaps(".before");
     usleep(linger * 1000);
+    if (smaps)
+        copy_smaps("");
     if (interactive) {
         pthread_t worker;
         if (busy)

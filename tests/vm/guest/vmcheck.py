@@ -230,22 +230,63 @@ def pool_pages(pages, size=truth.HUGE):
     return int(path.read_text())
 
 
-def moment_matches(row, what, moment, backing, within=2 * MIB):
-    """A moment of a report, kind by kind, against the program's own smaps of then."""
+COMPARED = {"young": 0, "old": 0}
+
+
+class Moments:
+    """What a program of ours kept of its own smaps: before and after it stood still for so long."""
+
+    def __init__(self, path, linger_ms):
+        self.path, self.linger_ms = path, linger_ms
+
+    def forget(self):
+        for ending in ("", ".before"):
+            pathlib.Path(self.path + ending).unlink(missing_ok=True)
+
+    @property
+    def before(self):
+        return self._read(".before")
+
+    @property
+    def after(self):
+        return self._read("")
+
+    def _read(self, ending):
+        path = pathlib.Path(self.path + ending)
+        return truth.Backing(truth.parse_smaps(path.read_text())) if path.exists() else None
+
+
+def moment_matches(row, what, moment, moments, within=2 * MIB):
+    """A moment of a report, kind by kind, against what the program kept of its own smaps at both ends of the time that it
+    stood still: the sample lies between, unless it is older, and says so by its age; then it claims nothing of that time, and
+    `enough_samples` bounds how often that may be."""
     resident = value(moment, "resident")
+    before, after = moments.before, moments.after
     if resident is None:
         return check(row, f"{what}: the report has a sample", False, moment, "a sample")
-    true = {
-        "hugetlb_2m_bytes": backing.hugetlb.get(truth.HUGE, 0),
-        "hugetlb_1g_bytes": backing.hugetlb.get(1 << 30, 0),
-        "thp_bytes": backing.thp,
-    }
-    claimed = {key: resident.get(key) for key in true}
+    if before is None or after is None:
+        return skip(row, f"{what}: the program did not get as far as to keep its smaps")
+    if moment.get("age_ms", 0) > moments.linger_ms - 100:
+        COMPARED["old"] += 1
+        return skip(row, f"{what}: the last sample is {moment['age_ms']} ms old, from before the program's own")
+    COMPARED["young"] += 1
+
+    def kinds(backing):
+        return {"hugetlb_2m_bytes": backing.hugetlb.get(truth.HUGE, 0),
+                "hugetlb_1g_bytes": backing.hugetlb.get(1 << 30, 0),
+                "thp_bytes": backing.thp, "total_bytes": backing.total}
+
+    one, other = kinds(before), kinds(after)
+    claimed = {key: resident.get(key) for key in one}
     # The base pages move a little with the stack, the libraries and the copy of smaps.
-    huge = all(abs(claimed[key] - true[key]) <= within for key in true)
-    total = abs(resident["total_bytes"] - backing.total) <= within
-    return check(row, f"{what}: memory by page size", huge and total, claimed | {"total": resident["total_bytes"]},
-                 true | {"total": backing.total})
+    ok = all(min(one[key], other[key]) - within <= claimed[key] <= max(one[key], other[key]) + within for key in one)
+    return check(row, f"{what}: memory by page size", ok, claimed | {"age_ms": moment.get("age_ms")}, (one, other))
+
+
+def enough_samples(row):
+    """Of programs that stand still for a second and more at least two of three were sampled meanwhile."""
+    total = COMPARED["young"] + COMPARED["old"]
+    check(row, "programs are sampled while they stand still", 3 * COMPARED["young"] >= 2 * total, COMPARED, "two of three")
 
 
 def cannot(words):

@@ -1,0 +1,11 @@
+# title: remap check, prime and align on ext4: what is said against FilePmdMapped of a process, and the code's own sum
+# seconds: 400
+# quick: 7.3
+"""Code on huge pages, on the root file system (ext4)."""
+
+import sys
+
+import remap_common
+
+remap_common.judge("/root", "ext4")
+sys.exit(0)

@@ -1,0 +1,63 @@
+# title: --require: what it lets pass was huge, what it refuses says why; short, growing and forking programs
+# quick: 7.3
+# seconds: 500
+"""A program keeps its own smaps just before its end; --require must not pass what was not huge."""
+
+import pathlib
+
+import truth
+import vmcheck as vm
+
+ROW, SMAPS = "run --require", "/tmp/holder.smaps"
+REASON_LINES = 6
+
+
+def attempt(what, options, program, pool=0):
+    """Status 0 only with a heap on huge pages; 125 with a reason. A program's own success is 0."""
+    vm.pool_pages(pool)
+    pathlib.Path(SMAPS).unlink(missing_ok=True)
+    done = vm.megapage(ROW, "run", "--require", *options, "--", *program, allowed=(0, 125))
+    true = None
+    if pathlib.Path(SMAPS).exists():
+        true = truth.Backing(truth.parse_smaps(pathlib.Path(SMAPS).read_text()))
+    share = 100 * (true.hugetlb_bytes + true.thp) / max(1, true.hugetlb_bytes + true.thp + true.anonymous_base) if true else 0
+    if done.status == 0:
+        vm.check(ROW, f"{what}: passes only on huge pages", share >= 80, "status 0", f"{share:.1f} % huge")
+    elif done.status == 125:
+        lines = done.err.strip().splitlines()
+        vm.check(ROW, f"{what}: says why it fails", 0 < len(lines) <= REASON_LINES, done.err, "a few lines")
+    return done.status, share
+
+
+holder = "/opt/megapage/holder"
+passed = 0
+for linger in (0, 0, 20, 100, 400, 1500):
+    status, share = attempt(f"24 MiB, {linger} ms before the end", ["--heap", "thp"],
+                            [holder, "--mib", "24", "--smaps", SMAPS, "--linger", str(linger)])
+    passed += status == 0
+vm.check(ROW, "a program that lives on for a while passes", passed > 0, f"{passed} of 6 pass", "at least 1")
+for mib in (1, 3, 8):
+    attempt(f"{mib} MiB", ["--heap", "thp"], [holder, "--mib", str(mib), "--smaps", SMAPS])
+attempt("from a pool", ["--heap", "2m"], [holder, "--mib", "24", "--smaps", SMAPS, "--linger", "600"], pool=40)
+status, _ = attempt("from an empty pool", ["--heap", "2m"], [holder, "--mib", "24", "--smaps", SMAPS, "--linger", "600"])
+vm.same(ROW, "2m from an empty pool fails", status, 125)
+status, _ = attempt("1g without a page", ["--heap", "1g"], [holder, "--mib", "24", "--smaps", SMAPS, "--linger", "600"])
+vm.same(ROW, "1g from an empty pool fails", status, 125)
+attempt("a pool that runs dry", ["--heap", "2m"], [holder, "--mib", "40", "--smaps", SMAPS, "--linger", "600"], pool=8)
+for children in (1, 3):
+    attempt(f"{children} forks", ["--heap", "thp"], [holder, "--mib", "16", "--forks", str(children), "--smaps", SMAPS,
+                                                     "--linger", "600"])
+# THP switched off while --require wants it.
+truth.writable(truth.THP / "enabled", "never")
+status, _ = attempt("THP never", ["--heap", "thp"], [holder, "--mib", "24", "--smaps", SMAPS, "--linger", "600"])
+vm.same(ROW, "THP never fails", status, 125)
+truth.writable(truth.THP / "enabled", "madvise")
+# Large memory that malloc never sees, on base pages, in a program that allocates little.
+status, share = attempt("memory beside malloc", ["--heap", "thp"], [holder, "--mib", "48", "--mmap", "--smaps", SMAPS,
+                                                                    "--linger", "800"])
+# The outside mechanism, where the kernel can and where it cannot.
+status, share = attempt("outside", ["--mechanism", "outside"], [holder, "--mib", "48", "--mmap", "--smaps", SMAPS,
+                                                                "--linger", "4000"])
+if not truth.collapses():
+    vm.unsupported(ROW, "outside cannot pass on this kernel", status == 125, status, 125)
+vm.pool_pages(0)

@@ -1,0 +1,73 @@
+"""remap on one file system: shared by the cases of ext4, XFS and btrfs."""
+
+import os
+import shutil
+
+import truth
+import vmcheck as vm
+
+CODE = 8 << 20
+
+
+def started(path):
+    """A process of bigcode at a path, and its sum."""
+    child = vm.Child(path)
+    words = child.line().split()
+    return child, words[2] if len(words) == 3 else None
+
+
+def mapped(pid, path):
+    """Bytes of a file that a process has mapped by huge pages."""
+    return sum(m["FilePmdMapped"] for m in truth.smaps(pid) if m.name == path)
+
+
+def judge(directory, name):
+    aligned, plain, out = (f"{directory}/{file}" for file in ("bigcode", "bigcode-plain", "bigcode-moved"))
+    shutil.copy("/opt/megapage/bigcode", aligned)
+    shutil.copy("/opt/megapage/bigcode-plain", plain)
+    os.sync()
+    child, right = started(aligned)
+    child.end()
+    row = "remap check"
+    document = vm.megapage(row, "remap", "check", "--json", aligned, plain, allowed=(0, 1)).json
+    files = {file["file"]: file for file in vm.value(document, "files", default=[])}
+    vm.check(row, f"{name}: an aligned file could be primed", files.get(aligned, {}).get("prime_bytes", 0) >= 6 << 20,
+             files.get(aligned), "8 MiB of code, aligned")
+    vm.check(row, f"{name}: one that is not could not be", files.get(plain, {}).get("prime_bytes") is not None,
+             files.get(plain), "an answer")
+    for file in (aligned, plain):
+        prime(file, name, right)
+    row = "remap align"
+    done = vm.megapage(row, "remap", "align", plain, out, "--json", allowed=(0, 2))
+    if done.status == 0:
+        child, found = started(out)
+        vm.same(row, f"{name}: the new file computes the same", found, right)
+        child.end()
+        prime(out, name, right)
+        vm.same(row, f"{name}: the file is as large as said", vm.value(done.json, "file_size", default=os.path.getsize(out)),
+                os.path.getsize(out))
+    else:
+        vm.check(row, f"{name}: says why not", bool(done.err.strip()), done.words, "a reason")
+    again = vm.megapage(row, "remap", "align", aligned, out, "--dry-run", allowed=(0, 2))
+    vm.check(row, f"{name}: a dry run writes nothing", again.status in (0, 2), again.words, "nothing")
+
+
+def prime(path, name, right):
+    """Primes a file: what is said of it, and what a process started then has."""
+    row = "remap prime"
+    done = vm.megapage(row, "remap", "prime", path, "--json", allowed=(0, 1, 2))
+    child, found = started(path)
+    # A mapping gets a huge entry when it is touched; once more, so that each piece was.
+    answer = child.ask("again")
+    true = mapped(child.pid, path)
+    vm.check(row, f"{name}: {os.path.basename(path)} computes the same after priming",
+             right == found and answer.endswith(f" {right}"), answer, right)
+    child.end()
+    if done.status == 0:
+        vm.check(row, f"{name}: {os.path.basename(path)} is mapped huge where success is claimed", true >= 4 << 20,
+                 done.out[-600:], f"{true} bytes mapped by huge pages")
+    else:
+        words = done.err
+        named = vm.cannot(words) or "file system" in words or "folio" in words or "no part" in words or "align" in words
+        vm.unsupported(row, f"{name}: {os.path.basename(path)}: the refusal names its cause, not an errno alone", named, words,
+                       "a cause, and what helps")
