@@ -9,7 +9,7 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build build-arm64 check test loom soak fuzz demo bench install uninstall clean
+.PHONY: all build build-arm64 check test test-vm loom soak fuzz demo bench install uninstall clean
 
 all: build
 
@@ -42,6 +42,14 @@ test:
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		cargo test --locked -p megapage-memory --test loom
+
+# Every case of tests/vm on Linux 5.10, 6.1, 6.12 and 7.x, in virtual machines, against the kernel's own figures; closes as
+# `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --keep, --matrix.
+test-vm:
+	scripts/install-deps build
+	scripts/install-deps vm
+	cargo build --release --locked
+	tests/vm/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage $(VM_ARGS)
 
 # Integrity under stress: memory promoted and recovered as fast as the kernel can, every byte checked. Ten minutes, or
 # as many seconds as MEGAPAGE_SOAK_SECONDS says; a minute of it is part of `make test`. Needs root.

@@ -1,4 +1,4 @@
-"""What the drivers of tests/programs and tests/recipes have in common: the machine, the command, and a run's frame."""
+"""What the drivers of tests/programs, tests/recipes and tests/vm have in common: the machine, the command, and a run's frame."""
 
 import argparse
 import contextlib
