@@ -24,6 +24,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import signal
 import sys
 import threading
 import time
@@ -37,6 +38,8 @@ import packages
 
 MACHINE_KEYS = {field.name for field in dataclasses.fields(machine.Spec)} - {"kernel"}
 OTHER_KEYS = {"title", "kernels", "quick", "seconds"}
+# Of what a wrong claim says; all of it is in the result's file.
+MOST_WORDS = 400
 # Boots that a case may ask for with parameters of its own.
 MOST_STAGES = 4
 
@@ -129,7 +132,7 @@ class Suite:
     def group(self, spec, jobs):
         """One machine with its jobs: booted again for what is left when a case brought it down, or asked for a boot."""
         waiting = list(jobs)
-        while waiting:
+        while waiting and not machine.ENDING.is_set():
             booted = waiting
             again = self.boot(spec, booted)
             waiting = [job for job in booted if not job.ended and not job.faults and job not in again]
@@ -176,6 +179,8 @@ class Suite:
                 current[0] = None
 
         ended = guest.run([job.plan() for job in jobs], on_record)
+        if machine.ENDING.is_set():
+            return []
         if ended != "done" and current[0] is not None:
             last = guest.console.replace("\n", "\n    ")
             self.finish(current[0], f"the machine {ended} in this case; the kernel's last words:\n    {last}")
@@ -212,8 +217,8 @@ class Suite:
         columns = f"{result['case']:16} {result['kernel']:6} {passed:4} claims"
         self.tally.add(columns, f"machine {result['case']}@{result['kernel']}", result["outcome"], why, result["seconds"])
         for check in wrong:
-            print(f"        {check['command']}: {check['what']}\n          claimed: {check.get('claimed')}\n"
-                  f"          true:    {check.get('true')}", flush=True)
+            claimed, true = (" ".join(str(check.get(side)).split())[:MOST_WORDS] for side in ("claimed", "true"))
+            print(f"        {check['command']}: {check['what']}\n          claimed: {claimed}\n          true:    {true}", flush=True)
 
 
 def faults(record, case):
@@ -272,6 +277,14 @@ def main():
         return 0
     tally = driving.Tally()
     began = time.monotonic()
+
+    def stopped(number, _):
+        machine.end_all()
+        sys.exit(128 + number)
+
+    # Machines end with the run. A shell starts background jobs with SIGINT ignored, hence that one, too.
+    signal.signal(signal.SIGTERM, stopped)
+    signal.signal(signal.SIGINT, stopped)
     suite = Suite(arguments.megapage.resolve().parent, tally, arguments.keep)
     result_file("x").parent.mkdir(exist_ok=True)
     if arguments.quick:
@@ -295,6 +308,7 @@ def main():
 def run_all(arguments, suite, pairs):
     """Makes the disks, then boots."""
     packages.require_tools("amd64")
+    machine.clear()
     disk = machine.binaries_disk(suite.release)
     for kernel in dict.fromkeys(kernel for _, kernel in pairs):
         try:

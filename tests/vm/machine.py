@@ -38,6 +38,8 @@ MARK = "@@ "
 LONGEST_BOOT = 240
 # How many times a machine is started that dies or says nothing before its first record.
 BOOT_ATTEMPTS = 3
+# All of qemu that runs; and whether the run is to end.
+RUNNING, ENDING = set(), threading.Event()
 # The console that is kept of a machine that died.
 LAST_WORDS = 25
 
@@ -77,7 +79,7 @@ def size(text):
 def slot():
     """At most MEGAPAGE_VM_JOBS machines (two) at once on this host, by locks named MEGAPAGE_VM_SLOTS.1 and so on."""
     prefix = os.environ.get("MEGAPAGE_VM_SLOTS", str(packages.cache() / "slot"))
-    while True:
+    while not ENDING.is_set():
         for number in range(1, jobs() + 1):
             with open(f"{prefix}.{number}", "a") as lock:
                 try:
@@ -87,6 +89,21 @@ def slot():
                 yield
                 return
         time.sleep(0.5)
+    yield
+
+
+def end_all():
+    """Ends every machine, and begins no other one: for a signal."""
+    ENDING.set()
+    for guest in list(RUNNING):
+        guest.kill()
+
+
+def clear():
+    """Removes what runs have left that were killed: their scratch directories have their process's number."""
+    for left in packages.cache().glob("run-*-*"):
+        if not pathlib.Path(f"/proc/{left.name.split('-')[1]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def jobs():
@@ -282,15 +299,18 @@ class Machine:
         ours ran yet."""
         for attempt in range(BOOT_ATTEMPTS):
             ended, records = self.once(plan, on_record)
-            if records or attempt + 1 == BOOT_ATTEMPTS:
+            if records or attempt + 1 == BOOT_ATTEMPTS or ENDING.is_set():
                 return ended if records else "silent"
         raise AssertionError("BOOT_ATTEMPTS is at least 1")
 
     def once(self, plan, on_record):
         """One boot: how it ended, and how many records came."""
-        with tempfile.TemporaryDirectory(prefix="run-", dir=packages.cache()) as made, slot():
+        with tempfile.TemporaryDirectory(prefix=f"run-{os.getpid()}-", dir=packages.cache()) as made, slot():
             work = pathlib.Path(made)
+            if ENDING.is_set():
+                return "died", 0
             guest = subprocess.Popen(self.command(plan, work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            RUNNING.add(guest)
             # Moved on by each record: how long the machine may be silent.
             deadline = [time.monotonic() + LONGEST_BOOT]
             ended, records = "died", 0
@@ -324,6 +344,7 @@ class Machine:
                 finished.set()
                 guest.kill()
                 guest.wait()
+                RUNNING.discard(guest)
                 watcher.join()
                 guest.stdout.close()
                 with contextlib.suppress(OSError):

@@ -1,6 +1,5 @@
 # title: Debian's own setting of THP (always): heaps, attach, doctor and the daemon under it
 # thp: kernel
-# quick: 6.12
 # seconds: 400
 """As Debian's kernels are built."""
 

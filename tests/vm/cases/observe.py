@@ -1,5 +1,4 @@
 # title: map, top and advise: resident and huge memory against smaps, by each tracker; nothing of the process is harmed
-# quick: 6.12
 # seconds: 900
 """What the observing commands claim of a process whose memory stands still."""
 
@@ -37,7 +36,7 @@ with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", 
             totals = vm.value(done.json, "totals", default={})
             # The process stands still: nearly nothing of it is accessed.
             vm.check("map --tracker", f"{tracker}: an idle process is not called hot",
-                     totals.get("accessed_bytes", 0) <= 12 * vm.MIB, totals, "idle")
+                     (totals.get("accessed_bytes") or 0) <= 12 * vm.MIB, totals, "idle")
         else:
             vm.unsupported("map --tracker", f"{tracker}: says why not", bool(done.err.strip()), done.words, "a reason")
         plain.intact("map --tracker", f"after sampling by {tracker}")
@@ -52,8 +51,8 @@ with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", 
 with vm.Holder("--mib", "32", "--mmap", "--busy") as busy:
     document = vm.megapage("map", "map", busy.pid, "--json", "--seconds", "6").json
     totals = vm.value(document, "totals", default={})
-    if totals.get("sampled_bytes", 0) > 16 * vm.MIB:
-        vm.check("map", "a busy process is called hot", totals.get("accessed_bytes", 0) > totals["sampled_bytes"] / 3, totals,
+    if (totals.get("sampled_bytes") or 0) > 16 * vm.MIB:
+        vm.check("map", "a busy process is called hot", (totals.get("accessed_bytes") or 0) > totals["sampled_bytes"] / 3, totals,
                  "all of 32 MiB is rewritten over and over")
     else:
         vm.skip("map", "no tracker samples here")

@@ -1,5 +1,4 @@
 # title: redis, python3, sqlite3 and others under run: the same output as without, and no crash, with a pool and without
-# quick: 5.10
 # seconds: 900
 """Programs that nobody made for this, compared with a plain run of the same."""
 

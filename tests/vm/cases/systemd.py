@@ -1,6 +1,5 @@
 # title: systemd: the daemon's unit (notify, reload, watchdog, journal), run in units of Type=notify and with DynamicUser
 # init: systemd
-# quick: 6.1
 # seconds: 500
 """What dist/systemd installs, under a real systemd."""
 

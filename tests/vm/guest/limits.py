@@ -44,11 +44,14 @@ def hugetlb(name, directory, limit_file, reserved_file):
         vm.check("run --heap 2m", f"{name}: {what} is not told as a short pool", "pool-short-2m" not in reasons,
                  sorted(reasons), f"{truth.pool(name='free_hugepages')} of 40 pages free")
         refused = vm.run([*inside(directory), "megapage", "run", "--heap", "2m", "--require", "--", *HOLDER])
+        # Before Linux 5.16 no heap of ours moves hugetlb pages at all, and that is the reason.
+        words = ("cgroup", "control group", "limit") if truth.release() >= (5, 16) else ("5.16",)
         vm.check("run --require", f"{name}: {what} is the reason that is given", refused.status == 125
-                 and ("cgroup" in refused.err or "control group" in refused.err or "limit" in refused.err),
-                 f"{refused.status}: {refused.err}", what)
-        text = vm.megapage("pool list", "pool", "list").out
-        vm.check("pool list", f"{name}: {what} is shown", directory.name in text, text[-600:], str(limit))
+                 and any(word in refused.err for word in words), f"{refused.status}: {refused.err}", what)
+        listed = vm.run([*inside(directory), "megapage", "pool", "list"])
+        vm.orderly("pool list", f"{name}: pool list under {what}", listed, (0,))
+        vm.check("pool list", f"{name}: {what} is shown to who is under it", directory.name in listed.out, listed.out[-600:],
+                 str(limit))
         doctor = vm.run([*inside(directory), "megapage", "doctor", "--json"])
         vm.orderly("doctor", f"{name}: doctor under {what}", doctor, (0, 1))
         vm.check("doctor", f"{name}: {what} is explained", "refused-unexplained" not in doctor.out, doctor.out[:300], what)
