@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -139,7 +140,7 @@ def binaries_disk(release):
     files = [release / name for name in BINARIES]
     missing = [str(file) for file in files if not file.exists()]
     if missing:
-        raise packages.Unavailable(f"not built: {', '.join(missing)} (cargo build --release)")
+        sys.exit(f"driver: {', '.join(missing)} missing: run `cargo build --release`")
     sources = sorted((HERE / "guest").glob("*.c"))
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))

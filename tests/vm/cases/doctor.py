@@ -45,6 +45,16 @@ else:
                    "no MADV_COLLAPSE")
     vm.unsupported(ROW, "and says that the kernel is too old", "6.1" in str(document), promotion, "Linux 6.1")
 
+# The kernel's abilities: what a trial found is what the release says, and what was tried here.
+abilities = {ability["id"]: ability for ability in vm.value(document, "abilities", default=[])}
+for name, ability in abilities.items():
+    since = tuple(int(part) for part in ability.get("since", "0.0").split("."))
+    if ability.get("known_by") == "trial" and name != "damon":
+        vm.same(ROW, f"the ability {name} (since Linux {ability.get('since')})", ability.get("present"), since <= truth.release())
+collapse = next((ability for name, ability in abilities.items() if "collapse" in name and "file" not in name), None)
+if collapse:
+    vm.same(ROW, "MADV_COLLAPSE, as tried here", collapse.get("present"), truth.collapses())
+
 # THP switched off, and what memory gets without asking.
 enabled = truth.THP / "enabled"
 for setting in ("never", "always", "madvise"):

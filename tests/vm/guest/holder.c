@@ -2,12 +2,13 @@
  * about its own memory: `ok WORDS`, or `bad ...` and status 1.
  *
  *   holder [--mib N] [--block BYTES] [--mmap] [--advise] [--threads N] [--forks N] [--smaps FILE] [--linger MS]
- *          [--interactive] [--busy] [--rounds N]
+ *          [--interactive] [--busy | --touch] [--rounds N]
  *
  * Blocks come from malloc, or with --mmap from one mapping (--advise: with MADV_HUGEPAGE). Threads share the amount. Each of
  * --forks children checks what it inherited, rewrites its copy and checks that. --smaps copies /proc/self/smaps, without
  * malloc, to FILE.before when all is there, and to FILE after having stood still for --linger, so that a sampler sees it. --interactive prints `ready PID` and obeys lines:
- * check, write (a new generation), half (frees every second block), quit. --busy rewrites and checks all the time meanwhile.
+ * check, write (a new generation), half (frees every second block), quit. --busy rewrites and checks all the time meanwhile, --touch
+ * reads a word of each base page every 20 ms.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -29,7 +30,7 @@ struct share {
 };
 
 static size_t mib = 32, block = 64 << 10, threads = 1, forks = 0, linger = 0, rounds = 1;
-static int use_mmap, advise, interactive, busy;
+static int use_mmap, advise, interactive, busy, touch;
 static const char *smaps;
 static atomic_ulong checked, wrong;
 static atomic_int stop;
@@ -117,6 +118,20 @@ static void *keep_busy(void *given) {
     return NULL;
 }
 
+static void *keep_touching(void *given) {
+    struct share *share = given;
+    volatile uint64_t seen = 0;
+    while (!stop) {
+        pthread_mutex_lock(&turn);
+        for (size_t at = 0; at < share->count; at++)
+            for (size_t index = 0; share->blocks[at] && index < share->words; index += 512)
+                seen += share->blocks[at][index];
+        pthread_mutex_unlock(&turn);
+        usleep(20000);
+    }
+    return NULL;
+}
+
 static void copy_smaps(const char *ending) {
     static char buffer[1 << 16], path[4096];
     snprintf(path, sizeof path, "%s%s", smaps, ending);
@@ -167,6 +182,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[at], "--advise")) advise = 1;
         else if (!strcmp(argv[at], "--interactive")) interactive = 1;
         else if (!strcmp(argv[at], "--busy")) busy = 1;
+        else if (!strcmp(argv[at], "--touch")) touch = 1;
         else if (!strcmp(argv[at], "--mib")) mib = number(next), at++;
         else if (!strcmp(argv[at], "--block")) block = number(next), at++;
         else if (!strcmp(argv[at], "--threads")) threads = number(next), at++;
@@ -216,11 +232,11 @@ int main(int argc, char **argv) {
         copy_smaps("");
     if (interactive) {
         pthread_t worker;
-        if (busy)
-            pthread_create(&worker, NULL, keep_busy, &shares[0]);
+        if (busy || touch)
+            pthread_create(&worker, NULL, busy ? keep_busy : keep_touching, &shares[0]);
         obey(shares);
         stop = 1;
-        if (busy)
+        if (busy || touch)
             pthread_join(worker, NULL);
     }
     for (size_t at = 0; at < threads; at++)
