@@ -11,7 +11,7 @@ import vmcheck as vm
 ROW = "pool persist"
 
 if vm.STAGE == 1:
-    done, parameters = persisted.command_line("--boot", "2m=5:10", allowed=(1, 2))
+    done, parameters = persisted.command_line("--boot", "2m=5:10", allowed=(0, 1, 2))
     vm.check(ROW, "a node that is not there is refused, or warned of", done.status == 2 or "node" in done.err + done.out,
              f"{done.status}: {done.words}", "nodes 0 and 1")
     done, parameters = persisted.command_line("--boot", "2m=0:48,1:32", allowed=(0, 1, 2))

@@ -44,7 +44,8 @@ def digest(name, text):
 
 def redis(prefix, row, what):
     """Fills a server, saves by a fork, reads everything back."""
-    with vm.Child(*prefix, "redis-server", "--port", "7001", "--save", "", "--dir", "/tmp", "--loglevel", "warning") as server:
+    with vm.Child(*prefix, "redis-server", "--port", "7001", "--save", "", "--dir", "/tmp", "--loglevel", "warning",
+                  "--enable-debug-command", "yes") as server:
         cli = ["redis-cli", "-p", "7001"]
         up = vm.wait_until(lambda: vm.run([*cli, "ping"], 10).out.strip() == "PONG", 90)
         if not vm.check(row, f"redis {what}: the server comes up", up, server.process.poll(), "PONG"):

@@ -1,22 +1,26 @@
-"""Boot parameters as `pool persist` writes them: an image's GRUB files, and what their shell makes of the command line."""
+"""Boot parameters as `pool persist` writes them on this machine: GRUB's files, and what a shell makes of the command line."""
 
 import pathlib
-import shutil
 
 import vmcheck as vm
 
-IMAGE = pathlib.Path("/root/image")
+DEFAULT = pathlib.Path("/etc/default/grub")
 
 
 def command_line(*arguments, allowed=(0, 1)):
-    """What `pool persist --apply` in an image leaves on the command line of the next boot; and how the command ended."""
-    shutil.rmtree(IMAGE, ignore_errors=True)
-    for name in ("etc/default/grub.d", "etc/sysctl.d", "boot/grub"):
-        (IMAGE / name).mkdir(parents=True)
-    (IMAGE / "etc/default/grub").write_text('GRUB_CMDLINE_LINUX=""\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
-    (IMAGE / "boot/grub/grub.cfg").write_text("\n")
-    done = vm.megapage("pool persist", "pool", "persist", "--root", IMAGE, "--apply", *arguments, allowed=allowed)
-    script = f'. {IMAGE}/etc/default/grub; for f in {IMAGE}/etc/default/grub.d/*; do [ ! -e "$f" ] || . "$f"; done; ' \
+    """What `pool persist --apply` leaves on the command line of the next boot; and how the command ended."""
+    for directory in ("/etc/default/grub.d", "/etc/sysctl.d", "/boot/grub"):
+        pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+    for old in pathlib.Path("/etc/default/grub.d").glob("*megapage*"):
+        old.unlink()
+    DEFAULT.write_text('GRUB_CMDLINE_LINUX=""\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
+    pathlib.Path("/boot/grub/grub.cfg").write_text("\n")
+    # What makes GRUB's configuration of its files: here there is nothing to be made.
+    update = pathlib.Path("/usr/sbin/update-grub")
+    update.write_text("#!/bin/sh\nexit 0\n")
+    update.chmod(0o755)
+    done = vm.megapage("pool persist", "pool", "persist", "--apply", *arguments, allowed=allowed)
+    script = f'. {DEFAULT}; for f in /etc/default/grub.d/*; do [ ! -e "$f" ] || . "$f"; done; ' \
              'echo $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT'
     words = [word for word in vm.run(script).out.split() if word != "quiet"]
     return done, " ".join(words)
