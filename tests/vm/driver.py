@@ -22,7 +22,6 @@ Closes with "N passed, N failed, N skipped": cases, each on a kernel; the line b
 import dataclasses
 import concurrent.futures
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -218,7 +217,8 @@ class Suite:
         self.tally.add(columns, f"machine {result['case']}@{result['kernel']}", result["outcome"], why, result["seconds"])
         for check in wrong:
             claimed, true = (" ".join(str(check.get(side)).split())[:MOST_WORDS] for side in ("claimed", "true"))
-            print(f"        {check['command']}: {check['what']}\n          claimed: {claimed}\n          true:    {true}", flush=True)
+            print(f"        {check['command']}: {check['what']}\n          claimed: {claimed}\n          true:    {true}",
+                  flush=True)
 
 
 def faults(record, case):
@@ -263,7 +263,7 @@ def main():
     parser.add_argument("--refresh", action="store_true", help="look for newer kernels of each series first")
     parser.add_argument("--list", action="store_true", help="show the cases, and run none")
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="write all results here, as JSON")
-    parser.add_argument("--matrix", action="store_true", help="write the matrix of docs/machines.md from the results of all cases")
+    parser.add_argument("--matrix", action="store_true", help="write the matrix of docs/machines.md from the results")
     arguments = parser.parse_args()
     cases = [Case(path) for path in sorted((HERE / "cases").glob("*.py"))]
     for name in set(arguments.only or []) - {case.name for case in cases}:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,7 +29,13 @@ def compact(results):
         faults = [fault.splitlines()[0] for fault in result["faults"]]
         rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"],
                      "outcome": result["outcome"], "faults": faults, "commands": commands})
-    return json.dumps({"schema": "megapage.machines/1", "results": rows}, indent=1) + "\n"
+    return json.dumps({"schema": "megapage.machines/1", "commit": commit(), "results": rows}, indent=1) + "\n"
+
+
+def commit():
+    """What the work tree was when the results were written."""
+    asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
 
 
 def version(name):
@@ -69,7 +76,8 @@ def section(document):
     total = sum(row["right"] + row["lacking"] + len(row["wrong"])
                 for result in document["results"] for row in result["commands"].values())
     cases = len(document["results"])
-    lines += ["", f"{cases} runs of cases, {total} claims, {len(wrong)} wrong, {len(faults)} other faults."]
+    lines += ["", f"Commit {document['commit']}: {cases} runs of cases, {total} claims, {len(wrong)} wrong, {len(faults)} other "
+              "faults."]
     if wrong or faults:
         lines += ["", *dict.fromkeys(wrong), *dict.fromkeys(faults)]
     return "\n".join(lines)

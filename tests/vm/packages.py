@@ -206,7 +206,7 @@ def newest_kernel(apt, names):
     for series in names:
         found = None
         # 6.1 is not 6.12.
-        wanted = re.compile(rf"linux-image-{re.escape(series)}(?!\d)" if series[-1] != "." else f"linux-image-{re.escape(series)}")
+        wanted = re.compile(rf"linux-image-{re.escape(series)}" + ("" if series.endswith(".") else r"(?!\d)"))
         for package, fields in apt.catalogue().items():
             if wanted.match(package) and (found is None or newer(fields["Version"], found[1])):
                 found = (package, fields["Version"])

@@ -9,6 +9,8 @@
 
 use crate::heap::OwnedRange;
 use libc::c_void;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,6 +19,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const WORD: usize = 8;
+
+/// Puts a file, from an offset on, where it is to be.
+type Place<'a> = dyn FnMut(&File, u64) -> io::Result<()> + 'a;
 
 /// The mapping. Grows at its end while it is in use; never shrinks.
 #[derive(Debug)]
@@ -76,7 +81,7 @@ impl SharedMapping {
 
     /// Maps `len` bytes of `file` from `from` on behind what is mapped: see [`SharedMapping::append_pieces`].
     pub fn append(&self, file: &File, from: u64, len: usize, node: Option<u32>) -> io::Result<()> {
-        self.append_with(1, len, node, |part, _| map(part, file, from))
+        self.append_with(1, len, node, |_, place| place(file, from))
     }
 
     /// Maps `count` files of `len` bytes each, one behind the other, behind what is mapped, on node `node` where one
@@ -91,7 +96,7 @@ impl SharedMapping {
         node: Option<u32>,
         mut open: impl FnMut(usize) -> io::Result<File>,
     ) -> io::Result<()> {
-        self.append_with(count, len, node, |part, number| map(part, &open(number)?, 0))
+        self.append_with(count, len, node, |number, place| place(&open(number)?, 0))
     }
 
     fn append_with(
@@ -99,7 +104,7 @@ impl SharedMapping {
         count: usize,
         len: usize,
         node: Option<u32>,
-        mut map: impl FnMut(OwnedRange, usize) -> io::Result<()>,
+        mut give: impl FnMut(usize, &mut Place<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let _one = self.growing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let at = self.ready();
@@ -109,10 +114,12 @@ impl SharedMapping {
         let mut mapped = 0;
         let done = (0..count).try_for_each(|number| {
             let part = self.range.part(at + number * len, len);
-            map(part, number)?;
-            mapped += len;
-            bind(part, node)?;
-            populate(part)
+            give(number, &mut |file, from| {
+                map(part, file, from)?;
+                mapped += len;
+                bind(part, node)?;
+                populate(part, file, from)
+            })
         });
         match done {
             Ok(()) => self.ready.store(end, Ordering::Release),
@@ -182,13 +189,30 @@ fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
     Err(error)
 }
 
-/// Has every page of the part there, writable.
-fn populate(part: OwnedRange) -> io::Result<()> {
+/// Has every page of the part there, writable. Before Linux 5.14, which has no MADV_POPULATE_WRITE, the file takes them
+/// (fallocate(2), by the mapping's memory policy), and a fault finds them.
+fn populate(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
     // SAFETY: populating a mapping of ours changes no contents.
     let answer = unsafe {
         libc::madvise(ptr::without_provenance_mut(part.start()), part.len(), libc::MADV_POPULATE_WRITE)
     };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if answer == 0 {
+        return Ok(());
+    }
+    let refused = io::Error::last_os_error();
+    if refused.raw_os_error() != Some(libc::EINVAL) {
+        return Err(refused);
+    }
+    let len = part.len() as u64;
+    // It would make the file longer.
+    if from.checked_add(len).is_none_or(|end| file.metadata().is_ok_and(|file| file.len() < end)) {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
+    match fallocate(file, FallocateFlags::empty(), from, len) {
+        // As populating answers to a short pool.
+        Err(Errno::NOSPC) => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+        other => Ok(other?),
+    }
 }
 
 /// Has the part's pages come from `node` alone.
@@ -228,6 +252,9 @@ impl Drop for SharedMapping {
 mod tests {
     use super::*;
     use crate::directory::memory_file;
+    use megapage_testing::{Call, PoolGuard, in_child, refuse};
+    use megapage_units::{HUGE_2M, PageSize};
+    use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::Ordering::Relaxed;
 
     const PART: usize = 1 << 20;
@@ -281,6 +308,52 @@ mod tests {
         assert_eq!(mapping.ready(), PART);
         mapping.append_pieces(2, PART, None, pieces).unwrap();
         assert_eq!(mapping.ready(), 3 * PART);
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_populate_has_the_file_take_its_pages() {
+        in_child("shared_mapping::tests::a_kernel_that_cannot_populate_has_the_file_take_its_pages", || {
+            refuse(Call::POPULATE, libc::EINVAL);
+            let file = file(2);
+            let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
+            mapping.append(&file, PART as u64, PART, Some(0)).unwrap();
+            assert_eq!(
+                file.metadata().unwrap().blocks() * 512,
+                PART as u64,
+                "the pages of that part are there"
+            );
+            mapping.words(0, 1).unwrap()[0].store(5, Relaxed);
+            // Beyond the end of the file, which stays where it is.
+            assert_eq!(
+                mapping.append(&file, PART as u64, 2 * PART, None).unwrap_err().raw_os_error(),
+                Some(libc::EFAULT)
+            );
+            assert_eq!(file.metadata().unwrap().len(), 2 * PART as u64);
+            assert_eq!(mapping.ready(), PART);
+        });
+    }
+
+    #[test]
+    fn a_short_pool_is_told_without_populating_too() {
+        in_child("shared_mapping::tests::a_short_pool_is_told_without_populating_too", || {
+            let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
+            let free = pool.figures();
+            refuse(Call::POPULATE, libc::EINVAL);
+            let pages = |count: u64| {
+                let file = memory_file("shared-mapping", Some(PageSize::HUGE_2M)).unwrap();
+                file.set_len(count * HUGE_2M as u64).unwrap();
+                file
+            };
+            let mapping = SharedMapping::reserve(64 << 30, HUGE_2M).unwrap();
+            let one = pages(1);
+            mapping.append(&one, 0, HUGE_2M, None).unwrap();
+            assert_eq!(one.metadata().unwrap().blocks() * 512, HUGE_2M as u64, "taken");
+            // More than any machine's pool that tests run on.
+            let error = mapping.append(&pages(1 << 14), 0, HUGE_2M << 14, None).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
+            drop((one, mapping));
+            assert_eq!(pool.figures(), free);
+        });
     }
 
     #[test]

@@ -42,8 +42,8 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
         with vm.Holder("--mib", "16", prefix=("megapage", "run", "--pool", "default", "--heap", "2m", "--")) as holder:
             true = vm.quiet(holder.worker)
             holders = stock().get("holders", [])
-            vm.check("pool stock", "who holds memory is named", holder.worker is not None and str(holder.worker) in json.dumps(holders)
-                     or any(h.get("uid") == 0 for h in holders), holders, holder.worker)
+            vm.check("pool stock", "who holds memory is named", str(holder.worker) in json.dumps(holders)
+                     or any(other.get("uid") == 0 for other in holders), holders, holder.worker)
             holder.intact("run --pool", "on the broker's pages")
             # Killed beneath its programs: their memory stays theirs.
             status = broker.signal(signal.SIGTERM)

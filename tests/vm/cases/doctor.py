@@ -3,8 +3,6 @@
 # seconds: 300
 """What doctor says that works or fails, compared with trying it."""
 
-import os
-
 import truth
 import vmcheck as vm
 

@@ -3,9 +3,6 @@
 """Programs that nobody made for this, compared with a plain run of the same."""
 
 import hashlib
-import json
-import pathlib
-import time
 
 import truth
 import vmcheck as vm

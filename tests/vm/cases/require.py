@@ -64,7 +64,8 @@ status, share = attempt("memory beside malloc", ["--heap", "thp"], [holder, "--m
 report = vm.megapage(ROW, "run", "--heap", "thp", "--json", "--", holder, "--mib", "48", "--mmap", "--linger", "1500").out
 report = json.loads(report[report.index("{"):])
 percent = vm.value(report, "end", "resident", "huge_percent", default=100)
-vm.check(ROW, "memory beside malloc: the process's percentage counts it", percent < 30, vm.value(report, "end"), "48 MiB on base pages")
+vm.check(ROW, "memory beside malloc: the process's percentage counts it", percent < 30, vm.value(report, "end"),
+         "48 MiB on base pages")
 # The outside mechanism, where the kernel can and where it cannot.
 status, share = attempt("outside", ["--mechanism", "outside"], [holder, "--mib", "48", "--mmap", "--smaps", SMAPS,
                                                                 "--linger", "4000"])

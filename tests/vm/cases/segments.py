@@ -24,7 +24,10 @@ vm.pool_pages(0)
 short = vm.run([RESTART])
 vm.check("segments (C)", "an empty pool is a refusal that names the command",
          short.status == 2 and "pool" in short.err, short.words, "status 2, and what to do")
-vm.same("segments list", "nothing is left of it", len(listed()), 0)
+vm.same("segments (C)", "a refusal takes no page", used(), 0)
+left = list(listed().values())
+vm.check("segments list", "what a refusal leaves is listed as no whole segment", all(segment.get("because") for segment in left),
+         left, "why it is not one")
 vm.pool_pages(24)
 built = vm.run([RESTART])
 vm.check("segments (C)", "the first run builds", built.out.startswith("built"), built.words, "built")

@@ -67,7 +67,8 @@ def prime(path, name, right):
         vm.check(row, f"{name}: {os.path.basename(path)} is mapped huge where success is claimed", true >= 4 << 20,
                  done.out[-600:], f"{true} bytes mapped by huge pages")
     else:
-        words = done.err
-        named = vm.cannot(words) or "file system" in words or "folio" in words or "no part" in words or "align" in words
+        words = done.err + done.out
+        causes = ("file system", "file-system", "folio", "no part", "align", "Linux ")
+        named = any(cause in words for cause in causes)
         vm.unsupported(row, f"{name}: {os.path.basename(path)}: the refusal names its cause, not an errno alone", named, words,
                        "a cause, and what helps")

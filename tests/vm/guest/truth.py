@@ -238,7 +238,7 @@ def try_advice(advice, touch=False):
         LIBC.munmap(address, length)
 
 
-MADV_HUGEPAGE, MADV_POPULATE_WRITE, MADV_COLLAPSE = 14, 23, 25
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 
 
 def collapses():
