@@ -38,6 +38,7 @@ def once(what, holder, *options, allowed=(0, 1)):
     return after
 
 
+vm.still_khugepaged()
 with vm.Holder("--mib", "64", "--mmap") as holder:
     once("64 MiB", holder)
     once("again", holder)

@@ -33,6 +33,7 @@ def judge(row, what, arguments, program, options=(), pool=0):
     return report, MOMENTS.after
 
 
+vm.still_khugepaged()
 for heap, pool in itertools.product(("auto", "2m", "thp", "none", "1g"), (0, 40)):
     row = f"run --heap {heap}"
     report, true = judge(row, f"pool of {pool}", ["--heap", heap], PROGRAM, pool=pool)

@@ -52,6 +52,7 @@ def judge(row, what, arguments, program, pool=0, allowed=(0,)):
     return report
 
 
+vm.still_khugepaged()
 for pool in (0, 40):
     judge("run --mechanism preload", f"dynamic, pool of {pool}", ["--mechanism", "preload"], DYNAMIC, pool)
     judge("run --mechanism tunable", f"dynamic, pool of {pool}", ["--mechanism", "tunable"], DYNAMIC, pool, (0, 125))

@@ -3,6 +3,7 @@
 A case is a script that calls these. Each comparison is a record {command, what, ok, claimed, true}; `command` is the row of
 the matrix. A command that does not end in time, dies of a signal or panics is a failed comparison by itself."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -254,7 +255,7 @@ class Moments:
         return truth.Backing(truth.parse_smaps(path.read_text())) if path.exists() else None
 
 
-def moment_matches(row, what, moment, moments, within=2 * MIB):
+def moment_matches(row, what, moment, moments, within=3 * MIB):
     """A moment of a report, kind by kind, against what the program kept of its own smaps at both ends of the time that it
     stood still: the sample lies between, unless it is older, and says so by its age; then it claims nothing of that time, and
     `enough_samples` bounds how often that may be."""
@@ -285,6 +286,13 @@ def enough_samples(row):
     """Of programs that stand still for a second and more at least two of three were sampled meanwhile."""
     total = COMPARED["young"] + COMPARED["old"]
     check(row, "programs are sampled while they stand still", 3 * COMPARED["young"] >= 2 * total, COMPARED, "two of three")
+
+
+def still_khugepaged():
+    """Keeps khugepaged from changing what is compared, for the rest of this case: it scans on its own time."""
+    sleep = truth.THP / "khugepaged/scan_sleep_millisecs"
+    atexit.register(sleep.write_text, sleep.read_text())
+    sleep.write_text("3600000")
 
 
 def wait_until(condition, seconds=60, step=0.3):
