@@ -2,8 +2,9 @@
 //!
 //! File-level obligation: the reserved range is this value's own from its making to its drop, which unmaps it; the only
 //! references ever formed into it are `&[AtomicU64]` bound to a borrow of the value, below `ready`, where file pages
-//! were mapped and populated and stay mapped. Other processes may write to them at any time: all accesses are atomic.
-//! A file that is truncated behind our back raises SIGBUS, which ends the process and breaks no reference.
+//! were mapped and populated (before Linux 5.14: taken by the file) and stay mapped. Other processes may write to them at
+//! any time: all accesses are atomic. A file that is truncated behind our back raises SIGBUS, which ends the process and
+//! breaks no reference.
 
 #![allow(unsafe_code)]
 
