@@ -134,6 +134,8 @@ class Suite:
         while waiting and not machine.ENDING.is_set():
             booted = waiting
             again = self.boot(spec, booted)
+            if machine.ENDING.is_set():
+                return
             waiting = [job for job in booted if not job.ended and not job.faults and job not in again]
             for job in again:
                 self.group(job.spec(), [job])
