@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     if let Err(other) = base_pages(&command) {
-        eprintln!("megapage: {other}");
+        output::say(other);
         return ExitCode::from(if matches!(command, Command::Run(_)) { run::FAILED } else { 2 });
     }
     let result = match command {
