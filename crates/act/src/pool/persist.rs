@@ -387,7 +387,7 @@ fn other_sysctls(tree: &Tree) -> Result<Vec<String>, PersistError> {
     for directory in ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"] {
         match files::listed(tree, &root.join(directory), "conf") {
             // What lies outside of the image is not the image's.
-            Err(PersistError::LinkOnTheWay(_) | PersistError::Link(_)) => {}
+            Err(PersistError::LinkOnTheWay(_)) => {}
             listed => paths.extend(listed?),
         }
     }

@@ -103,7 +103,11 @@ pub(super) fn read(tree: &Tree, path: &Path) -> Result<Option<String>, PersistEr
 
 /// The files in a directory that end in `.extension`, sorted; none where there is no such directory.
 pub(super) fn listed(tree: &Tree, directory: &Path, extension: &str) -> Result<Vec<PathBuf>, PersistError> {
-    let names = tree.names(directory, MOST_FILES).map_err(|error| failed(directory, error))?;
+    let names = tree.names(directory, MOST_FILES).map_err(|error| match failed(directory, error) {
+        // Of the files in it, it is on the way.
+        PersistError::Link(directory) => PersistError::LinkOnTheWay(directory),
+        other => other,
+    })?;
     let paths = names.into_iter().map(|name| directory.join(name));
     Ok(paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
 }
