@@ -90,6 +90,7 @@ install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
+	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) dist/systemd/megapage-prime@.timer
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0
@@ -99,12 +100,12 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python/megapage python/megapage/*.py
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python python/pyproject.toml
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
 
 # The configuration in SYSCONFDIR stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
-	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer
+	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
 

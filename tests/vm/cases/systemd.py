@@ -37,6 +37,8 @@ shutil.copy("/opt/megapage/dist/megapage/daemon.toml", "/etc/megapage/daemon.tom
 # The watchdog's limit is the unit's but for its length: two minutes are long here.
 drop = pathlib.Path("/etc/systemd/system/megapage.service.d")
 drop.mkdir(exist_ok=True)
+if truth.release() < (6, 7):
+    shutil.copy("/opt/megapage/dist/systemd/before-6.7.conf", drop / "before-6.7.conf")
 (drop / "quick.conf").write_text("[Service]\nWatchdogSec=20s\nTimeoutStartSec=120s\n")
 vm.run("systemctl daemon-reload")
 verify = vm.run("systemd-analyze verify /etc/systemd/system/megapage.service")
