@@ -171,7 +171,7 @@ pub fn can_shrink(file: impl AsFd) -> bool {
 /// Opens `file` anew, with a position and locks of its own (through proc_pid_fd(5)).
 pub fn reopen(file: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd;
-    let path = crate::KernelRoot::descriptor_path(std::process::id(), file.as_raw_fd());
+    let path = crate::KernelRoot::own_descriptor_path(file.as_raw_fd());
     File::options().read(true).write(true).open(path)
 }
 

@@ -46,6 +46,8 @@ const MOST_STUCK_OF_USER: usize = 2;
 const LONGEST_WORK: Duration = Duration::from_secs(10);
 /// How often one that is at work is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// Helpers that are started for one call, where each ends before it is asked.
+const MOST_STARTS: u32 = 3;
 /// The stack of the thread that starts them.
 const STARTER: usize = 128 << 10;
 /// How long a killed helper is waited for: one that waits killably ends at once.
@@ -204,11 +206,13 @@ impl Session {
     /// Makes the request, and waits for the reply.
     fn ask(&mut self, request: impl Fn(&mut Worker) -> io::Result<()>) -> io::Result<Reply> {
         // A helper may have been killed while it was idle. One that ends at work is not asked for twice.
+        let mut starts = 0;
         loop {
             let Some(worker) = &mut self.worker else { return Err(io::ErrorKind::BrokenPipe.into()) };
             match request(worker) {
                 Ok(()) => break,
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && starts < MOST_STARTS => {
+                    starts += 1;
                     self.retire();
                     self.worker = Some(pool().start()?);
                 }

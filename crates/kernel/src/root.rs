@@ -108,6 +108,12 @@ impl KernelRoot {
         PathBuf::from(format!("/proc/{pid}/fd/{fd}"))
     }
 
+    /// The path by which the calling process opens its own descriptor `fd` anew. Not by its number, which /proc may know under
+    /// another one where it is of another PID namespace.
+    pub fn own_descriptor_path(fd: i32) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{fd}"))
+    }
+
     /// The full path of `relative` (such as `proc/meminfo`, without a leading slash).
     pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.root.join(relative)

@@ -96,7 +96,7 @@ pub fn set_rights(path: &Path, mode: u32, group: Option<u32>, expected: Option<F
         chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
     }
     // A descriptor that was opened with O_PATH is not changed by fchmod(2); by its name in /proc it is.
-    let own = crate::KernelRoot::descriptor_path(std::process::id(), file.as_raw_fd());
+    let own = crate::KernelRoot::own_descriptor_path(file.as_raw_fd());
     Ok(chmod(own, Mode::from_raw_mode(mode))?)
 }
 

@@ -54,6 +54,6 @@ fn open((number, stream): (i32, BorrowedFd<'_>)) -> Option<(File, u64)> {
     let own = File::from(stream.try_clone_to_owned().ok()?);
     let length = own.metadata().ok().filter(|it| it.is_file())?.len();
     // The stream itself may be open for writing alone, and its position is the program's.
-    let file = File::open(KernelRoot::descriptor_path(std::process::id(), number)).ok()?;
+    let file = File::open(KernelRoot::own_descriptor_path(number)).ok()?;
     Some((file, length))
 }
