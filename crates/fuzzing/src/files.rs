@@ -41,7 +41,9 @@ pub fn state(data: &[u8]) {
     with_file(FILE, data, |root| {
         let path = root.path(FILE);
         let Ok(read) = Remembered::read(&path, BOOT, uid) else { return };
-        read.write(&path, BOOT).expect("a file of ours");
+        // What is formatted otherwise than a daemon does is read, and not replaced.
+        std::fs::remove_file(&path).expect("it was read");
+        read.write(&path, BOOT).expect("nothing is in its place");
         let again = Remembered::read(&path, BOOT, uid).expect("what is written is read");
         assert_eq!(again, read);
     });

@@ -8,6 +8,7 @@ use megapage_units::{HUGE_2M, PageSize};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 const ARENA: usize = 64 << 20;
@@ -175,23 +176,22 @@ fn a_thread_that_was_just_joined_refuses_no_fork() {
     });
 }
 
-/// A control group of this process's, with limits on hugetlb pages; gone, with the process back where it was, at the end.
+/// A control group of this process's, with a limit on hugetlb pages; gone, with the process back where it was, at the end.
+/// Of version 1 where that has the controller, as after a test that has mounted it.
 struct Group {
     root: PathBuf,
     path: PathBuf,
     former: String,
     enabled: bool,
+    mounted: bool,
 }
 
 impl Group {
-    fn enter(limits: &[(&str, &str)]) -> Option<Group> {
+    fn enter(limit: Limit) -> Option<Group> {
         let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter().find(|root| {
             fs::read_to_string(root.join("cgroup.controllers")).is_ok_and(|it| it.contains("hugetlb"))
         });
-        let Some(root) = root else {
-            megapage_testing::skip("needs the hugetlb controller of cgroup v2");
-            return None;
-        };
+        let Some(root) = root else { return Group::enter_first_version(limit) };
         let control = root.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&control).unwrap().contains("hugetlb");
         if !enabled {
@@ -201,12 +201,45 @@ impl Group {
         let former = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap().to_string();
         let path = root.join(format!("megapage-refused-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        let group = Group { root: root.into(), path, former, enabled };
-        for (file, limit) in limits {
-            fs::write(group.path.join(file), limit).unwrap();
-        }
-        fs::write(group.path.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let group = Group { root: root.into(), path, former, enabled, mounted: false };
+        group.limit_to(match limit {
+            Limit::Faults => "hugetlb.2MB.max",
+            Limit::Reservations => "hugetlb.2MB.rsvd.max",
+        });
         Some(group)
+    }
+
+    fn enter_first_version(limit: Limit) -> Option<Group> {
+        // Where systemd mounts it.
+        let root = PathBuf::from("/sys/fs/cgroup/hugetlb");
+        let mounted = !root.exists();
+        if mounted {
+            fs::create_dir(&root).unwrap();
+            let made = Command::new("mount")
+                .args(["-t", "cgroup", "-o", "hugetlb", "none"])
+                .arg(&root)
+                .output()
+                .unwrap();
+            if !made.status.success() {
+                fs::remove_dir(&root).unwrap();
+                let why = String::from_utf8_lossy(&made.stderr);
+                megapage_testing::skip(&format!("needs a group with the hugetlb controller: {}", why.trim()));
+                return None;
+            }
+        }
+        let path = root.join(format!("megapage-refused-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let group = Group { root, path, former: String::new(), enabled: true, mounted };
+        group.limit_to(match limit {
+            Limit::Faults => "hugetlb.2MB.limit_in_bytes",
+            Limit::Reservations => "hugetlb.2MB.rsvd.limit_in_bytes",
+        });
+        Some(group)
+    }
+
+    fn limit_to(&self, file: &str) {
+        fs::write(self.path.join(file), "8388608").unwrap();
+        fs::write(self.path.join("cgroup.procs"), std::process::id().to_string()).unwrap();
     }
 }
 
@@ -217,21 +250,32 @@ impl Drop for Group {
         if !self.enabled {
             let _ = fs::write(self.root.join("cgroup.subtree_control"), "-hugetlb");
         }
+        if self.mounted {
+            let _ = Command::new("umount").arg(&self.root).status();
+            let _ = fs::remove_dir(&self.root);
+        }
     }
 }
 
-fn is_limited_by(file: &str) {
+/// What a control group bounds: pages in use, or pages that are reserved.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Faults,
+    Reservations,
+}
+
+fn is_limited_by(limit: Limit) {
     if !require_root() {
         return;
     }
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 60) else { return };
-    let Some(_group) = Group::enter(&[(file, "8388608")]) else { return };
+    let Some(_group) = Group::enter(limit) else { return };
     for kind in [Heap::Auto, Heap::Hugetlb2M] {
         let heap = heap(kind);
         let address = use_heap(&heap);
-        assert_eq!(reasons(&heap), [FallBack::CgroupLimit], "{file}, {kind:?}");
+        assert_eq!(reasons(&heap), [FallBack::CgroupLimit], "{limit:?}, {kind:?}");
         let held = heap.ledger().held(Backing::Hugetlb2M);
-        assert!(held > 0 && held <= 8 << 20, "{file}, {kind:?}: {held}");
+        assert!(held > 0 && held <= 8 << 20, "{limit:?}, {kind:?}: {held}");
         assert!(pool.figures().available().unwrap() > 20, "the pool was not short");
         heap.release(address, ARENA).unwrap();
     }
@@ -239,10 +283,10 @@ fn is_limited_by(file: &str) {
 
 #[test]
 fn a_control_groups_limit_on_faults_is_named() {
-    in_child("a_control_groups_limit_on_faults_is_named", || is_limited_by("hugetlb.2MB.max"));
+    in_child("a_control_groups_limit_on_faults_is_named", || is_limited_by(Limit::Faults));
 }
 
 #[test]
 fn a_control_groups_limit_on_reservations_is_named() {
-    in_child("a_control_groups_limit_on_reservations_is_named", || is_limited_by("hugetlb.2MB.rsvd.max"));
+    in_child("a_control_groups_limit_on_reservations_is_named", || is_limited_by(Limit::Reservations));
 }

@@ -57,6 +57,8 @@ with vm.Holder("--mib", "96", "--mmap", "--touch") as hot, vm.Holder("--mib", "3
 
     # Live: it starts, promotes what is hot, answers, and obeys signals.
     before = huge(hot, other)
+    LOG.touch()
+    PASSES.touch()
     with vm.Child("sh", "-c", f"exec megapage daemon --json > {PASSES} 2> {LOG}") as daemon:
         gone = lambda: daemon.process.poll() is not None
         if truth.collapses():

@@ -11,18 +11,19 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The built library. Cargo builds it for whoever asks, once for each test program.
+/// The built library, with the one for text beside it, which programs without the preloaded heap get under `--require`. Cargo
+/// builds both for whoever asks, once for each test program.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_megapage")).parent().unwrap();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--package", "megapage-preload"]);
+        build.args(["build", "--quiet", "--package", "megapage-preload", "--package", "megapage-text"]);
         build.arg("--target-dir").arg(directory.parent().unwrap());
         if directory.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().expect("cargo starts").success(), "the library is built");
+        assert!(build.status().expect("cargo starts").success(), "the libraries are built");
         directory.join("libmegapage.so")
     })
 }
@@ -132,10 +133,13 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "kill -{name} {pid}");
 }
 
-/// The one child of `pid`.
+/// The one child of `pid`, besides the helpers that read other processes' files.
 pub fn child_of(pid: u32) -> u32 {
-    let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &pid.to_string()]).output().unwrap();
-    text(&listed.stdout).trim().parse().expect("one child")
+    let listed = Command::new("ps").args(["-o", "pid=,comm=", "--ppid", &pid.to_string()]).output().unwrap();
+    let listed = text(&listed.stdout);
+    let children: Vec<&str> = listed.lines().filter(|line| !line.ends_with("megapage-helper")).collect();
+    assert_eq!(children.len(), 1, "one child: {listed}");
+    children[0].split_whitespace().next().unwrap().parse().expect("a number")
 }
 
 /// A column of ps(1) for `pid`.

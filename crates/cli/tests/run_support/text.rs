@@ -98,17 +98,7 @@ int main(int count, char **arguments) {
 
 pub fn text_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_BIN_EXE_megapage")).parent().unwrap();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--package", "megapage-text"]);
-        build.arg("--target-dir").arg(directory.parent().unwrap());
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success(), "the library is built");
-        directory.join("libmegapage_text.so")
-    })
+    LIBRARY.get_or_init(|| library().with_file_name("libmegapage_text.so"))
 }
 
 /// A directory on the disk: the usual place of temporary files may be in memory.
