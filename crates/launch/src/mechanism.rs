@@ -507,6 +507,8 @@ fn apply_pool(
         program.forks.iter().find(|import| ["clone", "_Fork", "__libc_fork"].contains(&&*import.symbol));
     let refused = if !plan.uses(Mechanism::Preload) {
         Some("a broker's pages reach a program through the preloaded library alone".to_string())
+    } else if let Some(lacking) = &broker.kernel_lacks {
+        Some(format!("a broker's pages take {lacking}, which this kernel lacks"))
     } else {
         past_us.map(|import| {
             let (file, symbol) = (import.file.display(), &import.symbol);

@@ -148,7 +148,7 @@ pub struct Prepared {
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     let mut program = Program::inspect(&request.program)?;
     let mut machine = Machine::read(root)?;
-    machine.broker = request.pool.as_deref().map(Broker::look);
+    machine.broker = request.pool.as_deref().map(|socket| Broker::look(root, socket));
     if request.jvm && program.java.is_none() {
         program.java = Java::installed(&machine.environment);
     }

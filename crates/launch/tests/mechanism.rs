@@ -211,7 +211,7 @@ fn nothing_asked_is_nothing_done() {
 }
 
 fn broker(ready: Result<Bytes, String>) -> Option<Broker> {
-    Some(Broker { socket: "/run/broker".into(), ready })
+    Some(Broker { socket: "/run/broker".into(), ready, kernel_lacks: None })
 }
 
 #[test]
@@ -242,6 +242,19 @@ fn a_program_that_forks_gets_the_brokers_pages_with_a_word_and_one_that_clones_n
         assert_eq!(variable(&plan, "MEGAPAGE_POOL"), None);
         assert!(plan.pool.unwrap().reason.contains(symbol));
     }
+}
+
+#[test]
+fn a_kernel_that_moves_no_hugetlb_pages_leaves_a_brokers_alone() {
+    let mut old = broker(Ok(Bytes::gib(1)));
+    old.as_mut().unwrap().kernel_lacks = Some("mremap of hugetlb mappings (Linux 5.16)".into());
+    let with = Machine { broker: old, ..machine() };
+    let plan = auto(&program(), &with);
+    assert_eq!(variable(&plan, "MEGAPAGE_POOL"), None);
+    let pool = plan.pool.unwrap();
+    assert!(!pool.used && pool.reason.contains("Linux 5.16"), "{pool:?}");
+    let required = Request { require: true, ..request(Heap::Auto, None) };
+    assert!(matches!(choose(&program(), &required, &with), Err(Refusal::Unobtainable(_))));
 }
 
 #[test]

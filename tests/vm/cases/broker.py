@@ -35,15 +35,21 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
         report = json.loads(pathlib.Path("/tmp/report.json").read_text())
         vm.moment_matches("run --pool", "memory from the broker", report.get("end"), MOMENTS)
         after = MOMENTS.after
-        vm.check("run --pool", "it is on the broker's pages", after is not None and after.hugetlb_bytes >= 8 * vm.MIB,
-                 vm.value(report, "pool"), after and after.hugetlb)
+        plan = vm.value(report, "pool") or {}
+        if truth.release() >= (5, 16):
+            vm.check("run --pool", "it is on the broker's pages", after is not None and after.hugetlb_bytes >= 8 * vm.MIB,
+                     plan, after and after.hugetlb)
+        else:
+            vm.unsupported("run --pool", "the kernel is named as what cannot, and nothing is used", plan.get("used") is False
+                           and "5.16" in plan.get("reason", "") and not after.hugetlb_bytes, plan, "mremap, Linux 5.16")
         gone = vm.wait_until(lambda: not stock().get("holders"), 30)
         vm.check("pool stock", "a program that ended holds nothing", gone, stock().get("holders"), "no holder")
         with vm.Holder("--mib", "16", prefix=("megapage", "run", "--pool", "default", "--heap", "2m", "--")) as holder:
             true = vm.quiet(holder.worker)
             holders = stock().get("holders", [])
-            vm.check("pool stock", "who holds memory is named", str(holder.worker) in json.dumps(holders)
-                     or any(other.get("uid") == 0 for other in holders), holders, holder.worker)
+            if truth.release() >= (5, 16):
+                vm.check("pool stock", "who holds memory is named", str(holder.worker) in json.dumps(holders)
+                         or any(other.get("uid") == 0 for other in holders), holders, holder.worker)
             holder.intact("run --pool", "on the broker's pages")
             # Killed beneath its programs: their memory stays theirs.
             status = broker.signal(signal.SIGTERM)
