@@ -46,6 +46,8 @@ enum Probe {
     Release,
     /// By one of these files; they are there also when a captured tree is read.
     Files(&'static [&'static str]),
+    /// As `Release`, but not there where this file lacks a line that begins so: the kernel was built without it.
+    Line(&'static str, &'static str),
     /// By a call on memory of this process. `None`: this process cannot find out.
     Call(fn() -> Option<bool>),
 }
@@ -89,6 +91,10 @@ impl Ability {
         let tried = match self.probe {
             Probe::Release => None,
             Probe::Files(files) => files.iter().any(|file| root.path(file).exists()).then_some(true),
+            Probe::Line(file, beginning) => match root.read(file) {
+                Ok(text) if !text.lines().any(|line| line.starts_with(beginning)) => Some(false),
+                _ => None,
+            },
             Probe::Call(_) if !root.is_live() => None,
             Probe::Call(call) => *self.cached.get_or_init(call),
         };
@@ -164,6 +170,14 @@ mod tests {
         assert_eq!(MTHP.standing(&root), Standing { present: false, known_by: KnownBy::Trial });
         let (_tree, root) = captured("6.1.0\n", &[]);
         assert_eq!(MTHP.standing(&root), Standing { present: false, known_by: KnownBy::Release });
+    }
+
+    #[test]
+    fn a_kernel_built_without_cma_is_seen() {
+        let (_tree, root) = captured("6.12.0\n", &[("proc/meminfo", "MemTotal: 1 kB\n")]);
+        assert_eq!(HUGETLB_CMA.standing(&root), Standing { present: false, known_by: KnownBy::Trial });
+        let (_tree, root) = captured("6.12.0\n", &[("proc/meminfo", "MemTotal: 1 kB\nCmaTotal: 0 kB\n")]);
+        assert_eq!(HUGETLB_CMA.standing(&root), Standing { present: true, known_by: KnownBy::Release });
     }
 
     #[test]

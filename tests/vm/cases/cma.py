@@ -11,7 +11,14 @@ import vmcheck as vm
 
 GIB = 1 << 30
 
-if vm.STAGE == 1:
+if vm.STAGE == 1 and "CmaTotal" not in truth.meminfo():
+    done, parameters = persisted.command_line("--cma", "1g", "2m=4", allowed=(2,))
+    vm.unsupported("pool persist", "a kernel without CMA is refused by name", "CONFIG_CMA" in done.err and not parameters,
+                   [done.err, parameters], "a refusal, and nothing written")
+    lacking = {row["id"]: row["present"] for row in vm.value(vm.megapage("doctor", "doctor", "--json", allowed=(0, 1)).json,
+                                                             "abilities", default=[])}
+    vm.same("doctor", "hugetlb_cma is not said to be there", lacking.get("hugetlb-cma"), False)
+elif vm.STAGE == 1:
     done, parameters = persisted.command_line("--cma", "1g", "2m=4")
     vm.check("pool persist", "the command line has hugetlb_cma", "hugetlb_cma=1" in parameters, parameters, "hugetlb_cma=1G")
     vm.reboot(parameters)

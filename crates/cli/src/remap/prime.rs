@@ -60,6 +60,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&outcomes.iter().map(human).collect::<String>())?;
     }
     let done = outcomes.iter().filter(|outcome| outcome.dry_run || outcome.obtained_bytes > Some(0)).count();
+    for outcome in outcomes.iter().filter(|outcome| outcome.obtained_bytes == Some(0)) {
+        if let Some(why) = &outcome.missing {
+            crate::output::say(format!("{}: nothing is on huge pages: {why}", shown_path(&outcome.file)));
+        }
+    }
     Ok(status(done, failed || done < outcomes.len(), outcomes.iter().all(Outcome::is_complete)))
 }
 

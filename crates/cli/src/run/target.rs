@@ -4,6 +4,7 @@ use megapage_kernel::trusted::create_report;
 use megapage_units::shown::lines;
 use std::fs::File;
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file, standard output, or nothing.
@@ -56,13 +57,36 @@ impl Target {
         match self {
             Target::Nothing => Ok(()),
             Target::Output => io::stdout().write_all(text.as_bytes()),
-            Target::File(_, file) => {
-                if file.metadata()?.is_file() {
+            Target::File(path, file) => {
+                let metadata = file.metadata()?;
+                if metadata.is_file() && metadata.nlink() == 0 {
+                    // Taken away since, as by what collects reports: the next one gets a file of its own.
+                    *file = create_report(path)?;
+                } else if metadata.is_file() {
                     file.set_len(0)?;
                     file.rewind()?;
                 }
                 file.write_all(text.as_bytes())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_report_replaces_the_last_one_also_where_that_was_taken_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report");
+        let mut target = Target::open(Some(path.clone())).unwrap();
+        target.live("the first, which is longer\n");
+        target.live("the second\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the second\n");
+        fs::remove_file(&path).unwrap();
+        target.write("the third\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the third\n");
     }
 }

@@ -31,7 +31,8 @@ abilities! {
     CGROUP2_HUGETLB = "cgroup2-hugetlb", "the hugetlb controller of cgroup v2", 5 . 6, Probe::Release,
         "cgroups(7)",
         "hugetlb limits of a control group hold in cgroup v1 only.";
-    HUGETLB_CMA = "hugetlb-cma", "the boot parameter hugetlb_cma", 5 . 7, Probe::Release,
+    HUGETLB_CMA = "hugetlb-cma", "the boot parameter hugetlb_cma", 5 . 7,
+        Probe::Line("proc/meminfo", "CmaTotal:"),
         "commit cf11e85fc08c",
         "Pages of 1 GiB are sure to be had only by the boot parameter hugepages.";
     CGROUP_HUGETLB_RSVD = "cgroup-hugetlb-rsvd", "hugetlb.SIZE.rsvd limits of control groups", 5 . 7,
