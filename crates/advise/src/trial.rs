@@ -69,8 +69,9 @@ const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), rest_pe
 const LEAST_PAIRS: usize = 4;
 /// Attempts at undoing.
 const UNDO_ATTEMPTS: u32 = 5;
-/// Those of the guard, which cannot look whether they were enough.
-const GUARD_ROUNDS: Rounds = Rounds { count: 10, pause: SETTLE };
+/// Those of the guard, which cannot look whether they were enough: 3 s. When it begins a helper process of the owner
+/// that was killed may still be within its last batch, on a busy machine for a while.
+const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(100) };
 
 /// Tries `process`, of which `selected` can tell what it touches. `wait` sleeps for a time, and says whether to go on.
 /// The error is one line that says why no trial could be made; nothing is huge then that was not before.

@@ -1,6 +1,7 @@
 //! `megapage advise` on real processes: bad input, small programs, programs that it starts, trials that are undone.
 
 use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_stat;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_testing::{MachineLock, require_root, skip};
@@ -226,6 +227,20 @@ fn a_trial_leaves_nothing_huge_behind() {
     assert_eq!(huge(reader.pid()), before);
 }
 
+/// The processes that `parent` has started, each with the time of its start.
+fn children(parent: Pid) -> Vec<(Pid, u64)> {
+    let root = KernelRoot::live();
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid));
+    let stats = pids.filter_map(|pid| Some((pid, read_stat(&root, pid).ok()?)));
+    stats.filter(|(_, stat)| stat.parent == parent).map(|(pid, stat)| (pid, stat.start_ticks)).collect()
+}
+
+fn is_alive((pid, start): &(Pid, u64)) -> bool {
+    let stat = read_stat(&KernelRoot::live(), *pid);
+    stat.is_ok_and(|stat| stat.start_ticks == *start && !stat.is_zombie())
+}
+
 /// A trial that a signal ends; whether what it had made huge is on base pages afterwards.
 fn ended_by(number: i32) {
     if !can_try() {
@@ -250,11 +265,13 @@ fn ended_by(number: i32) {
             Some(advisor)
         })
         .expect("a trial begins within two minutes");
+    let children = children(advisor.pid());
+    assert!(!children.is_empty(), "a guard");
     megapage_kernel::spawn::send_signal(advisor.pid(), number).unwrap();
     advisor.0.wait().unwrap();
-    // Of one that was killed the guard takes its time.
+    // Of one that was killed the guard takes its time: until then a call that was under way may still end.
     let start = Instant::now();
-    while huge(reader.pid()) > before && start.elapsed() < Duration::from_secs(180) {
+    while children.iter().any(is_alive) && start.elapsed() < Duration::from_secs(180) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(huge(reader.pid()), before);
