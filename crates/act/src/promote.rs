@@ -112,7 +112,7 @@ pub fn candidates(
             continue;
         }
         let mut taken = Bytes::ZERO;
-        for region in tables.regions_in(&mapping)? {
+        for region in tables.regions_in(&mapping).map_err(|error| refusal(root, pid, error))? {
             if region.huge != Some(true)
                 && region.present >= least_present.max(1)
                 && found.regions.len() < most

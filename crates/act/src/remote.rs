@@ -131,7 +131,8 @@ pub(crate) fn call_failed(
             Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
         }
         io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(ability)),
-        // ESRCH has no kind of its own.
+        // ESRCH has no kind of its own: a process that ends has no memory any more some time before it is a zombie.
+        _ if error.raw_os_error() == Some(3) => None,
         _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
             Some(RemoteError::Call { pid, source: error })
         }

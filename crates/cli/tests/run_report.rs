@@ -165,6 +165,28 @@ fn a_static_program_is_promoted_from_outside() {
     assert_eq!(status, 3);
 }
 
+/// Killed at any moment of a pass, the process has ended: that is no failure of megapage's.
+#[test]
+fn an_attached_process_may_be_killed_at_any_moment() {
+    if !is_root() {
+        return skip("needs CAP_SYS_NICE to promote another process's memory");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(fixed) = heap_program(directory.path(), "fixed", &["-static"]) else { return };
+    for after in (0..60).step_by(3) {
+        let mut command = Command::new(&fixed);
+        command.args(["64", "64"]);
+        let mut target = start(command);
+        let attached = run(&["--attach", &target.id().to_string(), "--json"]).spawn().unwrap();
+        wait_for("the signals to be taken", || takes_signal(attached.id(), 2));
+        std::thread::sleep(std::time::Duration::from_millis(after));
+        target.kill().unwrap();
+        target.wait().unwrap();
+        let attached = attached.wait_with_output().unwrap();
+        assert_eq!(status(&attached), 0, "after {after} ms: {}", text(&attached.stderr));
+    }
+}
+
 #[test]
 fn an_attached_process_is_promoted_proved_and_left_unharmed() {
     if !is_root() {

@@ -87,7 +87,7 @@ impl Attachment {
                 false => false,
             };
             // The identifier may have been given to another process since.
-            if read_start_time(root, self.pid).ok() != Some(born) {
+            if !self.is_there(root, born) {
                 break;
             }
             if stop || (self.once && !unfinished) {
@@ -116,6 +116,11 @@ impl Attachment {
             }
         }
         Ok(report(&samples, &promoter, false))
+    }
+
+    /// Whether the process that started at `born` still has memory.
+    fn is_there(&self, root: &KernelRoot, born: u64) -> bool {
+        read_stat(root, self.pid).is_ok_and(|stat| stat.start_ticks == born && !stat.is_zombie())
     }
 
     /// Sees that the process is there and may be promoted; when it started.

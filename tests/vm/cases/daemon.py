@@ -62,7 +62,8 @@ with vm.Holder("--mib", "96", "--mmap", "--touch") as hot, vm.Holder("--mib", "3
     with vm.Child("sh", "-c", f"exec megapage daemon --json > {PASSES} 2> {LOG}") as daemon:
         gone = lambda: daemon.process.poll() is not None
         if truth.collapses():
-            enough = lambda: huge(hot) >= 8 * vm.MIB
+            # An emulated machine on a busy host collapses a region in a second, after which the daemon backs off.
+            enough = lambda: huge(hot) >= before + 4 * vm.MIB
             came = vm.wait_until(lambda: enough() or gone(), 150) and enough()
             vm.check(ROW, "hot memory becomes huge", came, LOG.read_text()[-500:], f"{huge(hot)} bytes huge")
         else:

@@ -3,6 +3,7 @@
 """Programs that nobody made for this, compared with a plain run of the same."""
 
 import hashlib
+import pathlib
 
 import truth
 import vmcheck as vm
@@ -22,6 +23,7 @@ if pid == 0:
     d['x'] = 'y'; os._exit(0 if len(d) == 150001 else 9)
 print(os.waitpid(pid, 0)[1], len(d), subprocess.run(['echo', 'child'], capture_output=True).stdout)
 """
+LOG = pathlib.Path("/tmp/redis.log")
 PROGRAMS = {
     "python3": ["python3", "-c", PYTHON],
     "sqlite3": ["sqlite3", ":memory:", SQL],
@@ -40,9 +42,11 @@ def digest(name, text):
 
 
 def redis(prefix, row, what):
-    """Fills a server, saves by a fork, reads everything back."""
+    """Fills a server, saves by a fork, reads everything back. With threads and a heap that was asked to be on hugetlb pages a
+    fork is refused (ENOMEM) where the pool has no second copy of it, instead of a child that is killed: docs/run.md."""
+    LOG.unlink(missing_ok=True)
     with vm.Child(*prefix, "redis-server", "--port", "7001", "--save", "", "--dir", "/tmp", "--loglevel", "warning",
-                  "--enable-debug-command", "yes") as server:
+                  "--logfile", LOG, "--enable-debug-command", "yes") as server:
         cli = ["redis-cli", "-p", "7001"]
         up = vm.wait_until(lambda: vm.run([*cli, "ping"], 10).out.strip() == "PONG", 90)
         if not vm.check(row, f"redis {what}: the server comes up", up, server.process.poll(), "PONG"):
@@ -52,7 +56,10 @@ def redis(prefix, row, what):
         vm.run([*cli, "bgsave"])
         saved = vm.wait_until(lambda: "rdb_bgsave_in_progress:0" in vm.run([*cli, "info", "persistence"]).out, 90)
         info = vm.run([*cli, "info", "persistence"]).out
-        vm.check(row, f"redis {what}: a save by fork succeeds", saved and "rdb_last_bgsave_status:ok" in info, info[-300:], "ok")
+        told = [line for line in info.splitlines() if line.startswith("rdb_")]
+        refused = "2m" in row and "fork: Cannot allocate memory" in LOG.read_text()
+        vm.check(row, f"redis {what}: a save by fork succeeds, or is refused", saved and
+                 ("rdb_last_bgsave_status:ok" in info or refused), f"{told} {LOG.read_text()[-300:]}", "ok")
         vm.run([*cli, "del", *[f"key:{n}" for n in range(0, 2000)]])
         after = vm.run([*cli, "debug", "digest"], 120).out.strip()
         vm.run([*cli, "debug", "reload"], 120)
