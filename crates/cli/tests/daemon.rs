@@ -10,11 +10,11 @@ use megapage_kernel::spawn::{send_signal, signal};
 use megapage_testing::{require_root, skip};
 use megapage_units::{Bytes, Pid};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
-use user::{MEGAPAGE, Said, megapage, until, until_unlocked};
+use user::{MEGAPAGE, Said, busy_program, megapage, until, until_unlocked};
 
 fn ended(arguments: &[&str]) -> Said {
     megapage(&[&["daemon"][..], arguments].concat())
@@ -44,17 +44,6 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A program that goes over 64 MiB again and again.
-fn busy() -> Running {
-    let script = "my $text = 'x' x (64 << 20); $| = 1; print qq(ready\\n); \
-                  while (1) { for (my $at = 0; $at < 64 << 20; $at += 4096) { substr($text, $at, 1) = 'y'; } }";
-    let mut command = Command::new("nice");
-    command.args(["perl", "-e", script]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    Running(child)
 }
 
 /// A daemon over `pids`, with all its files in `directory`.
@@ -140,7 +129,7 @@ fn a_dry_run_shows_what_would_be_done_and_does_nothing() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let target = busy();
+    let target = Running(busy_program());
     let before = target.huge();
     let config = configure(directory.path(), &[target.pid()], "policy = 'ingens'");
     let config = config.to_str().unwrap();
@@ -165,7 +154,7 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let target = busy();
+    let target = Running(busy_program());
     if target.huge() > Bytes::ZERO {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }
@@ -205,7 +194,7 @@ fn a_process_that_ends_in_its_window_is_no_matter() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let target = busy();
+    let target = Running(busy_program());
     let general = "policy = 'hawkeye-g'\ninterval = '10m'\n[observe]\nwindow = '1s'";
     let daemon = Daemon::start(directory.path(), &[target.pid()], general);
     daemon.until_logged("policy hawkeye-g");
@@ -228,7 +217,7 @@ fn killed_at_any_moment_it_leaves_the_process_as_it_is() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let mut target = busy();
+    let mut target = Running(busy_program());
     for wait in [300, 700, 1100] {
         let mut daemon = Daemon::start(directory.path(), &[target.pid()], "policy = 'ingens'");
         std::thread::sleep(Duration::from_millis(wait));

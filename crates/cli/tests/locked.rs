@@ -10,9 +10,9 @@ use megapage_units::{Bytes, Pid};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use user::{MEGAPAGE, Said, until, until_unlocked};
+use user::{MEGAPAGE, Said, busy_program, until, until_unlocked};
 
 /// Far more than any command needs on a loaded machine, and far less than without end.
 const LONGEST: Duration = Duration::from_secs(90);
@@ -72,17 +72,6 @@ fn no_command_waits_for_it() {
     assert!(once.status == 0 && once.out.contains("its memory map is locked"), "{once:?}");
 }
 
-/// A program that goes over 64 MiB again and again.
-fn busy() -> Child {
-    let script = "my $text = 'x' x (64 << 20); $| = 1; print qq(ready\\n); \
-                  while (1) { for (my $at = 0; $at < 64 << 20; $at += 4096) { substr($text, $at, 1) = 'y'; } }";
-    let mut command = Command::new("nice");
-    command.args(["perl", "-e", script]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    child
-}
-
 fn huge(pid: Pid) -> Bytes {
     let mappings = read_smaps(&KernelRoot::live(), pid).unwrap_or_default();
     mappings.iter().map(|mapping| mapping.anon_huge).sum()
@@ -105,7 +94,7 @@ fn the_daemon_starts_answers_promotes_others_and_ends() {
     let Some(held) = HeldLock::start(100) else { return };
     let directory = tempfile::tempdir().unwrap();
     let of = directory.path().display();
-    let mut honest = busy();
+    let mut honest = busy_program();
     let honest_pid = Pid(honest.id().cast_signed());
     // By its number, so that nothing else on this machine is touched; the other one misses its deadline first.
     let config = format!(

@@ -2,7 +2,7 @@
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::runtime_directory::{LockError, LockFile};
-use megapage_kernel::trusted::read_regular;
+use megapage_kernel::trusted::{read_bounded, require_ours};
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 use std::path::Path;
@@ -81,22 +81,12 @@ impl Instance {
 /// Refuses a file that holds anything else than the number of a process: to lock it would destroy what it holds.
 /// `AlreadyExists` then.
 pub fn is_usable(path: &Path) -> io::Result<()> {
-    let refuse = || {
-        let what = "it is there and no lock of megapage: remove it, or give another path";
-        Err(io::Error::new(ErrorKind::AlreadyExists, what))
-    };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-        Ok(found) if !found.is_file() => return refuse(),
-        Ok(_) => {}
-    }
-    match read_regular(path, LONGEST) {
+    require_ours(path, "lock", |file| match read_bounded(file, LONGEST) {
         // Blocks that never reached the disk are read as zeros.
-        Ok(bytes) if bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0)) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(error),
-        _ => refuse(),
-    }
+        Ok(bytes) => Ok(bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0))),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(false),
+        Err(error) => Err(error),
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
 
 use megapage_decide::{RememberedDemotion, RememberedRegion};
-use megapage_kernel::trusted::{Replace, make_directory_of, open_regular, replace_file};
+use megapage_kernel::trusted::{Replace, make_directory_of, open_regular, replace_file, require_ours};
 use megapage_snapshot::ProcessId;
 use megapage_units::Pid;
 use serde::{Deserialize, Serialize};
@@ -143,23 +143,13 @@ impl Remembered {
 /// Refuses a path at which there is something else than a state of megapage's, which writing would destroy.
 /// `AlreadyExists` then; a state that a crash has torn may be replaced.
 pub fn is_replaceable(path: &Path) -> io::Result<()> {
-    let refuse = || {
-        let what = "it is there and no state of megapage: remove it, or give another path";
-        Err(io::Error::new(ErrorKind::AlreadyExists, what))
-    };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-        // To replace a link destroys nothing but the link, yet is not what whoever made it wants.
-        Ok(found) if !found.is_file() => return refuse(),
-        Ok(_) => {}
-    }
-    let mut start = Vec::new();
-    let beginning = format!("{{\"schema\":\"{SCHEMA_STEM}");
-    open_regular(path)?.take(beginning.len() as u64).read_to_end(&mut start)?;
-    // Blocks that never reached the disk are read as zeros.
-    let torn = beginning.as_bytes().starts_with(&start) || start.iter().all(|byte| *byte == 0);
-    if torn { Ok(()) } else { refuse() }
+    require_ours(path, "state", |file| {
+        let mut start = Vec::new();
+        let beginning = format!("{{\"schema\":\"{SCHEMA_STEM}");
+        file.take(beginning.len() as u64).read_to_end(&mut start)?;
+        // Blocks that never reached the disk are read as zeros.
+        Ok(beginning.as_bytes().starts_with(&start) || start.iter().all(|byte| *byte == 0))
+    })
 }
 
 impl OneRegion {

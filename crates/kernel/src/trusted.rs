@@ -70,6 +70,25 @@ pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Refuses a path at which there is something else than a file of megapage's, which writing would destroy: `AlreadyExists`
+/// then, and the message says that it is no `what`. Of a regular file `is_ours` judges; a link is refused: to replace it
+/// destroys nothing but the link, yet is not what whoever made it wants.
+pub fn require_ours(
+    path: &Path,
+    what: &str,
+    is_ours: impl FnOnce(File) -> io::Result<bool>,
+) -> io::Result<()> {
+    let is_file = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?.is_file(),
+    };
+    if is_file && is_ours(open_regular(path)?)? {
+        return Ok(());
+    }
+    let what = format!("it is there and no {what} of megapage: remove it, or give another path");
+    Err(io::Error::new(ErrorKind::AlreadyExists, what))
+}
+
 /// Opens the file at `path`, which a user has named for a report, for writing, and empties it; makes it where it is missing.
 /// A symbolic link is followed where it is root's or the caller's own, as `/dev/stdout` is; another user's is refused, in
 /// whatever directory (the kernel, by fs.protected_symlinks, refuses it in sticky ones alone).

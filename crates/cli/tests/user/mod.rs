@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
@@ -61,4 +62,15 @@ pub fn until_within<T>(patience: Duration, what: &str, mut of: impl FnMut() -> O
         assert!(start.elapsed() < patience, "no {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A program that goes over 64 MiB again and again, in the background.
+pub fn busy_program() -> Child {
+    let script = "my $text = 'x' x (64 << 20); $| = 1; print qq(ready\\n); \
+                  while (1) { for (my $at = 0; $at < 64 << 20; $at += 4096) { substr($text, $at, 1) = 'y'; } }";
+    let mut command = Command::new("nice");
+    command.args(["perl", "-e", script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    child
 }
