@@ -1,7 +1,7 @@
 //! `megapage advise` on real processes: bad input, small programs, programs that it starts, trials that are undone.
 
 use megapage_kernel::KernelRoot;
-use megapage_kernel::process::read_stat;
+use megapage_kernel::process::{list_processes, read_stat};
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_testing::{MachineLock, require_root, skip};
@@ -230,9 +230,8 @@ fn a_trial_leaves_nothing_huge_behind() {
 /// The processes that `parent` has started, each with the time of its start.
 fn children(parent: Pid) -> Vec<(Pid, u64)> {
     let root = KernelRoot::live();
-    let pids = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid));
-    let stats = pids.filter_map(|pid| Some((pid, read_stat(&root, pid).ok()?)));
+    let pids = list_processes(&root).unwrap();
+    let stats = pids.into_iter().filter_map(|pid| Some((pid, read_stat(&root, pid).ok()?)));
     stats.filter(|(_, stat)| stat.parent == parent).map(|(pid, stat)| (pid, stat.start_ticks)).collect()
 }
 
