@@ -43,12 +43,14 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		cargo test --locked -p megapage-memory --test loom
 
-# Every case of tests/vm on Linux 5.10, 6.1, 6.12 and 7.x, in virtual machines, against the kernel's own figures; closes as
-# `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --keep, --matrix.
+# Every case of tests/vm on Linux 5.10, 6.1, 6.12 and 7.x, x86-64 and arm64, in virtual machines, against the kernel's own
+# figures; closes as `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --matrix.
+# Where arm64 cannot be built, the script says why, and the driver skips its cases.
 test-vm:
 	scripts/install-deps build
-	scripts/install-deps vm
+	scripts/install-deps vm-arm64
 	cargo build --release --locked
+	[ "$$(uname -m)" = aarch64 ] || scripts/build-arm64 build --release --locked || true
 	tests/vm/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage $(VM_ARGS)
 
 # Integrity under stress: memory promoted and recovered as fast as the kernel can, every byte checked. Ten minutes, or

@@ -4,7 +4,7 @@
 A case is a script in cases/ whose first lines are a header; it runs in the machine as root:
 
     # title:   what it is about
-    # kernels: the series it runs on (default: all of them)
+    # kernels: the series it runs on (default: those of x86-64; packages.py has all)
     # quick:   the series on which it is part of `make test`
     # seconds: how long it may take (default 300): emulated machines are slow
     # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
@@ -14,7 +14,10 @@ is in guest/vmcheck.py, and the readings that claims are compared with in guest/
 
 Every machine is a snapshot: nothing of a run stays but target/vm (or MEGAPAGE_VM_DIR): kernels, disks, and a result for each
 case and kernel, which --resume uses again while neither the case nor what was built changed. Kernels and the root come from
-Debian's packages (packages.py). KVM is used where a kernel really boots with it, else qemu emulates.
+Debian's packages (packages.py, roots.py). KVM is used where a kernel really boots with it, else qemu emulates.
+
+Machines of another architecture than the host's (architecture.py) run what `make build-arm64` has built. Where that is not
+there, or not of these sources, their cases are skipped, each named; --quick leaves them out then.
 
 Closes with "N passed, N failed, N skipped": cases, each on a kernel; the line before counts the single claims.
 """
@@ -34,6 +37,8 @@ import driving
 import machine
 import matrix
 import packages
+import roots
+from architecture import ARCHITECTURES
 
 MACHINE_KEYS = {field.name for field in dataclasses.fields(machine.Spec)} - {"kernel"}
 OTHER_KEYS = {"title", "kernels", "quick", "seconds"}
@@ -58,7 +63,7 @@ class Case:
         if unknown or "title" not in header:
             sys.exit(f"driver: {path}: header has unknown {sorted(unknown)}, or no title")
         self.title = header["title"]
-        self.kernels = header.get("kernels", " ".join(packages.SERIES)).split()
+        self.kernels = header.get("kernels", " ".join(packages.USUAL_SERIES)).split()
         self.quick = header.get("quick", "").split()
         self.seconds = int(header.get("seconds", "300"))
         self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
@@ -76,8 +81,9 @@ class Case:
 class Job:
     """A case on a kernel: what is to be run of it, and what came of it."""
 
-    def __init__(self, case, kernel, key):
-        self.case, self.kernel, self.key = case, kernel, key
+    def __init__(self, case, kernel, disk=None):
+        self.case, self.kernel, self.disk = case, kernel, disk
+        self.key = key_of(case, kernel, disk) if disk else ""
         self.stage, self.append = 1, ""
         self.checks, self.faults = [], []
         self.seconds, self.release = 0.0, ""
@@ -86,6 +92,10 @@ class Job:
     @property
     def name(self):
         return f"{self.case.name}@{self.kernel}"
+
+    @property
+    def architecture(self):
+        return ARCHITECTURES[packages.SERIES[self.kernel].architecture]
 
     def spec(self):
         spec = self.case.spec(self.kernel)
@@ -114,8 +124,8 @@ def result_file(name):
 class Suite:
     """The run of all jobs: boots, in threads, and the results as they come."""
 
-    def __init__(self, release, tally, verbose):
-        self.release, self.tally, self.verbose = release, tally, verbose
+    def __init__(self, tally):
+        self.tally = tally
         self.lock = threading.Lock()
         self.results = []
 
@@ -149,7 +159,9 @@ class Suite:
         by_name = {job.case.name: job for job in jobs}
         current, again, wants = [None], [], {}
         try:
-            guest = machine.Machine(spec, self.release)
+            architecture = jobs[0].architecture
+            root = roots.root(architecture.debian, packages.kernel(spec.kernel))
+            guest = machine.Machine(spec, root, jobs[0].disk)
         except packages.Unavailable as reason:
             for job in jobs:
                 self.skip(job, str(reason))
@@ -193,7 +205,7 @@ class Suite:
     def skip(self, job, why):
         with self.lock:
             job.ended = True
-            self.tally.add(f"{job.case.name:16} {job.kernel:6}", f"machine {job.name}", "skipped", why, 0.0)
+            self.tally.add(f"{job.case.name:16} {job.kernel:13}", f"machine {job.name}", "skipped", why, 0.0)
 
     def finish(self, job, fault=None):
         """Tells what came of a job, and keeps it."""
@@ -215,7 +227,7 @@ class Suite:
             why = "the case compared nothing"
         if result["faults"]:
             why += "; " + "; ".join(result["faults"])
-        columns = f"{result['case']:16} {result['kernel']:6} {passed:4} claims"
+        columns = f"{result['case']:16} {result['kernel']:13} {passed:4} claims"
         self.tally.add(columns, f"machine {result['case']}@{result['kernel']}", result["outcome"], why, result["seconds"])
         for check in wrong:
             claimed, true = (" ".join(str(check.get(side)).split())[:MOST_WORDS] for side in ("claimed", "true"))
@@ -287,7 +299,7 @@ def main():
     # Machines end with the run. A shell starts background jobs with SIGINT ignored, hence that one, too.
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
-    suite = Suite(arguments.megapage.resolve().parent, tally, arguments.keep)
+    suite = Suite(tally)
     result_file("x").parent.mkdir(exist_ok=True)
     if arguments.quick:
         stale = matrix.stale()
@@ -307,26 +319,54 @@ def main():
     return tally.close()
 
 
-def run_all(arguments, suite, pairs):
-    """Makes the disks, then boots."""
-    packages.require_tools("amd64")
-    machine.clear()
-    disk = machine.binaries_disk(suite.release)
+def usable(pairs, what, check, suite):
+    """The pairs of which `check` of (what the pair has of this) does not say that it is not to be had; the others are skipped."""
+    reasons = {}
     for kernel in dict.fromkeys(kernel for _, kernel in pairs):
         try:
-            print(f"Linux {kernel}: {packages.taken(packages.kernel(kernel, arguments.refresh))}", flush=True)
+            check(kernel)
         except packages.Unavailable as reason:
-            print(f"*** Linux {kernel}: {reason}", flush=True)
-            for case, _ in [pair for pair in pairs if pair[1] == kernel]:
-                suite.skip(Job(case, kernel, ""), str(reason))
-            pairs = [pair for pair in pairs if pair[1] != kernel]
+            print(f"*** {what} {kernel}: {reason}", flush=True)
+            reasons[kernel] = str(reason)
+    for case, kernel in pairs:
+        if kernel in reasons:
+            suite.skip(Job(case, kernel), reasons[kernel])
+    return [pair for pair in pairs if pair[1] not in reasons]
+
+
+def run_all(arguments, suite, pairs):
+    """Makes the disks, then boots."""
+    machine.clear()
+    host_release = arguments.megapage.resolve().parent
+    architecture_of = {name: ARCHITECTURES[series.architecture] for name, series in packages.SERIES.items()}
+    disks = {}
+
+    def tools(kernel):
+        packages.require_tools(architecture_of[kernel].debian)
+
+    def built(kernel):
+        architecture = architecture_of[kernel]
+        if architecture.debian not in disks:
+            release = architecture.release(host_release)
+            require_built(architecture, release)
+            disks[architecture.debian] = machine.binaries_disk(release, architecture)
+
+    def fetched(kernel):
+        print(f"Linux {kernel}: {packages.taken(packages.kernel(kernel, arguments.refresh))}", flush=True)
+
+    if arguments.quick:
+        pairs = [(case, kernel) for case, kernel in pairs if at_hand(architecture_of[kernel], host_release)]
+    for what, check in (("machines of", tools), ("what runs on", built), ("Linux", fetched)):
+        pairs = usable(pairs, what, check, suite)
     if not pairs:
         return
-    accelerator = machine.accelerator(packages.kernel(pairs[0][1]))
-    print(f"accelerator: {accelerator}; at most {machine.jobs()} machines at once", flush=True)
+    for architecture in dict.fromkeys(architecture_of[kernel] for _, kernel in pairs):
+        kernel = next(kernel for _, kernel in pairs if architecture_of[kernel] == architecture)
+        accelerator = machine.accelerator(packages.kernel(kernel), architecture)
+        print(f"accelerator of {architecture.debian}: {accelerator}; at most {machine.jobs()} machines at once", flush=True)
     jobs = []
     for case, kernel in pairs:
-        job = Job(case, kernel, key_of(case, kernel, disk))
+        job = Job(case, kernel, disks[architecture_of[kernel].debian])
         kept = result_file(job.name)
         if arguments.resume and kept.exists():
             result = json.loads(kept.read_text())
@@ -336,6 +376,27 @@ def run_all(arguments, suite, pairs):
                 continue
         jobs.append(job)
     suite.run(jobs)
+
+
+def require_built(architecture, release):
+    """Refuses where cargo has not built what a machine runs, or has built it from other sources."""
+    missing = machine.missing_binaries(release)
+    if missing and architecture.is_host:
+        sys.exit(f"driver: {', '.join(missing)} missing in {release}: run `cargo build --release`")
+    if missing:
+        raise packages.Unavailable(f"nothing built for {architecture.debian} ({release} lacks {missing[0]}): "
+                                   f"run `make build-{architecture.debian}`")
+    if not architecture.is_host and machine.outdated_binaries(release):
+        raise packages.Unavailable(f"what was built for {architecture.debian} is older than the sources: "
+                                   f"run `make build-{architecture.debian}`")
+
+
+def at_hand(architecture, host_release):
+    """Whether machines of an architecture cost `make test` no build."""
+    if architecture.is_host:
+        return True
+    release = architecture.release(host_release)
+    return not machine.missing_binaries(release) and not machine.outdated_binaries(release)
 
 
 if __name__ == "__main__":

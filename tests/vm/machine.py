@@ -1,4 +1,4 @@
-"""One virtual machine: its disks, its initial file system, qemu's command line, and what it says while it runs."""
+"""One virtual machine: its disks, qemu's command line, and what it says while it runs."""
 
 import contextlib
 import dataclasses
@@ -8,17 +8,15 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
+import initial
 import packages
+from architecture import ARCHITECTURES
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Loaded by the initial file system where a kernel does not have them built in; then what is at hand for modprobe.
-NEEDED = ("virtio_pci", "virtio_blk", "ext4")
-WANTED = ("xfs", "btrfs", "zram", "loop", "fuse", "overlay", "nbd")
 BINARIES = (
     "megapage",
     "megapage-workload",
@@ -112,22 +110,24 @@ def jobs():
     return max(1, int(os.environ.get("MEGAPAGE_VM_JOBS", "2")))
 
 
-def accelerator(kernel):
+def accelerator(kernel, architecture):
     """`kvm` where a kernel really boots with it, else TCG: /dev/kvm may be there and not work (nested, or filtered)."""
+    if not architecture.is_host:
+        return "tcg"
     answer = packages.cache() / f"accelerator-{packages.digest(os.uname().release, os.uname().version)}"
     with packages.cache_lock():
         if not answer.exists():
-            answer.write_text("kvm" if kvm_boots(kernel) else "tcg")
+            answer.write_text("kvm" if kvm_boots(kernel, architecture) else "tcg")
     return answer.read_text().strip()
 
 
-def kvm_boots(kernel):
+def kvm_boots(kernel, architecture):
     """Whether a machine without disks gets as far as the panic for want of a root, which ends qemu."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
-    command = [packages.which("qemu-system-x86_64"), "-accel", "kvm", "-cpu", "host", "-m", "512", "-nodefaults",
-               "-display", "none", "-no-reboot", "-serial", "stdio", "-kernel", str((kernel / "vmlinuz").resolve()),
-               "-append", "console=ttyS0 panic=-1"]
+    command = [packages.which(architecture.qemu), "-accel", "kvm", *architecture.native, "-cpu", "host", "-m", "512",
+               "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-kernel",
+               str((kernel / "vmlinuz").resolve()), "-append", f"console={architecture.console} panic=-1"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
     except (subprocess.TimeoutExpired, OSError):
@@ -135,18 +135,30 @@ def kvm_boots(kernel):
     return done.returncode == 0 and b"Unable to mount root" in done.stdout
 
 
-def binaries_disk(release):
+def missing_binaries(release):
+    """Which of the files that a machine needs were not built."""
+    return [name for name in BINARIES if not (release / name).exists()]
+
+
+def outdated_binaries(release):
+    """Whether what was built is older than what it is built from, by cargo's own list of that; False where there is none."""
+    built = release / "megapage"
+    with contextlib.suppress(OSError):
+        sources = (release / "megapage.d").read_text().partition(": ")[2].replace("\\ ", "\0").split()
+        return any(os.path.getmtime(source.replace("\0", " ")) > built.stat().st_mtime for source in sources)
+    return False
+
+
+def binaries_disk(release, architecture):
     """The disk with what was built and the cases' programs; made anew when any of it changed."""
     files = [release / name for name in BINARIES]
-    missing = [str(file) for file in files if not file.exists()]
-    if missing:
-        sys.exit(f"driver: {', '.join(missing)} missing: run `cargo build --release`")
     sources = sorted((HERE / "guest").glob("*.c"))
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
     everything = [*files, *sources, *python, *(path for path in units if path.is_file())]
-    disk = packages.cache() / f"megapage-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
+    disk = packages.cache() / f"megapage-{architecture.debian}-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
+    gcc, strip = architecture.tool("gcc"), architecture.tool("strip")
     with packages.cache_lock():
         if disk.exists():
             os.utime(disk)
@@ -155,119 +167,63 @@ def binaries_disk(release):
             tree = pathlib.Path(made) / "tree"
             tree.mkdir(mode=0o755)
             for file in files:
-                packages.call("strip", "--strip-debug", "-o", tree / file.name, file)
+                packages.call(strip, "--strip-debug", "-o", tree / file.name, file)
                 (tree / file.name).chmod(0o755)
             (tree / "libmegapage_c.so.0").symlink_to("libmegapage_c.so")
             repository = HERE.parent.parent
-            packages.call("gcc", "-O1", "-I", repository / "include", "-o", tree / "restart",
+            packages.call(gcc, "-O1", "-I", repository / "include", "-o", tree / "restart",
                           repository / "examples/restart.c", tree / "libmegapage_c.so", "-Wl,-rpath,/opt/megapage")
             for name, source, options in PROGRAMS:
-                packages.call("gcc", *options, "-o", tree / name, HERE / "guest" / source)
+                packages.call(gcc, *options, "-o", tree / name, HERE / "guest" / source)
             shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",
                             ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copytree(HERE.parent.parent / "dist", tree / "dist")
             packages.make_image(disk, tree, 32 << 20)
         # Of older builds the last three are kept, for a bisection.
-        for old in sorted(packages.cache().glob("megapage-*.ext4"), key=lambda path: path.stat().st_mtime)[:-4]:
+        kept = packages.cache().glob(f"megapage-{architecture.debian}-*.ext4")
+        for old in sorted(kept, key=lambda path: path.stat().st_mtime)[:-4]:
             old.unlink(missing_ok=True)
     return disk
 
 
-def module_files(kernel, names):
-    """(release, the files of modules with all that they need, in the order in which they are loaded)."""
-    release = next((kernel / "usr/lib/modules").iterdir()).name
-    found = []
-    for name in names:
-        shown = subprocess.run(
-            [packages.which("modprobe"), "--show-depends", "-d", kernel, "-S", release, name],
-            capture_output=True, text=True, check=False,
-        )
-        for line in shown.stdout.splitlines():
-            word, _, rest = line.partition(" ")
-            path = rest.strip().split()[0] if rest.strip() else ""
-            if word == "insmod" and path not in found:
-                found.append(path)
-    return release, found
-
-
-def initial(kernel, plan, work):
-    """The initial file system: busybox, modules, the guest's side and the cases of this boot."""
-    tree = work / "initial"
-    for name in ("bin", "vm/cases"):
-        (tree / name).mkdir(parents=True)
-    shutil.copy(packages.busybox(), tree / "bin/busybox")
-    (tree / "bin/busybox").chmod(0o755)
-    shutil.copy(HERE / "guest/initial", tree / "init")
-    (tree / "init").chmod(0o755)
-    for file in (HERE / "guest").iterdir():
-        if file.is_file():
-            shutil.copy(file, tree / "vm" / file.name)
-    for case in plan:
-        shutil.copy(case["path"], tree / "vm/cases")
-    guest_plan = [{key: value for key, value in case.items() if key != "path"} for case in plan]
-    (tree / "vm/plan.json").write_text(json.dumps(guest_plan))
-    release, needed = module_files(kernel, NEEDED)
-    _, wanted = module_files(kernel, WANTED)
-    load = []
-    for path in dict.fromkeys([*needed, *wanted]):
-        inside = pathlib.Path("lib/modules") / pathlib.Path(path).resolve().relative_to(
-            (kernel / "usr/lib/modules").resolve()
-        )
-        target = tree / inside
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.endswith(".xz"):  # busybox loads no packed ones
-            target = target.with_suffix("")
-            unpacked = subprocess.run([packages.which("xz"), "-dc", path], check=True, capture_output=True)
-            target.write_bytes(unpacked.stdout)
-        else:
-            shutil.copy(path, target)
-        if path in needed:
-            load.append("/" + str(target.relative_to(tree)))
-    if (tree / "lib").exists():
-        packages.call("depmod", "-b", tree, release)
-    (tree / "vm/load").write_text("\n".join(load))
-    archive = work / "initial.cpio"
-    names = subprocess.run(["find", "."], cwd=tree, check=True, capture_output=True).stdout
-    with archive.open("wb") as out:
-        subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=tree, input=names, stdout=out, check=True)
-    shutil.rmtree(tree)
-    return archive
+def emulator(architecture, accel, memory, cpus, kernel, initrd, append, console):
+    """qemu's command line but for disks and nodes; the guest's records are on its standard output."""
+    board = (*architecture.native, "-cpu", "host") if accel == "kvm" else architecture.emulated
+    speed = ("-accel", "kvm") if accel == "kvm" else ("-accel", "tcg,thread=multi,tb-size=256")
+    words = [f"console={architecture.console}", "panic=-1", "quiet", "loglevel=4", f"vm.records={architecture.records}"]
+    if accel == "tcg":
+        words += architecture.append
+    return [
+        "nice", "-n", "5", packages.which(architecture.qemu), *speed, *board,
+        "-smp", f"{cpus},sockets={cpus}", "-m", str(memory >> 20), "-no-reboot", "-nodefaults",
+        "-display", "none", "-kernel", str((kernel / "vmlinuz").resolve()), "-initrd", str(initrd),
+        "-append", " ".join([*words, *append]).strip(),
+        "-serial", f"file:{console}", *architecture.channel,
+    ]
 
 
 class Machine:
     """A machine to be booted with a plan: cases in order."""
 
-    def __init__(self, spec, release, accel=None):
-        self.spec = spec
+    def __init__(self, spec, root, disk):
+        self.spec, self.root, self.disk = spec, root, disk
+        self.architecture = ARCHITECTURES[packages.SERIES[spec.kernel].architecture]
         self.kernel = packages.kernel(spec.kernel)
-        self.root = packages.root()
-        self.disk = binaries_disk(release)
-        self.accel = accel or accelerator(self.kernel)
+        self.accel = accelerator(self.kernel, self.architecture)
         self.console = ""
 
     def command(self, plan, work):
         """qemu's command line."""
         spec = self.spec
         memory = size(spec.memory)
-        append = ["console=ttyS0", "panic=-1", "quiet", "loglevel=4", f"vm.cgroup={spec.cgroup}", f"vm.init={spec.init}"]
-        if self.accel == "tcg":
-            # On a busy host the emulated timer is late, which Linux 5.10 takes for a broken one.
-            append.append("no_timer_check")
+        append = [f"vm.cgroup={spec.cgroup}", f"vm.init={spec.init}"]
         if spec.cgroup == "1":
             append.append("systemd.unified_cgroup_hierarchy=0")
         if spec.thp != "kernel":
             append.append(f"transparent_hugepage={spec.thp}")
-        # Emulated: threads of their own, and no LA57 (an address space that no case is about).
-        fast = ["-accel", "kvm", "-cpu", "host"]
-        slow = ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off"]
-        command = [
-            "nice", "-n", "5", packages.which("qemu-system-x86_64"), *(fast if self.accel == "kvm" else slow),
-            "-smp", f"{spec.cpus},sockets={spec.cpus}", "-m", str(memory >> 20), "-no-reboot", "-nodefaults",
-            "-display", "none", "-kernel", str((self.kernel / "vmlinuz").resolve()),
-            "-initrd", str(initial(self.kernel, plan, work)),
-            "-append", " ".join([*append, spec.append]).strip(),
-            "-serial", f"file:{work}/console", "-serial", "stdio",
-        ]
+        initrd = initial.archive(self.kernel, self.architecture, plan, work)
+        command = emulator(self.architecture, self.accel, memory, spec.cpus, self.kernel, initrd, [*append, spec.append],
+                           work / "console")
         disks = [("root", self.root), ("megapage", self.disk)]
         if spec.swap:
             disks.append(("swap", self.blank(work / "swap.raw", spec.swap)))

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -38,20 +39,31 @@ def commit():
     return asked.stdout.strip() or "unknown"
 
 
-def version(name):
-    return [int(part) for part in name.split(".")]
+def order(name):
+    """Where the column of a series stands: x86-64 first, by version; then with larger base pages."""
+    number = re.search(r"\d+(\.\d+)+", name)[0]
+    return name.startswith("arm64"), name.endswith("k"), [int(part) for part in number.split(".")]
+
+
+def heading(name, release):
+    """A series' column."""
+    words = ["arm64"] if name.startswith("arm64") else []
+    words.append(f"Linux {(release or name.removeprefix('arm64-')).split('-')[0]}")
+    if base_page := re.search(r"-(\d+)k$", name):
+        words.append(f"({base_page[1]} KiB pages)")
+    return " ".join(words)
 
 
 def section(document):
     """The Markdown between the markers."""
-    kernels = sorted({row["kernel"] for row in document["results"]}, key=version)
+    kernels = sorted({row["kernel"] for row in document["results"]}, key=order)
     releases = {row["kernel"]: row["release"] for row in document["results"] if row["release"]}
     commands = sorted({command for row in document["results"] for command in row["commands"]})
     lines = [
         "`n` claims of a command compared with the kernel's own figures, all right; `n, refused` where the kernel lacks what",
         "it takes, and the command says so; **wrong** where a claim is not so, or the command failed; `-` not applicable there.",
         "",
-        "| command | " + " | ".join(f"Linux {releases.get(kernel, kernel).split('-')[0]}" for kernel in kernels) + " |",
+        "| command | " + " | ".join(heading(kernel, releases.get(kernel)) for kernel in kernels) + " |",
         "|---|" + "---|" * len(kernels),
     ]
     wrong = []

@@ -1,4 +1,4 @@
-"""Kernels and the root file system of the virtual machines, from Debian's packages by the ordinary apt client.
+"""Kernels and programs of the virtual machines, from Debian's packages by the ordinary apt client.
 
 Everything that is made lies in one cache directory (`target/vm`, or MEGAPAGE_VM_DIR) and is used again: kernels by series
 with a manifest of what was taken, images by the checksum of what they are made from. The system's apt lists stay as they
@@ -6,6 +6,7 @@ are: the suites beside the system's own are read through a configuration with li
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -17,22 +18,41 @@ import shutil
 import subprocess
 import tempfile
 
+from architecture import ARCHITECTURES
+
 HERE = pathlib.Path(__file__).resolve().parent
 KEYRING = pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Where each series of kernels is looked for; a suite that the mirror does not have is left out. The last two are for when
 # backports have nothing of Linux 7.
 SUITES = ("bullseye", "bookworm", "trixie", "trixie-backports", "forky")
 SECURITY_SUITES = ("bullseye-security", "bookworm-security", "trixie-security")
-# Series that are tried: the first one of a tuple of which the mirror has a kernel; "7." is the newest Linux 7.
-SERIES = {"5.10": ("5.10",), "6.1": ("6.1",), "6.12": ("6.12",), "7.3": ("7.3", "7.")}
-# On top of Debian's minimal system. systemd is there for the cases that boot it.
-ROOT_PACKAGES = (
-    "python3,redis-server,redis-tools,sqlite3,procps,kmod,numactl,util-linux,strace,systemd,systemd-sysv,iproute2,libnuma1"
-)
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """A series of kernels: the first of `releases` of which the mirror has one; "7." is the newest Linux 7."""
+
+    releases: tuple
+    architecture: str = "amd64"
+    # The end of the packages' names.
+    flavour: str = "cloud-amd64"
+
+
+SERIES = {
+    "5.10": Series(("5.10",)),
+    "6.1": Series(("6.1",)),
+    "6.12": Series(("6.12",)),
+    "7.3": Series(("7.3", "7.")),
+    "arm64-6.1": Series(("6.1",), "arm64", "cloud-arm64"),
+    "arm64-6.12": Series(("6.12",), "arm64", "cloud-arm64"),
+    "arm64-7.3": Series(("7.3", "7."), "arm64", "cloud-arm64"),
+    "arm64-7.3-16k": Series(("7.3", "7."), "arm64", "arm64-16k"),
+}
+# Those that a case runs on whose header names none.
+USUAL_SERIES = [name for name, series in SERIES.items() if series.architecture == "amd64"]
 # The longest that one step of apt or debootstrap may take, in seconds.
 LONGEST_STEP = 1800
 TOOLS = {
-    "qemu-system-x86_64": "qemu-system-x86",
     "cpio": "cpio",
     "modprobe": "kmod",
     "mke2fs": "e2fsprogs",
@@ -41,8 +61,6 @@ TOOLS = {
     "debootstrap": "debootstrap",
     "apt-get": "apt",
     "dpkg": "dpkg",
-    "strip": "binutils",
-    "gcc": "gcc",
     "xz": "xz-utils",
 }
 
@@ -60,9 +78,9 @@ def cache():
 
 
 @contextlib.contextmanager
-def cache_lock():
-    """Held while something is made in the cache: two runs may share it."""
-    with open(cache() / "lock", "a") as lock:
+def cache_lock(name="lock"):
+    """Held while something is made in the cache: two runs may share it. What takes long has a lock by its own name."""
+    with open(cache() / name, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -72,15 +90,19 @@ def which(tool):
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def require_tools(kind):
-    """Refuses where a command is missing that a machine of this kind needs."""
-    tools = dict(TOOLS)
-    if kind == "arm64":
-        tools["qemu-system-aarch64"] = "qemu-system-arm"
-        del tools["qemu-system-x86_64"]
+def require_tools(name):
+    """Refuses where a command is missing that a machine of this architecture needs."""
+    architecture = ARCHITECTURES[name]
+    cross = "" if architecture.is_host else f"-{architecture.gcc_prefix}"
+    tools = TOOLS | {
+        architecture.qemu: architecture.qemu_package,
+        architecture.tool("gcc"): f"gcc{cross}",
+        architecture.tool("strip"): f"binutils{cross}",
+    }
     missing = sorted({package for tool, package in tools.items() if not which(tool)})
     if missing:
-        raise Unavailable(f"not installed: {', '.join(missing)} (as root: scripts/install-deps vm)")
+        kind = "vm" if architecture.is_host else "vm-arm64"
+        raise Unavailable(f"not installed: {', '.join(missing)} (as root: scripts/install-deps {kind})")
 
 
 def call(*command, directory=None, **options):
@@ -179,7 +201,8 @@ class Apt:
     def catalogue(self):
         """{name: fields} of the newest version of each package that may be wanted; two calls, as each of apt's is slow."""
         if self.packages is None:
-            pattern = f"^(linux-(image|binary|modules|base)-[0-9].*-cloud-{self.architecture}|busybox-static)$"
+            flavours = "|".join({series.flavour for series in SERIES.values() if series.architecture == self.architecture})
+            pattern = f"^(linux-(image|binary|modules|base)-[0-9].*-({flavours})|busybox-static)$"
             found = self.run("apt-cache", "search", "--names-only", pattern).splitlines()
             names = [line.split(" - ")[0] for line in found]
             self.packages = {}
@@ -201,18 +224,20 @@ def newer(one, other):
     return subprocess.run(["dpkg", "--compare-versions", one, "gt", other], check=False).returncode == 0
 
 
-def newest_kernel(apt, names):
-    """(package, version) of the newest kernel of the first series of which there is one."""
-    for series in names:
+def newest_kernel(apt, series):
+    """(package, version) of the newest kernel of the first release of a series of which there is one."""
+    for release in series.releases:
         found = None
         # 6.1 is not 6.12.
-        wanted = re.compile(rf"linux-image-{re.escape(series)}" + ("" if series.endswith(".") else r"(?!\d)"))
+        end = "" if release.endswith(".") else r"(?!\d)"
+        wanted = re.compile(rf"linux-image-{re.escape(release)}{end}.*-{re.escape(series.flavour)}$")
         for package, fields in apt.catalogue().items():
             if wanted.match(package) and (found is None or newer(fields["Version"], found[1])):
                 found = (package, fields["Version"])
         if found:
             return found
-    raise Unavailable(f"the mirror has no kernel of Linux {' or '.join(names)} for {apt.architecture}")
+    names = " or ".join(series.releases)
+    raise Unavailable(f"the mirror has no kernel of Linux {names} ({series.flavour})")
 
 
 def pieces(apt, package):
@@ -235,14 +260,14 @@ def apt_for(architecture):
     return Apt(architecture)
 
 
-def kernel(name, refresh=False, architecture="amd64"):
+def kernel(name, refresh=False):
     """The directory of the kernel of a series: vmlinuz, config, usr/lib/modules, and manifest.json (what was taken)."""
-    directory = cache() / ("kernels" if architecture == "amd64" else f"kernels-{architecture}") / name
+    directory = cache() / "kernels" / name
     manifest = directory / "manifest.json"
     with cache_lock():
         if manifest.exists() and not refresh:
             return directory
-        apt = apt_for(architecture)
+        apt = apt_for(SERIES[name].architecture)
         apt.update()
         package, version = newest_kernel(apt, SERIES[name])
         if manifest.exists() and json.loads(manifest.read_text())["version"] == version:
@@ -294,7 +319,7 @@ def taken(directory):
     return f"{manifest['package']} {manifest['version']}"
 
 
-def busybox(architecture="amd64"):
+def busybox(architecture):
     """A static busybox for the initial file system."""
     target = cache() / f"busybox-{architecture}"
     with cache_lock():
@@ -319,33 +344,3 @@ def make_image(image, tree, room):
         part.rename(image)
     finally:
         part.unlink(missing_ok=True)
-
-
-def root():
-    """The machines' root disk: Debian's minimal system of this release, with ROOT_PACKAGES. No run changes it."""
-    suite = release_name()
-    image = cache() / f"root-{digest(suite, ROOT_PACKAGES)}.ext4"
-    with cache_lock():
-        if image.exists():
-            return image
-        if os.getuid() != 0:
-            raise Unavailable("making the machines' root file system takes root, once (debootstrap)")
-        print(f"vm: making the root file system (Debian {suite})", flush=True)
-        main, _ = mirrors()
-        with tempfile.TemporaryDirectory(dir=cache()) as made:
-            tree = pathlib.Path(made) / "root"
-            call("debootstrap", "--variant=minbase", f"--include={ROOT_PACKAGES}", suite, tree, main)
-            for pattern in ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*", "usr/share/doc/*",
-                            "usr/share/locale/*", "usr/share/man/*"):
-                for path in tree.glob(pattern):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            for name in ("vm", "data", "opt/megapage", "lib/modules"):
-                (tree / name).mkdir(parents=True, exist_ok=True)
-            # The cases start their own; nothing else of the packages' is to run in a machine.
-            for unit in ("redis-server.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
-                         "e2scrub_all.timer", "fstrim.timer", "systemd-timesyncd.service"):
-                mask = tree / "etc/systemd/system" / unit
-                mask.unlink(missing_ok=True)
-                mask.symlink_to("/dev/null")
-            make_image(image, tree, 768 << 20)
-    return image
