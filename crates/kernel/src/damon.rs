@@ -13,6 +13,9 @@ use std::io;
 use std::time::Duration;
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
+/// The kernel's own monitors, which share with no other: `start` fails with EBUSY while one runs. damon_stat (Linux 6.17)
+/// runs from boot where the kernel was built so, as Debian's 7.3.
+const EXCLUSIVE: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
 
 /// What addresses are monitored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +92,14 @@ pub fn path() -> String {
     format!("/{KDAMONDS}/nr_kdamonds")
 }
 
+/// The parameter of a monitor of the kernel's own that runs and that shares with no other, as the user would name it.
+/// One that does not answer counts as off: `start` tells then.
+pub fn exclusive(root: &KernelRoot) -> Option<String> {
+    let parameter = |name: &&str| format!("sys/module/{name}/parameters/enabled");
+    let runs = |path: &String| root.read(path).is_ok_and(|text| text.trim() == "Y");
+    EXCLUSIVE.iter().map(parameter).find(runs).map(|path| format!("/{path}"))
+}
+
 /// DAMON, taken. Dropping it switches the monitors off and leaves the directory as it was found: empty; so does a
 /// guard where this process ends without (a signal, a panic).
 #[derive(Debug)]
@@ -99,12 +110,14 @@ pub struct Damon {
 }
 
 impl Damon {
-    /// Makes `count` monitors, none of them on. EBUSY where there are monitors already: those of somebody else.
+    /// Makes `count` monitors, none of them on. EBUSY where there are monitors already, those of somebody else, or where
+    /// the kernel's own runs that shares with none ([`exclusive`]): the error has the path of which.
     pub fn take(root: &KernelRoot, count: usize) -> Result<Damon, KernelError> {
         let found = root.read_u64(format!("{KDAMONDS}/nr_kdamonds"))?;
-        if found != 0 {
+        let holder = if found != 0 { Some(path()) } else { exclusive(root) };
+        if let Some(path) = holder {
             let source = io::Error::from_raw_os_error(libc::EBUSY);
-            return Err(KernelError::Io { path: root.path(format!("{KDAMONDS}/nr_kdamonds")), source });
+            return Err(KernelError::Io { path: root.path(path.trim_start_matches('/')), source });
         }
         let mut damon = Damon { root: root.clone(), monitors: 0, guard: None };
         damon.resize(count)?;
@@ -283,6 +296,22 @@ mod tests {
         let error = Damon::take(&root, 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
         assert_eq!(root.read_u64("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds").unwrap(), 1);
+    }
+
+    #[test]
+    fn a_monitor_of_the_kernels_own_that_shares_with_none_is_left_alone() {
+        const NUMBER: &str = "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+        for name in EXCLUSIVE {
+            let enabled = format!("sys/module/{name}/parameters/enabled");
+            let (_keep, root) = captured_tree(&[(NUMBER, "0\n"), (&enabled, "Y\n")]);
+            assert_eq!(exclusive(&root), Some(format!("/{enabled}")));
+            let error = Damon::take(&root, 1).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+            assert!(error.to_string().contains(&enabled), "{error}");
+            assert_eq!(root.read(NUMBER).unwrap(), "0\n");
+            fs::write(root.path(&enabled), "N\n").unwrap();
+            assert_eq!(exclusive(&root), None);
+        }
     }
 
     #[test]

@@ -43,7 +43,13 @@ impl DamonVirtual {
                 let file = damon::path();
                 return failed(format!("this kernel has no DAMON in sysfs ({file}; CONFIG_DAMON_SYSFS)"));
             }
-            Some(0) => {}
+            Some(0) => {
+                if let Some(parameter) = damon::exclusive(root) {
+                    return failed(format!(
+                        "the kernel's own DAMON monitor runs and shares with no other; `echo N > {parameter}` stops it"
+                    ));
+                }
+            }
             Some(count) => {
                 return failed(format!(
                     "DAMON is in use by somebody else: {} holds {count}, and taking it would end that",
@@ -223,6 +229,23 @@ mod tests {
 
     fn tried(start: u64, end: u64, accesses: u64) -> Tried {
         Tried { range: VirtRange::new(start * MIB, end * MIB).unwrap(), accesses }
+    }
+
+    /// As Debian's Linux 7.3 boots.
+    #[test]
+    fn the_kernels_own_monitor_is_named_and_left_alone() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        for (file, text) in [
+            ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n"),
+            ("sys/module/damon_stat/parameters/enabled", "Y\n"),
+        ] {
+            let path = tree.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let said = DamonVirtual::new(&root).unwrap_err().to_string();
+        assert!(said.contains("/sys/module/damon_stat/parameters/enabled"), "{said}");
     }
 
     #[test]
