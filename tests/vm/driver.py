@@ -4,7 +4,7 @@
 A case is a script in cases/ whose first lines are a header; it runs in the machine as root:
 
     # title:   what it is about
-    # kernels: the series it runs on (default: those of x86-64; packages.py has all)
+    # kernels: the series it runs on, or `x86-64` and `arm64` for all of those (default: x86-64; packages.py, SERIES)
     # quick:   the series on which it is part of `make test`
     # seconds: how long it may take (default 300): emulated machines are slow
     # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
@@ -17,7 +17,8 @@ case and kernel, which --resume uses again while neither the case nor what was b
 Debian's packages (packages.py, roots.py). KVM is used where a kernel really boots with it, else qemu emulates.
 
 Machines of another architecture than the host's (architecture.py) run what `make build-arm64` has built. Where that is not
-there, or not of these sources, their cases are skipped, each named; --quick leaves them out then.
+there, or not of these sources, their cases are skipped, each named; --quick leaves them out then, and before the first run
+that makes their root disk, which takes ten to twenty minutes.
 
 Closes with "N passed, N failed, N skipped": cases, each on a kernel; the line before counts the single claims.
 """
@@ -63,7 +64,7 @@ class Case:
         if unknown or "title" not in header:
             sys.exit(f"driver: {path}: header has unknown {sorted(unknown)}, or no title")
         self.title = header["title"]
-        self.kernels = header.get("kernels", " ".join(packages.USUAL_SERIES)).split()
+        self.kernels = [name for word in header.get("kernels", "x86-64").split() for name in packages.GROUPS.get(word, [word])]
         self.quick = header.get("quick", "").split()
         self.seconds = int(header.get("seconds", "300"))
         self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
@@ -392,11 +393,12 @@ def require_built(architecture, release):
 
 
 def at_hand(architecture, host_release):
-    """Whether machines of an architecture cost `make test` no build."""
+    """Whether machines of an architecture cost `make test` no build, neither of megapage nor of their root disk."""
     if architecture.is_host:
         return True
     release = architecture.release(host_release)
-    return not machine.missing_binaries(release) and not machine.outdated_binaries(release)
+    built = not machine.missing_binaries(release) and not machine.outdated_binaries(release)
+    return built and roots.image_of(architecture.debian).exists()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The matrix kernel x command of docs/machines.md, from the results of a whole run (tests/vm/results/matrix.json)."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -14,7 +15,7 @@ BEGIN, END = "<!-- matrix:begin -->", "<!-- matrix:end -->"
 
 def compact(results):
     """The results as they are kept: counts for each case, kernel and command, and every wrong claim in words."""
-    rows = []
+    rows, made_from = [], commit()
     for result in sorted(results, key=lambda result: (result["case"], result["kernel"])):
         commands = {}
         for check in result["checks"]:
@@ -28,9 +29,21 @@ def compact(results):
             else:
                 row["right"] += 1
         faults = [fault.splitlines()[0] for fault in result["faults"]]
-        rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"],
+        rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"], "commit": made_from,
                      "outcome": result["outcome"], "faults": faults, "commands": commands})
-    return json.dumps({"schema": "megapage.machines/1", "commit": commit(), "results": rows}, indent=1) + "\n"
+    return text({"schema": "megapage.machines/2", "results": rows})
+
+
+def kept():
+    """The results that are kept. In schema 1 all of them were of one commit."""
+    document = json.loads(RESULTS.read_text())
+    for row in document["results"]:
+        row.setdefault("commit", document.get("commit", "unknown"))
+    return document
+
+
+def text(document):
+    return json.dumps(document, indent=1) + "\n"
 
 
 def commit():
@@ -45,7 +58,7 @@ def order(name):
     return name.startswith("arm64"), name.endswith("k"), [int(part) for part in number.split(".")]
 
 
-def heading(name, release):
+def heading(name, release=None):
     """A series' column."""
     words = ["arm64"] if name.startswith("arm64") else []
     words.append(f"Linux {(release or name.removeprefix('arm64-')).split('-')[0]}")
@@ -75,7 +88,7 @@ def section(document):
             right = sum(row["right"] for row in rows)
             lacking = sum(row["lacking"] for row in rows)
             bad = [what for row in rows for what in row["wrong"]]
-            wrong += [f"- Linux {kernel}, `{command}`: {what}" for what in bad]
+            wrong += [f"- {heading(kernel)}, `{command}`: {what}" for what in bad]
             if bad:
                 cells.append(f"**{len(bad)} wrong** of {right + lacking + len(bad)}")
             elif lacking:
@@ -83,42 +96,51 @@ def section(document):
             else:
                 cells.append(str(right) if right else "-")
         lines.append(f"| {command} | " + " | ".join(cells) + " |")
-    faults = [f"- Linux {row['kernel']}, case {row['case']}: {fault}"
+    faults = [f"- {heading(row['kernel'])}, case {row['case']}: {fault}"
               for row in document["results"] for fault in row["faults"]]
-    total = sum(row["right"] + row["lacking"] + len(row["wrong"])
-                for result in document["results"] for row in result["commands"].values())
-    cases = len(document["results"])
-    lines += ["", f"Commit {document['commit']}: {cases} runs of cases, {total} claims, {len(wrong)} wrong, {len(faults)} other "
-              "faults."]
+    lines.append("")
+    for made_from in dict.fromkeys(row["commit"] for row in document["results"]):
+        runs = [row for row in document["results"] if row["commit"] == made_from]
+        where = " and ".join(dict.fromkeys("arm64" if row["kernel"].startswith("arm64") else "x86-64" for row in runs))
+        counts = [row for run in runs for row in run["commands"].values()]
+        bad = sum(len(row["wrong"]) for row in counts)
+        total = sum(row["right"] + row["lacking"] for row in counts) + bad
+        lines.append(f"Commit {made_from} ({where}): {len(runs)} runs of cases, {total} claims, {bad} wrong, "
+                     f"{sum(len(run['faults']) for run in runs)} other faults.")
     if wrong or faults:
         lines += ["", *dict.fromkeys(wrong), *dict.fromkeys(faults)]
     return "\n".join(lines)
 
 
-def replaced(text, inside):
+def replaced(former, inside):
     """A document with what is between the markers replaced."""
-    head, _, rest = text.partition(BEGIN)
+    head, _, rest = former.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n\n{inside}\n\n{END}{tail}"
 
 
 def write(results):
-    """Keeps the results of a run, and generates the section from them."""
+    """Keeps the results of a run, beside those of machines that it left out, and generates the section from them."""
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(compact(results))
-    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(json.loads(RESULTS.read_text()))))
+    document = json.loads(compact(results))
+    ran = {row["kernel"] for row in document["results"]}
+    with contextlib.suppress(OSError):
+        document["results"] += [row for row in kept()["results"] if row["kernel"] not in ran]
+    document["results"].sort(key=lambda row: (order(row["kernel"]), row["case"]))
+    RESULTS.write_text(text(document))
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(document)))
 
 
 def stale():
     """Why docs/machines.md does not say what the kept results say; empty where it does."""
     if not RESULTS.exists():
         return f"{RESULTS} is missing: tests/vm/driver.py --matrix writes it"
-    text = DOCUMENT.read_text()
-    if text != replaced(text, section(json.loads(RESULTS.read_text()))):
+    written = DOCUMENT.read_text()
+    if written != replaced(written, section(kept())):
         return "the matrix is not what tests/vm/results/matrix.json says: run tests/vm/matrix.py"
     return ""
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(json.loads(RESULTS.read_text()))))
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(kept())))
     sys.exit(0)

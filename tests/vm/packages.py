@@ -48,8 +48,11 @@ SERIES = {
     "arm64-7.3": Series(("7.3", "7."), "arm64", "cloud-arm64"),
     "arm64-7.3-16k": Series(("7.3", "7."), "arm64", "arm64-16k"),
 }
-# Those that a case runs on whose header names none.
-USUAL_SERIES = [name for name, series in SERIES.items() if series.architecture == "amd64"]
+# Those with base pages of 4 KiB, as a case's header may name them.
+GROUPS = {
+    "x86-64": [name for name, series in SERIES.items() if series.architecture == "amd64"],
+    "arm64": [name for name, series in SERIES.items() if series.flavour == "cloud-arm64"],
+}
 # The longest that one step of apt or debootstrap may take, in seconds.
 LONGEST_STEP = 1800
 TOOLS = {

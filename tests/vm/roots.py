@@ -26,13 +26,19 @@ LONGEST_CONFIGURATION = 3600
 ROOM = 768 << 20
 
 
+def image_of(name):
+    """Where the root disk of an architecture is, or will be."""
+    parts = [packages.release_name(), ROOT_PACKAGES]
+    if name != "amd64":
+        parts += [name, HERE / "guest/configure"]
+    return packages.cache() / f"root-{packages.digest(*parts)}.ext4"
+
+
 def root(name, kernel):
     """The root disk of an architecture. Another one's packages are configured in a machine of its own, with this kernel:
     nothing of the host is registered or changed for it."""
     architecture = ARCHITECTURES[name]
-    suite = packages.release_name()
-    parts = [suite, ROOT_PACKAGES] if name == "amd64" else [suite, ROOT_PACKAGES, name, HERE / "guest/configure"]
-    image = packages.cache() / f"root-{packages.digest(*parts)}.ext4"
+    suite, image = packages.release_name(), image_of(name)
     with packages.cache_lock(f"root-{name}.lock"):
         if image.exists():
             return image
@@ -72,7 +78,7 @@ def root(name, kernel):
 
 def configure(image, kernel, architecture, work):
     """Debootstrap's second stage, in a machine whose root disk the image is (guest/configure)."""
-    print(f"vm: configuring its packages in an emulated machine ({architecture.debian}); once, about ten minutes", flush=True)
+    print(f"vm: configuring its packages in an emulated machine ({architecture.debian}); once, ten to twenty minutes", flush=True)
     initrd = initial.archive(kernel, architecture, [], work)
     console = work / "console"
     command = machine.emulator(architecture, machine.accelerator(kernel, architecture), 1 << 30, 2, kernel, initrd,

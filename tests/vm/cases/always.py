@@ -1,4 +1,5 @@
 # title: Debian's own setting of THP (always): heaps, attach, doctor and the daemon under it
+# kernels: x86-64 arm64
 # thp: kernel
 # seconds: 400
 """As Debian's kernels are built."""

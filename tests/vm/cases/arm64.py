@@ -1,5 +1,5 @@
 # title: what is particular to arm64 with base pages of 4 KiB: pools of 64 KiB and 32 MiB, the walk of its page tables, promotion
-# kernels: arm64-6.1 arm64-6.12 arm64-7.3
+# kernels: arm64
 # quick: arm64-7.3
 # seconds: 400
 """A process of known memory, of which each other region is read over and over: on base pages, on 64 KiB, on 2 MiB."""

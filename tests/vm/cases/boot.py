@@ -1,4 +1,5 @@
 # title: pool persist --boot: a second boot with what it has written has the pool, with 1 GiB pages beside
+# kernels: x86-64 arm64
 # memory: 3G
 # seconds: 120
 """The command line of the second boot is the one that persist has put into GRUB's files."""

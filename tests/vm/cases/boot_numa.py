@@ -1,4 +1,5 @@
 # title: pool persist --boot for each node: the second boot has the pools, or the first one was told that the kernel cannot
+# kernels: x86-64 arm64
 # memory: 3G
 # numa: 2
 # seconds: 120

@@ -1,4 +1,5 @@
 # title: the broker: pool serve, pool stock and run --pool against the pool; what goes back at its end
+# kernels: x86-64 arm64
 # quick: 6.1
 # seconds: 300
 """Pre-zeroed pages, handed out over a socket."""

@@ -1,4 +1,5 @@
 # title: limits of control groups, version 1
+# kernels: x86-64 arm64
 # cgroup: 1
 # seconds: 500
 """Control groups, version 1: a hierarchy for each controller."""

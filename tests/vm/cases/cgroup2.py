@@ -1,4 +1,5 @@
 # title: limits of control groups, version 2: hugetlb on faults and on reservations, memory; lowered while a program runs
+# kernels: x86-64 arm64
 # quick: 7.3
 # seconds: 500
 """Control groups, version 2."""

@@ -1,4 +1,5 @@
 # title: what a report claims while promotion goes on, round after round, and of programs that nobody saw to their end
+# kernels: x86-64 arm64
 # seconds: 400
 """Reports on demand (SIGUSR1) against smaps of then; --require with a launcher that was stopped meanwhile."""
 

@@ -1,4 +1,5 @@
 # title: hugetlb_cma as pool persist --cma writes it: 1 GiB pages made at run time
+# kernels: x86-64 arm64
 # memory: 3G
 # seconds: 120
 """Memory set aside at boot, for pages of 1 GiB at run time."""

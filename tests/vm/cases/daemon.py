@@ -1,4 +1,5 @@
 # title: the daemon: once, dry run, live; what it says that it made huge against smaps; its ends
+# kernels: x86-64 arm64
 # quick: 5.10 6.1
 # seconds: 700
 """`megapage daemon` beside programs that check themselves."""

@@ -1,4 +1,5 @@
 # title: doctor: each verdict against a try of the same by bare system calls
+# kernels: x86-64 arm64
 # quick: 5.10 6.1 6.12 7.3
 # seconds: 300
 """What doctor says that works or fails, compared with trying it."""

@@ -1,4 +1,5 @@
 # title: 1 GiB pages from boot: pool list, doctor, run --heap 1g, and what is said against smaps
+# kernels: x86-64 arm64
 # memory: 3G
 # append: hugepagesz=1G hugepages=1
 # seconds: 300

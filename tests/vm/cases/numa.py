@@ -1,4 +1,5 @@
 # title: two NUMA nodes: pools for each, placement of heaps and of promoted memory, memory policy, cpusets, reasons
+# kernels: x86-64 arm64
 # numa: 2
 # memory: 3G
 # quick: 7.3

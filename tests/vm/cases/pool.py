@@ -1,4 +1,5 @@
 # title: pools: list, set, dry runs, shrinking below use, what is kept for the next boot
+# kernels: x86-64 arm64
 # quick: 5.10 6.1 6.12 7.3
 # seconds: 240
 """Pools of the default size, on a machine with one node."""

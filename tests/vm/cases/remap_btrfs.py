@@ -1,4 +1,5 @@
 # title: remap prime and align on btrfs
+# kernels: x86-64 arm64
 # data: btrfs:512M
 # seconds: 400
 """The same on btrfs."""

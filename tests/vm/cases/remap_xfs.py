@@ -1,4 +1,5 @@
 # title: remap prime and align, and segments in a directory, on XFS
+# kernels: x86-64 arm64
 # data: xfs:512M
 # seconds: 400
 """The same on XFS."""

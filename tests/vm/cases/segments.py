@@ -1,4 +1,5 @@
 # title: segments: a C program finds its table after a restart; list, verify, show and remove against the pool and the files
+# kernels: x86-64 arm64
 # quick: 6.12
 # seconds: 300
 """Named memory that outlives its program, on hugetlbfs, by examples/restart.c and megapage-workload."""

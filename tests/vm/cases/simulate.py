@@ -1,4 +1,5 @@
 # title: simulate and bench: the same figures twice, and a small bench that checks itself
+# kernels: x86-64 arm64
 # quick: 6.12
 # seconds: 300
 """What asks nothing of the kernel is the same on all of them."""
