@@ -44,8 +44,11 @@ pub struct PromoteOutcome {
     pub calls: u64,
     /// Regions refused for now: pinned, locked or off the LRU (EAGAIN).
     pub busy: u64,
-    /// Regions that cannot be collapsed (EINVAL): no page table, `VM_NOHUGEPAGE`, write-protected by userfaultfd.
+    /// Regions that cannot be collapsed (EINVAL): no page table, write-protected by userfaultfd.
     pub not_collapsible: u64,
+    /// Bytes on base pages that were not asked for, as the program has excluded them (MADV_NOHUGEPAGE); when candidates were
+    /// last looked for.
+    pub excluded_bytes: u64,
     /// Regions refused for want of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
     /// since.
     pub no_memory: u64,
@@ -72,8 +75,8 @@ pub struct Applied {
 }
 
 impl PromoteOutcome {
-    /// Adds the figures of a later promotion of the same process, but for the bytes asked and obtained: both may name the same
-    /// regions.
+    /// Adds the figures of a later promotion of the same process, but for the bytes asked, obtained and excluded: both may name
+    /// the same regions.
     pub fn add(&mut self, later: PromoteOutcome) {
         self.calls += later.calls;
         self.busy += later.busy;
@@ -93,6 +96,9 @@ pub struct Candidates {
     pub regions: Vec<VirtRange>,
     /// Present bytes that are on base pages in regions too sparse, or outside whole regions.
     pub left_out: Bytes,
+    /// Present bytes on base pages in mappings that the program has excluded (MADV_NOHUGEPAGE): the kernel collapses nothing
+    /// of them.
+    pub excluded: Bytes,
 }
 
 /// The regions of `pid` in private, writable, anonymous memory that are not huge yet and have at least
@@ -109,6 +115,10 @@ pub fn candidates(
     for mapping in read_smaps(root, pid).map_err(|error| refusal(root, pid, error))? {
         let on_base = mapping.backing().base;
         if !is_promotable(&mapping) || on_base == Bytes::ZERO {
+            continue;
+        }
+        if mapping.has_flag("nh") {
+            found.excluded += on_base;
             continue;
         }
         let mut taken = Bytes::ZERO;

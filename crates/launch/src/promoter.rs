@@ -6,7 +6,7 @@ use megapage_act::promote::{
 };
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::own_thread_time;
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -84,11 +84,11 @@ impl Promoter {
     /// The regions that the next pass would promote: none that another process shares since a fork, and with
     /// [`Fork::Snapshot`] none at all while one does.
     pub fn plan(&self, root: &KernelRoot) -> Result<Promotion, PromoteError> {
-        self.find(root).map(|(promotion, _)| promotion)
+        self.find(root).map(|(promotion, ..)| promotion)
     }
 
-    /// See [`Promoter::plan`]; and whether another process shares anything that was huge or is to be.
-    fn find(&self, root: &KernelRoot) -> Result<(Promotion, bool), PromoteError> {
+    /// See [`Promoter::plan`]; whether another process shares anything that was huge or is to be; and what the program excludes.
+    fn find(&self, root: &KernelRoot) -> Result<(Promotion, bool, Bytes), PromoteError> {
         // Those that are left alone do not take the places of others.
         let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
         let refused = |region: &VirtRange| {
@@ -99,7 +99,7 @@ impl Promoter {
         let (own, shared) = part_shared(root, self.pid, regions)?;
         let waits = self.fork == Fork::Snapshot && !shared.is_empty();
         let regions = if waits { Vec::new() } else { own };
-        Ok((Promotion { pid: self.pid, regions, bounds: self.bounds }, !shared.is_empty()))
+        Ok((Promotion { pid: self.pid, regions, bounds: self.bounds }, !shared.is_empty(), found.excluded))
     }
 
     /// One pass. Whether anything is left to do at once: the pass ran out of its time.
@@ -109,7 +109,8 @@ impl Promoter {
             self.forgotten = Instant::now();
         }
         let start = own_thread_time();
-        let (mut promotion, shared) = self.find(root)?;
+        let (mut promotion, shared, excluded) = self.find(root)?;
+        self.outcome.excluded_bytes = excluded.0;
         let cost = own_thread_time().saturating_sub(start);
         self.forked |= shared;
         if self.forked && self.fork == Fork::Snapshot {

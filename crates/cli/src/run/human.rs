@@ -82,6 +82,12 @@ pub fn text(report: &RunReport) -> String {
             promotion.no_memory,
             promotion.shared
         ));
+        if promotion.excluded_bytes > 0 {
+            line(format!(
+                "not asked for: {} that the program keeps on base pages (MADV_NOHUGEPAGE)",
+                Bytes(promotion.excluded_bytes)
+            ));
+        }
     }
     if let Some(java) = &report.java {
         let version = java.version.map_or("of unknown release".into(), |version| version.to_string());
