@@ -142,11 +142,13 @@ def missing_binaries(release):
 
 def outdated_binaries(release):
     """Whether what was built is older than what it is built from, by cargo's own list of that; False where there is none."""
-    built = release / "megapage"
-    with contextlib.suppress(OSError):
-        sources = (release / "megapage.d").read_text().partition(": ")[2].replace("\\ ", "\0").split()
-        return any(os.path.getmtime(source.replace("\0", " ")) > built.stat().st_mtime for source in sources)
-    return False
+    try:
+        listed = (release / "megapage.d").read_text().partition(": ")[2]
+    except OSError:
+        return False
+    sources = [source.replace("\0", " ") for source in listed.replace("\\ ", "\0").split()]
+    built = (release / "megapage").stat().st_mtime
+    return any(not os.path.exists(source) or os.path.getmtime(source) > built for source in sources)
 
 
 def binaries_disk(release, architecture):
