@@ -20,4 +20,5 @@ else:
     vm.same(ROW, "the pool of 1 GiB pages after the boot", 1, truth.pool(1 << 30))
     document = vm.megapage("pool list", "pool", "list", "--json").json
     totals = {pool["page_size"]: pool["machine"]["total"] for pool in vm.value(document, "pools", default=[])}
-    vm.same("pool list", "both pools", totals, {"2m": 48, "1g": 1})
+    # arm64 has pools of 64 KiB and 32 MiB, too.
+    vm.same("pool list", "both pools", {size: total for size, total in totals.items() if total}, {"2m": 48, "1g": 1})
