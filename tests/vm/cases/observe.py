@@ -1,5 +1,5 @@
 # title: map, top and advise: resident and huge memory against smaps, by each tracker; nothing of the process is harmed
-# kernels: x86-64 arm64
+# kernels: x86-64 arm64-7.3
 # seconds: 900
 """What the observing commands claim of a process whose memory stands still."""
 

@@ -1,5 +1,5 @@
 # title: redis, python3, sqlite3 and others under run: the same output as without, and no crash, with a pool and without
-# kernels: x86-64 arm64
+# kernels: x86-64 arm64-7.3
 # seconds: 900
 """Programs that nobody made for this, compared with a plain run of the same."""
 

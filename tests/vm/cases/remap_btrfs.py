@@ -1,5 +1,5 @@
 # title: remap prime and align on btrfs
-# kernels: x86-64 arm64
+# kernels: x86-64 arm64-7.3
 # data: btrfs:512M
 # seconds: 400
 """The same on btrfs."""

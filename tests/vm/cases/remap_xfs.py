@@ -1,5 +1,5 @@
 # title: remap prime and align, and segments in a directory, on XFS
-# kernels: x86-64 arm64
+# kernels: x86-64 arm64-7.3
 # data: xfs:512M
 # seconds: 400
 """The same on XFS."""

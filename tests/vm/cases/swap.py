@@ -1,5 +1,4 @@
 # title: swap: every byte under promotion, recovery and pressure; what is said of memory that is swapped out
-# kernels: x86-64 arm64
 # memory: 1G
 # swap: 1G
 # seconds: 600

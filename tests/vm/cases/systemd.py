@@ -1,5 +1,4 @@
 # title: systemd: the daemon's unit (notify, reload, watchdog, journal), run in units of Type=notify and with DynamicUser
-# kernels: x86-64 arm64
 # init: systemd
 # seconds: 500
 """What dist/systemd installs, under a real systemd."""
