@@ -8,6 +8,7 @@ pub mod execute;
 pub mod pool;
 pub mod promote;
 mod remote;
+mod shared;
 mod sharing;
 
 pub use remote::{Bounds, RemoteError, lacking_right};

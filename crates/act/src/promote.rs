@@ -4,6 +4,7 @@
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
 use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
+use crate::shared;
 use crate::sharing::Sharing;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::ability::PAGEMAP_SCAN;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 pub use crate::execute::ready::Ready;
 pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_ability, lacking_right};
+pub use crate::shared::{SharedMemory, agrees};
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
@@ -92,18 +94,20 @@ impl PromoteOutcome {
 /// What of a process could be promoted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
-    /// Regions that are not huge and dense enough.
+    /// Regions that are not huge and dense enough: private ones, then shared ones.
     pub regions: Vec<VirtRange>,
-    /// Present bytes that are on base pages in regions too sparse, or outside whole regions.
+    /// Present bytes of private memory that are on base pages in regions too sparse, or outside whole regions.
     pub left_out: Bytes,
     /// Present bytes on base pages in mappings that the program has excluded (MADV_NOHUGEPAGE): the kernel collapses nothing
     /// of them.
     pub excluded: Bytes,
+    /// The shared memory.
+    pub shared: SharedMemory,
 }
 
-/// The regions of `pid` in private, writable, anonymous memory that are not huge yet and have at least
-/// `least_present` (1 to 512) of their base pages present: a collapse fills the others with zeros. At most
-/// `most` regions.
+/// The regions of `pid` in private, writable, anonymous memory, and in shared memory, that are not huge yet and have at least
+/// `least_present` (1 to 512) of their base pages present (of shared memory: in memory, whoever has touched them): a collapse
+/// fills the others with zeros. At most `most` regions.
 pub fn candidates(
     root: &KernelRoot,
     pid: Pid,
@@ -112,9 +116,10 @@ pub fn candidates(
 ) -> Result<Candidates, PromoteError> {
     let mut found = Candidates::default();
     let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
-    for mapping in read_smaps(root, pid).map_err(|error| refusal(root, pid, error))? {
+    let mappings = read_smaps(root, pid).map_err(|error| refusal(root, pid, error))?;
+    for mapping in &mappings {
         let on_base = mapping.backing().base;
-        if !is_promotable(&mapping) || on_base == Bytes::ZERO {
+        if !is_promotable(mapping) || on_base == Bytes::ZERO {
             continue;
         }
         if mapping.has_flag("nh") {
@@ -122,7 +127,7 @@ pub fn candidates(
             continue;
         }
         let mut taken = Bytes::ZERO;
-        for region in tables.regions_in(&mapping).map_err(|error| refusal(root, pid, error))? {
+        for region in tables.regions_in(mapping).map_err(|error| refusal(root, pid, error))? {
             if region.huge != Some(true)
                 && region.present >= least_present.max(1)
                 && found.regions.len() < most
@@ -133,7 +138,19 @@ pub fn candidates(
         }
         found.left_out += on_base.saturating_sub(taken);
     }
+    let left = most - found.regions.len();
+    let shared = shared::find(root, pid, &mappings, &mut tables, least_present, left)?;
+    found.regions.extend(shared.regions);
+    found.shared = shared.memory;
     Ok(found)
+}
+
+/// The shared memory that `pid` maps, and what of it could be promoted where at least `least_present` of a region's base pages
+/// are in memory.
+pub fn shared_memory(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<SharedMemory, PromoteError> {
+    let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
+    let mappings = read_smaps(root, pid).map_err(|error| refusal(root, pid, error))?;
+    Ok(shared::find(root, pid, &mappings, &mut tables, least_present, 0)?.memory)
 }
 
 /// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps one or more as
@@ -168,13 +185,18 @@ fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> V
         let was: Bytes = before
             .iter()
             .filter(|former| former.range.intersection(mapping.range).is_some())
-            .map(|former| former.anon_huge)
+            .map(on_huge)
             .sum();
-        let grown = mapping.anon_huge.saturating_sub(was).0 / HUGE_2M as u64;
+        let grown = on_huge(mapping).saturating_sub(was).0 / HUGE_2M as u64;
         let inside = regions.iter().filter(|region| region.intersection(mapping.range) == Some(**region));
         found.extend(inside.take(grown as usize));
     }
     found
+}
+
+/// What smaps counts on huge pages that a collapse makes.
+fn on_huge(mapping: &Mapping) -> Bytes {
+    mapping.anon_huge + mapping.shmem_pmd + mapping.file_pmd
 }
 
 impl Promotion {

@@ -76,6 +76,7 @@ mod root;
 pub mod runtime_directory;
 mod shared;
 mod shared_mapping;
+pub mod shared_memory;
 pub mod smaps;
 pub mod socket;
 pub mod spawn;

@@ -1,7 +1,7 @@
 //! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)), and hugetlbfs in particular.
 
 use crate::{KernelError, KernelRoot};
-use megapage_units::{Bytes, PageSize};
+use megapage_units::{Bytes, PageSize, Pid};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsString};
 use std::io;
@@ -61,12 +61,21 @@ pub struct HugetlbfsMount {
 
 /// All mounts that this process can see, in the order in which they were mounted.
 pub fn mounts(root: &KernelRoot) -> Result<Vec<Mount>, KernelError> {
-    let text = root.read(MOUNTINFO)?;
+    read(root, MOUNTINFO)
+}
+
+/// All mounts that the process `pid` can see: of another mount namespace, those of its container.
+pub fn mounts_of(root: &KernelRoot, pid: Pid) -> Result<Vec<Mount>, KernelError> {
+    read(root, &format!("proc/{pid}/mountinfo"))
+}
+
+fn read(root: &KernelRoot, file: &str) -> Result<Vec<Mount>, KernelError> {
+    let text = root.read(file)?;
     text.lines()
         .enumerate()
         .map(|(index, line)| {
             parse(line).ok_or_else(|| KernelError::Parse {
-                path: root.path(MOUNTINFO),
+                path: root.path(file),
                 line: index + 1,
                 what: format!("expected a mount, found '{line}'"),
             })

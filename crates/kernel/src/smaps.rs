@@ -16,6 +16,10 @@ pub struct Mapping {
     pub range: VirtRange,
     /// `rwxp` or `rwxs`, as in the maps file.
     pub permissions: String,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// Major and minor number of the file system's device; (0, 0) for anonymous memory.
+    pub device: (u32, u32),
     /// The inode of the file; 0 for anonymous memory.
     pub inode: u64,
     /// The file, `[heap]`, `[stack]`, `[anon:NAME]`, or empty.
@@ -60,6 +64,8 @@ impl Mapping {
         Mapping {
             range,
             permissions: permissions.to_string(),
+            offset: 0,
+            device: (0, 0),
             inode: 0,
             name: name.to_string(),
             kernel_page_size: PageSize::BASE,
@@ -223,9 +229,12 @@ fn parse_header(line: &str) -> Option<Mapping> {
     let (start, end) = word().split_once('-')?;
     let range = VirtRange::new(u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?)?;
     let permissions = word().to_string();
-    let (_offset, _device) = (word(), word());
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    let offset = hexadecimal(word())?;
+    let (major, minor) = word().split_once(':')?;
+    let device = (u32::try_from(hexadecimal(major)?).ok()?, u32::try_from(hexadecimal(minor)?).ok()?);
     let inode = word().parse().ok()?;
-    Some(Mapping { inode, ..Mapping::untouched(range, &permissions, rest.trim_start()) })
+    Some(Mapping { offset, device, inode, ..Mapping::untouched(range, &permissions, rest.trim_start()) })
 }
 
 #[cfg(test)]
@@ -291,6 +300,7 @@ Rss:                  16 kB
         assert_eq!((mappings[0].shared, mappings[0].ksm), (Bytes::kib(12), Bytes::kib(12)));
         assert!(mappings[0].has_flag("mr") && mappings[0].has_flag("sd") && !mappings[0].has_flag("m"));
         assert!(mappings[1].thp_eligible && !mappings[0].thp_eligible);
+        assert_eq!((mappings[2].device, mappings[2].offset, mappings[2].inode), ((0, 0x10), 0, 1042));
         let heap: Vec<bool> = mappings.iter().map(Mapping::is_heap_like).collect();
         assert_eq!(heap, [true, true, true, false, false]);
     }

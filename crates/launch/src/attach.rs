@@ -64,6 +64,7 @@ impl Attachment {
                 ledger: None,
                 text: None,
                 promotion: Some(promoter.outcome),
+                shared_memory: promoter.shared.clone(),
                 totals: None,
                 running,
                 start,
@@ -173,7 +174,7 @@ fn plan() -> Plan {
         used: mechanism == Mechanism::Outside,
         reason: match mechanism {
             Mechanism::Outside => {
-                "the launcher promotes anonymous memory with process_madvise(MADV_COLLAPSE)".into()
+                "the launcher promotes anonymous and shared memory with process_madvise(MADV_COLLAPSE)".into()
             }
             _ => "the process runs already".into(),
         },

@@ -2,7 +2,8 @@
 
 use crate::request::Fork;
 use megapage_act::promote::{
-    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, Ready, candidates, part_shared,
+    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, Ready, SharedMemory, candidates, part_shared,
+    shared_memory,
 };
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::own_thread_time;
@@ -32,6 +33,16 @@ const MOST_COUNTED: usize = 1 << 20;
 /// it: a page fault waits for one collapse, and the next one does not again.
 const SNAPSHOT_REST: u32 = 300;
 
+/// What a pass would do.
+struct Found {
+    promotion: Promotion,
+    /// Whether another process shares anything private that was huge or is to be.
+    is_shared_by_fork: bool,
+    shared: SharedMemory,
+    /// What the program has excluded from huge pages.
+    excluded: Bytes,
+}
+
 /// The state of promoting one process.
 #[derive(Debug)]
 pub struct Promoter {
@@ -50,6 +61,8 @@ pub struct Promoter {
     obtained: BTreeSet<u64>,
     /// What all passes obtained.
     pub outcome: PromoteOutcome,
+    /// The shared memory, as it was when it was looked at last.
+    pub shared: SharedMemory,
 }
 
 impl Promoter {
@@ -73,6 +86,7 @@ impl Promoter {
             asked: BTreeSet::new(),
             obtained: BTreeSet::new(),
             outcome: PromoteOutcome::default(),
+            shared: SharedMemory::default(),
         }
     }
 
@@ -84,11 +98,11 @@ impl Promoter {
     /// The regions that the next pass would promote: none that another process shares since a fork, and with
     /// [`Fork::Snapshot`] none at all while one does.
     pub fn plan(&self, root: &KernelRoot) -> Result<Promotion, PromoteError> {
-        self.find(root).map(|(promotion, ..)| promotion)
+        self.find(root).map(|found| found.promotion)
     }
 
-    /// See [`Promoter::plan`]; whether another process shares anything that was huge or is to be; and what the program excludes.
-    fn find(&self, root: &KernelRoot) -> Result<(Promotion, bool, Bytes), PromoteError> {
+    /// See [`Promoter::plan`]; and whether another process shares anything that was huge or is to be.
+    fn find(&self, root: &KernelRoot) -> Result<Found, PromoteError> {
         // Those that are left alone do not take the places of others.
         let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
         let refused = |region: &VirtRange| {
@@ -99,7 +113,12 @@ impl Promoter {
         let (own, shared) = part_shared(root, self.pid, regions)?;
         let waits = self.fork == Fork::Snapshot && !shared.is_empty();
         let regions = if waits { Vec::new() } else { own };
-        Ok((Promotion { pid: self.pid, regions, bounds: self.bounds }, !shared.is_empty(), found.excluded))
+        Ok(Found {
+            promotion: Promotion { pid: self.pid, regions, bounds: self.bounds },
+            is_shared_by_fork: !shared.is_empty(),
+            shared: found.shared,
+            excluded: found.excluded,
+        })
     }
 
     /// One pass. Whether anything is left to do at once: the pass ran out of its time.
@@ -109,10 +128,11 @@ impl Promoter {
             self.forgotten = Instant::now();
         }
         let start = own_thread_time();
-        let (mut promotion, shared, excluded) = self.find(root)?;
+        let Found { mut promotion, is_shared_by_fork, shared, excluded } = self.find(root)?;
         self.outcome.excluded_bytes = excluded.0;
         let cost = own_thread_time().saturating_sub(start);
-        self.forked |= shared;
+        self.forked |= is_shared_by_fork;
+        self.shared = shared;
         if self.forked && self.fork == Fork::Snapshot {
             promotion.bounds.rest_percent = SNAPSHOT_REST;
         }
@@ -132,6 +152,9 @@ impl Promoter {
             self.note_refusals(root, &applied.tried);
         }
         self.note(&applied);
+        if self.shared.promotable_bytes > 0 && !applied.outcome.gone {
+            self.shared = shared_memory(root, self.pid, LEAST_PRESENT)?;
+        }
         let pause = if unfinished { Duration::ZERO } else { LEAST_PAUSE.max(cost * COST_SPACING) };
         self.next = Instant::now() + pause;
         Ok(unfinished)

@@ -2,6 +2,7 @@
 
 use crate::report::{Backed, Moment, RunReport};
 use crate::request::{Heap, Mechanism};
+use megapage_act::promote::SharedMemory;
 use megapage_units::Bytes;
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
         (_, Some(end)) if preloaded => heap_is_the_lesser_part(end),
         _ => None,
     });
+    missing.extend(report.shared_memory.as_ref().and_then(shared_not_huge));
     // Of a process that ran before, the mark is of a time when nobody was looking.
     let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
     let unseen_end =
@@ -127,6 +129,23 @@ fn short_of_all(late: &Moment) -> Option<String> {
             late.age_ms,
             Bytes(lacking),
             Bytes(total)
+        )
+    })
+}
+
+/// What promotion from outside has left of the shared memory, and why.
+fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
+    let lacking = memory.base_bytes();
+    (lacking > allowance(memory.resident_bytes)).then(|| {
+        let reasons: String = memory.reasons.iter().map(|reason| format!("; {reason}")).collect();
+        let sparse = match memory.sparse_bytes {
+            0 => String::new(),
+            sparse => format!("; {} lie in ranges of 2 MiB that are less than half full", Bytes(sparse)),
+        };
+        format!(
+            "{} of {} of shared memory were not on huge pages{sparse}{reasons}",
+            Bytes(lacking),
+            Bytes(memory.resident_bytes)
         )
     })
 }
@@ -223,6 +242,7 @@ mod tests {
             peak_seen_percent: 100.0,
             resident: heap,
             anonymous: heap,
+            shared: None,
             heap: Some(heap),
         }
     }
@@ -265,6 +285,26 @@ mod tests {
         assert!(heap_is_the_lesser_part(&end).unwrap().contains("101 MiB of 201 MiB"));
         end.anonymous = moment(0, 0, 8).anonymous;
         assert_eq!((heap_is_the_lesser_part(&end), short_of_all(&end)), (None, None), "a small program");
+    }
+
+    #[test]
+    fn shared_memory_counts_with_its_reasons() {
+        let mib = |n: u64| n << 20;
+        let mut memory = SharedMemory {
+            resident_bytes: mib(200),
+            huge_bytes: mib(190),
+            sparse_bytes: mib(1),
+            ..SharedMemory::default()
+        };
+        assert_eq!(shared_not_huge(&memory), None, "one in twenty");
+        memory.huge_bytes = mib(100);
+        memory.reasons.push("the rest is misplaced".into());
+        assert_eq!(
+            shared_not_huge(&memory).unwrap(),
+            "100 MiB of 200 MiB of shared memory were not on huge pages; 1 MiB lie in ranges of 2 MiB that are less than \
+             half full; the rest is misplaced"
+        );
+        assert_eq!(shared_not_huge(&SharedMemory::default()), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::proof::allowance;
 use crate::request::{Fork, Heap, Mechanism, Request, Text};
 use crate::sample::{Memory, Sample, Samples};
 use crate::text::{TextPieces, TextReport};
-use megapage_act::promote::PromoteOutcome;
+use megapage_act::promote::{PromoteOutcome, SharedMemory};
 use megapage_kernel::kernel_release;
 use megapage_kernel::numa::OnNode;
 use megapage_kernel::spawn::Usage;
@@ -87,6 +87,8 @@ pub struct Moment {
     pub resident: Backed,
     /// Its private, writable, anonymous memory, stacks aside.
     pub anonymous: Backed,
+    /// Shared memory that it has touched, each part of an object once; `None` where there is none.
+    pub shared: Option<Backed>,
     /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
     pub heap: Option<Backed>,
 }
@@ -104,6 +106,7 @@ impl Moment {
             peak_seen_percent: percent(seen.0, (seen + unseen).0).unwrap_or(0.0),
             resident: sample.whole.into(),
             anonymous: sample.anonymous.into(),
+            shared: (sample.shared.total() > Bytes::ZERO).then(|| sample.shared.into()),
             heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
         }
     }
@@ -431,6 +434,9 @@ pub struct RunReport {
     pub account: Option<HeapAccount>,
     /// What promotion from outside obtained.
     pub promotion: Option<PromoteOutcome>,
+    /// The shared memory that it maps, whoever has touched it, where promotion from outside looked at it; `None` where there is
+    /// none.
+    pub shared_memory: Option<SharedMemory>,
     /// The program's text, where it was asked for.
     pub text: Option<TextReport>,
     /// The kernel's totals, after the end.
@@ -493,6 +499,7 @@ pub(crate) struct Pieces<'a> {
     pub ledger: Option<&'a Ledger>,
     pub text: Option<TextPieces<'a>>,
     pub promotion: Option<PromoteOutcome>,
+    pub shared_memory: SharedMemory,
     pub totals: Option<Totals>,
     /// Whether the program runs on.
     pub running: bool,
@@ -548,6 +555,7 @@ impl Pieces<'_> {
             by_node: NodeMemory::all(samples),
             account: self.ledger.and_then(HeapAccount::of),
             promotion: self.promotion,
+            shared_memory: (self.shared_memory.resident_bytes > 0).then_some(self.shared_memory),
             text: self.text.map(TextReport::of),
             totals: self.totals,
             sampling: Sampling {

@@ -5,9 +5,10 @@ use crate::machine::LIBRARY_NAME;
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
-use megapage_units::{Bytes, Pid, VirtRange};
+use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ pub struct Sample {
     pub whole: Memory,
     /// Private, writable, anonymous memory, stacks aside.
     pub anonymous: Memory,
+    /// Shared memory (tmpfs, memfd, SysV, shared anonymous) that it has touched, each part of an object once.
+    pub shared: Memory,
     /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
     pub heap: Memory,
     /// The text that was asked for; zero where none was.
@@ -121,6 +124,7 @@ impl Sample {
             at: Instant::now(),
             whole: Memory::of(&mappings),
             anonymous: Memory::of(mappings.iter().filter(|mapping| mapping.is_heap_like())),
+            shared: shared(root, pid, &mappings),
             heap: match places.java_heap {
                 Some(largest) => java_heap(&mappings, largest),
                 None => Memory::of(mappings.iter().filter(in_span)),
@@ -132,6 +136,46 @@ impl Sample {
         };
         Ok((sample, text_huge))
     }
+}
+
+/// The shared memory of `pid`, of which these are the mappings. Where several map the same part of an object, the one with most
+/// of it counts.
+fn shared(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Memory {
+    let is_possible = |mapping: &&Mapping| {
+        mapping.permissions.ends_with('s')
+            && mapping.inode != 0
+            && mapping.rss + mapping.swap > Bytes::ZERO
+            && mapping.kernel_page_size == PageSize::BASE
+            // A broker's pages are heap.
+            && !mapping.is_parcel()
+    };
+    let mut shared: Vec<&Mapping> = mappings.iter().filter(is_possible).collect();
+    if shared.is_empty() {
+        return Memory::default();
+    }
+    let devices = MemoryDevices::seen_by(root, pid);
+    shared.retain(|mapping| devices.holds(mapping.device, &mapping.name));
+    shared.sort_by_key(|mapping| (mapping.device, mapping.inode, mapping.offset));
+    let mut once: Vec<&Mapping> = Vec::new();
+    for mapping in shared {
+        match once.last_mut() {
+            Some(last) if overlap(last, mapping) => {
+                if mapping.rss > last.rss {
+                    *last = mapping;
+                }
+            }
+            _ => once.push(mapping),
+        }
+    }
+    Memory::of(once)
+}
+
+/// Whether two mappings hold a part of the same object in common.
+fn overlap(one: &Mapping, other: &Mapping) -> bool {
+    let end = |mapping: &Mapping| mapping.offset.saturating_add(mapping.range.len().0);
+    (one.device, one.inode) == (other.device, other.inode)
+        && one.offset < end(other)
+        && other.offset < end(one)
 }
 
 /// The samples of one process, reduced to what a report shows.
@@ -269,6 +313,7 @@ mod tests {
             at,
             whole,
             anonymous: whole,
+            shared: Memory::default(),
             heap: Memory::default(),
             text: Memory::default(),
             peak_rss: Bytes::ZERO,
@@ -320,6 +365,36 @@ mod tests {
         assert_eq!(samples.peak.unwrap().whole.present.base, Bytes(300));
         assert_eq!(samples.last.unwrap().whole.present.base, Bytes(200));
         assert_eq!(samples.count, 3);
+    }
+
+    #[test]
+    fn what_is_mapped_twice_is_counted_once() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tree.path().join("proc/9")).unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let mapping = |start: u64, offset: u64, inode: u64, mib: u64, huge: u64| Mapping {
+            offset,
+            inode,
+            device: (0, 1),
+            rss: Bytes::mib(mib),
+            shmem_pmd: Bytes::mib(huge),
+            ..Mapping::untouched(
+                VirtRange::new(start << 20, (start + 8) << 20).unwrap(),
+                "rw-s",
+                "/memfd:x (deleted)",
+            )
+        };
+        let of = |mappings: &[Mapping]| {
+            let memory = shared(&root, Pid(9), mappings);
+            (memory.present.shmem_pmd.0 >> 20, memory.total().0 >> 20)
+        };
+        assert_eq!(of(&[mapping(0, 0, 7, 8, 6)]), (6, 8));
+        assert_eq!(of(&[mapping(0, 0, 7, 4, 2), mapping(8, 0, 7, 8, 6)]), (6, 8), "the same");
+        assert_eq!(of(&[mapping(8, 8 << 20, 7, 8, 6), mapping(0, 0, 7, 4, 2)]), (8, 12), "another part");
+        assert_eq!(of(&[mapping(0, 0, 7, 4, 2), mapping(8, 0, 8, 8, 6)]), (8, 12), "another object");
+        let private = Mapping { permissions: "rw-p".into(), ..mapping(0, 0, 7, 8, 6) };
+        let of_disk = Mapping { device: (8, 1), name: "/var/a".into(), ..mapping(16, 0, 7, 8, 6) };
+        assert_eq!(of(&[private, of_disk]), (0, 0));
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
 
 use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{self, read_smaps};
-use megapage_kernel::{KernelError, KernelRoot, mounts};
+use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The largest share of the time that reading smaps may take, for each process.
@@ -19,23 +19,6 @@ const OLDEST_FLAGS: Duration = Duration::from_secs(30);
 /// The same where the process has taken no processor time since: then only somebody to whom it has handed an open
 /// userfaultfd can have changed them.
 const OLDEST_AT_REST: Duration = Duration::from_secs(600);
-/// The device of the kernel's own tmpfs (memfd, System V segments, shared anonymous memory): the first of the
-/// devices without a disk, mounted at boot (`shm_mnt` in mm/shmem.c).
-const KERNEL_TMPFS: (u32, u32) = (0, 1);
-
-/// The file systems that keep their files in memory, by device: files on them are shared memory.
-#[derive(Clone, Debug)]
-pub(crate) struct MemoryDevices(BTreeSet<(u32, u32)>);
-
-impl MemoryDevices {
-    /// As this process sees them; where mounts cannot be read, only the kernel's own.
-    pub(crate) fn read(root: &KernelRoot) -> MemoryDevices {
-        let mounts = mounts::mounts(root).unwrap_or_default();
-        let tmpfs = mounts.into_iter().filter(|mount| mount.fs_type == "tmpfs").map(|mount| mount.device);
-        MemoryDevices(tmpfs.chain([KERNEL_TMPFS]).collect())
-    }
-}
-
 /// What smaps said of one mapping.
 #[derive(Clone, Debug)]
 struct Detail {
@@ -232,8 +215,7 @@ fn kind(
         "" => MappingKind::Anonymous,
         _ if starts(&["[anon:"]) => MappingKind::Anonymous,
         _ if starts(&["[", "anon_inode:"]) => MappingKind::Special,
-        _ if devices.0.contains(&map.device) => MappingKind::Shared,
-        _ if starts(&["/memfd:", "/SYSV", "/dev/zero"]) => MappingKind::Shared,
+        _ if devices.holds(map.device, name) => MappingKind::Shared,
         _ => MappingKind::File,
     }
 }

@@ -17,7 +17,7 @@ pub use requests::ZeroScanned;
 pub use zero_scan::{Thoroughness, count_zeros};
 
 use crate::machine::machine;
-use crate::mappings::{FlagState, MemoryDevices};
+use crate::mappings::FlagState;
 use crate::process::{Reader, gone, identify, missed};
 use crate::tracker::{SelectError, Selected, Tracker, select};
 use budget::Terms;
@@ -25,6 +25,7 @@ use fair::Fair;
 use megapage_kernel::cgroup::MemoryLimits;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::ticks;
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::{KernelError, KernelRoot, boot_time, cpu_time_of};
 use megapage_snapshot::{
     Machine, MemoryLimit, Missed, MissedWhy, Process, ProcessId, Sampling, Snapshot, TrackerKind,

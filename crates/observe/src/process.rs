@@ -1,11 +1,12 @@
 //! One process: what it is, what it has mapped, and what its memory is backed by.
 
-use crate::mappings::{Details, FlagState, Found, MemoryDevices, mappings};
+use crate::mappings::{Details, FlagState, Found, mappings};
 use crate::observer::fair::{most_mappings, too_many_mappings};
 use crate::regions::{Held, look_up_folios, regions};
 use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::{KernelError, KernelRoot, effective_uid};
 use megapage_snapshot::{Missed, MissedWhy, Process, ProcessId};
 use megapage_units::Pid;

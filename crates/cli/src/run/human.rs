@@ -6,6 +6,9 @@ use megapage_launch::text::{TextMechanism, TextReport};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 
+/// Less shared memory than this is no matter of huge pages.
+const LEAST_SHARED: u64 = 2 << 20;
+
 /// The report as text of at most 100 columns.
 pub fn text(report: &RunReport) -> String {
     let mut out = String::new();
@@ -89,6 +92,16 @@ pub fn text(report: &RunReport) -> String {
             ));
         }
     }
+    if let Some(shared) = &report.shared_memory {
+        line(format!(
+            "shared memory: {} in memory, whoever has touched it; {} of it on huge pages in this process",
+            Bytes(shared.resident_bytes),
+            Bytes(shared.huge_bytes)
+        ));
+        for reason in &shared.reasons {
+            line(format!("  {reason}"));
+        }
+    }
     if let Some(java) = &report.java {
         let version = java.version.map_or("of unknown release".into(), |version| version.to_string());
         line(format!(
@@ -153,6 +166,9 @@ fn headline(report: &RunReport) -> Vec<String> {
     if name == "heap" {
         lines.push(format!("all anonymous memory on huge pages: {}", huge(|it| Some(it.anonymous))));
     }
+    if peak.shared.or(end.shared).is_some_and(|shared| shared.total_bytes >= LEAST_SHARED) {
+        lines.push(format!("shared memory that it has touched, on huge pages: {}", huge(|it| it.shared)));
+    }
     lines.push(format!(
         "seen: {} of {} ({:.1} % of the peak); {}",
         Bytes(peak.resident.total_bytes),
@@ -209,6 +225,9 @@ fn memory(report: &RunReport) -> Option<String> {
         match moment.heap {
             Some(heap) => columns.push((format!("heap, {name}"), heap)),
             None => columns.push((format!("anonymous, {name}"), moment.anonymous)),
+        }
+        if let Some(shared) = moment.shared.filter(|shared| shared.total_bytes >= LEAST_SHARED) {
+            columns.push((format!("shared, {name}"), shared));
         }
     }
     let header: Vec<&str> =

@@ -9,7 +9,7 @@ use crate::request::Mechanism;
 use crate::sample::{Places, Samples};
 use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
-use megapage_act::promote::{PromoteError, PromoteOutcome};
+use megapage_act::promote::{PromoteError, PromoteOutcome, SharedMemory};
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
 use megapage_kernel::{ExitHandshake, KernelRoot};
@@ -66,6 +66,8 @@ pub(super) struct Running<'a> {
     promoter: Option<Promoter>,
     /// What the promoter obtained, kept when it ends before the program.
     promoted: PromoteOutcome,
+    /// The shared memory that it looked at last, kept likewise.
+    shared: SharedMemory,
     /// The terminal, or somebody, has asked the job to stop.
     stop_asked: bool,
     /// The final sample has been taken.
@@ -106,6 +108,7 @@ impl<'a> Running<'a> {
             rss_at_start,
             promoter: outside.then(|| Promoter::new(pid, PROMOTE_AFTER, run.request.fork)),
             promoted: PromoteOutcome::default(),
+            shared: SharedMemory::default(),
             resident: (start, 0),
             stop_asked: false,
             exiting: false,
@@ -239,6 +242,7 @@ impl<'a> Running<'a> {
         {
             let pass = promoter.pass(self.root);
             self.promoted = promoter.outcome;
+            self.shared.clone_from(&promoter.shared);
             if let Err(error) = pass {
                 self.promoter = None;
                 if !matches!(error, PromoteError::Gone(_)) {
@@ -357,6 +361,7 @@ impl<'a> Running<'a> {
                 replaced: self.text_replaced,
             }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),
+            shared_memory: self.shared.clone(),
             running: totals.is_none(),
             totals,
             start: self.start,
