@@ -14,7 +14,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{CostSource, Process, Sampling, Snapshot};
+use megapage_snapshot::{CostSource, HugePages, Sampling, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -308,7 +308,7 @@ impl Daemon {
                 act: acted.saturating_sub(decided),
                 cpu,
             },
-            huge: snapshot.processes.iter().map(anonymous_huge).sum(),
+            huge: Bytes(HugePages::of(&snapshot.processes) * HUGE_2M as u64),
             watched: snapshot.processes.len(),
             passed_over: self.selected.left_out
                 + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
@@ -525,8 +525,4 @@ fn is_urgent(action: &Action) -> bool {
         Action::ZeroScan { reason, .. } => *reason == Reason::Shortage,
         _ => false,
     }
-}
-
-fn anonymous_huge(process: &Process) -> Bytes {
-    Bytes(process.huge_regions() as u64 * HUGE_2M as u64)
 }

@@ -35,7 +35,7 @@ pub struct Pass {
     pub short: bool,
     /// How long its parts took.
     pub times: Times,
-    /// Anonymous huge memory of the watched processes, in bytes.
+    /// Huge memory of the watched processes, private and shared, each block of shared memory once; in bytes.
     pub huge: Bytes,
     /// Processes that are watched.
     pub watched: usize,

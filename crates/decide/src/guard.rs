@@ -7,7 +7,7 @@ pub use remembered::{RememberedDemotion, RememberedRegion};
 
 use crate::{Action, Limits, Obtained, Outcome, in_use};
 use forks::Forks;
-use megapage_snapshot::{Leaf, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
+use megapage_snapshot::{Leaf, Mapping, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HUGE_2M, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,6 +47,17 @@ struct Demoted {
     in_use: f64,
     /// Base pages present afterwards; `None` until a snapshot has shown the effect.
     present: Option<u16>,
+}
+
+/// What of a process may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Open {
+    /// It is denied to us.
+    Nothing,
+    /// It forks: a huge page would be copied with the child's next write. Shared memory never is.
+    Shared,
+    /// Everything.
+    All,
 }
 
 /// The guards' memory between steps.
@@ -89,13 +100,13 @@ impl Kind {
 
 impl Guard {
     /// Takes a new snapshot in: forgets who is gone, learns what has taken effect, and answers the processes that may
-    /// be looked at, each with whether it may be changed.
+    /// be looked at, each with what of it may be changed.
     pub fn observe<'a>(
         &mut self,
         now: Duration,
         snapshot: &'a Snapshot,
         limits: &Limits,
-    ) -> Vec<(&'a Process, bool)> {
+    ) -> Vec<(&'a Process, Open)> {
         self.asked.clear();
         let mut seen = BTreeSet::new();
         let sound: Vec<&Process> = snapshot
@@ -128,10 +139,10 @@ impl Guard {
                     memory.forks.alone();
                 }
                 let open = match self.processes.get_mut(&process.id) {
-                    None => true,
+                    None => Open::All,
                     Some(memory) => {
                         memory.observe(now, process, limits);
-                        memory.is_open(now, limits)
+                        memory.open(now, limits)
                     }
                 };
                 (process, open)
@@ -322,8 +333,12 @@ impl RegionMemory {
 }
 
 impl ProcessMemory {
-    fn is_open(&self, now: Duration, limits: &Limits) -> bool {
-        self.denied.is_none_or(|until| now >= until) && self.forks.are_over(now, limits.fork_quiet)
+    fn open(&self, now: Duration, limits: &Limits) -> Open {
+        match (self.denied.is_none_or(|until| now >= until), self.forks.are_over(now, limits.fork_quiet)) {
+            (false, _) => Open::Nothing,
+            (true, false) => Open::Shared,
+            (true, true) => Open::All,
+        }
     }
 
     /// Learns what has taken effect, and forgets regions that are gone or to which nothing applies any longer.
@@ -364,16 +379,22 @@ fn is_sound(process: &Process) -> bool {
     process.regions.iter().all(possible) && process.regions.is_sorted_by(|a, b| a.start < b.start)
 }
 
+/// Whether a mapping holds a region whole, and nobody has locked it, watches it (userfaultfd), or wants it without huge pages.
+pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
+    let flags = &mapping.flags;
+    region.whole
+        && mapping.range.start() <= region.start
+        && region.start.checked_add(HUGE_2M as u64).is_some_and(|end| end <= mapping.range.end())
+        && !(flags.no_huge || flags.locked || flags.userfault || flags.device)
+}
+
 /// Whether a region may be sampled, promoted or demoted at all: private anonymous memory that one mapping holds
 /// whole, and that nobody has locked, watches (userfaultfd), or wants without huge pages.
 pub(crate) fn is_allowed(process: &Process, region: &Region) -> bool {
     let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
-    let flags = &mapping.flags;
-    region.whole
-        && matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)
-        && mapping.range.start() <= region.start
-        && region.start.checked_add(HUGE_2M as u64).is_some_and(|end| end <= mapping.range.end())
-        && !(flags.shared || flags.no_huge || flags.locked || flags.userfault || flags.device)
+    matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)
+        && !mapping.flags.shared
+        && is_unhindered(mapping, region)
 }
 
 /// The share of the machine's memory that is in use: what new programs cannot have.

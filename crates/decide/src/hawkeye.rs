@@ -192,7 +192,7 @@ impl HawkEye {
             let samples = crate::samples(process);
             if tracked.samples != samples || tracked.map.len() > process.regions.len() {
                 tracked.samples = samples;
-                tracked.update(process, |region| tick.is_allowed(process, region));
+                tracked.update(process, |region| tick.is_promotable(process, region));
             }
             if due {
                 let _ = tick.sample(process, self.parameters.window, Reason::Period, |region| {

@@ -22,6 +22,7 @@ pub mod ingens;
 mod limits;
 pub mod linux;
 pub mod megapage;
+mod objects;
 mod pace;
 mod policy;
 mod scans;

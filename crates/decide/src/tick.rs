@@ -1,6 +1,7 @@
 //! One step, as a policy sees it: the snapshot, and the only way to ask for anything.
 
-use crate::guard::{Guard, Kind, is_allowed, machine_in_use};
+use crate::guard::{Guard, Kind, Open, is_allowed, machine_in_use};
+use crate::objects::Objects;
 use crate::{Action, Limits, Reason, fragmentation};
 use megapage_snapshot::{Leaf, Process, ProcessId, Region, Snapshot};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
@@ -26,8 +27,9 @@ pub struct Tick<'a> {
     elapsed: Duration,
     snapshot: &'a Snapshot,
     processes: Vec<&'a Process>,
-    /// Whether each of them may be changed: it neither forks nor is denied to us.
-    open: BTreeMap<ProcessId, bool>,
+    /// What of each of them may be changed.
+    open: BTreeMap<ProcessId, Open>,
+    objects: Objects,
     in_use: f64,
     guard: &'a mut Guard,
     limits: Limits,
@@ -50,6 +52,9 @@ impl<'a> Tick<'a> {
             elapsed,
             snapshot,
             open: observed.iter().map(|(process, open)| (process.id, *open)).collect(),
+            objects: Objects::new(
+                observed.iter().filter(|(_, open)| *open >= Open::Shared).map(|(process, _)| *process),
+            ),
             processes: observed.into_iter().map(|(process, _)| process).collect(),
             in_use: machine_in_use(snapshot),
             guard,
@@ -94,15 +99,21 @@ impl<'a> Tick<'a> {
         fragmentation(&self.snapshot.machine)
     }
 
-    /// Whether a region may be sampled, promoted or demoted at all, now or later.
+    /// Whether a region of private memory may be sampled, promoted or demoted at all, now or later.
     pub fn is_allowed(&self, process: &Process, region: &Region) -> bool {
         is_allowed(process, region)
+    }
+
+    /// Whether a region may be promoted at all, now or later: private memory, and of shared memory what this process promotes on
+    /// behalf of all that map it.
+    pub fn is_promotable(&self, process: &Process, region: &Region) -> bool {
+        is_allowed(process, region) || self.objects.is_chosen(process, region)
     }
 
     /// Whether a region of base pages could become huge now, budgets aside.
     pub fn may_promote(&self, process: &Process, region: &Region) -> bool {
         self.may_promote_any(process)
-            && is_candidate(process, region)
+            && self.is_candidate(process, region)
             && self.guard.may_promote(self.now, process.id, region, self.in_use, &self.limits)
     }
 
@@ -112,7 +123,7 @@ impl<'a> Tick<'a> {
         let any = self
             .may_promote_any(process)
             .then(|| self.guard.promotable(self.now, process, self.in_use, &self.limits));
-        any.into_iter().flatten().filter(|(_, region)| is_candidate(process, region))
+        any.into_iter().flatten().filter(|(_, region)| self.is_candidate(process, region))
     }
 
     /// Whether a huge page could be split now, budgets aside.
@@ -272,19 +283,23 @@ impl<'a> Tick<'a> {
     }
 
     fn is_open(&self, process: &Process) -> bool {
-        self.open.get(&process.id) == Some(&true)
+        self.open.get(&process.id) == Some(&Open::All)
     }
 
     fn may_promote_any(&self, process: &Process) -> bool {
-        !process.thp_disabled && self.is_open(process) && self.guard.has_memory(self.now)
+        let open = self.open.get(&process.id).is_some_and(|open| *open >= Open::Shared);
+        !process.thp_disabled && open && self.guard.has_memory(self.now)
+    }
+
+    /// Whether a region is of base pages and could be huge at all.
+    fn is_candidate(&self, process: &Process, region: &Region) -> bool {
+        region.leaf == Leaf::Base
+            && region.present > 0
+            && (self.is_open(process) && is_allowed(process, region)
+                || self.objects.is_chosen(process, region))
     }
 
     fn is_full(&self) -> bool {
         self.actions.len() >= self.limits.actions
     }
-}
-
-/// Whether a region is of base pages and could be huge at all.
-fn is_candidate(process: &Process, region: &Region) -> bool {
-    region.leaf == Leaf::Base && region.present > 0 && is_allowed(process, region)
 }

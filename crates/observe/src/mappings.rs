@@ -8,7 +8,7 @@ use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
 use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
-use megapage_snapshot::{BackingBytes, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
+use megapage_snapshot::{BackingBytes, MappedObject, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::time::Duration;
 
@@ -193,6 +193,11 @@ fn found(map: maps::Mapping, detail: Option<&Detail>, devices: &MemoryDevices) -
             flags,
             // Another range may be eligible where this one was not.
             thp_eligible: detail.filter(|detail| detail.range == map.range).map(|detail| detail.thp_eligible),
+            object: (map.inode != 0).then_some(MappedObject {
+                device: map.device,
+                inode: map.inode,
+                offset: map.offset,
+            }),
             name: map.name,
         },
     }

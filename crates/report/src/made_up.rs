@@ -36,6 +36,7 @@ pub fn map(
         name: name.into(),
         flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
         thp_eligible: Some(true),
+        object: None,
     });
     for number in 0..regions {
         let mut region = Region { mapping, ..Region::of_base_pages(start + number * REGION, PAGES) };

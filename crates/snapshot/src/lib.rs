@@ -18,7 +18,9 @@ pub mod wire;
 
 pub use backing::BackingBytes;
 pub use machine::{Counters, Machine, Memory, Node, Pool, Pressure};
-pub use process::{Mapping, MappingFlags, MappingKind, MemoryLimit, Outline, Process, ProcessId};
+pub use process::{
+    HugePages, MappedObject, Mapping, MappingFlags, MappingKind, MemoryLimit, Outline, Process, ProcessId,
+};
 pub use region::{AccessClass, AccessProfile, Accessed, Leaf, PAGES, Region};
 pub use sampling::{MachineAccess, Missed, MissedWhy, ProcessSampling, Sampling, TrackerKind};
 pub use translation::{CostSource, TranslationCost};

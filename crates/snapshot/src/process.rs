@@ -3,6 +3,7 @@
 use crate::{BackingBytes, Leaf, ProcessSampling, Region, TranslationCost, wire};
 use megapage_units::{Bytes, Pid, VirtRange};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// One process with one address space. A pid that is used again, or a process that execs another program, is a
@@ -97,6 +98,21 @@ pub struct Mapping {
     /// Whether the kernel would give a 2 MiB transparent huge page here under its present settings
     /// (`THPeligible`); `None` where it was not asked.
     pub thp_eligible: Option<bool>,
+    /// The file behind it; `None` of anonymous memory, or where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<MappedObject>,
+}
+
+/// The file behind a mapping, and the place in it: of shared memory, what several processes have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct MappedObject {
+    /// Major and minor number of the file system's device.
+    pub device: (u32, u32),
+    /// The inode.
+    pub inode: u64,
+    /// Where in the file the mapping starts, in bytes.
+    #[serde(rename = "offset_bytes")]
+    pub offset: u64,
 }
 
 impl Mapping {
@@ -108,6 +124,7 @@ impl Mapping {
             name: String::new(),
             flags: MappingFlags { read: true, write: true, ..MappingFlags::default() },
             thp_eligible: None,
+            object: None,
         }
     }
 }
@@ -245,6 +262,15 @@ impl Process {
         }
     }
 
+    /// The place in an object of shared memory that a region maps; `None` of other memory, and where the mapping does not hold
+    /// the region whole.
+    pub fn shared_block(&self, region: &Region) -> Option<MappedObject> {
+        let mapping = self.mappings.get(region.mapping as usize)?;
+        let object = mapping.object.filter(|_| mapping.kind == MappingKind::Shared && region.whole)?;
+        let inside = region.start.checked_sub(mapping.range.start())?;
+        Some(MappedObject { offset: object.offset.checked_add(inside)?, ..object })
+    }
+
     /// The zero-filled part of its transparent huge pages, as far as they were scanned.
     pub fn bloat(&self) -> Bytes {
         self.regions.iter().map(Region::bloat).sum()
@@ -282,6 +308,27 @@ impl Process {
     /// Regions that one 2 MiB entry of a transparent huge page maps.
     pub fn huge_regions(&self) -> usize {
         self.regions.iter().filter(|region| region.leaf == Leaf::Huge2m).count()
+    }
+}
+
+/// Counts the transparent huge pages of several processes, each block of shared memory once.
+#[derive(Clone, Debug, Default)]
+pub struct HugePages {
+    seen: BTreeSet<MappedObject>,
+}
+
+impl HugePages {
+    /// Those of `process` that no process counted before maps as well.
+    pub fn add(&mut self, process: &Process) -> u64 {
+        let huge = process.regions.iter().filter(|region| region.leaf == Leaf::Huge2m);
+        let new = |region: &&Region| process.shared_block(region).is_none_or(|block| self.seen.insert(block));
+        huge.filter(new).count() as u64
+    }
+
+    /// Those of all `processes`.
+    pub fn of<'a>(processes: impl IntoIterator<Item = &'a Process>) -> u64 {
+        let mut pages = HugePages::default();
+        processes.into_iter().map(|process| pages.add(process)).sum()
     }
 }
 

@@ -102,7 +102,12 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Processes that were selected and are not watched for now",
     ),
-    metric("megapage_huge_bytes", Kind::Gauge, &[], "Anonymous huge memory of the watched processes"),
+    metric(
+        "megapage_huge_bytes",
+        Kind::Gauge,
+        &[],
+        "Huge memory of the watched processes; shared memory counts once",
+    ),
     metric("megapage_memory_short", Kind::Gauge, &[], "1 where the policy was told that memory runs short"),
     metric(
         "megapage_executor_asked_total",

@@ -1,6 +1,6 @@
 //! Who is entitled to how much huge memory: weights, caps, guaranteed shares.
 
-use megapage_snapshot::{Process, ProcessId};
+use megapage_snapshot::{HugePages, Process, ProcessId};
 use megapage_units::{Bytes, HUGE_2M};
 use std::collections::BTreeMap;
 
@@ -63,11 +63,11 @@ impl Grants {
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Grants {
         let mut grants = Grants::default();
         let mut grant = |least: Bytes, members: Vec<&Process>| {
-            let had: usize = members.iter().map(|process| process.huge_regions()).sum();
+            let had = HugePages::of(members.iter().copied());
             for process in members {
                 grants.of.entry(process.id).or_default().push(grants.lacking.len());
             }
-            grants.lacking.push((least.0 / HUGE_2M as u64).saturating_sub(had as u64));
+            grants.lacking.push((least.0 / HUGE_2M as u64).saturating_sub(had));
         };
         for claim in claims {
             let Some(least) = claim.least else { continue };
@@ -108,7 +108,7 @@ impl Caps {
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Caps {
         let mut caps = Caps::default();
         let mut bind = |pages: Bytes, members: Vec<&Process>| {
-            let had: usize = members.iter().map(|process| process.huge_regions()).sum();
+            let had = HugePages::of(members.iter().copied());
             for process in members {
                 caps.bound.entry(process.id).or_default().push(caps.left.len());
             }

@@ -24,7 +24,7 @@ use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
 use claims::{Caps, Grants, weight};
 use gain::{Gains, is_sampled_base};
 use groups::Groups;
-use megapage_snapshot::{CostSource, Leaf, PAGES, Process, ProcessId, Region, Sampling};
+use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use nursery::Nursery;
 use std::cmp::Ordering;
@@ -271,6 +271,7 @@ impl Megapage {
     fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
         let machine = self.watermarks.nearness(tick.in_use());
         let processes: &'a [&'a Process] = gains.processes;
+        let mut huge = HugePages::default();
         let mut competitors: Vec<Competitor> = processes
             .iter()
             .enumerate()
@@ -311,7 +312,7 @@ impl Megapage {
                 Competitor {
                     process,
                     weight,
-                    huge: process.huge_regions() as u64,
+                    huge: huge.add(process),
                     guaranteed: 0.0,
                     candidates: candidates.into(),
                 }

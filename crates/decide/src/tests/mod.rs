@@ -9,4 +9,5 @@ pub mod made;
 mod megapage;
 mod names;
 mod properties;
+mod shared;
 mod stationary;

@@ -5,16 +5,16 @@ use crate::{
     Action, Fault, FaultSize, Headroom, Limits, Obtained, Outcome, POLICIES, Reservation, State, step,
 };
 use megapage_snapshot::{
-    AccessClass, AccessProfile, Accessed, BackingBytes, CostSource, Counters, Leaf, Machine, Mapping,
-    MappingFlags, MappingKind, Memory, MemoryLimit, Missed, MissedWhy, Node, PAGES, Pressure, Process,
-    ProcessId, Region, Snapshot, TranslationCost,
+    AccessClass, AccessProfile, Accessed, BackingBytes, CostSource, Counters, Leaf, Machine, MappedObject,
+    Mapping, MappingFlags, MappingKind, Memory, MemoryLimit, Missed, MissedWhy, Node, PAGES, Pressure,
+    Process, ProcessId, Region, Snapshot, TranslationCost,
 };
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Any figure, the absurd ones included.
@@ -94,6 +94,11 @@ fn any_mapping() -> impl Strategy<Value = Mapping> {
                 ..MappingFlags::default()
             },
             thp_eligible: None,
+            object: (kind == MappingKind::Shared).then_some(MappedObject {
+                device: (0, 1),
+                inode: first % 3,
+                offset: first << 21,
+            }),
         },
     )
 }
@@ -217,6 +222,7 @@ const LIMITS: Limits = Limits {
 fn check(policy: &str, snapshot: &Snapshot, actions: &[Action]) -> Result<(), TestCaseError> {
     prop_assert!(actions.len() <= LIMITS.actions);
     let (mut moved, mut scanned) = (0, 0);
+    let mut blocks = BTreeSet::new();
     for action in actions {
         match action {
             Action::Promote { process, region, size, .. } => {
@@ -250,10 +256,19 @@ fn check(policy: &str, snapshot: &Snapshot, actions: &[Action]) -> Result<(), Te
         let region = process.regions.iter().find(|region| region.start == start).unwrap();
         let mapping = &process.mappings[region.mapping as usize];
         let flags = &mapping.flags;
-        prop_assert!(!(flags.no_huge || flags.locked || flags.userfault || flags.shared || flags.device));
-        prop_assert!(matches!(mapping.kind, MappingKind::Anonymous | MappingKind::Heap));
+        prop_assert!(!(flags.no_huge || flags.locked || flags.userfault || flags.device));
         prop_assert!(mapping.range.intersection(region.range()) == Some(region.range()) && region.whole);
-        prop_assert_ne!(process.sharing_children, Some(1));
+        if mapping.kind == MappingKind::Shared {
+            // Promoted and nothing else, once for all that map it, and only where no one has it huge.
+            let promotes = matches!(action, Action::Promote { .. });
+            prop_assert!(flags.shared && promotes);
+            let block = process.shared_block(region).unwrap();
+            prop_assert!(blocks.insert(block), "{block:?} twice");
+            prop_assert_eq!(block.offset % HUGE_2M as u64, region.start % HUGE_2M as u64);
+        } else {
+            prop_assert!(!flags.shared && matches!(mapping.kind, MappingKind::Anonymous | MappingKind::Heap));
+            prop_assert_ne!(process.sharing_children, Some(1));
+        }
         if let Action::Promote { size, .. } = action {
             prop_assert!(region.leaf == Leaf::Base && region.present > 0 && !process.thp_disabled);
             prop_assert!(*size > PageSize::BASE && *size <= PageSize::HUGE_2M);
