@@ -117,6 +117,12 @@ pub struct Memory {
     /// Of that, what is in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "shared_huge_bytes")]
     pub shared_huge: Bytes,
+    /// Of that, what promotion from outside could make huge.
+    #[serde(serialize_with = "wire::bytes", rename = "shared_promotable_bytes")]
+    pub shared_promotable: Bytes,
+    /// Of that, what no huge page can map where it lies: address and offset disagree modulo 2 MiB.
+    #[serde(serialize_with = "wire::bytes", rename = "shared_misplaced_bytes")]
+    pub shared_misplaced: Bytes,
 }
 
 impl Memory {
@@ -134,6 +140,9 @@ pub struct Advice {
     pub pid: Pid,
     /// Its name.
     pub name: String,
+    /// Other processes that share its memory, of which this is said as well: private memory is that of all.
+    #[serde(serialize_with = "wire::pids")]
+    pub others: Vec<Pid>,
     /// For how long it was observed, a trial aside.
     #[serde(serialize_with = "wire::seconds", rename = "observed_seconds")]
     pub observed: Duration,

@@ -1,14 +1,15 @@
 //! Observes a process and gathers what a verdict rests on.
 
 use crate::origin::Origin;
-use crate::{Advice, Attach, Facts, Gain, Judged, Trial, TrialOutcome, judge, try_out};
-use megapage_act::promote::{PromoteError, lacking_ability, lacking_right};
+use crate::{Advice, Attach, Facts, Gain, Group, Judged, Shared, Trial, TrialOutcome, judge, try_out};
+use megapage_act::promote::{PromoteError, lacking_ability, lacking_right, shared_memory};
 use megapage_kernel::process::{read_stat, read_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot, effective_uid, processor_of_tlbs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
 use megapage_launch::program::Program;
+use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_launch::request::Request;
 use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_observe::cost::estimate::{Estimate, NoEstimate, estimate};
@@ -168,11 +169,14 @@ impl Advisor {
 
     /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it says no, what was seen
     /// until then is judged.
+    ///
+    /// Of a group its leader is observed, and what is said holds for all.
     pub fn advise(
         &mut self,
-        pid: Pid,
+        group: &Group,
         wait: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<Advice, AdviseError> {
+        let pid = group.leader;
         // Nobody tells these any more when it has ended.
         let origin = Origin::of(&self.root, pid);
         let seen = self.observe(pid, wait)?;
@@ -189,7 +193,19 @@ impl Advisor {
             Some(trial) => self.tried(&seen.process, &trial, judged, wait),
             None => judged,
         };
-        Ok(judge(&self.facts(seen.process, seen.time, origin, judged)))
+        let shared = self.shared(group);
+        Ok(judge(&self.facts(seen.process, seen.time, origin, judged, shared)))
+    }
+
+    /// The shared memory of a group, and its members besides the leader. Who has ended is left out.
+    fn shared(&mut self, group: &Group) -> Shared {
+        let others: Vec<Pid> = group.members.iter().copied().filter(|pid| *pid != group.leader).collect();
+        let others = if others.is_empty() { Vec::new() } else { self.observer.snapshot(&others).processes };
+        let memory = [group.root, group.leader]
+            .into_iter()
+            .find_map(|pid| shared_memory(&self.root, pid, LEAST_PRESENT).ok())
+            .filter(|memory| memory.resident_bytes > 0);
+        Shared { memory, others, root: Some(group.root) }
     }
 
     /// What the last advice was estimated from; `None` where nothing could be sampled.
@@ -334,6 +350,7 @@ impl Advisor {
         observed: Duration,
         origin: Origin,
         judged: Result<Judged, String>,
+        shared: Shared,
     ) -> Facts {
         let Origin { command, retitled, directory, program } = origin;
         let forks = program.as_ref().map_or_else(|_| Vec::new(), forks);
@@ -351,6 +368,7 @@ impl Advisor {
         Facts {
             ended: self.has_ended(&process),
             process,
+            shared,
             command,
             retitled,
             directory,

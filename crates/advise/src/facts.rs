@@ -1,6 +1,6 @@
 //! What a verdict rests on.
 
-use crate::{Gain, TrialOutcome};
+use crate::{Gain, Shared, TrialOutcome};
 use megapage_launch::mechanism::Plan;
 use megapage_observe::cost::estimate::Estimate;
 use megapage_snapshot::{Process, TranslationCost};
@@ -37,6 +37,8 @@ pub enum Attach {
 pub struct Facts {
     /// The process, as observed last.
     pub process: Process,
+    /// The memory that it shares, and with whom.
+    pub shared: Shared,
     /// Its arguments, the program first.
     pub command: Vec<String>,
     /// Whether it has written a title over its arguments: `command` is then the program alone.

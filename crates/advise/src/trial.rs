@@ -11,6 +11,7 @@ use megapage_kernel::guard::{Guard, Rounds};
 use megapage_kernel::process::read_stat;
 use megapage_kernel::{KernelRoot, cpu_time_of, spawn};
 use megapage_launch::promoter::LEAST_PRESENT;
+use megapage_observe::cost::probe::uses_shared;
 use megapage_observe::tracker::{Selected, Tracker};
 use megapage_snapshot::{CostSource, Leaf, MappingKind, Process, ProcessId, Region, TranslationCost};
 use megapage_units::{BASE_PAGE, Bytes, Pid, VirtRange};
@@ -83,6 +84,9 @@ pub fn try_out(
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<TrialOutcome, String> {
     let pid = process.id.pid;
+    if uses_shared(process) {
+        return Err(SHARED.into());
+    }
     demote::check(root, pid).map_err(|error| error.to_string())?;
     let candidates: Vec<&Region> =
         process.regions.iter().filter(|region| is_candidate(process, region)).collect();
@@ -154,6 +158,11 @@ pub fn try_out(
         notes,
     })
 }
+
+/// The kernel passes over huge pages that several processes map (madvise(2), MADV_COLD), and a trial takes nothing that it cannot
+/// give back.
+const SHARED: &str = "most of its memory is shared, and huge pages of shared memory cannot be split again from outside: \
+                      megapage run --attach makes them huge for good";
 
 const ENDED: &str = "the process has ended, or executed another program";
 

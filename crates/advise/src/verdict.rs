@@ -17,7 +17,7 @@ const MOSTLY_HUGE: f64 = 0.9;
 /// Judges.
 pub fn judge(facts: &Facts) -> Advice {
     let process = &facts.process;
-    let mut memory = memory(process);
+    let mut memory = of_group(facts);
     memory.zeros = facts.zero_share.map(|share| Bytes((share * memory.huge.0 as f64) as u64));
     let judged = facts.judged.as_ref().ok();
     let (verdict, mut why) = decide(facts, &memory);
@@ -37,10 +37,14 @@ pub fn judge(facts: &Facts) -> Advice {
         ));
     }
     let wanted = matches!(verdict, Verdict::UseHugePages | Verdict::TryIt);
-    let kind = if wanted { kind(facts) } else { PageKind::None };
+    let kind = if wanted { kind(facts, &memory) } else { PageKind::None };
     let own = own(&process.name, &memory, facts.thp_always || process.thp_disabled);
     // What is not judged may still have a setting.
+    let by_shared = uses_shared(process);
     let offered = wanted || (verdict == Verdict::Unknown && memory.shared > memory.promotable);
+    if by_shared && let Some(shared) = &facts.shared.memory {
+        why.extend(shared.reasons.iter().cloned());
+    }
     let mut risks = if wanted { risks(facts, &memory) } else { Vec::new() };
     if let (true, Some(risk)) = (wanted, own.as_ref().and_then(|own| own.risk)) {
         risks.push(risk.into());
@@ -49,6 +53,7 @@ pub fn judge(facts: &Facts) -> Advice {
     Advice {
         pid: process.id.pid,
         name: process.name.clone(),
+        others: facts.shared.others.iter().map(|other| other.id.pid).collect(),
         observed: facts.observed,
         ended: facts.ended,
         verdict,
@@ -57,7 +62,8 @@ pub fn judge(facts: &Facts) -> Advice {
         translation: judged.map(|judged| judged.cost),
         kind,
         how: match () {
-            () if wanted => how(facts, own),
+            () if wanted => how(facts, &memory, own),
+            () if offered && by_shared => shared_ways(facts, &memory, own),
             () if offered => own.and_then(|own| own.how).into_iter().collect(),
             () if verdict == Verdict::AlreadyHuge => bloat.into_iter().collect(),
             () => Vec::new(),
@@ -71,13 +77,15 @@ pub fn judge(facts: &Facts) -> Advice {
 }
 
 fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
-    let private = memory.promotable + memory.huge;
-    let huge_share = if private.0 == 0 { 0.0 } else { memory.huge.0 as f64 / private.0 as f64 };
-    if huge_share >= MOSTLY_HUGE {
-        let what = format!("{} of its {private} of private memory is on huge pages", memory.huge);
+    let by_shared = uses_shared(&facts.process);
+    let (kind, huge, all) = match by_shared {
+        true => ("shared", memory.shared_huge, memory.shared),
+        false => ("private", memory.huge, memory.promotable + memory.huge),
+    };
+    if all > Bytes::ZERO && huge.0 as f64 / all.0 as f64 >= MOSTLY_HUGE {
+        let what = format!("{huge} of its {all} of {kind} memory is on huge pages");
         return (Verdict::AlreadyHuge, vec![what]);
     }
-    let by_shared = uses_shared(&facts.process);
     if by_shared
         && memory.shared > facts.reach
         && !facts.judged.as_ref().is_ok_and(|it| it.estimate.is_some())
@@ -129,6 +137,33 @@ fn bounded(memory: &Memory, facts: &Facts) -> Option<Gain> {
         high: WORTH_IT,
         source: CostSource::Estimated,
     })
+}
+
+/// The memory of the process, and of those that share with it: private memory of all, shared memory once, as far as it is in
+/// memory, whoever has touched it.
+fn of_group(facts: &Facts) -> Memory {
+    let mut memory = memory(&facts.process);
+    for other in &facts.shared.others {
+        let theirs = self::memory(other);
+        memory.promotable += theirs.promotable;
+        memory.filled += theirs.filled;
+        memory.huge += theirs.huge;
+    }
+    if let Some(shared) = &facts.shared.memory {
+        let of_kind = |which: &dyn Fn(&Region) -> bool| -> Bytes {
+            let regions = facts.process.regions.iter().filter(|region| which(region));
+            regions.map(Region::present_bytes).sum()
+        };
+        let kind = |region: &Region| facts.process.mappings.get(region.mapping as usize).map(|it| it.kind);
+        // Hugetlb pages are told apart: what is left is theirs.
+        let seen = of_kind(&|region| kind(region) == Some(MappingKind::Shared));
+        let seen_huge = of_kind(&|region| kind(region) == Some(MappingKind::Shared) && region.leaf.is_huge());
+        memory.shared = memory.shared.saturating_sub(seen) + Bytes(shared.resident_bytes);
+        memory.shared_huge = memory.shared_huge.saturating_sub(seen_huge) + Bytes(shared.huge_bytes);
+        memory.shared_promotable = Bytes(shared.promotable_bytes);
+        memory.shared_misplaced = Bytes(shared.misplaced_bytes);
+    }
+    memory
 }
 
 /// What of the process's memory is private, and of that huge or could be.
@@ -185,9 +220,9 @@ fn explain(judged: &crate::Judged) -> Vec<String> {
     lines
 }
 
-fn kind(facts: &Facts) -> PageKind {
+fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     if uses_shared(&facts.process) {
-        return PageKind::Hugetlb2m;
+        return if memory.shared_promotable > Bytes::ZERO { PageKind::Thp } else { PageKind::Hugetlb2m };
     }
     let forks = !facts.forks.is_empty() || facts.process.sharing_children.is_some_and(|count| count > 0);
     let preloaded = facts.plan.as_ref().is_ok_and(|plan| {
@@ -209,14 +244,44 @@ fn bloat_is_taken_back(bloat: Bytes) -> How {
     }
 }
 
-fn how(facts: &Facts, own: Option<Own>) -> Vec<How> {
+/// What reaches shared memory: promotion from outside, where it lies right; the program's own setting.
+fn shared_ways(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
+    let mut ways = Vec::new();
+    let pid = facts.shared.root.unwrap_or(facts.process.id.pid);
+    let is_there = !(facts.process.thp_disabled || facts.ended);
+    if is_there && memory.shared_promotable > Bytes::ZERO {
+        let when = "at once, from outside, for all processes that share the memory";
+        match &facts.attach {
+            Attach::Impossible(_) => {}
+            Attach::Allowed => {
+                ways.push(How { what: format!("megapage run --attach {pid}"), why: when.into() });
+            }
+            Attach::Lacks(lacking) => ways.push(How {
+                what: format!("sudo megapage run --attach {pid}"),
+                why: format!("{when} ({lacking})"),
+            }),
+        }
+    }
+    ways.extend(own.and_then(|own| own.how));
+    if memory.shared_misplaced.0 > memory.shared.0 / 2 && !matches!(facts.attach, Attach::Impossible(_)) {
+        ways.push(How {
+            what: format!("echo advise > {}", megapage_kernel::thp::path("shmem_enabled")),
+            why: "before its next start: the kernel then places shared memory where megapage run --attach can make it huge, \
+                  and makes nothing huge that nobody asks for"
+                .into(),
+        });
+    }
+    ways
+}
+
+fn how(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
+    if uses_shared(&facts.process) {
+        // No heap reaches it.
+        return shared_ways(facts, memory, own);
+    }
     let (options, arguments) = own.as_ref().map_or((&[][..], &[][..]), |own| (own.options, own.arguments));
     let options: String = options.iter().map(|option| format!(" {option}")).collect();
     let mut ways: Vec<How> = own.and_then(|own| own.how).into_iter().collect();
-    if uses_shared(&facts.process) {
-        // Neither a heap nor a collapse of private memory reaches it.
-        return ways;
-    }
     if let Ok(plan) = &facts.plan {
         let used: Vec<&str> =
             plan.considered.iter().filter(|it| it.used).map(|it| it.reason.as_str()).collect();

@@ -1,5 +1,6 @@
 use super::*;
-use crate::Judged;
+use crate::{Judged, Shared};
+use megapage_act::promote::SharedMemory;
 use megapage_launch::mechanism::{Considered, Plan};
 use megapage_snapshot::{CostSource, Mapping, MappingFlags, ProcessId, TranslationCost};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
@@ -32,6 +33,7 @@ fn facts(gain: [f64; 3]) -> Facts {
     let share = |gain: f64| 1.0 - 1.0 / gain;
     Facts {
         process: process("program", 512, 512, Leaf::Base, MappingKind::Anonymous),
+        shared: Shared::default(),
         command: vec!["program".into(), "two words".into()],
         retitled: false,
         directory: None,
@@ -290,6 +292,51 @@ fn bloat_is_not_nothing_to_do() {
         assert_eq!(advice.sentence().contains("nothing to do"), bloat.is_none());
         assert_eq!(advice.how.iter().any(|how| how.what.contains("daemon")), bloat.is_some());
     }
+}
+
+#[test]
+fn shared_memory_is_promoted_where_it_lies_right() {
+    let memory = |promotable: u64, misplaced: u64| SharedMemory {
+        resident_bytes: 200 << 20,
+        promotable_bytes: promotable << 20,
+        misplaced_bytes: misplaced << 20,
+        reasons: vec!["as it is".into()],
+        ..SharedMemory::default()
+    };
+    let mut group = facts([1.2, 1.4, 1.6]);
+    // The leader has touched 128 of the 200 MiB.
+    group.process = process("postgres", 64, 512, Leaf::Base, MappingKind::Shared);
+    group.shared.others = [8, 9]
+        .map(|pid| {
+            let mut other = process("postgres", 3, 512, Leaf::Base, MappingKind::Anonymous);
+            other.id.pid = Pid(pid);
+            other
+        })
+        .to_vec();
+    group.shared.root = Some(Pid(8));
+    group.shared.memory = Some(memory(190, 0));
+    let advice = judge(&group);
+    assert_eq!(advice.others, [Pid(8), Pid(9)]);
+    let found = &advice.memory;
+    assert_eq!((found.shared, found.shared_promotable), (Bytes::mib(200), Bytes::mib(190)));
+    assert_eq!(found.promotable, Bytes::mib(12), "private memory is that of all");
+    let ways: Vec<&str> = advice.how.iter().map(|how| how.what.as_str()).collect();
+    assert_eq!(ways[0], "megapage run --attach 8", "the one that outlives the others");
+    assert!(ways[1].starts_with("huge_pages = on") && ways.len() == 2, "{ways:?}");
+    assert!(advice.why.contains(&"as it is".to_string()));
+
+    group.shared.memory = Some(memory(0, 200));
+    let advice = judge(&group);
+    let ways: Vec<&str> = advice.how.iter().map(|how| how.what.as_str()).collect();
+    assert!(ways[0].starts_with("huge_pages = on") && ways[1].starts_with("echo advise > /"), "{ways:?}");
+    assert_eq!(ways.len(), 2);
+    let wrong = Attach::Impossible("this kernel lacks MADV_COLLAPSE".into());
+    let old = Facts { attach: wrong, ..group.clone() };
+    assert_eq!(judge(&old).how.len(), 1, "the kernel's placement helps nobody there");
+
+    let huge = SharedMemory { huge_bytes: 190 << 20, ..memory(0, 0) };
+    group.shared.memory = Some(huge);
+    assert_eq!(judge(&group).verdict, Verdict::AlreadyHuge);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod text;
 
 use crate::output::{print, say};
 use anyhow::{Context, Result, bail};
-use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch};
+use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::trusted::write_report;
 use megapage_observe::select_processes;
@@ -115,15 +115,21 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
     };
     let mut document = Document { basis: advisor.basis(), processes: Vec::new(), missed: Vec::new() };
-    let count = pids.len();
-    for pid in pids {
+    let groups = groups(&root, &pids, &mut |time| watch.wait(time));
+    let count = groups.len();
+    for (number, group) in groups.iter().enumerate() {
         if watch.interrupted() {
             break;
         }
         if std::io::stderr().is_terminal() {
-            say(format!("observing process {pid} for {} s", args.seconds.as_secs_f64()));
+            let others = match group.members.len() - 1 {
+                0 => String::new(),
+                others => format!(", for {others} more that share its memory"),
+            };
+            let (pid, seconds) = (group.leader, args.seconds.as_secs_f64());
+            say(format!("observing process {pid}{others}, {seconds} s ({} of {count})", number + 1));
         }
-        match advisor.advise(pid, &mut |time| watch.wait(time)) {
+        match advisor.advise(group, &mut |time| watch.wait(time)) {
             Ok(advice) => document.processes.push(advice),
             Err(AdviseError::Missed { what, .. }) => document.missed.push(what),
             Err(error) => return Err(error.into()),

@@ -29,6 +29,11 @@ pub fn pid<S: Serializer>(pid: &Pid, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_i32(pid.0)
 }
 
+/// `[4711, 4712]`.
+pub fn pids<S: Serializer>(pids: &[Pid], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(pids.iter().map(|pid| pid.0))
+}
+
 /// Seconds with a fraction.
 pub fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(time.as_secs_f64())

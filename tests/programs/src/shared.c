@@ -136,16 +136,20 @@ int main(int count, char **arguments)
     puts("");
     fflush(stdout);
     char line[64];
+    int dead[64] = {0};
     while (fgets(line, sizeof line, stdin)) {
         if (strncmp(line, "check", 5)) continue;
         status->pause = 1;
+        int torn[64] = {0};
         for (int i = 0; i < processes; i++)
             // One that was killed does not answer.
-            while (!status->paused[i] && waitpid(pids[i], 0, WNOHANG) == 0) usleep(1000);
+            while (!dead[i] && !status->paused[i] && !(dead[i] = waitpid(pids[i], 0, WNOHANG) != 0)) usleep(1000);
         uint64_t errors = status->errors;
         for (size_t page = 0; page < pages; page++) {
             if (page % step == 0) {
-                errors += !is_whole(memory, page);
+                int owner = page / step % processes;
+                // One that was killed may have been at a page.
+                if (!is_whole(memory, page) && !(dead[owner] && !torn[owner]++)) errors++;
                 continue;
             }
             uint64_t *words = page_at(memory, page);

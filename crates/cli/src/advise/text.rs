@@ -6,7 +6,10 @@ use megapage_report::WIDTH;
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
-/// One block for each process.
+/// Processes of a group that are listed; --json has all.
+const MOST_LISTED: usize = 8;
+
+/// One block for each process, or group of processes that share memory.
 pub(super) fn human(all: &[Advice]) -> String {
     let blocks: Vec<String> = all.iter().map(block).collect();
     blocks.join("\n")
@@ -16,6 +19,14 @@ fn block(advice: &Advice) -> String {
     let ended = if advice.ended { ", has ended" } else { "" };
     let name = one_line(&advice.name);
     let mut text = format!("{name} ({}{ended}): {}\n", advice.pid, advice.sentence());
+    if !advice.others.is_empty() {
+        let pids: Vec<String> = advice.others.iter().take(MOST_LISTED).map(ToString::to_string).collect();
+        let more = match advice.others.len().saturating_sub(MOST_LISTED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        text += &wrapped("with", &format!("{}{more}, which share its memory", pids.join(", ")));
+    }
     let mut line = |label: &str, what: String| text += &wrapped(label, &what);
     let is_huge = advice.verdict == Verdict::AlreadyHuge;
     if !is_huge {
@@ -46,7 +57,10 @@ fn block(advice: &Advice) -> String {
     let memory = advice.memory;
     let shared = match memory.shared.0 {
         0 => String::new(),
-        _ => format!("; of {} shared with others {} is huge", memory.shared, memory.shared_huge),
+        _ => format!(
+            "; of {} of shared memory {} is huge, {} could be",
+            memory.shared, memory.shared_huge, memory.shared_promotable
+        ),
     };
     let zeros = memory.zeros.map_or(String::new(), |zeros| format!(" (about {zeros} of it only zeros)"));
     line(

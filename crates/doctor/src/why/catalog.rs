@@ -22,6 +22,9 @@ kinds! {
     FILE_MISPLACED, "file-misplaced", Blocker, "The mapping does not line up with the file's huge pages",
         "A huge page of a file or of shared memory holds 2 MiB from a multiple of 2 MiB in the file. One entry can map it only at an address that is as far from a multiple of 2 MiB as the place in the file is.",
         ["mmap(ADDRESS at a multiple of 2 MiB, LENGTH, ..., OFFSET at a multiple of 2 MiB)    # in the program"];
+    SHARED_MISPLACED, "shared-misplaced", Blocker, "The shared memory lies where no huge page can map it",
+        "A huge page of shared memory holds 2 MiB from a multiple of 2 MiB in it. One entry can map it only at an address that is as far from a multiple of 2 MiB as the place in it is, and a mapping cannot be moved while the program runs. With shmem_enabled at 'never' the kernel places shared memory anywhere; at 'advise' at multiples of 2 MiB, and makes nothing huge that nobody asks for.",
+        ["echo advise > {thp}/shmem_enabled    # start the program again, then: megapage run --attach", "the program's own setting for its shared memory: PostgreSQL has huge_pages = on (docs/recipes)"];
     FILE_PAGES, "file-pages", Warning, "The memory is a file's page cache",
         "Pages of a file are huge only where its file system reads it in large folios, or where a kernel with CONFIG_READ_ONLY_THP_FOR_FS collapses a file that is mapped executable and open for writing nowhere. Pages of a private mapping that the program wrote to are its own copies, and small.",
         ["mount --mkdir -t tmpfs -o huge=always none DIRECTORY    # copy the file there, and use it from there"];
@@ -34,11 +37,11 @@ kinds! {
         "With 'madvise' only ranges for which the program called madvise(MADV_HUGEPAGE) get huge pages, on faults and from khugepaged. Promotion from outside (MADV_COLLAPSE) does not look at the setting.",
         ["megapage run --attach PROCESS", "echo always > {thp}/enabled", "madvise(ADDRESS, LENGTH, MADV_HUGEPAGE)    # in the program, before it touches the memory"];
     SHARED_NOT_ADVISED, "shared-not-advised", Blocker, "The program did not ask for huge pages for this shared memory, and the setting is 'advise'",
-        "Shared memory follows shmem_enabled, not enabled. With 'advise' only ranges for which madvise(MADV_HUGEPAGE) was called get huge pages.",
-        ["echo always > {thp}/shmem_enabled", "madvise(ADDRESS, LENGTH, MADV_HUGEPAGE)    # in the program, before it touches the memory"];
+        "Shared memory follows shmem_enabled, not enabled. With 'advise' only ranges for which madvise(MADV_HUGEPAGE) was called get huge pages. Promotion from outside does not look at the setting.",
+        ["megapage run --attach PROCESS", "echo always > {thp}/shmem_enabled", "madvise(ADDRESS, LENGTH, MADV_HUGEPAGE)    # in the program, before it touches the memory"];
     TMPFS_NOT_HUGE, "tmpfs-not-huge", Blocker, "The tmpfs that holds this file is mounted without huge pages",
-        "Files of a tmpfs mount follow its own option huge=, which is 'never' unless given, and not shmem_enabled.",
-        ["mount -o remount,huge=always MOUNTPOINT"];
+        "Files of a tmpfs mount follow its own option huge=, which is 'never' unless given, and not shmem_enabled. Promotion from outside looks at neither.",
+        ["megapage run --attach PROCESS", "mount -o remount,huge=always MOUNTPOINT"];
     USERFAULT, "userfault", Warning, "userfaultfd(2) watches the mapping",
         "Faults are passed on page by page to whoever watches (QEMU when it migrates, CRIU, garbage collectors). khugepaged fills no absent page there, and where writes are watched, promotion is refused altogether.",
         [];

@@ -73,13 +73,13 @@ fn shape(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     if let Some(offset) = place.extra.offset.filter(|_| is_of_file && reasons.is_empty()) {
         let past = |address: u64| Bytes(address % HUGE_2M as u64);
         if past(offset) != past(mapping.range.start()) {
+            let kind = match mapping.kind {
+                MappingKind::Shared => &why::SHARED_MISPLACED,
+                _ => &why::FILE_MISPLACED,
+            };
             reasons.push(
-                Finding::new(
-                    &why::FILE_MISPLACED,
-                    "the start of the mapping",
-                    beyond(past(mapping.range.start())),
-                )
-                .and("the place in the file", beyond(past(offset))),
+                Finding::new(kind, "the start of the mapping", beyond(past(mapping.range.start())))
+                    .and("the place in the file", beyond(past(offset))),
             );
         }
     }
@@ -168,7 +168,14 @@ fn shared_setting(facts: &WhyFacts, place: &Place<'_>, thp: &ThpSettings) -> Opt
             return None;
         }
     };
-    Some(Finding::new(kind, source, thp.shmem.map_or("no such file".into(), |shmem| shmem.to_string())))
+    let mut finding =
+        Finding::new(kind, source, thp.shmem.map_or("no such file".into(), |shmem| shmem.to_string()));
+    let own = thp.sizes.iter().find(|entry| entry.page_size == SIZE).and_then(|entry| entry.shmem);
+    if thp.shmem == Some(ThpShmem::Never) && own.is_none_or(|own| own == ThpShmem::Inherit) {
+        // 'never' is about faults and khugepaged; promotion looks at 'deny' alone, and at the size's own setting.
+        finding.remedy.insert(0, "megapage run --attach PROCESS".into());
+    }
+    Some(finding)
 }
 
 /// What the range holds.

@@ -106,6 +106,11 @@ fn cases() -> Vec<Case> {
             mapping(facts).range = VirtRange::new(START + 4096, START + 4 * REGION).unwrap();
         }),
         (&FILE_MISPLACED, |facts| {
+            shared_memory(facts, "/var/lib/index");
+            mapping(facts).kind = MappingKind::File;
+            facts.extras[0].offset = Some(4096);
+        }),
+        (&SHARED_MISPLACED, |facts| {
             shared_memory(facts, "/memfd:x (deleted)");
             facts.extras[0].offset = Some(4096);
         }),
@@ -180,6 +185,35 @@ fn changed(change: impl Fn(&mut WhyFacts)) -> WhyFacts {
     let mut facts = waiting();
     change(&mut facts);
     facts
+}
+
+#[test]
+fn who_runs_a_database_is_offered_what_needs_no_change_of_it() {
+    let remedies = |change: fn(&mut WhyFacts)| {
+        let why = Why::of(&changed(change), None).unwrap();
+        why.groups[0].reasons[0].remedy.clone()
+    };
+    let attach = "megapage run --attach 4711";
+    let off = remedies(|facts| {
+        shared_memory(facts, "/dev/zero (deleted)");
+        thp(facts).shmem = Some(ThpShmem::Never);
+    });
+    assert_eq!(off[0], attach);
+    let denied = remedies(|facts| {
+        shared_memory(facts, "/dev/zero (deleted)");
+        thp(facts).shmem = Some(ThpShmem::Deny);
+    });
+    assert!(!denied.iter().any(|line| line.contains("--attach")), "{denied:?}");
+    let misplaced = remedies(|facts| {
+        shared_memory(facts, "/dev/zero (deleted)");
+        facts.extras[0].offset = Some(4096);
+    });
+    assert!(
+        misplaced[0].starts_with("echo advise >") && misplaced[1].contains("huge_pages = on"),
+        "{misplaced:?}"
+    );
+    assert!(!misplaced.iter().any(|line| line.contains("mmap(")), "{misplaced:?}");
+    assert_eq!(remedies(|facts| shared_memory(facts, "/dev/shm/a"))[0], attach);
 }
 
 #[test]
