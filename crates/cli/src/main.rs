@@ -13,6 +13,7 @@ mod map;
 mod one_process;
 mod output;
 mod pool;
+mod prime;
 mod remap;
 mod run;
 mod sampling;
@@ -46,6 +47,7 @@ enum Command {
     Segments(segments::Args),
     Bench(bench::Args),
     Remap(remap::Args),
+    Prime(prime::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Segments(args) => segments::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Remap(args) => remap::main(args),
+        Command::Prime(args) => prime::main(args),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);

@@ -2,7 +2,7 @@
 
 mod align;
 mod check;
-mod prime;
+pub mod prime;
 
 use anyhow::Result;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 /// Runs `work` on each file, in order: what came of them, and whether one failed. A failure is told in a line, and the
 /// others are still done.
-fn each<T, E: std::fmt::Display>(
+pub fn each<T, E: std::fmt::Display>(
     files: &[std::path::PathBuf],
     mut work: impl FnMut(&std::path::Path) -> Result<T, E>,
 ) -> (Vec<T>, bool) {

@@ -107,10 +107,17 @@ impl FileView {
         }
     }
 
+    /// Has the kernel put `length` bytes from `offset` within the view, both multiples of 2 MiB, into folios of 2 MiB where they
+    /// lie in memory (MADV_COLLAPSE): other processes that have them mapped get the folios with their next access. EINVAL: not
+    /// of this file system, or not by this kernel. EAGAIN: pages are in use for now, or changed.
+    pub fn collapse(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.advise(offset, length, libc::MADV_COLLAPSE)
+    }
+
     fn advise(&self, offset: u64, length: u64, advice: i32) -> io::Result<()> {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.range.len().0));
         let address = ptr::without_provenance_mut((self.range.start() + offset) as usize);
-        // SAFETY: the range is inside this view; both kinds of advice leave what is mapped as it is.
+        // SAFETY: the range is inside this view; each kind of advice leaves what is mapped as it is, to whoever reads it.
         let answer = unsafe { libc::madvise(address, length as usize, advice) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

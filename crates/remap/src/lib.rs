@@ -23,4 +23,4 @@ mod users;
 
 pub use elf::{Binary, Placement, Section, Segment, read_binary};
 pub use error::RemapError;
-pub use users::User;
+pub use users::{MappedFile, User, mapped_files};

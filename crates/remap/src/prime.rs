@@ -3,7 +3,7 @@
 
 use crate::layout::{FileRange, HUGE, primable, total};
 use crate::{Binary, Placement, RemapError, User, read_binary, shell, users};
-use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, POPULATE_WRITE, XFS_LARGE_FOLIOS};
+use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE, XFS_LARGE_FOLIOS};
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::trusted::open_regular;
@@ -76,6 +76,17 @@ impl Target {
         let owner = file.metadata().map_err(RemapError::io(path))?.uid();
         let user = effective_uid();
         let ranges = primable(binary);
+        Ok(Target { file, ranges, told: user == 0 || user == owner })
+    }
+
+    /// A file whose bytes are data: every whole block of 2 MiB.
+    fn of_data(path: &Path) -> Result<Target, RemapError> {
+        let file = open_regular(path).map_err(RemapError::io(path))?;
+        let metadata = file.metadata().map_err(RemapError::io(path))?;
+        let (owner, user) = (metadata.uid(), effective_uid());
+        // A block beyond the end is never read as one folio.
+        let length = metadata.len() / HUGE * HUGE;
+        let ranges = if length == 0 { Vec::new() } else { vec![FileRange { offset: 0, length }] };
         Ok(Target { file, ranges, told: user == 0 || user == owner })
     }
 
@@ -191,6 +202,21 @@ fn open(path: &Path) -> Result<(Binary, Target), RemapError> {
     Ok((binary, target))
 }
 
+/// Primes `path`, whatever it holds: the code and constants of a 64-bit ELF file ([`prime`]), of any other file all of it.
+pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
+    match read_binary(path) {
+        Ok(_) => prime(root, path, dry_run),
+        Err(RemapError::Unfit { .. }) => {
+            let target = Target::of_data(path)?;
+            if target.ranges.is_empty() {
+                return Err(RemapError::unfit(path, "it is smaller than a huge page of 2 MiB"));
+            }
+            prime_target(root, path, &target, dry_run)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Primes `path`: drops what lies in small folios, reads it in again in folios of 2 MiB, and looks. Blocks that lie in
 /// huge folios already are left alone, so that it can be repeated against eviction.
 ///
@@ -210,6 +236,15 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
             format!("it is placed at no multiple of 2 MiB: first megapage remap align {quoted} OUT"),
         ));
     }
+    prime_target(root, path, &target, dry_run)
+}
+
+fn prime_target(
+    root: &KernelRoot,
+    path: &Path,
+    target: &Target,
+    dry_run: bool,
+) -> Result<Outcome, RemapError> {
     // No file is refused by its file system beforehand: a distribution may have given that large folios early.
     if !POPULATE_WRITE.is_there(root) {
         return Err(RemapError::unfit(path, no_populate()));
@@ -234,11 +269,20 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
     }
     let (mut todo, mut held) = (todo, 0);
     let mut obtained = outcome.before_bytes.unwrap_or(0);
+    if FILE_COLLAPSE.is_there(root)
+        && let Some(before) = &before
+        && before.iter().any(|(_, state)| *state == State::Small)
+    {
+        collapse(target, before).map_err(&look)?;
+        let states = target.states(root).map_err(&look)?;
+        todo = runs(&target.ranges, |at| states.contains(&(at, State::Huge)));
+        obtained = target.possible() - total(&todo);
+    }
     for _ in 0..MOST_PASSES {
         if todo.is_empty() {
             break;
         }
-        held = read_in(root, &target, &todo).map_err(&look)?;
+        held = read_in(root, target, &todo).map_err(&look)?;
         let states = target.states(root).map_err(&look)?;
         let is_huge = |at: u64| states.contains(&(at, State::Huge));
         todo = runs(&target.ranges, is_huge);
@@ -261,6 +305,19 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
 /// How often what is not huge yet is dropped and read again. Some blocks take a second time: the kernel reads ahead,
 /// and where that meets pages which are there already, it goes on in small folios.
 const MOST_PASSES: usize = 4;
+
+/// Has the kernel collapse in place what lies in small folios: also what processes have mapped, which cannot be dropped. What it
+/// refuses is read in anew.
+fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), Look> {
+    // Changed pages are not collapsed.
+    let _ = file_cache::write_back(&target.file);
+    for (at, _) in states.iter().filter(|(_, state)| *state == State::Small) {
+        let view = FileView::map(&target.file, *at, HUGE)?;
+        // The states tell afterwards what came of it.
+        let _ = view.collapse(0, HUGE);
+    }
+    Ok(())
+}
 
 /// Drops the pages of `todo`, reads them in again, and answers with the bytes of blocks that could not be dropped.
 fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64, Look> {

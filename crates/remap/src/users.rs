@@ -1,9 +1,13 @@
 //! The processes that have a file mapped, and how.
 
+use megapage_kernel::shared_memory::MemoryDevices;
+use megapage_kernel::trusted::open_regular;
 use megapage_kernel::{KernelError, KernelRoot, maps, process, smaps};
-use megapage_units::Pid;
+use megapage_units::{Bytes, HUGE_2M, Pid};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::PathBuf;
 
 /// A process that has a file mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -16,6 +20,64 @@ pub struct User {
     pub mapped_bytes: u64,
     /// Of these, bytes that are mapped by 2 MiB entries.
     pub huge_bytes: u64,
+    /// Bytes that it maps private and writable: the kernel maps those by base pages, whatever the file's folios.
+    pub private_writable_bytes: u64,
+    /// Bytes that it maps at an address that disagrees with the place in the file modulo 2 MiB: no 2 MiB entry can map them.
+    pub misplaced_bytes: u64,
+}
+
+impl User {
+    /// What keeps its mappings of the file on base pages, however the file lies in memory; `None` where nothing does.
+    pub fn barred(&self) -> Option<String> {
+        let what = match (self.private_writable_bytes, self.misplaced_bytes) {
+            (0, 0) => return None,
+            (private, 0) => format!("{} private and writable", Bytes(private)),
+            (0, misplaced) => format!("{} at an address that disagrees with the offset", Bytes(misplaced)),
+            (private, misplaced) => {
+                format!("{} private and writable, {} misplaced", Bytes(private), Bytes(misplaced))
+            }
+        };
+        Some(format!("{} {} maps {what}", self.command, self.pid))
+    }
+}
+
+/// A file that a process maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    /// Its path, as the process named it.
+    pub path: PathBuf,
+    /// How much of it the process maps, in bytes.
+    pub mapped: u64,
+}
+
+/// The files that `pid` maps, those of which it maps most first: regular files with a path of at least 2 MiB, shared memory left
+/// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out.
+pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, KernelError> {
+    let devices = MemoryDevices::seen_by(root, pid);
+    let mut found: BTreeMap<Identity, MappedFile> = BTreeMap::new();
+    for mapping in maps::read_maps(root, pid)? {
+        let is_file = mapping.inode != 0
+            && mapping.name.starts_with('/')
+            && !mapping.name.ends_with(" (deleted)")
+            && !devices.holds(mapping.device, &mapping.name);
+        if is_file {
+            let identity = (mapping.device, mapping.inode);
+            let path = PathBuf::from(&mapping.name);
+            let file = found.entry(identity).or_insert(MappedFile { path, mapped: 0 });
+            file.mapped = file.mapped.saturating_add(mapping.range.len().0);
+        }
+    }
+    let mut files: Vec<MappedFile> = found
+        .into_iter()
+        .filter(|(_, file)| file.mapped >= HUGE_2M as u64)
+        .filter(|(wanted, file)| {
+            let opened = open_regular(&file.path).ok();
+            opened.and_then(|file| identity(root, &file).ok().flatten()).is_some_and(|found| found == *wanted)
+        })
+        .map(|(_, file)| file)
+        .collect();
+    files.sort_by(|a, b| b.mapped.cmp(&a.mapped).then(a.path.cmp(&b.path)));
+    Ok(files)
 }
 
 /// The processes that have `file` mapped, as far as the caller may look at them, other than the calling one.
@@ -35,14 +97,32 @@ pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelE
         }
         let Ok(detailed) = smaps::read_smaps(root, pid) else { continue };
         let Ok(status) = process::read_stat(root, pid) else { continue };
-        let mut user = User { pid: pid.0, command: status.name, mapped_bytes: 0, huge_bytes: 0 };
+        let mut user = User {
+            pid: pid.0,
+            command: status.name,
+            mapped_bytes: 0,
+            huge_bytes: 0,
+            private_writable_bytes: 0,
+            misplaced_bytes: 0,
+        };
         for mapping in detailed.iter().filter(|d| of_file.iter().any(|m| m.range == d.range)) {
+            let length = mapping.range.len().0;
+            if mapping.permissions.starts_with("rw") && mapping.permissions.ends_with('p') {
+                user.private_writable_bytes += length;
+            } else if length >= HUGE_2M as u64 && !agrees(mapping) {
+                user.misplaced_bytes += length;
+            }
             user.mapped_bytes += mapping.rss.saturating_sub(mapping.anonymous).0;
             user.huge_bytes += (mapping.file_pmd + mapping.shmem_pmd).0;
         }
         users.push(user);
     }
     Ok(users)
+}
+
+/// Whether 2 MiB entries can map the file's folios where the mapping lies.
+fn agrees(mapping: &smaps::Mapping) -> bool {
+    mapping.range.start() % HUGE_2M as u64 == mapping.offset % HUGE_2M as u64
 }
 
 /// Device, and inode.

@@ -54,8 +54,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         return Ok(status(undone.len(), failed, undone.iter().all(|file| file.left_bytes.unwrap_or(0) == 0)));
     }
     let (outcomes, failed) = each(&args.files, |file| prime(&root, file, args.dry_run));
-    if args.json {
-        print(&(json(SCHEMA, &Report { files: &outcomes }) + "\n"))?;
+    report(&outcomes, failed, args.json.then_some(SCHEMA))
+}
+
+/// Prints what came of priming, as JSON where a schema is given; the exit status.
+pub fn report(outcomes: &[Outcome], failed: bool, schema: Option<&str>) -> Result<ExitCode> {
+    if let Some(schema) = schema {
+        print(&(json(schema, &Report { files: outcomes }) + "\n"))?;
     } else {
         print(&outcomes.iter().map(human).collect::<String>())?;
     }
@@ -87,6 +92,9 @@ fn human(outcome: &Outcome) -> String {
     let mut text = format!("{file}: {obtained} of {possible} on huge pages{before}\n");
     if let Some(missing) = &outcome.missing {
         text += &format!("  the rest: {missing}\n");
+    }
+    for user in outcome.users.iter().filter_map(User::barred).take(MOST_LISTED) {
+        text += &format!("  stays on base pages there: {user}\n");
     }
     text + &users(&outcome.users)
 }

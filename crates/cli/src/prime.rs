@@ -1,0 +1,99 @@
+//! `megapage prime`.
+
+use crate::output::say;
+use crate::remap::{each, prime::report};
+use anyhow::{Result, bail};
+use megapage_kernel::KernelRoot;
+use megapage_observe::select_processes;
+use megapage_remap::{mapped_files, prime::prime_any};
+use megapage_units::Pid;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Bring the cached pages of files into folios of 2 MiB, which the kernel maps by huge pages: indexes, model weights, code
+///
+/// Every process that maps a file shared, or private for reading, from then on has it on huge pages, shared with all others. Of
+/// executables and libraries it is the code and constants, as megapage remap prime. Eviction undoes it: repeat it by a timer
+/// (megapage-prime@.timer). What is huge already is left alone. Since Linux 7.2 what running processes have mapped is collapsed in
+/// place; before, they keep the pages that they have.
+///
+/// Exit status: 0 all that is possible was obtained; 1 a part; 2 nothing could be done.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files; or processes by number, for all files of which they map 2 MiB and more, largest first (./NAME of a file of digits)
+    #[arg(value_name = "FILE|PID", required_unless_present = "mapped_by")]
+    what: Vec<PathBuf>,
+    /// The files that processes of this name (as pgrep: a regular expression) or number map
+    #[arg(long, value_name = "NAME")]
+    mapped_by: Vec<String>,
+    /// Change nothing; print the equivalent shell lines
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.prime/1)
+    #[arg(long)]
+    json: bool,
+}
+
+const SCHEMA: &str = "megapage.prime/1";
+/// Files that are primed for processes, at most.
+const MOST_FILES: usize = 4096;
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut pids: BTreeSet<Pid> = select_processes(&root, &args.mapped_by)?.into_iter().collect();
+    for what in args.what {
+        match process(&what) {
+            Some(pid) => pids.extend(select_processes(&root, &[pid])?),
+            None => files.push(what),
+        }
+    }
+    let (mut mapped, mut failed) = (Vec::new(), false);
+    for pid in pids {
+        match mapped_files(&root, pid) {
+            Ok(of_process) => mapped.extend(of_process),
+            Err(error) => {
+                say(format!("process {pid}: {error}"));
+                failed = true;
+            }
+        }
+    }
+    mapped.sort_by(|a, b| b.mapped.cmp(&a.mapped).then(a.path.cmp(&b.path)));
+    let mut seen: BTreeSet<PathBuf> = files.iter().cloned().collect();
+    let new: Vec<PathBuf> =
+        mapped.into_iter().map(|file| file.path).filter(|path| seen.insert(path.clone())).collect();
+    if new.len() > MOST_FILES {
+        say(format!("{} files are mapped: the {MOST_FILES} largest are primed", new.len()));
+        failed = true;
+    }
+    if files.is_empty() && new.is_empty() {
+        bail!("no file of 2 MiB or more is mapped there that could be opened by its name");
+    }
+    let (mut outcomes, unfit) = each(&files, |file| prime_any(&root, file, args.dry_run));
+    let new: Vec<PathBuf> = new.into_iter().take(MOST_FILES).collect();
+    // A library that has no place for huge pages is no failure of who maps it: it is told, and that is all.
+    let (of_processes, _) = each(&new, |file| prime_any(&root, file, args.dry_run));
+    let none = outcomes.is_empty() && of_processes.is_empty();
+    outcomes.extend(of_processes);
+    report(&outcomes, failed || unfit || none, args.json.then_some(SCHEMA))
+}
+
+/// The number of a process: digits alone.
+fn process(what: &Path) -> Option<String> {
+    let text = what.to_str()?;
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_a_process_and_all_else_a_file() {
+        assert_eq!(process(Path::new("4711")).as_deref(), Some("4711"));
+        for file in ["./4711", "4711.bin", "", "/47"] {
+            assert_eq!(process(Path::new(file)), None, "{file}");
+        }
+    }
+}
