@@ -16,7 +16,8 @@ What is run, in the order of the page, as the user nobody in one shell, `bash -e
                     until it succeeds
 
 and what follows a block with ```text said must be found in the block's output, line by line in this order, `...` standing
-for anything. What has been left running is killed, and the pool is put back, also after a failure.
+for anything. What has been left running is killed, and the pool and shmem_enabled are put back, also after
+a failure.
 
 Closes with "N passed, N failed, N skipped".
 """
@@ -39,6 +40,8 @@ sys.path.append(str(HERE.parent))
 import driving
 
 PAGES = driving.REPOSITORY / "docs/recipes"
+# Who gets huge pages for shared memory: a page may set it.
+SHMEM = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 # For what never ends: a busy machine is not to fail a page.
 LONGEST_S = 300
 USER = "nobody"
@@ -199,8 +202,9 @@ def figure(name):
 
 @contextlib.contextmanager
 def machine():
-    """The machine's lock, and a pool without a free page; afterwards the pool is as it was."""
+    """The machine's lock, and a pool without a free page; afterwards the pool is as it was, and so is shmem_enabled."""
     with driving.machine_lock():
+        shmem = SHMEM.read_text().split("[")[-1].split("]")[0] if SHMEM.exists() else None
         before = {name: figure(name) for name in ("nr_hugepages", "nr_overcommit_hugepages")}
         try:
             (driving.POOL / "nr_overcommit_hugepages").write_text("0")
@@ -208,6 +212,8 @@ def machine():
             (driving.POOL / "nr_hugepages").write_text(str(max(0, held)))
             yield
         finally:
+            if shmem:
+                SHMEM.write_text(shmem)
             for name, pages in before.items():
                 if figure(name) != pages:
                     (driving.POOL / name).write_text(str(pages))

@@ -30,6 +30,7 @@ PROGRAMS = (
     ("holder-static", "holder.c", ("-O1", "-pthread", "-static")),
     ("bigcode", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x200000")),
     ("bigcode-plain", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x1000")),
+    ("sharers", "../../programs/src/shared.c", ("-O1",)),
 )
 # A record begins with this; other lines are words of programs.
 MARK = "@@ "
@@ -154,7 +155,7 @@ def outdated_binaries(release):
 def binaries_disk(release, architecture):
     """The disk with what was built and the cases' programs; made anew when any of it changed."""
     files = [release / name for name in BINARIES]
-    sources = sorted((HERE / "guest").glob("*.c"))
+    sources = sorted({HERE / "guest" / source for _, source, _ in PROGRAMS})
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
