@@ -1,7 +1,7 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
 //! of it.
 
-use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::engine::{Advice, Advisable, Answer, Refusal, Target, Tried, advise};
 use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
 use crate::shared;
@@ -228,7 +228,7 @@ impl Promotion {
         let (mut calls, mut shortages) = (0, 0);
         ready.begin();
         let mut size = ready.before(self.bounds.batch.min(self.regions.len()));
-        let tried = advise(&mut target, Advice::Collapse, &self.regions, size, |call| {
+        let mut tried = advise(&mut target, Advice::Collapse, &self.regions, size, |call| {
             let Some(call) = call else {
                 return (start.elapsed() < self.bounds.time).then_some(size);
             };
@@ -247,6 +247,9 @@ impl Promotion {
             }
             goes_on.then_some(size)
         });
+        if before.is_some() {
+            calls += self.map_what_was_collapsed(&target, &mut tried, start);
+        }
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
         let (mut asked, mut accepted) = (Vec::new(), Vec::new());
@@ -284,6 +287,22 @@ impl Promotion {
         };
         outcome.obtained_bytes = huge.len() as u64 * HUGE_2M as u64;
         Ok(Applied { outcome, tried: asked, huge })
+    }
+
+    /// Asks once more for what was refused. Where the process has no page table for a region of shared memory, kernels before 6.7
+    /// collapse it in the object, refuse to map it there, and do so when they are asked again. How many calls were made.
+    fn map_what_was_collapsed(&self, target: &Target, tried: &mut [Tried], start: Instant) -> u64 {
+        let mut calls = 0;
+        for (tried, region) in tried.iter_mut().zip(&self.regions) {
+            let is_for_now = matches!(tried.answer, Answer::Refused(Refusal::Busy | Refusal::Invalid));
+            if is_for_now && start.elapsed() < self.bounds.time {
+                calls += 1;
+                if target.call(Advice::Collapse, &[*region]).is_ok() {
+                    tried.answer = Answer::Accepted;
+                }
+            }
+        }
+        calls
     }
 
     /// Those of the regions that are huge now, by the page tables; by smaps, compared with `before`, where these do not say.

@@ -5,7 +5,7 @@
 //! of it this one process has touched; and each block of an object is promoted once, however often it is mapped.
 
 use crate::remote::{RemoteError, refusal};
-use megapage_kernel::shared_memory::{MemoryDevices, SharedObject};
+use megapage_kernel::shared_memory::{MemoryDevices, SharedObject, object_of};
 use megapage_kernel::smaps::Mapping;
 use megapage_kernel::thp::settings;
 use megapage_kernel::{KernelRoot, process};
@@ -57,8 +57,13 @@ pub(crate) struct Found {
 pub(crate) fn is_shared(mapping: &Mapping, devices: &MemoryDevices) -> bool {
     mapping.permissions.ends_with('s')
         && mapping.kernel_page_size == PageSize::BASE
-        && mapping.inode != 0
+        && object(mapping).is_some()
         && devices.holds(mapping.device, &mapping.name)
+}
+
+/// Device and inode of what is mapped.
+fn object(mapping: &Mapping) -> Option<((u32, u32), u64)> {
+    object_of(mapping.device, mapping.inode, &mapping.name)
 }
 
 /// Whether 2 MiB entries can map what lies there: address and offset agree modulo 2 MiB.
@@ -84,6 +89,7 @@ fn ruled_out(root: &KernelRoot, pid: Pid) -> Option<String> {
 struct Objects<'a> {
     root: &'a KernelRoot,
     pid: Pid,
+    devices: MemoryDevices,
     opened: BTreeMap<((u32, u32), u64), Option<SharedObject>>,
     /// Why one could not be opened.
     unseen: Option<String>,
@@ -99,12 +105,12 @@ impl SharedMemory {
 impl Objects<'_> {
     /// How many base pages of the mapping's object are in memory, block by block from `offset`; `None` where that cannot be seen.
     fn resident(&mut self, mapping: &Mapping, offset: u64, length: u64) -> Option<Vec<bool>> {
-        let key = (mapping.device, mapping.inode);
+        let key = object(mapping)?;
         if !self.opened.contains_key(&key) {
             if self.opened.len() >= MOST_OBJECTS {
                 return None;
             }
-            let opened = SharedObject::open(self.root, self.pid, mapping);
+            let opened = SharedObject::open(self.root, self.pid, mapping, &self.devices);
             if let Err(error) = &opened
                 && !error.is_gone()
             {
@@ -129,15 +135,16 @@ pub(crate) fn find(
 ) -> Result<Found, RemoteError> {
     let mut found = Found::default();
     let devices = MemoryDevices::seen_by(root, pid);
-    let mut objects = Objects { root, pid, opened: BTreeMap::new(), unseen: None };
+    let mut objects = Objects { root, pid, devices: devices.clone(), opened: BTreeMap::new(), unseen: None };
     let mut seen: BTreeSet<Block> = BTreeSet::new();
     let ruled_out = ruled_out(root, pid);
     let mut misplaced: Option<&Mapping> = None;
     let least = u64::from(least_present.max(1)) * BASE_PAGE as u64;
     for mapping in mappings.iter().filter(|mapping| is_shared(mapping, &devices)) {
+        let Some((device, inode)) = object(mapping) else { continue };
         let bytes = |pages: &[bool]| pages.iter().filter(|page| **page).count() as u64 * BASE_PAGE as u64;
         let is_new = |offset: u64, seen: &mut BTreeSet<Block>| {
-            let block = (mapping.device, mapping.inode, offset - offset % HUGE);
+            let block = (device, inode, offset - offset % HUGE);
             seen.len() < MOST_BLOCKS && seen.insert(block)
         };
         let memory = &mut found.memory;

@@ -4,7 +4,7 @@ use megapage_act::promote::SharedMemory;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::process::read_stat;
-use megapage_kernel::shared_memory::MemoryDevices;
+use megapage_kernel::shared_memory::{MemoryDevices, object_of};
 use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,9 +46,9 @@ pub fn groups(root: &KernelRoot, pids: &[Pid], wait: &mut dyn FnMut(Duration) ->
         let objects: Vec<((u32, u32), u64)> = read_maps(root, pid)
             .unwrap_or_default()
             .into_iter()
-            .filter(|map| map.shared && map.inode != 0 && map.range.len() >= LEAST_SHARED)
+            .filter(|map| map.shared && map.range.len() >= LEAST_SHARED)
             .filter(|map| devices.holds(map.device, &map.name))
-            .map(|map| (map.device, map.inode))
+            .filter_map(|map| object_of(map.device, map.inode, &map.name))
             .collect();
         let mut met: Vec<usize> =
             objects.iter().filter_map(|object| of_object.get(object).copied()).collect();

@@ -6,18 +6,28 @@ use crate::helper::{self, Session, Wait};
 use crate::smaps::Mapping;
 use crate::{KernelError, KernelRoot, effective_uid, mounts};
 use megapage_units::Pid;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 
 /// The device of the kernel's own tmpfs (memfd, SysV segments, shared anonymous memory): the first of the devices without a
 /// disk, mounted at boot (`shm_mnt` in mm/shmem.c).
 const KERNEL_TMPFS: (u32, u32) = (0, 1);
 /// What one mincore(2) asks about, in bytes: a byte of ours for each page.
 const MOST_ASKED: u64 = 1 << 30;
+
+/// What tells an object from others, by a line of maps or smaps: device and inode. `None` of anonymous memory. Of a SysV segment
+/// the kernel shows its identifier as the inode (newseg() in ipc/shm.c), which may be 0, and may be that of a file, too: those
+/// are set apart by the highest bit. Identifiers of two IPC namespaces may be equal.
+pub fn object_of(device: (u32, u32), inode: u64, name: &str) -> Option<((u32, u32), u64)> {
+    match (name.starts_with("/SYSV"), inode) {
+        (true, id) => Some((device, id | 1 << 63)),
+        (false, 0) => None,
+        (false, inode) => Some((device, inode)),
+    }
+}
 
 /// The file systems that keep their files in memory, by device: files on them are shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +68,14 @@ pub struct SharedObject {
 impl SharedObject {
     /// Opens what `pid` has mapped as `mapping` (`/proc/PID/map_files`, proc_pid_map_files(5)). Needs CAP_SYS_ADMIN or
     /// CAP_CHECKPOINT_RESTORE, and root or the object's owner as the caller: others are told nothing true by mincore(2).
-    /// ESTALE: another file is mapped there by now. Nothing but a regular file is opened.
-    pub fn open(root: &KernelRoot, pid: Pid, mapping: &Mapping) -> Result<SharedObject, KernelError> {
+    /// ESTALE: another file is mapped there by now, or one that is not on `devices`. Nothing but a regular file of a tmpfs is
+    /// opened, and no other file system is asked anything: a FUSE server might never answer.
+    pub fn open(
+        root: &KernelRoot,
+        pid: Pid,
+        mapping: &Mapping,
+        devices: &MemoryDevices,
+    ) -> Result<SharedObject, KernelError> {
         let range = mapping.range;
         let path = root.path(format!("proc/{pid}/map_files/{:x}-{:x}", range.start(), range.end()));
         let failed = |source: io::Error| KernelError::Io { path: path.clone(), source };
@@ -73,14 +89,19 @@ impl SharedObject {
             true => Session::begin(pid, Wait::Killable)
                 .and_then(|mut session| session.open(&path, OFlags::PATH.bits().cast_signed())),
         };
-        let place = File::from(place.map_err(failed)?);
-        let found = place.metadata().map_err(failed)?;
-        let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
-        if !found.is_file() || device != mapping.device || found.ino() != mapping.inode {
+        let place = place.map_err(failed)?;
+        // What the kernel knows already: with no attribute wanted, and none to be renewed, no server is asked.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&place, "", flags, StatxFlags::empty())
+            .map_err(|error| failed(error.into()))?;
+        let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        let is_memory = devices.0.contains(&device);
+        if !is_file || !is_memory || device != mapping.device || found.stx_ino != mapping.inode {
             // ESTALE.
             return Err(failed(io::Error::from_raw_os_error(116)));
         }
-        if effective_uid() != 0 && effective_uid() != found.uid() {
+        if effective_uid() != 0 && effective_uid() != found.stx_uid {
             return Err(failed(ErrorKind::PermissionDenied.into()));
         }
         let own = format!("/proc/self/fd/{}", place.as_raw_fd());
@@ -119,6 +140,15 @@ mod tests {
     const PAGE: usize = megapage_units::BASE_PAGE;
 
     #[test]
+    fn a_segment_is_no_file_of_the_same_number() {
+        let (device, segment) = ((0, 1), "/SYSV00000000 (deleted)");
+        assert!(object_of(device, 0, segment).is_some(), "the first segment of all");
+        assert_ne!(object_of(device, 7, segment), object_of(device, 7, "/memfd:x (deleted)"));
+        assert_ne!(object_of(device, 7, segment), object_of(device, 8, segment));
+        assert_eq!(object_of(device, 0, ""), None);
+    }
+
+    #[test]
     fn a_tmpfs_of_another_mount_namespace_is_memory_too() {
         let line = |device: &str, fs: &str| format!("20 1 {device} / /dev/shm rw - {fs} {fs} rw\n");
         let (_keep, root) = captured_tree(&[
@@ -144,7 +174,8 @@ mod tests {
         let own = Pid(std::process::id().cast_signed());
         let mappings = read_own_smaps(&root).unwrap();
         let mapping = mappings.into_iter().find(|it| it.range == view.range()).unwrap();
-        let object = match SharedObject::open(&root, own, &mapping) {
+        let devices = MemoryDevices::read(&root);
+        let object = match SharedObject::open(&root, own, &mapping, &devices) {
             Ok(object) => object,
             // CAP_CHECKPOINT_RESTORE lacks.
             Err(error) if effective_uid() != 0 => {
@@ -156,8 +187,11 @@ mod tests {
         assert_eq!(object.resident(0, 6 * PAGE as u64).unwrap(), [true, true, true, false, false, false]);
         assert_eq!(object.resident_pages(PAGE as u64, 4 * PAGE as u64).unwrap(), 2);
         let other = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
-        assert_eq!(SharedObject::open(&root, own, &other).unwrap_err().raw_os_error(), Some(116));
-        let gone = Mapping { range: read_maps(&root, own).unwrap()[0].range, ..mapping };
-        assert!(SharedObject::open(&root, own, &gone).is_err());
+        assert_eq!(SharedObject::open(&root, own, &other, &devices).unwrap_err().raw_os_error(), Some(116));
+        let gone = Mapping { range: read_maps(&root, own).unwrap()[0].range, ..mapping.clone() };
+        assert!(SharedObject::open(&root, own, &gone, &devices).is_err());
+        let elsewhere = MemoryDevices(BTreeSet::new());
+        let error = SharedObject::open(&root, own, &mapping, &elsewhere).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(116), "no tmpfs: it is not even asked how large it is");
     }
 }

@@ -5,7 +5,7 @@ use crate::machine::LIBRARY_NAME;
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
-use megapage_kernel::shared_memory::MemoryDevices;
+use megapage_kernel::shared_memory::{MemoryDevices, object_of};
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
@@ -143,7 +143,7 @@ impl Sample {
 fn shared(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Memory {
     let is_possible = |mapping: &&Mapping| {
         mapping.permissions.ends_with('s')
-            && mapping.inode != 0
+            && object(mapping).is_some()
             && mapping.rss + mapping.swap > Bytes::ZERO
             && mapping.kernel_page_size == PageSize::BASE
             // A broker's pages are heap.
@@ -155,7 +155,7 @@ fn shared(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Memory {
     }
     let devices = MemoryDevices::seen_by(root, pid);
     shared.retain(|mapping| devices.holds(mapping.device, &mapping.name));
-    shared.sort_by_key(|mapping| (mapping.device, mapping.inode, mapping.offset));
+    shared.sort_by_key(|mapping| (object(mapping), mapping.offset));
     let mut once: Vec<&Mapping> = Vec::new();
     for mapping in shared {
         match once.last_mut() {
@@ -170,12 +170,15 @@ fn shared(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Memory {
     Memory::of(once)
 }
 
+/// Device and inode of what is mapped.
+fn object(mapping: &Mapping) -> Option<((u32, u32), u64)> {
+    object_of(mapping.device, mapping.inode, &mapping.name)
+}
+
 /// Whether two mappings hold a part of the same object in common.
 fn overlap(one: &Mapping, other: &Mapping) -> bool {
     let end = |mapping: &Mapping| mapping.offset.saturating_add(mapping.range.len().0);
-    (one.device, one.inode) == (other.device, other.inode)
-        && one.offset < end(other)
-        && other.offset < end(one)
+    object(one) == object(other) && one.offset < end(other) && other.offset < end(one)
 }
 
 /// The samples of one process, reduced to what a report shows.

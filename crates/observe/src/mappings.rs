@@ -5,7 +5,7 @@
 //! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
 
 use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
-use megapage_kernel::shared_memory::MemoryDevices;
+use megapage_kernel::shared_memory::{MemoryDevices, object_of};
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, MappedObject, Mapping, MappingFlags, MappingKind, thp::ThpSettings};
@@ -193,9 +193,9 @@ fn found(map: maps::Mapping, detail: Option<&Detail>, devices: &MemoryDevices) -
             flags,
             // Another range may be eligible where this one was not.
             thp_eligible: detail.filter(|detail| detail.range == map.range).map(|detail| detail.thp_eligible),
-            object: (map.inode != 0).then_some(MappedObject {
-                device: map.device,
-                inode: map.inode,
+            object: object_of(map.device, map.inode, &map.name).map(|(device, inode)| MappedObject {
+                device,
+                inode,
                 offset: map.offset,
             }),
             name: map.name,

@@ -1,5 +1,6 @@
 //! The processes that have a file mapped, and how.
 
+use megapage_kernel::mounts::{self, Mount};
 use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::trusted::open_regular;
 use megapage_kernel::{KernelError, KernelRoot, maps, process, smaps};
@@ -7,7 +8,7 @@ use megapage_units::{Bytes, HUGE_2M, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A process that has a file mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,9 +52,11 @@ pub struct MappedFile {
 }
 
 /// The files that `pid` maps, those of which it maps most first: regular files with a path of at least 2 MiB, shared memory left
-/// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out.
+/// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out, and so is one on FUSE:
+/// whoever serves it might never answer.
 pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, KernelError> {
     let devices = MemoryDevices::seen_by(root, pid);
+    let mounts = mounts::mounts(root)?;
     let mut found: BTreeMap<Identity, MappedFile> = BTreeMap::new();
     for mapping in maps::read_maps(root, pid)? {
         let is_file = mapping.inode != 0
@@ -69,7 +72,7 @@ pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, Kern
     }
     let mut files: Vec<MappedFile> = found
         .into_iter()
-        .filter(|(_, file)| file.mapped >= HUGE_2M as u64)
+        .filter(|(_, file)| file.mapped >= HUGE_2M as u64 && !is_fuse(&mounts, &file.path))
         .filter(|(wanted, file)| {
             let opened = open_regular(&file.path).ok();
             opened.and_then(|file| identity(root, &file).ok().flatten()).is_some_and(|found| found == *wanted)
@@ -120,6 +123,13 @@ pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelE
     Ok(users)
 }
 
+/// Whether `path` lies on a FUSE file system: by the mount deepest on the way, of those at one place the last.
+fn is_fuse(mounts: &[Mount], path: &Path) -> bool {
+    let on_the_way = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    let deepest = on_the_way.max_by_key(|mount| mount.point.as_os_str().len());
+    deepest.is_some_and(|mount| mount.fs_type.starts_with("fuse"))
+}
+
 /// Whether 2 MiB entries can map the file's folios where the mapping lies.
 fn agrees(mapping: &smaps::Mapping) -> bool {
     mapping.range.start() % HUGE_2M as u64 == mapping.offset % HUGE_2M as u64
@@ -135,4 +145,47 @@ fn identity(root: &KernelRoot, file: &File) -> Result<Option<Identity>, KernelEr
     let own = maps::read_maps(root, Pid(std::process::id() as i32))?;
     let mapping = own.iter().find(|m| m.range.start() == view.range().start());
     Ok(mapping.map(|m| (m.device, m.inode)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_fuse_are_told_by_the_deepest_mount() {
+        let mount = |point: &str, fs_type: &str| Mount {
+            device: (0, 1),
+            directory: "/".into(),
+            point: point.into(),
+            fs_type: fs_type.into(),
+            options: Vec::new(),
+            super_options: Vec::new(),
+        };
+        let mounts =
+            [mount("/", "ext4"), mount("/home/a/fuse", "fuse.sshfs"), mount("/home/a/fuse/in", "xfs")];
+        for (path, fuse) in
+            [("/home/a/fuse/x", true), ("/home/a/fuse/in/x", false), ("/home/a/fuses", false), ("/x", false)]
+        {
+            assert_eq!(is_fuse(&mounts, Path::new(path)), fuse, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_keeps_a_mapping_on_base_pages_is_named() {
+        let user = |private_writable_bytes, misplaced_bytes| User {
+            pid: 7,
+            command: "searchd".into(),
+            mapped_bytes: 0,
+            huge_bytes: 0,
+            private_writable_bytes,
+            misplaced_bytes,
+        };
+        assert_eq!(user(0, 0).barred(), None);
+        assert_eq!(user(1 << 20, 0).barred().unwrap(), "searchd 7 maps 1 MiB private and writable");
+        assert!(user(0, 2 << 20).barred().unwrap().contains("2 MiB at an address that disagrees"));
+        assert_eq!(
+            user(1 << 20, 2 << 20).barred().unwrap(),
+            "searchd 7 maps 1 MiB private and writable, 2 MiB misplaced"
+        );
+    }
 }

@@ -108,7 +108,7 @@ pub struct Mapping {
 pub struct MappedObject {
     /// Major and minor number of the file system's device.
     pub device: (u32, u32),
-    /// The inode.
+    /// The inode; of a SysV segment its identifier, with the highest bit set.
     pub inode: u64,
     /// Where in the file the mapping starts, in bytes.
     #[serde(rename = "offset_bytes")]
