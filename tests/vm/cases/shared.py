@@ -89,9 +89,10 @@ with Sharers("memfd", 16, 1, "busy") as sharers:
     config.write_text("policy = 'freebsd'\nlock_file = '/run/sharers.lock'\nstate_file = ''\n[processes]\n"
                       f"include = ['^no-such-name$']\npids = {sharers.pids}\n[act]\nlatency_guard = '10s'\n"
                       "[metrics]\nsocket = '/run/sharers.socket'\n")
-    with vm.Child("megapage", "daemon", "--config", config) as daemon:
-        came = vm.wait_until(lambda: sharers.huge(1) == SIZE, 120)
-        vm.check(row, "shared memory becomes huge", came, sharers.huge(1), SIZE)
+    log = pathlib.Path("/run/sharers.log")
+    with vm.Child("megapage", "daemon", "--config", config, stderr=log.open("w")):
+        came = vm.wait_until(lambda: sharers.huge(1) == SIZE, 200)
+        vm.check(row, "shared memory becomes huge", came, f"{sharers.huge(1)}: {log.read_text()[-500:]}", SIZE)
     sharers.intact(row, "under the daemon")
     vm.same(row, "for both processes", sharers.huge(0), SIZE)
 
