@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::program_memory::{system_mmap, system_mprotect};
 use libc::{c_int, c_void};
 use megapage_units::PageSize;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -117,7 +118,7 @@ impl OwnedRange {
         let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe {
-            libc::mmap(
+            system_mmap(
                 ptr::null_mut(),
                 padded,
                 libc::PROT_NONE,
@@ -189,13 +190,13 @@ impl OwnedRange {
     /// Makes the range readable and writable (mprotect(2)).
     pub fn open(self) -> Result<(), Errno> {
         // SAFETY: the range is owned; giving access takes nothing away.
-        check(unsafe { libc::mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
+        check(unsafe { system_mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
     /// Gives the range this access (mprotect(2)).
     pub(crate) fn protect(self, protection: c_int) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header), and no reference leads into it.
-        check(unsafe { libc::mprotect(self.address(), self.len, protection) })
+        check(unsafe { system_mprotect(self.address(), self.len, protection) })
     }
 
     /// Discards the memory behind the range and makes it inaccessible again, in one step that leaves the
@@ -222,7 +223,7 @@ impl OwnedRange {
             | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe {
-            libc::mmap(ptr::null_mut(), self.len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+            system_mmap(ptr::null_mut(), self.len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
         };
         if address == libc::MAP_FAILED {
             return Err(Errno::last());
@@ -241,7 +242,7 @@ impl OwnedRange {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
         let address =
-            unsafe { libc::mmap(self.address(), self.len, protection, flags, parcel.as_raw_fd(), 0) };
+            unsafe { system_mmap(self.address(), self.len, protection, flags, parcel.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             let error = Errno::last();
             // What lies in a hole by then is another thread's.
@@ -264,7 +265,7 @@ impl OwnedRange {
     pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
-        let address = unsafe { libc::mmap(self.address(), self.len, protection, flags, -1, 0) };
+        let address = unsafe { system_mmap(self.address(), self.len, protection, flags, -1, 0) };
         if address != libc::MAP_FAILED {
             return Ok(());
         }
@@ -337,7 +338,7 @@ pub fn is_plausible(len: usize) -> bool {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let address = libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        let address = system_mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
         address != libc::MAP_FAILED && libc::munmap(address, len) == 0
     }
 }

@@ -94,6 +94,17 @@ impl<T> Locked<T> {
         self.lock.with(|| work(unsafe { &mut *self.value.get() }))
     }
 
+    /// Runs `work` on the value if the lock is free; `None` where it is not.
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if !self.lock.try_lock() {
+            return None;
+        }
+        // SAFETY: the lock is held while the reference lives.
+        let result = work(unsafe { &mut *self.value.get() });
+        self.lock.unlock();
+        Some(result)
+    }
+
     /// Takes the lock for a fork handler; [`Locked::unlock_after_fork`] must follow.
     pub fn lock_for_fork(&self) {
         self.lock.lock();

@@ -61,6 +61,15 @@ pub fn memory_available_and_total() -> Option<(u64, u64)> {
     Some((field(b"MemAvailable:")?, field(b"MemTotal:")?))
 }
 
+/// The resident memory of this process in bytes, within the kernel's batches; `None` where /proc is not mounted. Does not
+/// allocate.
+pub fn own_resident() -> Option<u64> {
+    let mut text = [0u8; 128];
+    let len = read_file(b"/proc/self/statm\0", &mut text)?;
+    let pages = text[..len].split(|byte| *byte == b' ').nth(1)?;
+    Some(first_figure(pages)? * megapage_units::BASE_PAGE as u64)
+}
+
 /// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
 pub fn thread_count() -> Option<u64> {
     own_stat(|fields| first_figure(fields.nth(17)?))

@@ -19,6 +19,15 @@ pub struct OwnMapping {
     pub(crate) file: bool,
 }
 
+impl OwnMapping {
+    /// The first address and the first one after it, of a private mapping of no file that can be read and written, and not
+    /// executed. `None` of any other.
+    pub fn private_memory(&self) -> Option<(usize, usize)> {
+        let is = !self.shared && !self.file && self.protection == libc::PROT_READ | libc::PROT_WRITE;
+        is.then_some((self.start, self.end))
+    }
+}
+
 /// The longest start of a line that is looked at: addresses, access, offset, device, and inode.
 const LINE: usize = 128;
 
