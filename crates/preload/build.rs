@@ -20,8 +20,6 @@ fn main() {
         .define("MI_DEFAULT_ARENA_EAGER_COMMIT", "0")
         // 1: purge by slice. Whether that splits a huge page is decided in the `memory` crate.
         .define("MI_DEFAULT_ALLOW_THP", "1")
-        // Large ranges wait for the purge delay like all others (figure in KiB: 1 TiB).
-        .define("MI_DEFAULT_ARENA_PURGE_IMMEDIATE_SIZE", "(1024L*1024L*1024L)")
         .flag_if_supported("-ftls-model=initial-exec")
         .flag("-fvisibility=hidden")
         .flag("-fno-builtin-malloc")

@@ -8,7 +8,7 @@ use megapage_kernel::{SHARED_WORDS, SharedWords};
 use megapage_launch::report::HeapAccount;
 use megapage_memory::stock::ask;
 use megapage_memory::stock::wire::{ANSWER, Answer, REQUEST, Request};
-use megapage_memory::{Backing, FallBack, Ledger};
+use megapage_memory::{Backing, FallBack, Ledger, MOST_RANGES};
 use megapage_remap::ledger::TextLedger;
 use megapage_report::{json, top};
 use megapage_snapshot::daemon::{DaemonStatus, Decisions};
@@ -184,6 +184,7 @@ pub fn ledger(data: &[u8]) {
     if let Some((start, end)) = ledger.span() {
         assert!(start < end);
     }
+    assert!(ledger.ranges().all(|(start, end)| start < end) && ledger.ranges().count() <= MOST_RANGES);
     let held: Vec<u64> = Backing::ALL.iter().map(|backing| ledger.held(*backing)).collect();
     let sum = held.iter().chain([&ledger.total_held()]).try_fold(0u64, |sum, bytes| sum.checked_add(*bytes));
     assert!(!ledger.is_plausible() || sum.is_some(), "what is believed can be added up");

@@ -156,7 +156,7 @@ fn heap_is_the_lesser_part(end: &Moment) -> Option<String> {
     (lacking > allowance(total) && lacking > total / 2).then(|| {
         format!(
             "at the end, {} of {} of private anonymous memory were not on huge pages: most of it does not come from malloc, \
-             and the preloaded library does not reach it",
+             and is too sparse, or came too late, for the preloaded library to make it huge",
             Bytes(lacking),
             Bytes(total)
         )
@@ -173,7 +173,7 @@ fn not_huge(memory: &Backed) -> (u64, u64) {
 /// counts.
 fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
     match reason {
-        "too-small" => false,
+        "too-small" | "sparse" => false,
         "fork" | "kernel-too-old" if pool => true,
         "pool-short-1g"
         | "pool-short-2m"
@@ -244,6 +244,7 @@ mod tests {
             anonymous: heap,
             shared: None,
             heap: Some(heap),
+            own_mappings: None,
         }
     }
 

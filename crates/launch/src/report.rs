@@ -91,6 +91,9 @@ pub struct Moment {
     pub shared: Option<Backed>,
     /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
     pub heap: Option<Backed>,
+    /// The rest of the anonymous memory, which the program has mapped by itself, past malloc; `None` where there is none, or
+    /// no preloaded heap.
+    pub own_mappings: Option<Backed>,
 }
 
 impl Moment {
@@ -108,6 +111,7 @@ impl Moment {
             anonymous: sample.anonymous.into(),
             shared: (sample.shared.total() > Bytes::ZERO).then(|| sample.shared.into()),
             heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
+            own_mappings: (sample.own.total() > Bytes::ZERO).then(|| sample.own.into()),
         }
     }
 
@@ -289,6 +293,7 @@ fn explain(reason: FallBack) -> Cow<'static, str> {
         FallBack::ThpOff => "transparent huge pages are off",
         FallBack::Fork => "moved from hugetlb pages to private memory because the program forked",
         FallBack::TooSmall => "the heap was still too small to be worth a huge page",
+        FallBack::Sparse => "too little of the heap's huge pages was in use",
         FallBack::BrokerEmpty => "the broker had no page ready",
         FallBack::BrokerQuota => "the user has as much of the broker as one may have, or all of them have",
         FallBack::BrokerRefused => "the broker does not serve this process, or has pages of another size",

@@ -62,6 +62,8 @@ pub struct Sample {
     pub shared: Memory,
     /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
     pub heap: Memory,
+    /// The rest of the anonymous memory, which the program has mapped by itself; zero without the preloaded heap.
+    pub own: Memory,
     /// The text that was asked for; zero where none was.
     pub text: Memory,
     /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
@@ -75,8 +77,8 @@ pub struct Sample {
 /// Where in a process's memory its heap and its text are looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// The preloaded heap's range of addresses.
-    pub heap: Option<VirtRange>,
+    /// The preloaded heap's ranges of addresses.
+    pub heap: Vec<VirtRange>,
     /// The largest that the Java heap can become, of a JVM.
     pub java_heap: Option<Bytes>,
     /// Files whose mappings are the text that was asked for.
@@ -95,10 +97,10 @@ impl Sample {
         let mappings = read_smaps(root, pid)?;
         let status: Status = read_status(root, pid)?;
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
-        let span = places.heap.filter(|_| preloaded);
-        let in_span = |mapping: &&Mapping| {
+        let heap = if preloaded { &places.heap[..] } else { &[] };
+        let of_heap = |mapping: &&Mapping| {
             (mapping.is_heap_like() || mapping.is_parcel())
-                && span.is_some_and(|span| span.intersection(mapping.range).is_some())
+                && heap.iter().any(|range| range.intersection(mapping.range).is_some())
         };
         // "(deleted)" may follow.
         let is_library = |mapping: &Mapping, library: &str| {
@@ -127,7 +129,11 @@ impl Sample {
             shared: shared(root, pid, &mappings),
             heap: match places.java_heap {
                 Some(largest) => java_heap(&mappings, largest),
-                None => Memory::of(mappings.iter().filter(in_span)),
+                None => Memory::of(mappings.iter().filter(of_heap)),
+            },
+            own: match preloaded && places.java_heap.is_none() {
+                true => Memory::of(mappings.iter().filter(|it| it.is_heap_like() && !of_heap(it))),
+                false => Memory::default(),
             },
             text: Memory::of(mappings.iter().filter(is_text)),
             peak_rss: status.peak_rss,
@@ -318,6 +324,7 @@ mod tests {
             anonymous: whole,
             shared: Memory::default(),
             heap: Memory::default(),
+            own: Memory::default(),
             text: Memory::default(),
             peak_rss: Bytes::ZERO,
             preloaded: false,

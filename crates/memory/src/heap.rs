@@ -4,14 +4,16 @@
 //! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB. This
 //! module maps whole chunks of 2 MiB behind those slices:
 //!
-//! - The first [`SMALL_HEAP`] bytes are base pages, so that small programs stay small; once the heap has
-//!   outgrown [`COLLAPSE_AT`] they are collapsed too.
+//! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small programs stay small; once the
+//!   heap has outgrown `COLLAPSE_AT` they are collapsed too.
+//! - A further huge page is taken only while most of those that the heap has are in use: [`density`].
 //! - hugetlb pages are reserved by mmap and then populated before any program byte goes there, so that a
 //!   pool that runs dry or a cgroup limit is an error code here and never a SIGBUS in the program.
 //! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
 mod broker;
+mod density;
 mod first;
 mod fork;
 mod give_back;
@@ -21,7 +23,8 @@ mod mend;
 pub use mend::{Mend, Mended};
 
 use self::broker::Stock;
-use self::first::{FirstChunks, SMALL_HEAP};
+use self::density::InUse;
+use self::first::FirstChunks;
 use self::hugetlb::{Dry, Fit};
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
@@ -78,6 +81,7 @@ pub struct HugeHeap {
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
     first_chunks: FirstChunks,
+    in_use: InUse,
     collapsed: AtomicBool,
     short_checked: AtomicU64,
     short: AtomicBool,
@@ -118,6 +122,7 @@ impl HugeHeap {
             forked: AtomicBool::new(false),
             split: AtomicBool::new(false),
             first_chunks: FirstChunks::new(),
+            in_use: InUse::new(),
             collapsed: AtomicBool::new(false),
             short_checked: AtomicU64::new(0),
             short: AtomicBool::new(false),
@@ -220,6 +225,7 @@ impl HugeHeap {
     fn release_span(&self, span: Span) -> Result<(), Errno> {
         for index in 0..span.chunks() {
             let mapping = span.chunk(index).mapping();
+            self.in_use.sub(span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
                 self.remove_from_broker(&span, index);
             }
@@ -228,6 +234,7 @@ impl HugeHeap {
                 self.first_chunks.forget(span.chunk_range(index, 1).start());
             }
         }
+        self.ledger().span_released(span.range.start() as u64);
         span.release()
     }
 
@@ -274,11 +281,12 @@ impl HugeHeap {
                     asked += 1;
                     break;
                 }
-                done = self.prepare(span, index, group_end, bulk);
+                let base = index * HUGE_2M;
+                let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
+                done = self.prepare(span, index, group_end, bulk, mask);
                 if done {
-                    let base = index * HUGE_2M;
-                    let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
                     clean &= span.chunk(index).commit(mask);
+                    self.in_use.add(span.chunk(index).added());
                     if index == first {
                         added_first = span.chunk(index).added();
                     }
@@ -311,7 +319,7 @@ impl HugeHeap {
 
     /// Makes sure that chunk `index` is mapped and ready; `bulk` is where a large object ends, of which it is a part. With
     /// its group locked.
-    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>) -> bool {
+    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
             Mapping::Mapped(_) => return true,
@@ -326,24 +334,24 @@ impl HugeHeap {
             }
             Mapping::None => {}
         }
-        self.map_fresh(span, index, group_end, bulk)
+        self.map_fresh(span, index, group_end, bulk, mask)
     }
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
-    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>) -> bool {
+    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>, mask: u32) -> bool {
         let (ahead, bulk) = (bulk.map(|end| end - index), bulk.is_some());
         let config = self.config();
         let held = self.held();
         if config.heap == Heap::None {
             return self.map_base(span, index);
         }
-        if !bulk && held + (HUGE_2M as u64) <= SMALL_HEAP {
+        if !bulk && self.is_small(held) {
             self.ledger().fell_back(FallBack::TooSmall, HUGE_2M as u64, 0);
             self.first_chunks.remember(span.chunk_range(index, 1).start());
             return self.map_base(span, index);
         }
         if self.forked.load(Relaxed) {
-            return self.map_thp(span, index, bulk);
+            return self.map_thp(span, index, mask);
         }
         let end = if bulk {
             group_end
@@ -366,7 +374,7 @@ impl HugeHeap {
         {
             return true;
         }
-        self.map_thp(span, index, bulk)
+        self.map_thp(span, index, mask)
     }
 
     fn populate(&self, range: OwnedRange) -> Result<(), Errno> {
@@ -378,9 +386,14 @@ impl HugeHeap {
         result
     }
 
-    fn map_thp(&self, span: &Span, index: usize, bulk: bool) -> bool {
+    /// For a commit of these slices.
+    fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
         if span.chunk(index).mapping() != Mapping::None {
             return false;
+        }
+        if self.is_sparse(mask) {
+            self.ledger().fell_back(FallBack::Sparse, HUGE_2M as u64, 0);
+            return self.map_base(span, index);
         }
         let range = span.chunk_range(index, 1);
         if self.thp_off.load(Relaxed) {
@@ -394,9 +407,9 @@ impl HugeHeap {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
         }
-        // A chunk of small objects will be touched all over: one populate is cheaper than the faults, and
-        // its time is known. Where it fails (a memory cgroup at its limit), faults will do what they can.
-        if !bulk {
+        // Small objects are about to be touched: populating is as cheap as the fault, and its time is known. Where it fails
+        // (a memory cgroup at its limit), faults will do what they can. A large object may never be touched all over.
+        if mask != u32::MAX {
             let _ = self.populate(range);
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Thp));

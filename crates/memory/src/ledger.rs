@@ -26,8 +26,11 @@ pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
 
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
-pub const FORMAT: u64 = 3;
+pub const FORMAT: u64 = 4;
 
+/// Ranges of addresses that are listed one by one. The allocator's arenas double in size every eight, so that few heaps have
+/// more.
+pub const MOST_RANGES: usize = 24;
 /// No process holds more bytes: an address space of five levels of page tables, half of which is the kernel's.
 const MOST_BYTES: u64 = 1 << 56;
 /// The heap holds memory by so many bytes.
@@ -103,11 +106,13 @@ pub enum FallBack {
     Cpuset = 13,
     /// The pool had pages, and the kernel refused them; the last errno is in the ledger.
     Unexplained = 14,
+    /// Too little of the transparent huge pages that the heap has was in use.
+    Sparse = 15,
 }
 
 impl FallBack {
     /// All of them.
-    pub const ALL: [FallBack; 15] = [
+    pub const ALL: [FallBack; 16] = [
         FallBack::PoolShort1G,
         FallBack::PoolShort2M,
         FallBack::CgroupLimit,
@@ -123,6 +128,7 @@ impl FallBack {
         FallBack::MemoryPolicy,
         FallBack::Cpuset,
         FallBack::Unexplained,
+        FallBack::Sparse,
     ];
 
     /// The identifier used in JSON reports.
@@ -143,6 +149,7 @@ impl FallBack {
             FallBack::MemoryPolicy => "memory-policy",
             FallBack::Cpuset => "cpuset",
             FallBack::Unexplained => "refused-unexplained",
+            FallBack::Sparse => "sparse",
         }
     }
 }
@@ -174,8 +181,12 @@ mod word {
     pub const EXITING: usize = 80;
     pub const EXIT_ANSWER: usize = 81;
     pub const EXIT_PATIENCE: usize = 82;
+    /// The first and the last address of each range of [`HEAP_START`, `HEAP_END`] that the heap has reserved (2 words each).
+    pub const RANGES: usize = 84;
+    /// How many ranges found no place.
+    pub const UNLISTED: usize = RANGES + 2 * super::MOST_RANGES;
     /// How many there are.
-    pub const COUNT: usize = 83;
+    pub const COUNT: usize = UNLISTED + 1;
 }
 
 const _: () = assert!(word::FALL_BACK + 2 * FallBack::ALL.len() <= word::LAST_ERRNO);
@@ -251,7 +262,7 @@ impl Ledger {
 
     /// Takes over every figure of `other` but its owner and its exit handshake.
     pub fn continue_from(&self, other: &Ledger) {
-        for index in word::HEAP_START..word::EXITING {
+        for index in (word::HEAP_START..word::EXITING).chain(word::RANGES..word::COUNT) {
             self.word(index).store(other.word(index).load(Relaxed), Relaxed);
         }
     }
@@ -278,11 +289,29 @@ impl Ledger {
         self.word(word::POPULATE_NS).fetch_add(ns, Relaxed);
     }
 
-    /// Widens the range of addresses that the heap uses.
+    /// The heap has reserved a range of addresses.
     pub fn spans(&self, start: u64, end: u64) {
+        let free = (0..MOST_RANGES)
+            .map(|at| word::RANGES + 2 * at)
+            .find(|at| self.word(*at).compare_exchange(0, start, Relaxed, Relaxed).is_ok());
+        match free {
+            Some(at) => self.word(at + 1).store(end, Relaxed),
+            None => drop(self.word(word::UNLISTED).fetch_add(1, Relaxed)),
+        }
         let _ = self.word(word::HEAP_START).compare_exchange(0, start, Relaxed, Relaxed);
         self.word(word::HEAP_START).fetch_min(start, Relaxed);
         self.word(word::HEAP_END).fetch_max(end, Relaxed);
+    }
+
+    /// The heap has released a range that it had reserved.
+    pub fn span_released(&self, start: u64) {
+        for at in (0..MOST_RANGES).map(|at| word::RANGES + 2 * at) {
+            if self.word(at).load(Relaxed) == start {
+                self.word(at + 1).store(0, Relaxed);
+                self.word(at).store(0, Relaxed);
+                return;
+            }
+        }
     }
 
     /// Notes a fork, and whether it was refused because the pool could not carry a second copy.
@@ -365,6 +394,16 @@ impl Ledger {
         (start < end).then_some((start, end))
     }
 
+    /// The ranges of addresses that the heap has reserved; one that covers all of them, and what lies between, where they are
+    /// too many to be listed.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let listed = self.word(word::UNLISTED).load(Relaxed) == 0;
+        let each = (0..MOST_RANGES).map(|at| word::RANGES + 2 * at);
+        let each = each.map(|at| (self.word(at).load(Relaxed), self.word(at + 1).load(Relaxed)));
+        let all = self.span().filter(|_| !listed);
+        each.filter(move |(start, end)| listed && *start > 0 && start < end).chain(all)
+    }
+
     /// The words of the handshake at exit: that the program exits, the launcher's answer, the program's patience.
     pub(crate) fn exit_words(&self) -> [&AtomicU64; 3] {
         [word::EXITING, word::EXIT_ANSWER, word::EXIT_PATIENCE].map(|index| self.word(index))
@@ -417,6 +456,18 @@ mod tests {
         hostile.iter().for_each(|word| word.store(u64::MAX, Relaxed));
         assert_eq!(launcher.total_held(), u64::MAX);
         assert!(!launcher.is_plausible() && launcher.span().is_none());
+    }
+
+    #[test]
+    fn ranges_are_listed_until_they_are_too_many() {
+        let ledger = Ledger::private();
+        ledger.spans(2 << 20, 4 << 20);
+        ledger.spans(8 << 20, 10 << 20);
+        assert!(ledger.ranges().eq([(2 << 20, 4 << 20), (8 << 20, 10 << 20)]));
+        ledger.span_released(2 << 20);
+        assert!(ledger.ranges().eq([(8 << 20, 10 << 20)]));
+        (0..2 * MOST_RANGES as u64).for_each(|at| ledger.spans((20 + 2 * at) << 20, (21 + 2 * at) << 20));
+        assert!(ledger.ranges().eq(ledger.span()), "all that lies between, too");
     }
 
     #[test]

@@ -6,18 +6,21 @@
 #![forbid(unsafe_code)]
 
 mod chunk;
+mod collapse;
 mod config;
 mod exit;
 mod heap;
 mod ledger;
+pub mod mapped;
 mod span;
 pub mod stock;
 mod sync;
 
 pub use chunk::{Chunk, Mapping, SLICE};
+pub use collapse::{Collapser, Look};
 pub use config::{Config, Fork, Heap};
 pub use heap::{HugeHeap, Mend, Mended, Reserved};
 pub use ledger::{
     Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,
-    POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
+    MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::returner;
+use crate::threads;
 use megapage_kernel::{ErrnoGuard, set_errno};
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -26,8 +26,8 @@ unsafe extern "C" {
 /// malloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
-    if returner::is_wanted() {
-        returner::start();
+    if threads::is_wanted() {
+        threads::start_wanted();
     }
     // SAFETY: any size is allowed.
     let block = unsafe { mi_malloc(size) };

@@ -9,13 +9,20 @@
 
 #![deny(unsafe_code)]
 
+mod collapser;
 mod entry;
 mod interpose;
 mod lifecycle;
+mod mappings;
 mod primitives;
 mod returner;
+mod threads;
 
 use megapage_memory::HugeHeap;
+use megapage_memory::mapped::Mapped;
 
 /// The heap of this process.
 static HEAP: HugeHeap = HugeHeap::new();
+
+/// What the program maps by itself.
+static MAPPED: Mapped = Mapped::new();

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, interpose, returner};
+use crate::{HEAP, MAPPED, collapser, interpose, mappings, returner, threads};
 use megapage_kernel::{
     MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
@@ -101,6 +101,7 @@ extern "C" fn start() {
     real_fork();
     real_daemon();
     real_forkpty();
+    mappings::begin();
     let mut buffer = [0; MAX_VALUE];
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
@@ -197,11 +198,13 @@ unsafe extern "C" fn fork_prepare() {
     }
     // SAFETY: mimalloc is initialised: it called `configure`, which registered this.
     unsafe { megapage_lock_for_fork() };
+    MAPPED.lock_for_fork();
     HEAP.lock_for_fork();
 }
 
 unsafe extern "C" fn fork_parent() {
     HEAP.unlock_after_fork(false);
+    MAPPED.unlock_after_fork();
     // SAFETY: taken by `fork_prepare`.
     unsafe { megapage_unlock_after_fork() };
     if !is_checked() {
@@ -211,9 +214,12 @@ unsafe extern "C" fn fork_parent() {
 
 unsafe extern "C" fn fork_child() {
     HEAP.unlock_after_fork(true);
+    MAPPED.unlock_after_fork();
     // SAFETY: taken by `fork_prepare` in the parent, by the thread that this one is a copy of.
     unsafe { megapage_unlock_after_fork() };
+    threads::forget_in_child();
     returner::forget_in_child();
+    collapser::forget_in_child();
     if !is_checked() {
         returner::unlock_after_fork();
     }

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, lifecycle, returner};
+use crate::{HEAP, collapser, lifecycle, returner};
 use std::os::raw::{c_int, c_void};
 
 /// Called once, before anything else here, when mimalloc initialises: at the first allocation.
@@ -58,6 +58,7 @@ unsafe extern "C" fn megapage_commit(address: *mut c_void, size: usize, is_zero:
     match HEAP.commit(address as usize, size) {
         Ok(clean) => {
             returner::consider();
+            collapser::consider_later(size);
             // SAFETY: valid for writing, by the contract.
             unsafe { *is_zero = clean };
             0

@@ -6,15 +6,14 @@
 //! when something expires (or once per delay, to look) and purges it. It ends when the heap has become small. With
 //! `--return-after never` there is none, unless forks are to be mended.
 //!
-//! File-level obligation: the thread is detached and runs a function of this library, which is never unloaded;
-//! it shares nothing with the rest but atomics.
+//! File-level obligation: mimalloc's functions are called with its contract, which lets any thread purge.
 
 #![allow(unsafe_code)]
 
 use crate::HEAP;
-use megapage_kernel::{Lock, leave_descriptors, main_has_ended};
+use crate::threads::{self, Started, WORKING};
+use megapage_kernel::leave_descriptors;
 use megapage_memory::{Fork, Mend, Mended};
-use std::mem::MaybeUninit;
 use std::os::raw::{c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -22,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of heap below which no thread is worth having.
 const THRESHOLD: u64 = 64 << 20;
-/// Bytes of stack: the thread makes system calls and walks bit maps.
-const STACK: usize = 128 << 10;
 /// The thread wakes at most this often, however short the delay, in milliseconds.
 const SHORTEST_MS: u64 = 50;
 
@@ -51,14 +48,10 @@ static REST: AtomicU64 = AtomicU64::new(RESTS[1]);
 static FORKING: AtomicU64 = AtomicU64::new(0);
 /// For so long.
 const GIVE_WAY: Duration = Duration::from_micros(200);
-/// A thread is wanted, and the next call of malloc may start it.
+/// A thread is wanted.
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// A thread runs, or is being started.
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// The thread exists, or will in a moment, and is counted among the process's threads. Changes under [`WORKING`] only.
-static ALIVE: AtomicBool = AtomicBool::new(false);
-/// Held while the thread works on the heap, starts and ends.
-static WORKING: Lock = Lock::new();
 
 /// Sets the delay, `None` for never; and what the program forks for.
 pub fn configure(delay_ms: Option<u64>, fork: Fork) {
@@ -74,7 +67,7 @@ fn has_work() -> bool {
 /// Called after the heap has grown.
 pub fn consider() {
     if !RUNNING.load(Relaxed) && has_work() && held() >= THRESHOLD {
-        WANTED.store(true, Relaxed);
+        want();
     }
 }
 
@@ -82,52 +75,19 @@ fn held() -> u64 {
     HEAP.ledger().total_held()
 }
 
-/// Whether [`start`] should be called. One load, for malloc's fast path.
-#[inline]
-pub fn is_wanted() -> bool {
-    WANTED.load(Relaxed)
-}
-
-/// Starts the thread. Called from malloc, where the caller holds no lock of the allocator; whatever
-/// pthread_create allocates comes back here and finds nothing wanted any more.
-#[cold]
+/// Starts the thread where one is wanted: see [`threads::start_wanted`].
 pub fn start() {
-    WANTED.store(false, Relaxed);
-    if RUNNING.swap(true, Relaxed) {
-        return;
-    }
-    let _errno = megapage_kernel::ErrnoGuard::save();
-    // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
-    // thread's function is part of this library, which is never unloaded. All signals are blocked around
-    // the creation, because the new thread inherits the mask: none of the program's signals reaches it.
-    //
     // A limit on threads may refuse it: the program comes first, and mimalloc still purges on later calls.
     // RUNNING stays set, so that the attempt is not repeated.
-    unsafe {
-        let mut all = MaybeUninit::uninit();
-        let mut former = MaybeUninit::uninit();
-        let mut attributes = MaybeUninit::uninit();
-        let mut thread = MaybeUninit::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
-            return;
-        }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
-        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        // Not waited for: the calling thread may be in a fork, and hold it itself.
-        if WORKING.try_lock() {
-            ALIVE.store(true, Relaxed);
-            let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
-            ALIVE.store(error == 0, Relaxed);
-            WORKING.unlock();
-        } else {
-            RUNNING.store(false, Relaxed);
-            WANTED.store(true, Relaxed);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut());
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+    if WANTED.swap(false, Relaxed) && !RUNNING.swap(true, Relaxed) && threads::start(work) == Started::Busy {
+        RUNNING.store(false, Relaxed);
+        want();
     }
+}
+
+fn want() {
+    WANTED.store(true, Relaxed);
+    threads::want();
 }
 
 /// How long to sleep until something is due: a look for what forks have split, or a purge.
@@ -162,7 +122,7 @@ fn mend() -> Duration {
             Mended::Nothing => looked += took,
             Mended::Ready => {}
             // The process ends only when this thread does.
-            Mended::Chunk if main_has_ended(1) => return looked,
+            Mended::Chunk if threads::program_has_ended() => return looked,
             Mended::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
             Mended::End { .. } => return looked + took,
         }
@@ -170,8 +130,7 @@ fn mend() -> Duration {
 }
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
-    // SAFETY: the name is a C string of at most 15 bytes.
-    unsafe { libc::pthread_setname_np(libc::pthread_self(), c"megapage-return".as_ptr()) };
+    threads::set_name(c"megapage-return");
     // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
     // and replaces by their numbers. Where there is no other table nothing is mended.
     if MENDS.load(Relaxed) && !leave_descriptors() {
@@ -179,7 +138,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     }
     let mut look = Instant::now();
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
-    while has_work() && held() >= THRESHOLD && !main_has_ended(1) {
+    while has_work() && held() >= THRESHOLD && !threads::program_has_ended() {
         std::thread::sleep(pause(look, purge));
         let delay = DELAY_MS.load(Relaxed);
         if delay != 0 && purge <= Instant::now() {
@@ -199,7 +158,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
             look = Instant::now() + Duration::from_millis(MEND_MS).max(busy * MEND_SHARE);
         }
     }
-    WORKING.with(|| ALIVE.store(false, Relaxed));
+    threads::end();
     RUNNING.store(false, Relaxed);
     ptr::null_mut()
 }
@@ -210,7 +169,7 @@ pub fn lock_for_fork() -> u64 {
     FORKING.fetch_add(1, Relaxed);
     WORKING.lock();
     FORKING.fetch_sub(1, Relaxed);
-    1 + u64::from(ALIVE.load(Relaxed))
+    1 + threads::alive()
 }
 
 /// See [`lock_for_fork`].
@@ -221,7 +180,6 @@ pub fn unlock_after_fork() {
 /// In a forked child: the thread was not copied.
 pub fn forget_in_child() {
     RUNNING.store(false, Relaxed);
-    ALIVE.store(false, Relaxed);
     FORKING.store(0, Relaxed);
     consider();
 }

@@ -164,6 +164,9 @@ fn headline(report: &RunReport) -> Vec<String> {
     };
     let mut lines = vec![format!("megapage run: {state}; {name} on huge pages: {}", huge(heap))];
     if name == "heap" {
+        if peak.own_mappings.or(end.own_mappings).is_some() {
+            lines.push(format!("own mappings on huge pages: {}", huge(|it| it.own_mappings)));
+        }
         lines.push(format!("all anonymous memory on huge pages: {}", huge(|it| Some(it.anonymous))));
     }
     if peak.shared.or(end.shared).is_some_and(|shared| shared.total_bytes >= LEAST_SHARED) {

@@ -326,15 +326,15 @@ impl<'a> Running<'a> {
         self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
     }
 
-    /// The heap's range by the ledger, of whatever program wrote it last: whether it counts is for the sample to see.
-    fn span(&self) -> Option<VirtRange> {
-        let (start, end) = self.ledger.as_ref().filter(|ledger| ledger.pid() != 0)?.span()?;
-        VirtRange::new(start, end)
+    /// The heap's ranges by the ledger, of whatever program wrote it last: whether they count is for the sample to see.
+    fn heap(&self) -> Vec<VirtRange> {
+        let ledger = self.ledger.iter().filter(|ledger| ledger.pid() != 0);
+        ledger.flat_map(Ledger::ranges).filter_map(|(start, end)| VirtRange::new(start, end)).collect()
     }
 
     fn places(&self) -> Places {
         Places {
-            heap: self.span(),
+            heap: self.heap(),
             java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),
             text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
             text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),

@@ -8,7 +8,6 @@
 //! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
 
 use super::HugeHeap;
-use super::first::SMALL_HEAP;
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
@@ -186,7 +185,7 @@ impl HugeHeap {
     pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
         span.chunk(index).mapping() == Mapping::None
             && self.config().heap != Heap::None
-            && (bulk || self.held() + HUGE_2M as u64 > SMALL_HEAP)
+            && (bulk || !self.is_small(self.held()))
             && !self.forked.load(Relaxed)
             && self.stock.with(|stock| stock.is_dry(self.now_ms()))
             // What came could not be moved behind a chunk.

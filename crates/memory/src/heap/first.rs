@@ -3,6 +3,7 @@
 use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
+use megapage_kernel::{ErrnoGuard, thread_count};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -13,6 +14,10 @@ const COLLAPSE_AT: u64 = 32 << 20;
 /// How many first chunks are remembered: as many as a small heap has, and one that another thread adds meanwhile.
 const PLACES: usize = (SMALL_HEAP as usize / HUGE_2M) + 1;
 
+/// Each thread besides the first may have so many more bytes on base pages: it begins with a little of each size.
+const PER_THREAD: u64 = 1 << 20;
+/// All of them together at most so many.
+const MOST_FOR_THREADS: u64 = 64 << 20;
 /// Addresses of first chunks; 0 where there is none.
 #[derive(Debug)]
 pub(super) struct FirstChunks([AtomicUsize; PLACES]);
@@ -36,6 +41,22 @@ impl FirstChunks {
 }
 
 impl HugeHeap {
+    /// Whether a heap that holds `held` bytes is too small for a further huge page.
+    pub(super) fn is_small(&self, held: u64) -> bool {
+        let more = (held + HUGE_2M as u64).saturating_sub(SMALL_HEAP);
+        if more == 0 || more > MOST_FOR_THREADS {
+            return more == 0;
+        }
+        more <= thread_count().unwrap_or(1).saturating_sub(1).saturating_mul(PER_THREAD)
+    }
+
+    /// Collapses the chunk at `address` if it is one on base pages. Whether it is huge now.
+    pub fn collapse_at(&self, address: usize) -> bool {
+        let _errno = ErrnoGuard::save();
+        self.walks.with(|| self.collapse_chunk_at(address));
+        self.chunk_at(address).is_some_and(|chunk| chunk.mapping() == Mapping::Mapped(Backing::Thp))
+    }
+
     /// Collapses the chunks that the heap started with, once, when it has outgrown them.
     pub(super) fn collapse_first_chunks(&self) {
         if self.collapsed.load(Relaxed) || self.held() < COLLAPSE_AT || self.collapsed.swap(true, Relaxed) {

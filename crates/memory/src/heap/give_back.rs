@@ -30,6 +30,7 @@ impl HugeHeap {
     /// The slices of `mask` are in use no longer. With the chunk's group locked.
     pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
         let chunk = span.chunk(index);
+        self.in_use.sub(chunk.committed() & mask);
         chunk.set_slices(chunk.committed() & !mask, chunk.used());
         if chunk.committed() == 0 {
             self.return_chunk(span, index);
@@ -67,13 +68,15 @@ impl HugeHeap {
         }
     }
 
-    /// Gives the dirty slices of a chunk in use back: always on base pages, and while memory is short also
-    /// out of a transparent huge page, which splits it. With its group locked.
+    /// Gives the dirty slices of a chunk in use back: always on base pages, and out of a transparent huge page, which splits
+    /// it, while memory is short or where hardly any of it is in use. With its group locked.
     fn return_slices(&self, span: &Span, index: usize) {
         let chunk = span.chunk(index);
         let dirty = chunk.used() & !chunk.committed();
         let Mapping::Mapped(backing @ (Backing::Thp | Backing::Base)) = chunk.mapping() else { return };
-        if dirty == 0 || (backing == Backing::Thp && !self.memory_is_short()) {
+        let sparse = backing == Backing::Thp && self.is_worth_splitting(chunk.committed());
+        let splits = || sparse || self.memory_is_short();
+        if dirty == 0 || (backing == Backing::Thp && !splits()) {
             return;
         }
         let range = span.chunk_range(index, 1);
@@ -84,12 +87,18 @@ impl HugeHeap {
                 chunk.set_slices(chunk.committed(), chunk.used() & !mask);
             }
         }
+        if sparse {
+            // When it has filled up again it is collapsed.
+            chunk.set_mapping(Mapping::Mapped(Backing::Base));
+            self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
+        }
     }
 
-    /// Gives back the dirty slices of every chunk, if memory is short. For use after a purge.
+    /// Gives back the dirty slices of every chunk, if memory is short, or of those that are hardly in use. For use after a
+    /// purge.
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();
-        if !self.memory_is_short() {
+        if !self.memory_is_short() && !self.is_sparse(u32::MAX) {
             return;
         }
         let mut slot = 0;

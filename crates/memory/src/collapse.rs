@@ -1,0 +1,286 @@
+//! What the program has mapped and filled on base pages is collapsed from inside, which needs no privilege.
+//!
+//! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two looks in a row are
+//! collapsed: what is freed sooner would be copied for nothing. A large mapping that fills up densely is advised as a
+//! whole, so that the rest of it is huge from its first touch on; never a part of one, for mremap(2) does not work across
+//! parts that differ. Of the preloaded heap the chunks on base pages are collapsed; all else of it looks after itself.
+
+use crate::chunk::Mapping;
+use crate::heap::HugeHeap;
+use crate::ledger::Backing;
+use crate::mapped::{Kernel, Mapped};
+use megapage_kernel::own_mappings::own_mappings;
+use megapage_kernel::program_memory::{OwnPagemap, PresentRun, collapse};
+use megapage_kernel::{Errno, own_resident};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::time::{Duration, Instant};
+
+/// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
+const LEAST_PRESENT: usize = 487;
+/// Ranges that one look remembers; further ones are found when these are done.
+const MOST_RANGES: usize = 512;
+/// A mapping is advised once this much of it is touched, and a sixteenth,
+const ADVISE_TOUCHED: usize = 16 << 20;
+/// and at least this much is not.
+const ADVISE_UNTOUCHED: usize = 16 << 20;
+/// Regions that one call collapses: between two, the program's own calls get their turn.
+const BATCH: usize = 8;
+/// After each call the thread rests as long as it took, at most this.
+const MOST_REST: Duration = Duration::from_millis(50);
+/// Calls that may fail before a look ends: each costs a huge page that was taken for nothing.
+const MOST_FAILURES: usize = 8;
+/// A mapping of which at least so much is untouched is expected to grow.
+const MAY_GROW: usize = 64 << 20;
+
+/// Ascending ranges of addresses.
+#[derive(Debug)]
+struct Ranges {
+    ranges: [(usize, usize); MOST_RANGES],
+    count: usize,
+}
+
+impl Ranges {
+    const fn new() -> Ranges {
+        Ranges { ranges: [(0, 0); MOST_RANGES], count: 0 }
+    }
+
+    /// Adds a region behind all others.
+    fn push(&mut self, start: usize) {
+        let end = start + HUGE_2M;
+        match self.ranges[..self.count].last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ if self.count < MOST_RANGES => {
+                self.ranges[self.count] = (start, end);
+                self.count += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn holds(&self, address: usize) -> bool {
+        let ranges = &self.ranges[..self.count];
+        let at = ranges.partition_point(|range| range.1 <= address);
+        ranges.get(at).is_some_and(|range| range.0 <= address)
+    }
+
+    /// The first addresses of all regions.
+    fn regions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.ranges[..self.count].iter().flat_map(|range| (range.0..range.1).step_by(HUGE_2M))
+    }
+}
+
+/// How full the regions of one mapping are, from its runs of present pages in ascending order.
+#[derive(Debug)]
+struct Fill<'a> {
+    start: usize,
+    end: usize,
+    /// Where the dense ones on base pages go.
+    dense: &'a mut Ranges,
+    region: usize,
+    present: usize,
+    touched: usize,
+    /// Bytes in regions that are huge, or dense.
+    full: usize,
+}
+
+impl<'a> Fill<'a> {
+    fn new(start: usize, end: usize, dense: &'a mut Ranges) -> Fill<'a> {
+        Fill { start, end, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
+    }
+
+    fn add(&mut self, run: PresentRun) {
+        self.touched += run.end - run.start;
+        if run.huge {
+            self.full += run.end - run.start;
+            return;
+        }
+        let mut at = run.start;
+        while at < run.end {
+            let region = at & !(HUGE_2M - 1);
+            if region != self.region {
+                self.close();
+                self.region = region;
+            }
+            let end = run.end.min(region + HUGE_2M);
+            self.present += (end - at) / BASE_PAGE;
+            at = end;
+        }
+    }
+
+    fn close(&mut self) {
+        let inside = self.region >= self.start && self.region + HUGE_2M <= self.end;
+        if inside && self.present >= LEAST_PRESENT {
+            self.dense.push(self.region);
+            self.full += HUGE_2M;
+        }
+        self.present = 0;
+    }
+
+    /// Whether the mapping fills up densely and has far to go.
+    fn is_growing(&self) -> bool {
+        let len = self.end - self.start;
+        self.touched >= ADVISE_TOUCHED.max(len / 16)
+            && len - self.touched >= ADVISE_UNTOUCHED
+            // Both ends, and the region that is being filled.
+            && self.full + 3 * HUGE_2M >= self.touched / 16 * 15
+    }
+}
+
+/// What one look came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Bytes that were collapsed.
+    pub collapsed: usize,
+    /// Whether mappings were advised, or regions wait for the next look.
+    pub pending: bool,
+    /// Whether some mapping has much that is not touched.
+    pub may_grow: bool,
+    /// Resident memory, in bytes.
+    pub resident: u64,
+    /// The time that looking took; collapsing pays for itself by rests.
+    pub cost: Duration,
+}
+
+/// The state of collapsing this process's own mappings. For one thread that has a table of descriptors of its own.
+#[derive(Debug)]
+pub struct Collapser {
+    pagemap: OwnPagemap,
+    before: Ranges,
+    now: Ranges,
+}
+
+impl Collapser {
+    /// `None` where the kernel does not tell what is on base pages (before Linux 6.7).
+    pub fn new() -> Option<Collapser> {
+        Some(Collapser { pagemap: OwnPagemap::open()?, before: Ranges::new(), now: Ranges::new() })
+    }
+
+    /// Looks at all mappings and collapses what was dense at the last look as well.
+    pub fn look(&mut self, heap: &HugeHeap, mapped: &Mapped) -> Result<Look, Errno> {
+        let start = Instant::now();
+        let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
+        std::mem::swap(&mut self.before, &mut self.now);
+        self.now.count = 0;
+        let (pagemap, dense) = (&self.pagemap, &mut self.now);
+        own_mappings(|mapping| {
+            let Some((start, end)) = mapping.private_memory() else { return };
+            let of_heap = |address| heap.chunk_at(address).is_some();
+            if end - start < HUGE_2M {
+                return;
+            }
+            let mut fill = Fill::new(start, end, dense);
+            if pagemap.scan(start, end, |run| fill.add(run)).is_err() {
+                return;
+            }
+            fill.close();
+            let advised = mapped.is_advised(start);
+            if !advised && !of_heap(start) && !of_heap(end - 1) {
+                look.may_grow |= end - start - fill.touched >= MAY_GROW;
+                look.pending |= fill.is_growing() && mapped.advise(&Kernel, start, end);
+            }
+        })?;
+        look.cost = start.elapsed();
+        self.collapse(heap, &mut look);
+        Ok(look)
+    }
+
+    fn collapse(&self, heap: &HugeHeap, look: &mut Look) {
+        let (mut batch, mut failures) = ((0, 0), 0);
+        for region in self.now.regions() {
+            let chunk = heap.chunk_at(region);
+            if chunk.is_some_and(|chunk| chunk.mapping() != Mapping::Mapped(Backing::Base)) {
+                continue;
+            }
+            if !self.before.holds(region) {
+                look.pending = true;
+                continue;
+            }
+            // A collapse would copy what a child keeps.
+            if self.pagemap.is_shared(region) != Some(false) {
+                continue;
+            }
+            if chunk.is_some() {
+                let began = Instant::now();
+                let done = heap.collapse_at(region);
+                look.collapsed += if done { HUGE_2M } else { 0 };
+                failures += usize::from(!done);
+                rest(began);
+            } else if batch.1 != region || batch.1 - batch.0 >= BATCH * HUGE_2M {
+                failures += usize::from(!collapse_batch(batch, look));
+                batch = (region, region + HUGE_2M);
+            } else {
+                batch.1 = region + HUGE_2M;
+            }
+            if failures >= MOST_FAILURES {
+                return;
+            }
+        }
+        collapse_batch(batch, look);
+    }
+}
+
+/// Whether it went well.
+fn collapse_batch((start, end): (usize, usize), look: &mut Look) -> bool {
+    if start == end {
+        return true;
+    }
+    let began = Instant::now();
+    let done = collapse(start, end - start).is_ok();
+    look.collapsed += if done { end - start } else { 0 };
+    rest(began);
+    done
+}
+
+fn rest(began: Instant) {
+    std::thread::sleep(began.elapsed().min(MOST_REST));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: usize = 1 << 30;
+
+    fn run(from: usize, to: usize, huge: bool) -> PresentRun {
+        PresentRun { start: BASE + from * BASE_PAGE, end: BASE + to * BASE_PAGE, huge }
+    }
+
+    fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
+        let mut dense = Ranges::new();
+        let mut fill = Fill::new(BASE + pages.0 * BASE_PAGE, BASE + pages.1 * BASE_PAGE, &mut dense);
+        runs.iter().for_each(|run| fill.add(*run));
+        fill.close();
+        let growing = fill.is_growing();
+        (dense.regions().map(|region| (region - BASE) / HUGE_2M).collect(), growing)
+    }
+
+    #[test]
+    fn nearly_full_regions_are_found() {
+        assert_eq!(dense_of((0, 2048), &[run(0, 2048, false)]).0, [0, 1, 2, 3]);
+        assert_eq!(dense_of((0, 2048), &[run(0, 487, false), run(512, 998, false)]).0, [0]);
+        let pieces = [run(0, 200, false), run(210, 512, false), run(512, 1024, true), run(1024, 1600, false)];
+        assert_eq!(dense_of((0, 2048), &pieces).0, [0, 2]);
+        assert_eq!(dense_of((8, 1532), &[run(8, 1532, false)]).0, [1], "both ends stick out");
+        assert_eq!(dense_of((0, 512), &[]).0, [0usize; 0]);
+    }
+
+    #[test]
+    fn a_mapping_that_fills_up_is_told_from_a_sparse_one() {
+        let all = 64 << 8;
+        assert!(dense_of((0, all), &[run(0, 5000, false)]).1);
+        assert!(!dense_of((0, all), &[run(0, 4000, false)]).1, "too little is touched");
+        assert!(!dense_of((0, 20 * all), &[run(0, 5000, false)]).1, "of one so large");
+        assert!(!dense_of((0, 8000), &[run(0, 5000, false)]).1, "little is left");
+        let sparse: Vec<PresentRun> = (0..all / 2).map(|at| run(2 * at, 2 * at + 1, false)).collect();
+        assert!(!dense_of((0, all), &sparse).1);
+    }
+
+    #[test]
+    fn ranges_are_bounded() {
+        let mut ranges = Ranges::new();
+        (0..2000).for_each(|at| ranges.push(at * 2 * HUGE_2M));
+        assert_eq!(ranges.regions().count(), MOST_RANGES);
+        assert!(ranges.holds(2 * HUGE_2M + 5) && !ranges.holds(3 * HUGE_2M));
+        assert!(!ranges.holds(1900 * 2 * HUGE_2M));
+    }
+}

@@ -1,0 +1,635 @@
+//! Memory that the program maps by itself: where it is put, so that huge pages back it, and when that pays.
+//!
+//! Allocators other than malloc (interpreters' object arenas, engines with an allocator of their own) take their memory by
+//! `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)`. Whatever else a program maps is none of this
+//! module's business.
+//!
+//! - A program is left as it is until it has mapped [`Kind::START`] bytes this way. What it maps then is a *probe*: the
+//!   kernel's own answer, on base pages.
+//! - Where probes turn out dense (mincore(2)), further requests are served huge: small ones from the top of whole 2 MiB
+//!   chunks, large ones at 2 MiB boundaries, both advised (MADV_HUGEPAGE) before their first touch.
+//! - After some bytes the next requests are probes again, so that a program that has become sparse gets base pages: what
+//!   it can bloat by is bounded by [`stretch`].
+//!
+//! Only the address is chosen, and advice given. munmap(2), mprotect(2) and madvise(2) need no help. Advice makes mappings
+//! differ from their neighbours, across which mremap(2) works only where both are alike: so what the program maps inside or
+//! beside advised memory by naming an address is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
+
+use megapage_kernel::{Errno, ErrnoGuard, Locked, program_memory};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The smallest request that is looked at, in bytes.
+pub const SMALLEST: usize = 64 << 10;
+/// Requests of at least this many bytes are no arenas: one may never be touched all over, and is left to the collapser.
+const LARGEST: usize = 32 << 20;
+/// Probes count as dense when so many sixteenths of them are present.
+const DENSE_SIXTEENTHS: usize = 15;
+/// How many probes of a kind are remembered.
+const PROBES: usize = 8;
+/// How many separate ranges of advised memory are remembered; no further ones are made.
+const MOST_ADVISED: usize = 1024;
+/// Of these places so many are kept for ranges that munmap(2) parts in two.
+const KEPT_FREE: usize = 64;
+/// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
+const TRIES: usize = 100;
+
+/// What the kernel is asked for: a trait so that tests can answer.
+pub trait Calls {
+    /// See [`program_memory::map_aligned`].
+    fn map_aligned(&self, len: usize, reserve: bool) -> Result<usize, Errno>;
+    /// See [`program_memory::unmap`].
+    fn unmap(&self, start: usize, len: usize);
+    /// See [`program_memory::advise_huge`].
+    fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno>;
+    /// See [`program_memory::resident`].
+    fn resident(&self, start: usize, len: usize) -> Option<usize>;
+    /// Whether the program has forbidden itself system calls since it began: those made here could end it.
+    fn is_confined(&self) -> bool;
+}
+
+/// The kernel itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+impl Calls for Kernel {
+    fn map_aligned(&self, len: usize, reserve: bool) -> Result<usize, Errno> {
+        program_memory::map_aligned(len, reserve)
+    }
+
+    fn unmap(&self, start: usize, len: usize) {
+        program_memory::unmap(start, len);
+    }
+
+    fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno> {
+        program_memory::advise_huge(start, len)
+    }
+
+    fn resident(&self, start: usize, len: usize) -> Option<usize> {
+        program_memory::resident(start, len)
+    }
+
+    fn is_confined(&self) -> bool {
+        program_memory::is_confined()
+    }
+}
+
+/// An address range: the first address, and the first one after it.
+type Range = (usize, usize);
+
+/// Advised memory, as ascending ranges that do not touch each other.
+#[derive(Debug)]
+struct Advised {
+    ranges: [Range; MOST_ADVISED],
+    count: usize,
+}
+
+impl Advised {
+    const fn new() -> Advised {
+        Advised { ranges: [(0, 0); MOST_ADVISED], count: 0 }
+    }
+
+    /// The ranges that overlap `(start, end)` or touch it, by their indices.
+    fn neighbours(&self, (start, end): Range) -> (usize, usize) {
+        let ranges = &self.ranges[..self.count];
+        (ranges.partition_point(|range| range.1 < start), ranges.partition_point(|range| range.0 <= end))
+    }
+
+    fn touches(&self, range: Range) -> bool {
+        let (first, last) = self.neighbours(range);
+        first < last
+    }
+
+    fn overlaps(&self, (start, end): Range) -> bool {
+        let (first, last) = self.neighbours((start, end));
+        self.ranges[first..last].iter().any(|range| range.0 < end && start < range.1)
+    }
+
+    /// Whether there is room for a further range.
+    fn has_room(&self) -> bool {
+        self.count < MOST_ADVISED - KEPT_FREE
+    }
+
+    /// Adds a range. Where there is no room it is not remembered.
+    fn insert(&mut self, range: Range) {
+        let (first, last) = self.neighbours(range);
+        if first == last {
+            if self.count < MOST_ADVISED {
+                self.ranges.copy_within(first..self.count, first + 1);
+                self.ranges[first] = range;
+                self.count += 1;
+            }
+            return;
+        }
+        let (before, after) = (self.ranges[first], self.ranges[last - 1]);
+        self.ranges[first] = (before.0.min(range.0), after.1.max(range.1));
+        self.ranges.copy_within(last..self.count, first + 1);
+        self.count -= last - first - 1;
+    }
+
+    /// Takes a range out.
+    fn remove(&mut self, (start, end): Range) {
+        let (first, last) = self.neighbours((start, end));
+        if first == last || start >= end {
+            return;
+        }
+        let (before, after) = (self.ranges[first].0, self.ranges[last - 1].1);
+        self.ranges.copy_within(last..self.count, first);
+        self.count -= last - first;
+        for piece in [(before, start), (end, after)] {
+            if piece.0 < piece.1 {
+                self.insert_apart(piece);
+            }
+        }
+    }
+
+    /// Adds a range that no other overlaps.
+    fn insert_apart(&mut self, range: Range) {
+        let at = self.ranges[..self.count].partition_point(|other| other.0 < range.0);
+        if self.count < MOST_ADVISED {
+            self.ranges.copy_within(at..self.count, at + 1);
+            self.ranges[at] = range;
+            self.count += 1;
+        }
+    }
+}
+
+/// Requests of one kind, and what is known of them.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// Bytes mapped so far.
+    mapped: u64,
+    /// Bytes of probes since they were last looked at.
+    unjudged: usize,
+    /// Bytes that may still be served huge before the next probe; 0: what comes next is a probe.
+    left: usize,
+    probes: [Range; PROBES],
+    next_probe: usize,
+    /// Bytes of probes after which they are looked at.
+    window: usize,
+}
+
+impl Kind {
+    /// Bytes that a program maps before anything is done for it.
+    const START: u64 = 4 << 20;
+
+    const fn new(window: usize) -> Kind {
+        Kind { mapped: 0, unjudged: 0, left: 0, probes: [(0, 0); PROBES], next_probe: 0, window }
+    }
+
+    fn note_probe(&mut self, range: Range) {
+        self.probes[self.next_probe] = range;
+        self.next_probe = (self.next_probe + 1) % PROBES;
+        self.unjudged = self.unjudged.saturating_add(range.1 - range.0);
+    }
+
+    /// Looks at the probes, where enough of them have come since the last look.
+    fn judge(&mut self, calls: &impl Calls) {
+        if self.left > 0 || self.mapped < Kind::START || self.unjudged < self.window {
+            return;
+        }
+        self.unjudged = 0;
+        if calls.is_confined() {
+            return;
+        }
+        let (mut bytes, mut present) = (0, 0);
+        for (start, end) in self.probes.into_iter().filter(|probe| probe.0 < probe.1) {
+            // What is gone says nothing.
+            if let Some(resident) = calls.resident(start, end - start) {
+                (bytes, present) = (bytes + (end - start), present + resident);
+            }
+        }
+        self.probes = [(0, 0); PROBES];
+        if bytes >= self.window && present >= bytes / 16 * DENSE_SIXTEENTHS {
+            self.left = stretch(self.mapped);
+        }
+    }
+}
+
+/// How many bytes are served huge on the strength of one look at probes, by the bytes that the program has mapped: a
+/// twentieth, within 8 MiB and 32 MiB.
+fn stretch(mapped: u64) -> usize {
+    (mapped / 20).clamp(8 << 20, 32 << 20) as usize
+}
+
+/// The part of a chunk that is mapped and was not handed out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spare {
+    start: usize,
+    end: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Requests below 2 MiB, and the others.
+    small: Kind,
+    large: Kind,
+    /// By whether the kernel accounts for the memory (without MAP_NORESERVE) or not.
+    spares: [Spare; 2],
+    /// The kernel has refused advice: nothing is tried any more.
+    off: bool,
+}
+
+/// The program's own mappings.
+#[derive(Debug)]
+pub struct Mapped {
+    state: Locked<State>,
+    /// Held for look-ups alone, never for a system call.
+    advised: Locked<Advised>,
+    /// Whether anything was ever advised.
+    any: AtomicBool,
+}
+
+impl Default for Mapped {
+    fn default() -> Self {
+        Mapped::new()
+    }
+}
+
+impl Mapped {
+    /// Nothing is mapped yet.
+    pub const fn new() -> Mapped {
+        Mapped {
+            state: Locked::new(State {
+                small: Kind::new(1 << 20),
+                large: Kind::new(8 << 20),
+                spares: [Spare { start: 0, end: 0 }; 2],
+                off: false,
+            }),
+            advised: Locked::new(Advised::new()),
+            any: AtomicBool::new(false),
+        }
+    }
+
+    /// Serves a request for `len` bytes at any address. `None`: the kernel is to be asked as the program asks, and
+    /// [`Mapped::probe`] to be called with its answer. Never waits, so that a signal's handler may call it.
+    pub fn place(&self, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+        if !(SMALLEST..LARGEST).contains(&len) {
+            return None;
+        }
+        let len = len.next_multiple_of(BASE_PAGE);
+        let _errno = ErrnoGuard::save();
+        self.state.try_with(|state| self.serve(state, calls, len, reserve))?
+    }
+
+    /// Remembers what the kernel answered to a request that [`Mapped::place`] did not serve.
+    pub fn probe(&self, start: usize, len: usize) {
+        if (SMALLEST..LARGEST).contains(&len) {
+            let end = start + len.next_multiple_of(BASE_PAGE);
+            self.state.try_with(|state| state.kind(len).note_probe((start, end)));
+        }
+    }
+
+    /// The program has mapped private anonymous memory at an address that it named: it is made like the advised memory
+    /// around it.
+    pub fn named(&self, calls: &impl Calls, start: usize, len: usize) {
+        let range = (start, start + len.next_multiple_of(BASE_PAGE));
+        // A large one beside it is a reservation of its own, which may stay sparse.
+        let belongs =
+            |advised: &mut Advised| advised.overlaps(range) || len < LARGEST && advised.touches(range);
+        if self.look_up(belongs) == Some(true) {
+            let _errno = ErrnoGuard::save();
+            self.advise(calls, range.0, range.1);
+        }
+    }
+
+    /// The program is about to unmap a range. Whether any of it was advised.
+    pub fn unmapping(&self, start: usize, len: usize) -> bool {
+        let Some(end) = len.checked_next_multiple_of(BASE_PAGE).and_then(|len| start.checked_add(len)) else {
+            return false;
+        };
+        let found = self.look_up(|advised| {
+            let found = start < end && advised.overlaps((start, end));
+            advised.remove((start, end));
+            found
+        });
+        found.unwrap_or(false)
+    }
+
+    /// What was announced by [`Mapped::unmapping`] is there still, or somewhere else (mremap(2)): the advice went with it.
+    pub fn keeps_advice(&self, start: usize, len: usize) {
+        let range = (start, start.saturating_add(len).next_multiple_of(BASE_PAGE));
+        self.look_up(|advised| advised.insert(range));
+    }
+
+    /// Advises a whole mapping. Whether it was.
+    pub fn advise(&self, calls: &impl Calls, start: usize, end: usize) -> bool {
+        self.has_room() && calls.advise_huge(start, end - start).is_ok() && self.insert((start, end))
+    }
+
+    /// Whether the memory at `address` was advised here; also where that cannot be told at the moment.
+    pub fn is_advised(&self, address: usize) -> bool {
+        self.look_up(|advised| advised.overlaps((address, address + 1))).unwrap_or(self.any.load(Relaxed))
+    }
+
+    /// Gives what was mapped ahead back: the program's own request was refused for want of addresses or memory. Whether
+    /// there was any.
+    pub fn return_spares(&self, calls: &impl Calls) -> bool {
+        let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();
+        let _errno = ErrnoGuard::save();
+        let held = spares.into_iter().filter(|spare| spare.start < spare.end);
+        held.map(|spare| self.unmap(calls, spare)).count() > 0
+    }
+
+    /// Takes the locks for a fork handler; [`Mapped::unlock_after_fork`] must follow.
+    pub fn lock_for_fork(&self) {
+        self.state.lock_for_fork();
+        self.advised.lock_for_fork();
+    }
+
+    /// See [`Mapped::lock_for_fork`]; in the parent and in the child.
+    pub fn unlock_after_fork(&self) {
+        self.advised.unlock_after_fork();
+        self.state.unlock_after_fork();
+    }
+
+    /// `None` where nothing was ever advised, or the table cannot be had: a signal's handler has interrupted its holder.
+    fn look_up<R>(&self, work: impl FnOnce(&mut Advised) -> R) -> Option<R> {
+        if !self.any.load(Relaxed) {
+            return None;
+        }
+        let mut work = Some(work);
+        for attempt in 0..TRIES {
+            let answer = self.advised.try_with(|advised| work.take().map(|work| work(advised)));
+            if let Some(answer) = answer {
+                return answer;
+            }
+            if attempt > TRIES / 2 {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    fn has_room(&self) -> bool {
+        self.look_up(|advised| advised.has_room()).unwrap_or(!self.any.load(Relaxed))
+    }
+
+    fn insert(&self, range: Range) -> bool {
+        self.any.store(true, Relaxed);
+        self.look_up(|advised| advised.insert(range)).is_some()
+    }
+
+    fn unmap(&self, calls: &impl Calls, spare: Spare) {
+        self.unmapping(spare.start, spare.end - spare.start);
+        calls.unmap(spare.start, spare.end - spare.start);
+    }
+
+    fn serve(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+        let kind = state.kind(len);
+        kind.mapped += len as u64;
+        kind.judge(calls);
+        if kind.left == 0 || state.off || !self.has_room() {
+            return None;
+        }
+        let placed = if len < HUGE_2M {
+            self.take_small(state, calls, len, reserve)
+        } else {
+            self.map_advised(state, calls, len, reserve)
+        };
+        let kind = state.kind(len);
+        // Where the kernel refuses, the program's own request has the last word, and the next one starts over.
+        kind.left = if placed.is_some() { kind.left.saturating_sub(len) } else { 0 };
+        placed
+    }
+
+    /// From the top of a chunk down, as the kernel itself places: a new chunk comes to lie below the one before, and what is
+    /// left of that is not lost.
+    fn take_small(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+        let spare = state.spares[usize::from(reserve)];
+        if spare.end - spare.start < len {
+            let start = self.map_advised(state, calls, HUGE_2M, reserve)?;
+            let mut end = start + HUGE_2M;
+            if spare.start < spare.end {
+                if end == spare.start {
+                    end = spare.end;
+                } else {
+                    self.unmap(calls, spare);
+                }
+            }
+            state.spares[usize::from(reserve)] = Spare { start, end };
+        }
+        let spare = &mut state.spares[usize::from(reserve)];
+        spare.end -= len;
+        Some(spare.end)
+    }
+
+    fn map_advised(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+        let start = calls.map_aligned(len, reserve).ok()?;
+        if calls.advise_huge(start, len).is_err() {
+            calls.unmap(start, len);
+            state.off = true;
+            return None;
+        }
+        self.insert((start, start + len));
+        Some(start)
+    }
+}
+
+impl State {
+    fn kind(&mut self, len: usize) -> &mut Kind {
+        if len < HUGE_2M { &mut self.small } else { &mut self.large }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// A kernel that maps top-down and says of all memory that so much of it is present.
+    struct Fake {
+        next: Cell<usize>,
+        present_percent: Cell<usize>,
+        unmapped: RefCell<Vec<Range>>,
+        advised: RefCell<Vec<Range>>,
+        refuses_advice: bool,
+        refuses_maps: Cell<bool>,
+        confined: Cell<bool>,
+    }
+
+    impl Fake {
+        fn new(present_percent: usize) -> Fake {
+            Fake {
+                next: Cell::new(1 << 40),
+                present_percent: Cell::new(present_percent),
+                unmapped: RefCell::default(),
+                advised: RefCell::default(),
+                refuses_advice: false,
+                refuses_maps: Cell::new(false),
+                confined: Cell::new(false),
+            }
+        }
+
+        fn map(&self, len: usize) -> usize {
+            self.next.set(self.next.get() - len);
+            self.next.get()
+        }
+
+        /// A request of the program; whether it was served here.
+        fn request(&self, mapped: &Mapped, len: usize) -> (usize, bool) {
+            match mapped.place(self, len, true) {
+                Some(address) => (address, true),
+                None => {
+                    let address = self.map(len.next_multiple_of(BASE_PAGE));
+                    mapped.probe(address, len);
+                    (address, false)
+                }
+            }
+        }
+    }
+
+    impl Calls for Fake {
+        fn map_aligned(&self, len: usize, _reserve: bool) -> Result<usize, Errno> {
+            if self.refuses_maps.get() {
+                return Err(Errno::ENOMEM);
+            }
+            let start = (self.next.get() - len) & !(HUGE_2M - 1);
+            self.next.set(start);
+            Ok(start)
+        }
+
+        fn unmap(&self, start: usize, len: usize) {
+            self.unmapped.borrow_mut().push((start, start + len));
+        }
+
+        fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno> {
+            if self.refuses_advice {
+                return Err(Errno::EINVAL);
+            }
+            self.advised.borrow_mut().push((start, start + len));
+            Ok(())
+        }
+
+        fn resident(&self, start: usize, len: usize) -> Option<usize> {
+            assert!(start.is_multiple_of(BASE_PAGE) && len > 0);
+            assert!(!self.confined.get(), "no call is made then");
+            Some(len * self.present_percent.get() / 100)
+        }
+
+        fn is_confined(&self) -> bool {
+            self.confined.get()
+        }
+    }
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn dense_arenas_become_huge_and_probes_go_on() {
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        let served: Vec<bool> = (0..200).map(|_| calls.request(&mapped, MIB).1).collect();
+        assert!(served[..3].iter().all(|huge| !huge), "a small program is left alone");
+        let share = served.iter().filter(|huge| **huge).count();
+        assert!((160..198).contains(&share), "{share} of 200, the rest are probes");
+        assert!(!served[50..].iter().all(|huge| *huge));
+    }
+
+    #[test]
+    fn sparse_arenas_stay_the_kernels() {
+        let (calls, mapped) = (Fake::new(50), Mapped::new());
+        assert!((0..500).all(|_| !calls.request(&mapped, MIB).1));
+        assert!(calls.advised.borrow().is_empty());
+        // And of a program that becomes sparse no more than a stretch is served huge.
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        for _ in 0..400 {
+            calls.request(&mapped, MIB);
+        }
+        calls.present_percent.set(10);
+        let late = (0..400).filter(|_| calls.request(&mapped, MIB).1).count();
+        assert!(late * MIB <= stretch(400 << 20), "{late} MiB");
+    }
+
+    #[test]
+    fn pieces_do_not_overlap_and_lie_in_advised_memory() {
+        for len in [SMALLEST, 256 << 10, 700 << 10, MIB + 4096, 3 * MIB / 2, 2 * MIB, 5 * MIB + 1, 16 * MIB] {
+            let (calls, mapped) = (Fake::new(100), Mapped::new());
+            let mut pieces = Vec::new();
+            let rounded = len.next_multiple_of(BASE_PAGE);
+            while pieces.len() < 20_000 && calls.next.get() > (1 << 40) - (1 << 30) {
+                let (start, huge) = calls.request(&mapped, len);
+                pieces.push((start, start + rounded));
+                let within = |range: &Range| range.0 <= start && start < range.1;
+                assert_eq!(huge, calls.advised.borrow().iter().any(within), "{len}");
+            }
+            pieces.extend(calls.unmapped.borrow().iter());
+            pieces.sort_unstable();
+            assert!(pieces.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{len}: pieces overlap");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_is_asked_no_more() {
+        let (calls, mapped) = (Fake { refuses_advice: true, ..Fake::new(100) }, Mapped::new());
+        assert!((0..100).all(|_| !calls.request(&mapped, MIB).1));
+        assert_eq!(calls.unmapped.borrow().len(), 1, "what could not be advised is not kept");
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        calls.refuses_maps.set(true);
+        assert!((0..100).all(|_| !calls.request(&mapped, MIB).1), "the program's own request decides");
+        calls.refuses_maps.set(false);
+        assert!((0..20).any(|_| calls.request(&mapped, MIB).1), "later again");
+    }
+
+    #[test]
+    fn a_program_that_confines_itself_is_left_alone() {
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        while !calls.request(&mapped, MIB).1 {}
+        calls.confined.set(true);
+        let late = (0..200).filter(|_| calls.request(&mapped, MIB).1).count();
+        assert!(late * MIB <= stretch(0), "{late} MiB");
+    }
+
+    #[test]
+    fn what_was_mapped_ahead_goes_back_when_it_is_wanted() {
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        while !calls.request(&mapped, MIB).1 {}
+        assert!(mapped.return_spares(&calls));
+        let [(start, end)] = calls.unmapped.borrow()[..] else { panic!("one spare") };
+        assert_eq!(end - start, MIB);
+        assert!(!mapped.return_spares(&calls));
+        assert!(calls.request(&mapped, MIB).0 != start, "it is gone");
+    }
+
+    #[test]
+    fn memory_beside_advised_memory_is_advised() {
+        let (calls, mapped) = (Fake::new(100), Mapped::new());
+        assert!(mapped.advise(&calls, 10 * HUGE_2M, 12 * HUGE_2M));
+        let before = calls.advised.borrow().len();
+        mapped.named(&calls, 14 * HUGE_2M, HUGE_2M);
+        mapped.named(&calls, 12 * HUGE_2M, 1 << 30);
+        assert_eq!(calls.advised.borrow().len(), before, "elsewhere");
+        mapped.named(&calls, 12 * HUGE_2M, BASE_PAGE);
+        mapped.named(&calls, 11 * HUGE_2M, BASE_PAGE);
+        assert_eq!(calls.advised.borrow().len(), before + 2);
+        assert!(mapped.unmapping(10 * HUGE_2M, HUGE_2M));
+        mapped.keeps_advice(20 * HUGE_2M, HUGE_2M);
+        assert!(mapped.is_advised(20 * HUGE_2M) && !mapped.is_advised(10 * HUGE_2M));
+        assert!(!mapped.unmapping(30 * HUGE_2M, HUGE_2M));
+    }
+
+    #[test]
+    fn advised_ranges_stay_in_order_and_bounded() {
+        let mut advised = Advised::new();
+        for at in [5, 1, 9, 3] {
+            advised.insert((at * 10, at * 10 + 5));
+        }
+        assert_eq!(advised.ranges[..advised.count], [(10, 15), (30, 35), (50, 55), (90, 95)]);
+        assert!(advised.touches((35, 40)) && advised.touches((20, 30)) && !advised.touches((16, 29)));
+        advised.insert((15, 50));
+        assert_eq!(advised.ranges[..advised.count], [(10, 55), (90, 95)]);
+        advised.insert((20, 21));
+        assert_eq!(advised.count, 2);
+        advised.remove((20, 30));
+        assert_eq!(advised.ranges[..advised.count], [(10, 20), (30, 55), (90, 95)]);
+        advised.remove((5, 92));
+        assert_eq!(advised.ranges[..advised.count], [(92, 95)]);
+        advised.remove((93, 94));
+        assert_eq!(advised.ranges[..advised.count], [(92, 93), (94, 95)]);
+        advised.remove((93, 94));
+        advised.remove((95, 100));
+        assert_eq!(advised.ranges[..advised.count], [(92, 93), (94, 95)]);
+        (0..2000).for_each(|at| advised.insert((1000 + at * 10, 1001 + at * 10)));
+        assert_eq!(advised.count, MOST_ADVISED);
+        assert!(!advised.has_room());
+    }
+}

@@ -1,0 +1,118 @@
+//! The thread that collapses what the program has mapped by itself (see `megapage_memory::Collapser`).
+//!
+//! It exists while such memory grows: a program that maps little never has one, and one that has come to rest loses it.
+
+#![forbid(unsafe_code)]
+
+use crate::threads::{self, Started};
+use crate::{HEAP, MAPPED};
+use megapage_kernel::leave_descriptors;
+use megapage_kernel::program_memory::is_confined;
+use megapage_memory::{Backing, Collapser};
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes that a program maps by itself before there is a thread.
+const THRESHOLD: u64 = 64 << 20;
+/// After it has ended, the next one starts when so much more was mapped.
+const AGAIN: u64 = 16 << 20;
+/// The thread looks this often while memory grows,
+const SHORTEST: Duration = Duration::from_millis(50);
+/// less and less often while it does not,
+const LONGEST: Duration = Duration::from_secs(1);
+/// and not at all after so many looks without growth; where much is mapped and untouched, this often.
+const IDLE_LOOKS: u32 = 6;
+const LONGEST_UNTOUCHED: Duration = Duration::from_secs(8);
+/// Looking costs at most this part of the time.
+const COST_SPACING: u32 = 100;
+/// Bytes of the heap on base pages that are worth a look; fewer are those that every heap begins with.
+const HEAP_ON_BASE: u64 = 8 << 20;
+/// Resident memory has grown when it is larger by this many bytes.
+const GROWTH: u64 = 4 << 20;
+
+/// Bytes mapped since the last thread has ended, less what the first one wants more.
+static GROWN: AtomicU64 = AtomicU64::new(0);
+/// How much of that starts one.
+static NEXT: AtomicU64 = AtomicU64::new(THRESHOLD);
+/// A thread runs, or is being started, or can never run.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// The program has mapped, or opened, private memory. With no lock of the allocator held.
+pub fn consider(bytes: usize) {
+    if has_grown(bytes) {
+        start();
+    }
+}
+
+/// The heap has grown, and has chunks on base pages that may fill up. From within the allocator.
+pub fn consider_later(bytes: usize) {
+    if HEAP.ledger().held(Backing::Base) >= HEAP_ON_BASE && has_grown(bytes) {
+        threads::want();
+    }
+}
+
+fn has_grown(bytes: usize) -> bool {
+    let grown = GROWN.fetch_add(bytes as u64, Relaxed).saturating_add(bytes as u64);
+    grown >= NEXT.load(Relaxed) && !RUNNING.load(Relaxed)
+}
+
+/// Starts the thread where one is wanted.
+pub fn start() {
+    let wanted = GROWN.load(Relaxed) >= NEXT.load(Relaxed);
+    if wanted && !RUNNING.swap(true, Relaxed) && threads::start(work) == Started::Busy {
+        RUNNING.store(false, Relaxed);
+    }
+}
+
+/// In a forked child: the thread was not copied.
+pub fn forget_in_child() {
+    RUNNING.store(false, Relaxed);
+    rest();
+}
+
+/// The next thread starts after [`AGAIN`].
+fn rest() {
+    GROWN.store(0, Relaxed);
+    NEXT.store(AGAIN, Relaxed);
+}
+
+extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
+    threads::set_name(c"megapage-huge");
+    // Looking opens files: see `returner`. Where that or the page map is not to be had, RUNNING stays set: never again.
+    let collapser = if leave_descriptors() { Collapser::new() } else { None };
+    if let Some(mut collapser) = collapser {
+        watch(&mut collapser);
+        rest();
+        threads::end();
+        RUNNING.store(false, Relaxed);
+    } else {
+        threads::end();
+    }
+    ptr::null_mut()
+}
+
+fn watch(collapser: &mut Collapser) {
+    let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
+    loop {
+        std::thread::sleep(pause);
+        if is_confined() || threads::program_has_ended() {
+            return;
+        }
+        let Ok(look) = collapser.look(&HEAP, &MAPPED) else { return };
+        let grown = look.resident > resident.saturating_add(GROWTH);
+        resident = if grown { look.resident } else { resident.min(look.resident) };
+        if grown || look.pending || look.collapsed > 0 {
+            (pause, idle) = (SHORTEST, 0);
+        } else {
+            idle += 1;
+            let longest = if look.may_grow { LONGEST_UNTOUCHED } else { LONGEST };
+            pause = (pause * 2).min(longest);
+            if idle >= IDLE_LOOKS && !look.may_grow || look.resident < THRESHOLD {
+                return;
+            }
+        }
+        pause = pause.max(look.cost * COST_SPACING).min(LONGEST_UNTOUCHED);
+    }
+}

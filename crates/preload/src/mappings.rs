@@ -1,0 +1,240 @@
+//! mmap(2) and its family, in place of the C library's: see `megapage_memory::mapped` for what is done.
+//!
+//! Each function makes the program's own call, unchanged, but for `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+//! MAP_ANONYMOUS)`, for which a better address may be known. Nothing is done until [`begin`].
+//!
+//! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
+//! its arguments on unread. An address that it answers by itself was mapped for this request, and handed out to nobody else.
+
+#![allow(unsafe_code)]
+
+use crate::{HEAP, MAPPED, collapser, threads};
+use libc::off_t;
+use megapage_kernel::program_memory::program_begins;
+use megapage_kernel::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
+use megapage_memory::Heap;
+use megapage_memory::mapped::{Kernel, SMALLEST};
+use megapage_units::BASE_PAGE;
+use std::ffi::CStr;
+use std::mem::transmute;
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Whether the program's mappings are looked at.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+/// Memory that has a use of its own: a stack, or pages of the pool.
+const OF_ITS_OWN: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
+
+/// A function of the next library, which may be another interposer's; null before [`begin`].
+struct Next(AtomicUsize);
+
+impl Next {
+    const fn new() -> Next {
+        Next(AtomicUsize::new(0))
+    }
+
+    fn find(&self, name: &CStr) {
+        // SAFETY: the name is a C string.
+        self.0.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize, Relaxed);
+    }
+
+    fn get(&self) -> Option<usize> {
+        Some(self.0.load(Relaxed)).filter(|address| *address != 0)
+    }
+}
+
+static NEXT_MMAP: Next = Next::new();
+static NEXT_MUNMAP: Next = Next::new();
+static NEXT_MREMAP: Next = Next::new();
+static NEXT_MPROTECT: Next = Next::new();
+
+type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+type Mprotect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
+
+/// Looks at the program's mappings from now on, where huge pages are asked for and can be had. Before any thread exists.
+pub fn begin() {
+    NEXT_MMAP.find(c"mmap");
+    NEXT_MUNMAP.find(c"munmap");
+    NEXT_MREMAP.find(c"mremap");
+    NEXT_MPROTECT.find(c"mprotect");
+    threads::own();
+    program_begins();
+    let wanted = HEAP.config().heap != Heap::None && has_supported_base_pages() && thp_is_possible();
+    ACTIVE.store(wanted, Relaxed);
+}
+
+unsafe fn next_mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    match NEXT_MMAP.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
+        // SAFETY: the caller's promise.
+        None => unsafe {
+            megapage_kernel::program_memory::system_mmap(address, len, protection, flags, fd, offset)
+        },
+    }
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise, here and below.
+    let ask = || unsafe { next_mmap(address, len, protection, flags, fd, offset) };
+    if flags & ANONYMOUS != ANONYMOUS || flags & OF_ITS_OWN != 0 || !ACTIVE.load(Relaxed) {
+        return ask();
+    }
+    let plain = flags & !(ANONYMOUS | libc::MAP_NORESERVE) == 0 && offset == 0;
+    if address.is_null() && plain && protection == WRITABLE && len >= SMALLEST {
+        return map_anywhere(len, flags & libc::MAP_NORESERVE == 0, ask);
+    }
+    let mapped = ask();
+    if mapped != libc::MAP_FAILED && !address.is_null() {
+        // A hint that was not followed says nothing of what lies there.
+        if mapped == address {
+            MAPPED.named(&Kernel, mapped as usize, len);
+        }
+        if protection & libc::PROT_WRITE != 0 {
+            collapser::consider(len);
+        }
+    }
+    mapped
+}
+
+/// Private memory at any address.
+fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
+    let mapped = match MAPPED.place(&Kernel, len, reserve) {
+        Some(address) => address as *mut c_void,
+        None => {
+            let mut mapped = ask();
+            if mapped == libc::MAP_FAILED && MAPPED.return_spares(&Kernel) {
+                mapped = ask();
+            }
+            if mapped == libc::MAP_FAILED {
+                return mapped;
+            }
+            MAPPED.probe(mapped as usize, len);
+            mapped
+        }
+    };
+    collapser::consider(len);
+    mapped
+}
+
+/// mmap(2) by its other name.
+///
+/// # Safety
+/// As for [`mmap`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { mmap(address, len, protection, flags, fd, offset) }
+}
+
+/// munmap(2).
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
+    // One that is refused for its arguments takes nothing away.
+    let advised = (address as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(address as usize, len);
+    let answer = match NEXT_MUNMAP.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Munmap>(next)(address, len) },
+        // SAFETY: the caller's promise.
+        None => unsafe { libc::syscall(libc::SYS_munmap, address, len) as c_int },
+    };
+    if answer != 0 && advised {
+        let _errno = ErrnoGuard::save();
+        MAPPED.keeps_advice(address as usize, len);
+    }
+    answer
+}
+
+/// mremap(2). The fifth argument counts with MREMAP_FIXED and MREMAP_DONTUNMAP alone.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    wanted: *mut c_void,
+) -> *mut c_void {
+    const NAMES: c_int = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let wanted = if flags & NAMES != 0 { wanted } else { ptr::null_mut() };
+    // An `old_len` of 0 makes a second mapping of shared memory, and takes nothing away.
+    let advised = (old as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(old as usize, old_len);
+    if flags & libc::MREMAP_FIXED != 0 {
+        // What was there is replaced.
+        MAPPED.unmapping(wanted as usize, new_len);
+    }
+    let answer = match NEXT_MREMAP.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Mremap>(next)(old, old_len, new_len, flags, wanted) },
+        // SAFETY: the caller's promise.
+        None => unsafe {
+            libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, wanted) as *mut c_void
+        },
+    };
+    if advised {
+        let _errno = ErrnoGuard::save();
+        let failed = answer == libc::MAP_FAILED;
+        if failed || flags & libc::MREMAP_DONTUNMAP != 0 {
+            MAPPED.keeps_advice(old as usize, old_len);
+        }
+        if !failed {
+            MAPPED.keeps_advice(answer as usize, new_len);
+        }
+    }
+    answer
+}
+
+/// mprotect(2): memory that was reserved without access is opened by it.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
+    let answer = match NEXT_MPROTECT.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Mprotect>(next)(address, len, protection) },
+        // SAFETY: the caller's promise.
+        None => unsafe { megapage_kernel::program_memory::system_mprotect(address, len, protection) },
+    };
+    if answer == 0 && protection == WRITABLE && len >= SMALLEST && ACTIVE.load(Relaxed) {
+        collapser::consider(len);
+    }
+    answer
+}
