@@ -25,28 +25,6 @@ fn verdict(report: &Value, mechanism: &str) -> (bool, String) {
 }
 
 #[test]
-fn python_objects_go_through_the_preloaded_malloc() {
-    if !installed("/usr/bin/python3") {
-        return;
-    }
-    let code =
-        "import sys; a = [(i, str(i)) for i in range(800000)]; print('ready', flush=True); sys.stdin.read()";
-    // Most of Python's memory is that heap.
-    let on_thp = |report: &Value| {
-        let (heap, all) = (&report["end"]["heap"], &report["end"]["anonymous"]);
-        heap["thp_bytes"].as_u64() >= Some(32 << 20) && all["huge_percent"].as_f64() >= Some(50.0)
-    };
-    let program = ["/usr/bin/python3", "-c", code];
-    let (status, report, said) = held_report(&["--heap", "thp"], &program, "most of it on THP", on_thp);
-    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
-    assert!(verdict(&report, "runtime").0 && verdict(&report, "preload").0, "{report:#}");
-
-    let planned =
-        run(&["--dry-run", "--", "/usr/bin/python3"]).env("PYTHONMALLOC", "debug").output().unwrap();
-    assert!(text(&planned.stdout).contains("runtime not used: PYTHONMALLOC=debug is set"));
-}
-
-#[test]
 fn node_gets_malloc_and_promotion() {
     if !installed("node") {
         return;

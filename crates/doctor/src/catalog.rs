@@ -249,8 +249,8 @@ kinds! {
         "node --use-largepages=on puts the program's text on huge pages, not the heap: that is reached from outside.",
         ["megapage run node ARGUMENTS"];
     PROGRAM_PYTHON, "program-python", Note, "CPython has an allocator of its own for small objects",
-        "It takes memory in arenas with mmap(2), past malloc, unless PYTHONMALLOC=malloc. numpy's arrays come from malloc, and ask by themselves with NUMPY_MADVISE_HUGEPAGE=1.",
-        ["megapage run python3 ARGUMENTS", "PYTHONMALLOC=malloc NUMPY_MADVISE_HUGEPAGE=1 python3 ARGUMENTS"];
+        "It takes memory in arenas with mmap(2), past malloc. megapage run leaves that allocator in place, and puts its arenas on huge pages. PYTHONMALLOC=malloc reaches them without megapage, and makes Python slower. numpy's arrays come from malloc, and ask by themselves with NUMPY_MADVISE_HUGEPAGE=1.",
+        ["megapage run python3 ARGUMENTS", "NUMPY_MADVISE_HUGEPAGE=1 python3 ARGUMENTS"];
     PROGRAM_PHP, "program-php", Note, "PHP has an allocator of its own",
         "It asks for huge pages with USE_ZEND_ALLOC_HUGE_PAGES=1 in the environment, and for its compiled code with opcache.huge_code_pages=1.",
         ["USE_ZEND_ALLOC_HUGE_PAGES=1 php ARGUMENTS"];

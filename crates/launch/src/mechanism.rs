@@ -160,13 +160,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     let switch = match (runtime, program.privilege) {
         (None, _) => Err("no language runtime with a switch is recognised".to_string()),
         (_, Some(privilege)) => Err(raised(privilege)),
-        (Some(runtime), None) => runtimes::switch(runtime, program, &user_arguments, request, machine)
-            .and_then(|switch| match &preload {
-                Err(why) if switch.needs_preload => {
-                    Err(format!("its switch needs the preloaded malloc: {why}"))
-                }
-                _ => Ok(switch),
-            }),
+        (Some(runtime), None) => runtimes::switch(runtime, program, &user_arguments, request, machine),
     };
     let java = switch.as_ref().ok().and_then(|switch| switch.java.clone());
     let short = switch.as_ref().ok().and_then(|switch| switch.short.clone());
@@ -177,9 +171,6 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     let switch = switch.and_then(|switch| if switch.left_alone { Err(switch.reason) } else { Ok(switch) });
 
     let mut wanted: Vec<Mechanism> = match request.mechanism {
-        Some(Mechanism::Runtime) if switch.as_ref().is_ok_and(|switch| switch.needs_preload) => {
-            vec![Mechanism::Runtime, Mechanism::Preload]
-        }
         Some(mechanism) => vec![mechanism],
         None => automatic(program, request.heap, machine, &switch, &preload, &tunable, &outside),
     };
@@ -303,11 +294,8 @@ fn automatic(
     outside: &Result<Accepted, String>,
 ) -> Vec<Mechanism> {
     let mut wanted = Vec::new();
-    if let Ok(switch) = switch {
+    if switch.is_ok() {
         wanted.push(Mechanism::Runtime);
-        if switch.needs_preload && preload.is_ok() {
-            wanted.push(Mechanism::Preload);
-        }
     } else if preload.is_ok() {
         wanted.push(Mechanism::Preload);
     } else if tunable.is_ok() {

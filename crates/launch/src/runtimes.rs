@@ -17,8 +17,6 @@ pub struct Switch {
     pub arguments: Vec<String>,
     /// Variables to set. Processes that the program starts inherit them.
     pub environment: Vec<(&'static str, String)>,
-    /// Whether the switch only works together with the preloaded library.
-    pub needs_preload: bool,
     /// What it does, in words.
     pub reason: String,
     /// The JVM's plan; `None` for other runtimes.
@@ -39,7 +37,10 @@ pub fn switch(
 ) -> Result<Switch, String> {
     match runtime {
         Runtime::Jvm => jvm(program, arguments, request, machine),
-        Runtime::Python => python(request.heap, machine),
+        Runtime::Python => Err(
+            "Python's own allocator is left in place: the preloaded library puts its arenas on huge pages"
+                .into(),
+        ),
         Runtime::Php => php(request.heap, machine),
         Runtime::Node => {
             Err("Node.js has a switch for its text alone (--use-largepages), none for its heap".into())
@@ -182,22 +183,6 @@ fn additions(obstacles: &[Obstacle], around: &Surroundings) -> Vec<(PageSize, u6
     let missing: Vec<(PageSize, u64)> = obstacles.iter().filter_map(|it| it.missing).collect();
     let bytes: Bytes = missing.iter().map(|(size, pages)| size.bytes() * *pages).sum();
     if bytes <= around.may_add { missing } else { Vec::new() }
-}
-
-/// CPython keeps small objects in arenas of its own (pymalloc), which malloc does not see.
-fn python(heap: Heap, machine: &Machine) -> Result<Switch, String> {
-    if let Some(value) = machine.variable("PYTHONMALLOC") {
-        return Err(format!("PYTHONMALLOC={value} is set: left as it is"));
-    }
-    if heap == Heap::None {
-        return Err("no huge pages are asked for".into());
-    }
-    Ok(Switch {
-        environment: vec![("PYTHONMALLOC", "malloc".into())],
-        needs_preload: true,
-        reason: "PYTHONMALLOC=malloc sends Python's objects through the preloaded malloc".into(),
-        ..Switch::default()
-    })
 }
 
 /// PHP's own heap is made of 2 MiB chunks. When told, it maps each from the hugetlb pool, and where that is
