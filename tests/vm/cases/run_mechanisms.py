@@ -59,7 +59,8 @@ for pool in (0, 40):
     judge("run --mechanism tunable", f"dynamic, pool of {pool}", ["--mechanism", "tunable"], DYNAMIC, pool, (0, 125))
 judge("run --mechanism preload", "static", ["--mechanism", "preload"], STATIC, 0, (0, 125))
 judge("run --mechanism tunable", "static", ["--mechanism", "tunable"], STATIC, 0, (0, 125))
-judge("run --mechanism runtime", "Python", ["--mechanism", "runtime"], PYTHON, 0)
+judge("run --mechanism preload", "Python, whose own allocator stays", ["--mechanism", "preload"], PYTHON)
+judge("run --mechanism runtime", "Python, which has no switch", ["--mechanism", "runtime"], PYTHON, 0, (0, 125))
 judge("run --mechanism runtime", "a program without a runtime", ["--mechanism", "runtime"], DYNAMIC, 0, (0, 125))
 
 for program, what in ((DYNAMIC + ["--mmap"], "one mapping"), (STATIC, "static")):
