@@ -21,6 +21,8 @@ pub use crate::shared::{SharedMemory, agrees};
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
+/// Before Linux 6.7, calls for one region that was refused.
+const MOST_REPEATS: u32 = 2;
 /// No rest between two calls is longer.
 const MOST_REST: Duration = Duration::from_millis(50);
 
@@ -289,13 +291,17 @@ impl Promotion {
         Ok(Applied { outcome, tried: asked, huge })
     }
 
-    /// Asks once more for what was refused. Where the process has no page table for a region of shared memory, kernels before 6.7
+    /// Asks again for what was refused, [`MOST_REPEATS`] times at most. Where the process has no page table for a region of shared memory, kernels before 6.7
     /// collapse it in the object, refuse to map it there, and do so when they are asked again. How many calls were made.
     fn map_what_was_collapsed(&self, target: &Target, tried: &mut [Tried], start: Instant) -> u64 {
         let mut calls = 0;
         for (tried, region) in tried.iter_mut().zip(&self.regions) {
-            let is_for_now = matches!(tried.answer, Answer::Refused(Refusal::Busy | Refusal::Invalid));
-            if is_for_now && start.elapsed() < self.bounds.time {
+            // A call may find pages on their way to the LRU lists, the next one collapses, and a third one maps.
+            for _ in 0..MOST_REPEATS {
+                let is_for_now = matches!(tried.answer, Answer::Refused(Refusal::Busy | Refusal::Invalid));
+                if !is_for_now || start.elapsed() >= self.bounds.time {
+                    break;
+                }
                 calls += 1;
                 if target.call(Advice::Collapse, &[*region]).is_ok() {
                     tried.answer = Answer::Accepted;

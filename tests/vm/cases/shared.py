@@ -5,6 +5,7 @@
 
 import os
 import pathlib
+import tempfile
 
 import truth
 import vmcheck as vm
@@ -85,11 +86,13 @@ with Sharers("memfd", 16, 3, "busy") as sharers:
 row = "daemon"
 with Sharers("memfd", 16, 1, "busy") as sharers:
     sharers.intact(row, "before")
-    config = pathlib.Path("/run/sharers.toml")
-    config.write_text("policy = 'freebsd'\nlock_file = '/run/sharers.lock'\nstate_file = ''\n[processes]\n"
+    # The daemon takes no directory that others may write to.
+    directory = pathlib.Path(tempfile.mkdtemp(dir="/root"))
+    config = directory / "sharers.toml"
+    config.write_text(f"policy = 'freebsd'\nlock_file = '{directory}/lock'\nstate_file = ''\n[processes]\n"
                       f"include = ['^no-such-name$']\npids = {sharers.pids}\n[act]\nlatency_guard = '10s'\n"
-                      "[metrics]\nsocket = '/run/sharers.socket'\n")
-    log = pathlib.Path("/run/sharers.log")
+                      f"[metrics]\nsocket = '{directory}/socket'\n")
+    log = directory / "log"
     with vm.Child("megapage", "daemon", "--config", config, stderr=log.open("w")):
         came = vm.wait_until(lambda: sharers.huge(1) == SIZE, 200)
         vm.check(row, "shared memory becomes huge", came, f"{sharers.huge(1)}: {log.read_text()[-500:]}", SIZE)
