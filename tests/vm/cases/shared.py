@@ -1,5 +1,4 @@
 # title: shared memory from outside: attach, advise, daemon and prime against ShmemPmdMapped of each process, and every byte
-# quick: 6.1
 # seconds: 600
 """Shared memory promoted from outside, and data files primed."""
 
