@@ -15,6 +15,9 @@
 //! differ from their neighbours, across which mremap(2) works only where both are alike: so what the program maps inside or
 //! beside advised memory by naming an address is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
 
+mod advised;
+
+use advised::{Advised, Range};
 use megapage_kernel::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,10 +30,6 @@ const LARGEST: usize = 32 << 20;
 const DENSE_SIXTEENTHS: usize = 15;
 /// How many probes of a kind are remembered.
 const PROBES: usize = 8;
-/// How many separate ranges of advised memory are remembered; no further ones are made.
-const MOST_ADVISED: usize = 1024;
-/// Of these places so many are kept for ranges that munmap(2) parts in two.
-const KEPT_FREE: usize = 64;
 /// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
 const TRIES: usize = 100;
 
@@ -71,86 +70,6 @@ impl Calls for Kernel {
 
     fn is_confined(&self) -> bool {
         program_memory::is_confined()
-    }
-}
-
-/// An address range: the first address, and the first one after it.
-type Range = (usize, usize);
-
-/// Advised memory, as ascending ranges that do not touch each other.
-#[derive(Debug)]
-struct Advised {
-    ranges: [Range; MOST_ADVISED],
-    count: usize,
-}
-
-impl Advised {
-    const fn new() -> Advised {
-        Advised { ranges: [(0, 0); MOST_ADVISED], count: 0 }
-    }
-
-    /// The ranges that overlap `(start, end)` or touch it, by their indices.
-    fn neighbours(&self, (start, end): Range) -> (usize, usize) {
-        let ranges = &self.ranges[..self.count];
-        (ranges.partition_point(|range| range.1 < start), ranges.partition_point(|range| range.0 <= end))
-    }
-
-    fn touches(&self, range: Range) -> bool {
-        let (first, last) = self.neighbours(range);
-        first < last
-    }
-
-    fn overlaps(&self, (start, end): Range) -> bool {
-        let (first, last) = self.neighbours((start, end));
-        self.ranges[first..last].iter().any(|range| range.0 < end && start < range.1)
-    }
-
-    /// Whether there is room for a further range.
-    fn has_room(&self) -> bool {
-        self.count < MOST_ADVISED - KEPT_FREE
-    }
-
-    /// Adds a range. Where there is no room it is not remembered.
-    fn insert(&mut self, range: Range) {
-        let (first, last) = self.neighbours(range);
-        if first == last {
-            if self.count < MOST_ADVISED {
-                self.ranges.copy_within(first..self.count, first + 1);
-                self.ranges[first] = range;
-                self.count += 1;
-            }
-            return;
-        }
-        let (before, after) = (self.ranges[first], self.ranges[last - 1]);
-        self.ranges[first] = (before.0.min(range.0), after.1.max(range.1));
-        self.ranges.copy_within(last..self.count, first + 1);
-        self.count -= last - first - 1;
-    }
-
-    /// Takes a range out.
-    fn remove(&mut self, (start, end): Range) {
-        let (first, last) = self.neighbours((start, end));
-        if first == last || start >= end {
-            return;
-        }
-        let (before, after) = (self.ranges[first].0, self.ranges[last - 1].1);
-        self.ranges.copy_within(last..self.count, first);
-        self.count -= last - first;
-        for piece in [(before, start), (end, after)] {
-            if piece.0 < piece.1 {
-                self.insert_apart(piece);
-            }
-        }
-    }
-
-    /// Adds a range that no other overlaps.
-    fn insert_apart(&mut self, range: Range) {
-        let at = self.ranges[..self.count].partition_point(|other| other.0 < range.0);
-        if self.count < MOST_ADVISED {
-            self.ranges.copy_within(at..self.count, at + 1);
-            self.ranges[at] = range;
-            self.count += 1;
-        }
     }
 }
 
@@ -605,31 +524,5 @@ mod tests {
         mapped.keeps_advice(20 * HUGE_2M, HUGE_2M);
         assert!(mapped.is_advised(20 * HUGE_2M) && !mapped.is_advised(10 * HUGE_2M));
         assert!(!mapped.unmapping(30 * HUGE_2M, HUGE_2M));
-    }
-
-    #[test]
-    fn advised_ranges_stay_in_order_and_bounded() {
-        let mut advised = Advised::new();
-        for at in [5, 1, 9, 3] {
-            advised.insert((at * 10, at * 10 + 5));
-        }
-        assert_eq!(advised.ranges[..advised.count], [(10, 15), (30, 35), (50, 55), (90, 95)]);
-        assert!(advised.touches((35, 40)) && advised.touches((20, 30)) && !advised.touches((16, 29)));
-        advised.insert((15, 50));
-        assert_eq!(advised.ranges[..advised.count], [(10, 55), (90, 95)]);
-        advised.insert((20, 21));
-        assert_eq!(advised.count, 2);
-        advised.remove((20, 30));
-        assert_eq!(advised.ranges[..advised.count], [(10, 20), (30, 55), (90, 95)]);
-        advised.remove((5, 92));
-        assert_eq!(advised.ranges[..advised.count], [(92, 95)]);
-        advised.remove((93, 94));
-        assert_eq!(advised.ranges[..advised.count], [(92, 93), (94, 95)]);
-        advised.remove((93, 94));
-        advised.remove((95, 100));
-        assert_eq!(advised.ranges[..advised.count], [(92, 93), (94, 95)]);
-        (0..2000).for_each(|at| advised.insert((1000 + at * 10, 1001 + at * 10)));
-        assert_eq!(advised.count, MOST_ADVISED);
-        assert!(!advised.has_room());
     }
 }
