@@ -12,13 +12,15 @@ use megapage_launch::report::{Ended, RunReport};
 use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
-use megapage_units::Pid;
+use megapage_units::{Bytes, Pid};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The exit status for megapage's own failures.
 pub const FAILED: u8 = 125;
+/// What was asked was done in part (`--attach --once`).
+const PARTLY: u8 = 1;
 
 /// Run a program on huge pages, and prove it.
 ///
@@ -141,7 +143,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
         let report = attachment.run(&root, |report| target.live(&form(report))).map_err(failure)?;
         target.write(&form(&report)).map_err(|message| (FAILED, message))?;
-        return required(&report, args.require).map(|()| ExitCode::SUCCESS);
+        required(&report, args.require)?;
+        return if args.once { in_part(&report) } else { Ok(ExitCode::SUCCESS) };
     }
     let Some((program, arguments)) = args.program.split_first() else {
         return Err((FAILED, "no program is named".into()));
@@ -192,6 +195,17 @@ fn required(report: &RunReport, require: bool) -> Result<(), Failure> {
         return Err((FAILED, format!("--require: {}", report.not_obtained.join("; "))));
     }
     Ok(())
+}
+
+/// What one promotion left undone is said, and is status 1: done in part.
+fn in_part(report: &RunReport) -> Result<ExitCode, Failure> {
+    match &report.promotion {
+        Some(done) if report.running && done.obtained_bytes < done.asked_bytes => {
+            let (obtained, asked) = (Bytes(done.obtained_bytes), Bytes(done.asked_bytes));
+            Err((PARTLY, format!("obtained {obtained} of {asked}; --report - has the reasons")))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn json(report: &RunReport) -> String {

@@ -233,6 +233,28 @@ fn an_attached_process_is_promoted_proved_and_left_unharmed() {
 }
 
 #[test]
+fn what_one_promotion_leaves_is_told_by_its_status() {
+    if !is_root() {
+        return skip("needs CAP_SYS_NICE to promote another process's memory");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = include_str!("programs/pinned.c");
+    let Some(program) = compile("gcc", directory.path(), "pinned", source, &[]) else { return };
+    let target = start(Command::new(program));
+    let attached = output(&["--attach", &target.id().to_string(), "--once", "--json"]);
+    let report: Value = serde_json::from_slice(&attached.stdout).unwrap();
+    assert_eq!(
+        mib(&report, "promotion.asked_bytes") - mib(&report, "promotion.obtained_bytes"),
+        2,
+        "{report:#}"
+    );
+    let said = text(&attached.stderr);
+    assert_eq!((status(&attached), said.lines().count()), (1, 1), "{said}");
+    assert!(said.contains("obtained ") && said.contains(" of "), "{said}");
+    assert_eq!(finish(target).status.code(), Some(3), "every byte is as it was");
+}
+
+#[test]
 fn a_program_that_execs_another_takes_the_library_along() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
