@@ -14,9 +14,10 @@ REPORT = "/tmp/report.json"
 MOMENTS = vm.Moments("/tmp/holder.smaps", 2500)
 DYNAMIC = ["/opt/megapage/holder", "--mib", "32", "--smaps", MOMENTS.path, "--linger", "2500"]
 STATIC = ["/opt/megapage/holder-static", *DYNAMIC[1:]]
-# Python keeps its own smaps as well, read in one piece.
+# Python keeps its own smaps as well, read in one piece. It ends with all its memory: a sample of its last milliseconds would
+# find what it has freed by then gone.
 PYTHON = ["python3", "-c", f"""
-import time
+import os, time
 x = [str(n) for n in range(400000)]
 room = bytearray(1 << 20)
 def keep(path):
@@ -27,7 +28,8 @@ def keep(path):
 keep('{MOMENTS.path}.before')
 time.sleep(2.5)
 keep('{MOMENTS.path}')
-print('ok', len(x))
+print('ok', len(x), flush=True)
+os._exit(0)
 """]
 
 
