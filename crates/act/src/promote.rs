@@ -291,15 +291,20 @@ impl Promotion {
         Ok(Applied { outcome, tried: asked, huge })
     }
 
-    /// Asks again for what was refused, [`MOST_REPEATS`] times at most. Where the process has no page table for a region of shared memory, kernels before 6.7
-    /// collapse it in the object, refuse to map it there, and do so when they are asked again. How many calls were made.
+    /// Asks again for what was refused, [`MOST_REPEATS`] times at most. Where the process has no page table for a region of
+    /// shared memory, kernels before 6.7 collapse it in the object, refuse to map it there, and do so when they are asked
+    /// again. What there is no time for is left to the next pass. How many calls were made.
     fn map_what_was_collapsed(&self, target: &Target, tried: &mut [Tried], start: Instant) -> u64 {
         let mut calls = 0;
         for (tried, region) in tried.iter_mut().zip(&self.regions) {
             // A call may find pages on their way to the LRU lists, the next one collapses, and a third one maps.
             for _ in 0..MOST_REPEATS {
                 let is_for_now = matches!(tried.answer, Answer::Refused(Refusal::Busy | Refusal::Invalid));
-                if !is_for_now || start.elapsed() >= self.bounds.time {
+                if !is_for_now {
+                    break;
+                }
+                if start.elapsed() >= self.bounds.time {
+                    tried.answer = Answer::NotTried;
                     break;
                 }
                 calls += 1;

@@ -12,8 +12,9 @@ use megapage_snapshot::ProcessId;
 use megapage_testing::{MachineLock, require_root, skip};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
@@ -208,27 +209,50 @@ fn soak(executable: &Path, time: Duration, what: &str) {
     }
 }
 
-#[test]
-fn no_byte_is_lost_and_nobody_dies() {
+/// One at a time: each wants the machine to itself.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The workload, compiled; `None`, and a loud skip, where it cannot be run.
+fn workload(directory: &Path) -> Option<PathBuf> {
     if !require_root() {
-        return;
+        return None;
     }
-    let seconds = std::env::var(SECONDS).map_or(60, |text| text.parse().unwrap());
-    let half = Duration::from_secs(seconds) / 2;
-    let directory = tempfile::tempdir().unwrap();
-    let executable = directory.path().join("workload");
+    let executable = directory.join("workload");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/soak/workload.c");
     let compiled = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&executable).arg(source).status();
     match compiled {
         Ok(status) => assert!(status.success(), "cc: {status}"),
-        Err(error) => return skip(&format!("needs a C compiler, cc: {error}")),
+        Err(error) => {
+            skip(&format!("needs a C compiler, cc: {error}"));
+            return None;
+        }
     }
-    soak(&executable, half, "without swap of its own");
+    Some(executable)
+}
+
+/// Half of the time that is asked for.
+fn half() -> Duration {
+    Duration::from_secs(std::env::var(SECONDS).map_or(60, |text| text.parse().unwrap())) / 2
+}
+
+#[test]
+fn no_byte_is_lost_and_nobody_dies_without_swap() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(executable) = workload(directory.path()) else { return };
+    let _turn = TURN.lock();
+    soak(&executable, half(), "without swap of its own");
+}
+
+#[test]
+fn no_byte_is_lost_and_nobody_dies_with_swap() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(executable) = workload(directory.path()) else { return };
+    let _turn = TURN.lock();
     // Others that change the machine, or count pages exactly, do not want it to have swap.
     let _lock = MachineLock::take();
     match ZramSwap::start(&KernelRoot::live(), Bytes::mib(512)).unwrap() {
         Some(swap) => {
-            soak(&executable, half, "with swap");
+            soak(&executable, half(), "with swap");
             drop(swap);
         }
         None => skip("swap: needs a kernel with zram"),

@@ -16,6 +16,7 @@ use megapage_units::{Bytes, Pid};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The exit status for megapage's own failures.
 pub const FAILED: u8 = 125;
@@ -136,7 +137,14 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
     if let Some(pid) = args.attach {
-        let attachment = Attachment { pid, once: args.once, require: args.require, fork: args.fork };
+        let attachment = Attachment {
+            pid,
+            once: args.once,
+            require: args.require,
+            fork: args.fork,
+            after: Duration::ZERO,
+            watched: true,
+        };
         if args.dry_run {
             return print(attachment.dry_run(&root).map_err(failure)?);
         }

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use user::{MEGAPAGE, until_unlocked};
 
@@ -288,13 +289,13 @@ impl Soak<'_> {
     }
 }
 
-#[test]
-fn no_byte_is_lost_however_daemons_end() {
-    if !require_root() {
-        return;
-    }
+/// One at a time: each wants the machine to itself.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Compiles the workload, by a name that no other soak's daemons look for, and soaks it.
+fn soak(what: &str, swap: Option<&ZramSwap>) {
     let directory = tempfile::tempdir().unwrap();
-    let name = format!("soak{}", std::process::id());
+    let name = format!("soak{}{what}", std::process::id());
     let executable = directory.path().join(&name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../act/tests/soak/workload.c");
     let compiled = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&executable).arg(source).status();
@@ -303,18 +304,29 @@ fn no_byte_is_lost_however_daemons_end() {
         Err(error) => return skip(&format!("needs a C compiler, cc: {error}")),
     }
     let seconds = std::env::var(SECONDS).map_or(20, |text| text.parse().unwrap());
-    let mut soak = Soak {
-        executable: &executable,
-        name: &name,
-        time: Duration::from_secs(seconds),
-        demanding: seconds >= DEMANDING,
-        number: 0,
-    };
-    soak.half(None);
+    let time = Duration::from_secs(seconds);
+    let demanding = seconds >= DEMANDING;
+    Soak { executable: &executable, name: &name, time, demanding, number: 0 }.half(swap);
+}
+
+#[test]
+fn no_byte_is_lost_however_daemons_end_without_swap() {
+    if require_root() {
+        let _turn = TURN.lock();
+        soak("a", None);
+    }
+}
+
+#[test]
+fn no_byte_is_lost_however_daemons_end_with_swap() {
+    if !require_root() {
+        return;
+    }
+    let _turn = TURN.lock();
     // Others that change the machine, or count pages exactly, do not want it to have swap.
     let _lock = MachineLock::take();
     match ZramSwap::start(&KernelRoot::live(), SWAP).unwrap() {
-        Some(swap) => soak.half(Some(&swap)),
+        Some(swap) => soak("b", Some(&swap)),
         None => skip("swap: needs a kernel with zram"),
     }
 }

@@ -1,7 +1,8 @@
-//! Directories whose files are opened without ever following a symbolic link (openat2(2)).
+//! Directories whose files are opened without ever following a symbolic link.
 
+use crate::no_links::{self, Reach};
 use megapage_units::PageSize;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,9 +25,8 @@ pub struct Directory {
 impl Directory {
     /// Opens the absolute `path`. ELOOP where any part of it is a symbolic link, ENOTDIR where it is no directory.
     pub fn open(path: &Path) -> io::Result<Directory> {
-        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
+        let file = no_links::open(None, path, flags, Mode::empty(), Reach::All)?;
         Ok(Directory { file: file.into(), path: path.to_path_buf() })
     }
 
@@ -90,11 +90,14 @@ impl Directory {
     }
 
     fn open_beneath(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: Mode) -> io::Result<File> {
-        let resolve = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS
-            | ResolveFlags::NO_XDEV;
-        Ok(rustix::fs::openat2(&self.file, name.as_ref(), flags, mode, resolve)?.into())
+        Ok(no_links::open(
+            Some(self.file.as_fd()),
+            name.as_ref().as_ref(),
+            flags,
+            mode,
+            Reach::SameFileSystem,
+        )?
+        .into())
     }
 
     /// Gives the file `from` the name `to`, in the place of what has it.

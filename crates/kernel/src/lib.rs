@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod ability;
+pub mod background;
 mod base_pages;
 pub mod buddyinfo;
 pub mod cgroup;
@@ -47,6 +48,7 @@ pub mod memory_group;
 pub mod memory_nodes;
 pub mod mounts;
 mod moving;
+mod no_links;
 pub mod numa;
 pub mod own_advice;
 mod own_figures;

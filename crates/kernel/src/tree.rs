@@ -1,11 +1,13 @@
 //! The files of a system: the running one, or an image's, out of which no path leads.
 
 use crate::directory::{Directory, is_link_in_the_way};
+use crate::no_links::{self, Reach};
 use crate::trusted::{Replace, read_bounded};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +20,7 @@ pub struct Tree {
 
 impl Tree {
     /// The system below `root`: `/` is the running one, whose own links are followed. In any other no link is followed, not
-    /// even one within a path, and no path leads above `root` (openat2(2), RESOLVE_BENEATH): an absolute link, or one
+    /// even one within a path, and no path leads above `root` (`no_links`): an absolute link, or one
     /// with `..`, would lead into the running system.
     pub fn open(root: &Path) -> io::Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -102,11 +104,11 @@ impl Tree {
             Ok(relative) => relative,
             Err(_) => return Err(ErrorKind::InvalidInput.into()),
         };
-        let resolve = match self.root == Path::new("/") {
-            true => ResolveFlags::empty(),
-            false => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+        let file = match self.root == Path::new("/") {
+            true => rustix::fs::openat(&self.file, relative, flags, Mode::empty())?,
+            false => no_links::open(Some(self.file.as_fd()), relative, flags, Mode::empty(), Reach::Beneath)?,
         };
-        Ok(Directory::of(openat2(&self.file, relative, flags, Mode::empty(), resolve)?.into(), path))
+        Ok(Directory::of(file.into(), path))
     }
 
     /// The directory at `path`, made with those above it where they are missing.

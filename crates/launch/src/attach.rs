@@ -15,8 +15,10 @@ use megapage_units::{Bytes, Pid};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How often the process is looked at.
+/// How often the process is looked at,
 const LOOK: Duration = Duration::from_millis(100);
+/// and where nobody wants a report.
+const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 
 /// An attachment, as asked for.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,10 @@ pub struct Attachment {
     pub require: bool,
     /// What the process forks for.
     pub fork: Fork,
+    /// When the first pass is due.
+    pub after: Duration,
+    /// Whether a report is wanted: the process is sampled for it.
+    pub watched: bool,
 }
 
 impl Attachment {
@@ -45,7 +51,7 @@ impl Attachment {
             .map_err(|source| RunError::System { what: "signals", source })?;
         let born = self.check(root)?;
         let (start, mut samples) = (Instant::now(), Samples::default());
-        let mut promoter = Promoter::new(self.pid, Duration::ZERO, self.fork);
+        let mut promoter = Promoter::new(self.pid, self.after, self.fork);
         let facts = self.facts(root);
         let plan = plan();
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
@@ -75,6 +81,7 @@ impl Attachment {
             }
             .report()
         };
+        let look = if self.watched { LOOK } else { UNWATCHED_LOOK };
         let mut stop = false;
         let places = Places::default();
         samples.take(root, self.pid, &places, 0);
@@ -100,10 +107,10 @@ impl Attachment {
             if let Ok(status) = &status {
                 samples.note_status(status);
             }
-            if samples.is_due(Instant::now(), size) {
+            if self.watched && samples.is_due(Instant::now(), size) {
                 samples.take(root, self.pid, &places, size);
             }
-            let pause = promoter.due().saturating_duration_since(Instant::now()).min(LOOK);
+            let pause = promoter.due().saturating_duration_since(Instant::now()).min(look);
             spawn::wait_readable(signals.as_fd(), pause)
                 .map_err(|source| RunError::System { what: "poll", source })?;
             while let Ok(Some(signal)) = signals.next() {
@@ -186,6 +193,11 @@ fn plan() -> Plan {
 mod tests {
     use super::*;
 
+    fn once(pid: i32) -> Attachment {
+        let after = Duration::ZERO;
+        Attachment { pid: Pid(pid), once: true, require: false, fork: Fork::Auto, after, watched: true }
+    }
+
     #[test]
     fn a_kernel_without_collapse_is_named() {
         let tree = tempfile::tempdir().unwrap();
@@ -197,7 +209,7 @@ mod tests {
         put("sys/kernel/osrelease", "5.10.0-32-amd64\n");
         put("9/status", "Name:\tx\nState:\tS (sleeping)\nTgid:\t9\nPPid:\t1\n");
         put("9/stat", &format!("9 (x) S 1 9 9 0 -1 0 {}", "0 ".repeat(43)));
-        let attachment = Attachment { pid: Pid(9), once: true, require: false, fork: Fork::Auto };
+        let attachment = once(9);
         let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
         assert!(error.to_string().contains("lacks MADV_COLLAPSE (Linux 6.1)"), "{error}");
         assert_eq!(error.exit_status(), 2, "not possible");
@@ -212,7 +224,7 @@ mod tests {
         // proc_pid_stat(5): the ninth field is the flags, here PF_KTHREAD.
         let stat = format!("2 (kthreadd) S 0 0 0 0 -1 2097152 {}", "0 ".repeat(43));
         std::fs::write(directory.join("stat"), stat).unwrap();
-        let attachment = Attachment { pid: Pid(2), once: true, require: false, fork: Fork::Auto };
+        let attachment = once(2);
         let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
         assert_eq!(error.to_string(), "process 2 (kthreadd) is a kernel thread: it has no memory of its own");
         assert_eq!(error.exit_status(), 125);

@@ -1,5 +1,6 @@
 //! One run: decides on it, starts the program, and reports. What comes between is in `running`.
 
+mod in_place;
 mod running;
 
 use crate::broker::Broker;
@@ -142,6 +143,8 @@ pub struct Prepared {
     request: Request,
     /// LD_PRELOAD of the caller.
     preloaded: Option<String>,
+    /// Whether a supervisor knows the program by our process number.
+    supervised: bool,
 }
 
 /// Looks at the program and the machine and decides. Changes nothing.
@@ -171,7 +174,8 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         true => text::loadable(&program, &machine).ok(),
         false => None,
     };
-    Ok(Prepared { program, plan, text, waits, request, preloaded })
+    let supervised = in_place::is_supervised(&machine);
+    Ok(Prepared { program, plan, text, waits, request, preloaded, supervised })
 }
 
 impl Prepared {
@@ -272,13 +276,16 @@ impl Prepared {
         own.chain(self.request.arguments.iter().cloned()).collect()
     }
 
-    /// Runs the program to its end. `live` is given a report whenever the launcher receives SIGUSR1.
+    /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever the launcher receives SIGUSR1.
     pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
         if let Some(why) = &self.plan.unfixed {
             return Err(RunError::Unfixed(why.clone()));
         }
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
+        }
+        if self.can_be_in_place() {
+            return Err(self.replace_us(root));
         }
         // Before anything is added: what would end us is taken, so that it is taken out again.
         let signals = Signals::take(&TAKEN).map_err(system("signals"))?;

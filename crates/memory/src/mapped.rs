@@ -16,10 +16,12 @@
 //! beside advised memory by naming an address is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
 
 mod advised;
+mod scattered;
 
 use advised::{Advised, Range};
 use megapage_kernel::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
+use scattered::Scattered;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The smallest request that is looked at, in bytes.
@@ -157,6 +159,7 @@ pub struct Mapped {
     advised: Locked<Advised>,
     /// Whether anything was ever advised.
     any: AtomicBool,
+    scattered: Locked<Scattered>,
 }
 
 impl Default for Mapped {
@@ -177,6 +180,7 @@ impl Mapped {
             }),
             advised: Locked::new(Advised::new()),
             any: AtomicBool::new(false),
+            scattered: Locked::new(Scattered::new()),
         }
     }
 
@@ -197,6 +201,13 @@ impl Mapped {
             let end = start + len.next_multiple_of(BASE_PAGE);
             self.state.try_with(|state| state.kind(len).note_probe((start, end)));
         }
+    }
+
+    /// Whether the kernel may choose the place of a small reservation without access, for which the program names one: it
+    /// names many, far from each other. Never waits.
+    pub fn may_pass_over(&self, calls: &impl Calls, hint: usize, len: usize) -> bool {
+        let _errno = ErrnoGuard::save();
+        self.scattered.try_with(|scattered| scattered.may_pass_over(calls, hint, len)).unwrap_or(false)
     }
 
     /// The program has mapped private anonymous memory at an address that it named: it is made like the advised memory
@@ -254,10 +265,12 @@ impl Mapped {
     pub fn lock_for_fork(&self) {
         self.state.lock_for_fork();
         self.advised.lock_for_fork();
+        self.scattered.lock_for_fork();
     }
 
     /// See [`Mapped::lock_for_fork`]; in the parent and in the child.
     pub fn unlock_after_fork(&self) {
+        self.scattered.unlock_after_fork();
         self.advised.unlock_after_fork();
         self.state.unlock_after_fork();
     }
@@ -358,7 +371,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     /// A kernel that maps top-down and says of all memory that so much of it is present.
-    struct Fake {
+    pub(super) struct Fake {
         next: Cell<usize>,
         present_percent: Cell<usize>,
         unmapped: RefCell<Vec<Range>>,
@@ -366,10 +379,11 @@ mod tests {
         refuses_advice: bool,
         refuses_maps: Cell<bool>,
         confined: Cell<bool>,
+        mapped: bool,
     }
 
     impl Fake {
-        fn new(present_percent: usize) -> Fake {
+        pub(super) fn new(present_percent: usize) -> Fake {
             Fake {
                 next: Cell::new(1 << 40),
                 present_percent: Cell::new(present_percent),
@@ -378,7 +392,17 @@ mod tests {
                 refuses_advice: false,
                 refuses_maps: Cell::new(false),
                 confined: Cell::new(false),
+                mapped: true,
             }
+        }
+
+        /// Of which all addresses are free.
+        pub(super) fn with_nothing_mapped() -> Fake {
+            Fake { mapped: false, ..Fake::new(0) }
+        }
+
+        pub(super) fn confine(&self) {
+            self.confined.set(true);
         }
 
         fn map(&self, len: usize) -> usize {
@@ -424,7 +448,7 @@ mod tests {
         fn resident(&self, start: usize, len: usize) -> Option<usize> {
             assert!(start.is_multiple_of(BASE_PAGE) && len > 0);
             assert!(!self.confined.get(), "no call is made then");
-            Some(len * self.present_percent.get() / 100)
+            self.mapped.then(|| len * self.present_percent.get() / 100)
         }
 
         fn is_confined(&self) -> bool {

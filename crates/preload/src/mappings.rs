@@ -1,7 +1,8 @@
 //! mmap(2) and its family, in place of the C library's: see `megapage_memory::mapped` for what is done.
 //!
 //! Each function makes the program's own call, unchanged, but for `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE |
-//! MAP_ANONYMOUS)`, for which a better address may be known. Nothing is done until [`begin`].
+//! MAP_ANONYMOUS)`, for which a better address may be known, and for hints that would scatter a heap. Nothing is done until
+//! [`begin`].
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
 //! its arguments on unread. An address that it answers by itself was mapped for this request, and handed out to nobody else.
@@ -108,6 +109,13 @@ unsafe extern "C" fn mmap(
     let plain = flags & !(ANONYMOUS | libc::MAP_NORESERVE) == 0 && offset == 0;
     if address.is_null() && plain && protection == WRITABLE && len >= SMALLEST {
         return map_anywhere(len, flags & libc::MAP_NORESERVE == 0, ask);
+    }
+    if protection == libc::PROT_NONE
+        && flags == ANONYMOUS | libc::MAP_NORESERVE
+        && MAPPED.may_pass_over(&Kernel, address as usize, len)
+    {
+        // SAFETY: the caller's promise; any address serves who has given a hint.
+        return unsafe { next_mmap(ptr::null_mut(), len, protection, flags, fd, offset) };
     }
     let mapped = ask();
     if mapped != libc::MAP_FAILED && !address.is_null() {

@@ -39,7 +39,7 @@ const IDLE: Duration = Duration::from_secs(3600);
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
 /// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
-const PROMOTE_AFTER: Duration = Duration::from_millis(200);
+pub(super) const PROMOTE_AFTER: Duration = Duration::from_millis(200);
 
 /// The map for profilers.
 enum Map {

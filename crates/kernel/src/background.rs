@@ -1,0 +1,76 @@
+//! A process beside the caller's that is no child of it: the caller executes a program that knows nothing of it.
+//!
+//! File-level obligation: the calling process has one thread, so that its copy finds no lock held, and all memory whole.
+
+#![allow(unsafe_code)]
+
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Forks twice, and runs `work` in the grandchild, in a session of its own and with `/dev/null` for its standard files; the
+/// process ends with it. Its parent is whoever adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
+/// other threads.
+pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
+    if own_threads()? != 1 {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));
+    }
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: there is one thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the child has one thread as well.
+        0 => match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: these calls take numbers; nothing in this process uses its standard files in any other way.
+                unsafe {
+                    libc::setsid();
+                    for standard in 0..3 {
+                        libc::dup2(null.as_raw_fd(), standard);
+                    }
+                }
+                work();
+                // SAFETY: the process ends; what the caller has registered for its exit is the caller's.
+                unsafe { libc::_exit(0) }
+            }
+            // SAFETY: as above.
+            grandchild => unsafe { libc::_exit(i32::from(grandchild < 0)) },
+        },
+        child => {
+            let mut status = 0;
+            loop {
+                // SAFETY: the status is writable; the child is ours and waited for here alone.
+                if unsafe { libc::waitpid(child, &mut status, 0) } == child {
+                    break;
+                }
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            if status == 0 { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        }
+    }
+}
+
+fn own_threads() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    threads.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Tests have threads: what it does is tested by `megapage run` under a supervisor (crates/cli/tests/run_in_place.rs).
+    #[test]
+    fn a_process_with_threads_is_refused() {
+        let (keep, waits) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || waits.recv());
+        let refused = in_background(|| unreachable!()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        drop(keep);
+        let _ = other.join();
+    }
+}

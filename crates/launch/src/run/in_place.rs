@@ -1,0 +1,60 @@
+//! The program in place of the launcher, under its process number.
+//!
+//! A supervisor knows a service by the process that it has started. systemd takes the program's READY=1 from that process alone
+//! (NotifyAccess=main), hands its sockets to it by number (LISTEN_PID), and wants its watchdog fed by it; a container's first
+//! process gets the signals. Where no report is wanted nothing is left to do for a launcher, but to promote from outside:
+//! that is then done by a process of its own, which ends with the program.
+
+use super::running::PROMOTE_AFTER;
+use super::{Prepared, RunError};
+use crate::attach::Attachment;
+use crate::machine::Machine;
+use crate::request::Mechanism;
+use crate::text::TextPlan;
+use megapage_kernel::background::in_background;
+use megapage_kernel::{KernelRoot, helper};
+use megapage_units::Pid;
+use std::os::unix::process::CommandExt;
+
+/// What systemd sets to the number of the process that it starts (sd_listen_fds(3), sd_watchdog_enabled(3), systemd.exec(5)).
+const NUMBERS: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+
+/// Whether who started us knows us by our number.
+pub(super) fn is_supervised(machine: &Machine) -> bool {
+    let own = std::process::id();
+    let is_own = |name: &&str| machine.variable(name).and_then(|value| value.parse().ok()) == Some(own);
+    own == 1 || machine.variable("NOTIFY_SOCKET").is_some() || NUMBERS.iter().any(is_own)
+}
+
+impl Prepared {
+    /// Whether the program can take our place: what a report, `--fix` and a map for profilers need is done by the launcher, and
+    /// text is moved by agreement with it.
+    pub(super) fn can_be_in_place(&self) -> bool {
+        let adds = self.plan.java.as_ref().is_some_and(|java| !java.add.is_empty());
+        let moves = self.text.as_ref().is_some_and(TextPlan::moves);
+        // A helper would become the program's child.
+        let alone = !helper::was_started();
+        self.supervised && !self.request.watched && !adds && !moves && !self.request.text.map && alone
+    }
+
+    /// Executes the program. Why it could not.
+    pub(super) fn replace_us(&self, root: &KernelRoot) -> RunError {
+        if self.plan.uses(Mechanism::Outside) {
+            let attachment = Attachment {
+                pid: Pid(std::process::id() as i32),
+                once: false,
+                require: false,
+                fork: self.request.fork,
+                after: PROMOTE_AFTER,
+                watched: false,
+            };
+            // Nobody hears of it: without a report nothing is told of promotion.
+            let begun = in_background(|| drop(attachment.run(root, |_| {})));
+            if let Err(source) = begun {
+                return RunError::System { what: "promotion from outside", source };
+            }
+        }
+        let source = self.command(None, None).exec();
+        RunError::Exec { program: self.program.path.display().to_string(), source }
+    }
+}
