@@ -1,0 +1,29 @@
+// program: JVM, a HashMap of objects
+// class: JVM
+// version: java -version
+// random: yes
+
+import java.util.HashMap;
+import java.util.SplittableRandom;
+
+class JavaMap {
+    record Item(long value, String name) {}
+
+    public static void main(String[] arguments) throws Exception {
+        int count = 1_500_000;
+        SplittableRandom random = new SplittableRandom(1);
+        HashMap<Long, Item> map = new HashMap<>();
+        long[] keys = new long[count];
+        for (int i = 0; i < count; i++) {
+            keys[i] = random.nextLong();
+            map.put(keys[i], new Item(i, "item " + i));
+        }
+        Phases.steady();
+        long total = 0;
+        for (int i = 0; i < 5_000_000; i++) {
+            Item item = map.get(keys[random.nextInt(count)]);
+            total += item.value() + item.name().length();
+        }
+        Phases.end(total);
+    }
+}

@@ -1,0 +1,17 @@
+# program: CPython, a dict of 2 million strings
+# class: interpreter
+# version: {python} --version
+# random: yes
+import random
+import phases
+
+count = 2_000_000
+words = {f"key-{n}": f"value-{n * 31 % count}" for n in range(count)}
+generator = random.Random(5)
+wanted = [f"key-{generator.randrange(count)}" for _ in range(700_000)]
+phases.steady()
+total = 0
+for _ in range(3):
+    for key in wanted:
+        total += len(words[key])
+phases.end(total)

@@ -1,0 +1,24 @@
+# program: RocksDB (rocksdict), writes and point look-ups
+# class: key-value engine
+# version: {python} -c 'import importlib.metadata as m; print(m.version("rocksdict"))'
+import random
+import rocksdict
+import phases
+
+options = rocksdict.Options(raw_mode=True)
+options.create_if_missing(True)
+options.set_write_buffer_size(128 << 20)
+options.set_compression_type(rocksdict.DBCompressionType.none())
+table = rocksdict.BlockBasedOptions()
+table.set_block_cache(rocksdict.Cache(256 << 20))
+options.set_block_based_table_factory(table)
+database = rocksdict.Rdict("database", options)
+count = 400_000
+for number in range(count):
+    database[b"key-%d" % (number * 7919 % count)] = b"%d" % number * 20
+generator = random.Random(4)
+wanted = [b"key-%d" % generator.randrange(count) for _ in range(250_000)]
+phases.steady()
+total = sum(len(database[key]) for _ in range(2) for key in wanted)
+phases.end(total)
+database.close()

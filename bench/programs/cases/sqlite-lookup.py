@@ -1,0 +1,20 @@
+# program: SQLite, point look-ups in a database in memory
+# class: database
+# version: {python} -c 'import sqlite3; print(sqlite3.sqlite_version)'
+# random: yes
+import sqlite3
+import phases
+
+count = 1_500_000
+database = sqlite3.connect(":memory:")
+database.execute("create table items (id integer primary key, name text, price integer)")
+with database:
+    database.executemany("insert into items values (?, ?, ?)",
+                         ((n, f"item number {n} of the catalogue, as it is printed", n % 1009) for n in range(count)))
+phases.steady()
+# The look-ups run inside SQLite: x runs through a full cycle of residues.
+(total,) = database.execute("""
+    with recursive walk(n, x) as (select 0, 1 union all
+        select n + 1, (x * 1103515 + 12345) % 1500000 from walk where n < 900000)
+    select sum(price + length(name)) from walk join items on items.id = walk.x""").fetchone()
+phases.end(total)

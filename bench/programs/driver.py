@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Runs real programs in every way and compares what they cost: README.md says how to use and how to add to it."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import random
+import signal
+import shutil
+import sys
+import tempfile
+import time
+
+import case as cases_module
+import install
+import machine
+import runner
+import table
+import verdicts
+import ways as ways_module
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent.parent / "tests"))
+import driving
+
+SCHEMA = "megapage.programs/1"
+# The order of ways within a round is drawn from this, the program and the round.
+SEED = 17
+THREADS = "2"
+
+
+def arguments_of(words):
+    parser = argparse.ArgumentParser(description="Runs real programs in every way and compares what they cost.")
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", driving.REPOSITORY / "target"))
+    parser.add_argument("--megapage", type=pathlib.Path, default=target / "release/megapage", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
+    parser.add_argument("--only", metavar="CASE,...", help="only these programs")
+    parser.add_argument("--ways", metavar="WAY,...", help="only these ways; plain is always among them")
+    parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write every run and the verdicts, as JSON")
+    parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the tables, as Markdown")
+    parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE",
+                        help="run nothing: judge and tabulate the runs of an earlier --save")
+    parser.add_argument("--list", action="store_true", help="name the programs and the ways, and run nothing")
+    parser.add_argument("--check", action="store_true",
+                        help="one round of plain and ours: does each program run and give its answer?")
+    arguments = parser.parse_args(words)
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if arguments.check:
+        arguments.rounds, arguments.ways = 1, f"{ways_module.BASELINE},{ways_module.OURS}"
+    return arguments
+
+
+def split(text):
+    return [word for word in (text or "").split(",") if word]
+
+
+def select_ways(names, known):
+    """The named ways and the baseline, in the order of the tables."""
+    unknown = set(names) - {way.name for way in known}
+    if unknown:
+        sys.exit(f"driver: no way {', '.join(sorted(unknown))}; there are {', '.join(way.name for way in known)}")
+    return [way for way in known if not names or way.name in names or way.name == ways_module.BASELINE]
+
+
+class Bench:
+    """One call of the driver."""
+
+    def __init__(self, arguments, scratch, thp):
+        self.arguments, self.scratch, self.thp = arguments, scratch, thp
+        self.runs, self.answers, self.tally = [], {}, driving.Tally()
+
+    def environment(self, work, way=None):
+        """The same for every run, and what the way adds."""
+        own = {
+            "PATH": f"{install.VENV}/bin:{os.environ['PATH']}",
+            "HOME": str(work),
+            "TMPDIR": str(work),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(HERE / "lib"),
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "BENCH_DATA": str(install.DATA),
+        }
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS", "GOMAXPROCS",
+                   "TOKIO_WORKER_THREADS", "ARROW_IO_THREADS")
+        own.update(dict.fromkeys(threads, THREADS))
+        return {**own, **(way.environment() if way else {})}
+
+    def run(self, case, way, number):
+        """One run; noted whatever comes of it."""
+        work = runner.prepare_directory(self.scratch / "work")
+        places = dict(install.places(case), work=str(work), socket=str(work / "socket"))
+        report = work / "report.json"
+        launch = []
+        if way.name == ways_module.OURS:
+            command = self.scratch / "prefix/bin/megapage"
+            launch = [str(command), "run", "--json", "--report", str(report), "--"]
+        noted = {"case": case.name, "way": way.name, "round": number, "failed": None}
+        began = time.monotonic()
+        settings = machine.Counters()
+        with driving.machine_lock() if way.thp != "madvise" else contextlib.nullcontext(), self.thp.set_to(way.thp):
+            try:
+                one = runner.Run(case, launch, (self.environment(work, way), self.environment(work)), places, work)
+                noted.update(one.go())
+                self.check_answer(case, noted)
+            except runner.Failed as error:
+                noted["failed"] = str(error)
+        noted["machine"] = settings.since()
+        if launch:
+            noted["report"] = runner.report_of(report)
+            if noted["report"] is None and not noted["failed"]:
+                noted["failed"] = "megapage run wrote no report"
+        self.runs.append(noted)
+        self.say(case, way, number, noted, time.monotonic() - began)
+
+    def check_answer(self, case, noted):
+        """The same in every way and round, and the header's where it names one."""
+        expected = case.expect or self.answers.setdefault(case.name, noted["answer"])
+        if noted["answer"] != expected:
+            raise runner.Failed(f"answer {noted['answer']!r}, not {expected!r}")
+
+    def say(self, case, way, number, noted, seconds):
+        columns = f"{case.name:18} {way.name:10} {number}"
+        if noted["failed"] is None:
+            steady, whole, memory = noted["steady"], noted["whole"], noted["memory"]
+            columns += (f"  steady {steady['cpu']:6.2f} s cpu {steady['wall']:6.2f} s wall"
+                        f"  whole {whole['cpu']:6.2f} s  peak {memory['peak'] >> 20:5} MiB"
+                        f"  end {memory['end']['bytes'] >> 20:5} MiB  huge {memory['end']['huge_share']:4.0%}")
+        outcome = "failed" if noted["failed"] else "passed"
+        self.tally.add(columns, f"{case.name}, {way.name}", outcome, noted["failed"] or "", seconds)
+
+    def all_runs(self, cases, ways):
+        """Round by round, so that what changes slowly on the machine meets every way."""
+        for number in range(1, self.arguments.rounds + 1):
+            for case in cases:
+                order = list(ways)
+                random.Random(f"{SEED} {case.name} {number}").shuffle(order)
+                for way in order:
+                    self.run(case, way, number)
+
+
+def available(bench, cases, ways):
+    """The programs and ways that this machine has; each that it has not is a skip."""
+    found, versions = [], {}
+    for way in list(ways):
+        why = way.missing()
+        if why is None and way.thp != "madvise" and os.getuid() != 0:
+            why = "needs root to change the machine's setting of THP"
+        if why:
+            bench.tally.add(f"way {way.name}", f"way {way.name}", "skipped", why, 0)
+            ways.remove(way)
+    for case in cases:
+        why = install.prepare(case)
+        version = "" if why else case.version(install.places(case))
+        if version:
+            found.append(case)
+            versions[case.name] = version
+        else:
+            why = why or f"not installed (no answer from: {case.version_command})"
+            bench.tally.add(f"{case.name:18}", f"program {case.name}", "skipped", why, 0)
+    return found, versions
+
+
+def document(bench, cases, versions, ways):
+    """What --save writes."""
+    return {
+        "schema": SCHEMA,
+        "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "megapage": machine.megapage_version(bench.arguments.megapage),
+        "rounds": bench.arguments.rounds,
+        "ways": [{"name": way.name, "what": way.what, "version": machine.library_version(way.library)} for way in ways],
+        "cases": [
+            {"name": case.name, "program": case.program, "class": case.kind, "random": case.random,
+             "version": versions[case.name]}
+            for case in cases
+        ],
+        "runs": bench.runs,
+    }
+
+
+def conclude(results, arguments):
+    """Judges the runs, writes what is asked for, and prints the verdicts."""
+    figures = [verdicts.Figures(case, [run for run in results["runs"] if run["case"] == case["name"]])
+               for case in results["cases"]]
+    results["verdicts"] = verdicts.judge(figures)
+    if arguments.save:
+        arguments.save.write_text(json.dumps(results, indent=1) + "\n")
+    if arguments.table:
+        arguments.table.write_text(table.markdown(results, figures))
+    for verdict in results["verdicts"]:
+        print(f"{'met' if verdict['met'] else 'MISSED':6} {verdict['gate']}: {verdict['measured']}")
+        for name, why in verdict["misses"].items():
+            print(f"       {name}: {why}")
+
+
+def main(words=None):
+    arguments = arguments_of(words)
+    try:
+        cases = cases_module.discover(split(arguments.only))
+    except cases_module.BadCase as error:
+        sys.exit(f"driver: {error}")
+    ways = select_ways(split(arguments.ways), ways_module.all_ways(install.VENV))
+    if arguments.list:
+        for case in cases:
+            print(f"{case.name:18} {case.kind:18} {'random ' if case.random else '       '}{case.program}")
+        for way in ways:
+            print(f"way {way.name:14} {way.what}")
+        return 0
+    if arguments.source:
+        conclude(json.loads(arguments.source.read_text()), arguments)
+        return 0
+    # A signal unwinds as an exception, so that THP is put back and no program stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    thp = ways_module.ThpSetting(install.TARGET / "thp-before")
+    recovered = thp.recover()
+    if recovered:
+        print(f"put THP back to {recovered}: an earlier bench was killed", file=sys.stderr)
+    runner.become_subreaper()
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-bench-programs."))
+    scratch.chmod(0o755)
+    try:
+        driving.install(arguments.megapage.resolve(), scratch / "prefix")
+        bench = Bench(arguments, scratch, thp)
+        cases, versions = available(bench, cases, ways)
+        bench.all_runs(cases, ways)
+        if not arguments.check:
+            conclude(document(bench, cases, versions, ways), arguments)
+        return bench.tally.close()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Installs what the programs of the bench need: Debian packages, a venv, compiled cases and their input.
+
+    bench/programs/install.py          everything that can be had; says what cannot, and why
+
+Python packages at the versions of requirements.txt go into a venv under target/, one by one, so that one that cannot be
+installed costs only its own program. The driver compiles cases and makes input when they are first needed.
+"""
+
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import data
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve() / "bench"
+VENV, DATA, BUILT = TARGET / "venv", TARGET / "data", TARGET / "built"
+# Debian's own interpreter: the one that most users have.
+PYTHON = "/usr/bin/python3"
+# How a case of each language is compiled; {main} is the class of a Java case.
+COMPILE = {
+    ".c": ["gcc", "-O2", "-I", "{lib}", "-o", "{built}", "{case}", "-lm"],
+    ".cc": ["g++", "-O2", "-std=c++17", "-I", "{lib}", "-o", "{built}", "{case}"],
+    ".rs": ["rustc", "-O", "--edition", "2021", "-o", "{built}", "{case}"],
+    ".go": ["go", "build", "-o", "{built}", "{case}", "{lib}/phases.go"],
+    ".java": ["javac", "-d", "{built}", "{case}", "{lib}/Phases.java"],
+}
+
+
+def places(case):
+    """What the header's {names} stand for."""
+    built = BUILT / case.name
+    main = "".join(word.capitalize() for word in case.name.split("-"))
+    return {"python": str(VENV / "bin/python"), "case": str(case.path), "built": str(built), "main": main,
+            "lib": str(HERE / "lib"), "data": str(DATA), "rustc": rustc(), "postgres": postgres()}
+
+
+@functools.cache
+def rustc():
+    """The compiler itself: rustup's front end looks for it in the caller's home."""
+    try:
+        root = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        root = ""
+    return f"{root}/bin/rustc" if root else "rustc"
+
+
+def postgres():
+    """The server: Debian keeps it out of PATH."""
+    return str(max(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"), default="postgres"))
+
+
+def newest(paths):
+    return max((path.stat().st_mtime for path in paths), default=0.0)
+
+
+def compile_case(case):
+    """Compiles the case where it is newer than its program. Why it could not; None where it could."""
+    command = COMPILE.get(case.path.suffix)
+    if command is None:
+        return None
+    here = places(case)
+    stamp = BUILT / f"{case.name}.stamp"
+    if stamp.exists() and stamp.stat().st_mtime > newest([case.path, *(HERE / "lib").iterdir()]):
+        return None
+    BUILT.mkdir(parents=True, exist_ok=True)
+    if case.path.suffix == ".go":
+        # Go wants the files of a program in one directory.
+        sources = BUILT / f"{case.name}.src"
+        sources.mkdir(exist_ok=True)
+        for path in (case.path, HERE / "lib/phases.go"):
+            shutil.copy(path, sources / path.name)
+        here["case"], here["lib"] = str(sources / case.path.name), str(sources)
+    words = [word.format(**here) for word in command]
+    try:
+        made = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        return f"{words[0]} is not installed"
+    if made.returncode != 0:
+        return f"does not compile: {made.stderr.strip().splitlines()[-1] if made.stderr.strip() else words[0]}"
+    stamp.touch()
+    return None
+
+
+def prepare(case):
+    """The case's program and input. Why it cannot be run; None where it can."""
+    if case.path.suffix == ".py" and not (VENV / "bin/python").exists():
+        return "no venv: run bench/programs/install.py"
+    why = compile_case(case)
+    for name in case.data:
+        why = why or data.make(name, DATA, VENV / "bin/python")
+    return why
+
+
+def main():
+    subprocess.run([REPOSITORY / "scripts/install-deps", "bench"], check=True)
+    if not (VENV / "bin/python").exists():
+        subprocess.run([PYTHON, "-m", "venv", VENV], check=True)
+    wanted = [line for line in (HERE / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pip = [VENV / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    failed = 0
+    if subprocess.run([*pip, *wanted], capture_output=True).returncode != 0:
+        for package in wanted:
+            tried = subprocess.run([*pip, package], capture_output=True, text=True)
+            if tried.returncode != 0:
+                failed += 1
+                why = (tried.stderr.strip().splitlines() or ["pip failed"])[-1]
+                print(f"install: {package} SKIPPED: {why}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

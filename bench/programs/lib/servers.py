@@ -1,0 +1,51 @@
+"""What the clients of servers have in common."""
+
+import os
+import socket
+import subprocess
+import time
+import zlib
+
+
+def connect(path, seconds=30):
+    """A connection to the server's socket, as soon as it listens."""
+    deadline = time.monotonic() + seconds
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(path)
+            return connection
+        except OSError:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+class Pipeline:
+    """Requests sent in batches, each answered in full before the next is sent. `digest` is of all answers."""
+
+    def __init__(self, connection):
+        self.connection, self.digest = connection, 0
+
+    def send(self, request, size):
+        """Sends a batch, and reads its answers of `size` bytes altogether."""
+        self.connection.sendall(request)
+        while size > 0:
+            piece = self.connection.recv(min(size, 1 << 18))
+            if not piece:
+                raise EOFError("the server closed the connection")
+            size -= len(piece)
+            self.digest = zlib.crc32(piece, self.digest)
+
+
+def query(words, text, seconds=30):
+    """What a database's client prints for `text`; tried again as long as the server starts."""
+    deadline = time.monotonic() + seconds
+    while True:
+        done = subprocess.run(words, input=text, capture_output=True, text=True, env=dict(os.environ))
+        if done.returncode == 0:
+            return done.stdout.strip()
+        if time.monotonic() > deadline:
+            raise RuntimeError(done.stderr.strip())
+        time.sleep(0.05)

@@ -1,0 +1,95 @@
+"""What the bench says of the machine it ran on."""
+
+import os
+import pathlib
+import platform
+import subprocess
+
+THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
+VMSTAT = ("thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc", "pgmajfault")
+
+
+def first_line(words):
+    """The first line that a command prints; empty where it cannot be run."""
+    try:
+        shown = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = (shown.stdout or shown.stderr).strip().splitlines()
+    return lines[0].strip() if shown.returncode == 0 and lines else ""
+
+
+def setting(name):
+    path = THP / name
+    return path.read_text().strip() if path.exists() else None
+
+
+def describe():
+    """Processor, memory, kernel and its settings of huge pages."""
+    cpu = [line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    pool = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    return {
+        "cpu": cpu[0].partition(":")[2].strip() if cpu else platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.release()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()),
+        "thp": {name: setting(name) for name in ("enabled", "defrag", "shmem_enabled", "khugepaged/max_ptes_none")},
+        "hugetlb_2m_pages": int(pool.read_text()) if pool.exists() else 0,
+        "compilers": {name: first_line([name, "--version"]) for name in ("gcc", "rustc")}
+        | {"go": first_line(["go", "version"])},
+    }
+
+
+def megapage_version(command):
+    return first_line([str(command), "--version"])
+
+
+def library_version(path):
+    """The version of a preloaded library, from the name of the file that it is in the end."""
+    if path is None or not path.exists():
+        return None
+    package = first_line(["dpkg-query", "--search", str(path.resolve())]).partition(":")[0]
+    if package:
+        return f"{package} {first_line(['dpkg-query', '-W', '-f', '${Version}', package])}"
+    distributions = path.parent.parent.parent.glob("*mimalloc-*.dist-info")
+    return next((item.name.removesuffix(".dist-info").replace("-", " ") for item in distributions), path.resolve().name)
+
+
+def khugepaged():
+    """The kernel thread's process id; None where it does not run."""
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "comm").read_text() == "khugepaged\n":
+                    return int(entry.name)
+            except OSError:
+                continue
+    return None
+
+
+class Counters:
+    """What the kernel counted for the whole machine since then: the kernel's own work is charged to no process."""
+
+    thread = None
+
+    def __init__(self):
+        Counters.thread = Counters.thread or khugepaged()
+        self.before = self.now()
+
+    def now(self):
+        values = dict.fromkeys(VMSTAT, 0)
+        for line in pathlib.Path("/proc/vmstat").read_text().splitlines():
+            name, value = line.split()
+            if name in values:
+                values[name] = int(value)
+        values["khugepaged_ticks"] = 0
+        if self.thread:
+            fields = pathlib.Path(f"/proc/{self.thread}/stat").read_text().rpartition(")")[2].split()
+            values["khugepaged_ticks"] = int(fields[11]) + int(fields[12])
+        values["load"] = os.getloadavg()[0]
+        return values
+
+    def since(self):
+        now = self.now()
+        return {name: value if name == "load" else value - self.before[name] for name, value in now.items()}

@@ -1,0 +1,55 @@
+"""What a program says to the driver: one line of text at each phase, through the pipe that $BENCH_PHASES names.
+
+    phase setup     its set-up begins (where it does not say so: at its start)
+    phase steady    the work that is measured begins
+    phase end       that work has ended, and what it holds is still there
+    answer TEXT     its answer; the same in every run, whatever the way
+
+After each `phase` line the program reads one line from the pipe that $BENCH_GO names. Until the driver writes it, the
+driver takes its measurements: the program stands still meanwhile, and that time does not count.
+"""
+
+PHASES = ("setup", "steady", "end")
+
+
+class ProtocolError(Exception):
+    """A line that is none of the protocol, or comes at the wrong moment."""
+
+
+class Parser:
+    """The lines of one run, put together from the pieces that a pipe hands out."""
+
+    def __init__(self):
+        self.pending = b""
+        self.reached = None
+        self.answer = None
+
+    def feed(self, piece):
+        """The messages that `piece` completes, as (kind, text)."""
+        self.pending += piece
+        if len(self.pending) > 1 << 16:
+            raise ProtocolError("64 KiB without an end of line")
+        *lines, self.pending = self.pending.split(b"\n")
+        return [self.message(line.decode(errors="replace").strip()) for line in lines if line.strip()]
+
+    def message(self, line):
+        kind, _, text = line.partition(" ")
+        if kind == "phase" and text in PHASES:
+            expected = PHASES[PHASES.index(self.reached) + 1:] if self.reached else PHASES[:2]
+            if text not in expected or (text == "end" and self.reached != "steady"):
+                raise ProtocolError(f"phase {text} after {self.reached or 'the start'}")
+            self.reached = text
+        elif kind == "answer" and text:
+            if self.answer is not None:
+                raise ProtocolError(f"a second answer: {text}")
+            self.answer = text
+        else:
+            raise ProtocolError(f"not understood: {line!r}")
+        return kind, text
+
+    def check_complete(self):
+        """An error where the program has ended before it said everything."""
+        if self.reached != "end":
+            raise ProtocolError(f"ended after phase {self.reached}, before phase end")
+        if self.answer is None:
+            raise ProtocolError("gave no answer")

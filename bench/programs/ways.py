@@ -1,0 +1,86 @@
+"""The ways to run a program that the bench compares, and the setting of THP that each needs."""
+
+import contextlib
+import pathlib
+import re
+
+THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+BASELINE, OURS = "plain", "ours"
+
+
+class Way:
+    """One way."""
+
+    def __init__(self, name, what, variables=None, library=None, thp="madvise"):
+        self.name, self.what, self.variables = name, what, variables or {}
+        self.library, self.thp = library, thp
+
+    def missing(self):
+        """Why it cannot be had here; None where it can."""
+        if self.library and not self.library.exists():
+            return f"{self.library} is missing: run bench/programs/install.py"
+        return None
+
+    def environment(self):
+        preload = {"LD_PRELOAD": str(self.library)} if self.library else {}
+        return {**preload, **self.variables}
+
+
+def all_ways(venv):
+    """Every way, in the order of the tables."""
+    mimalloc = next(iter(sorted(venv.glob("lib/python3*/site-packages/cmeel.prefix/lib/libmimalloc.so.3"))), None)
+    jemalloc = next((path for path in pathlib.Path("/usr/lib").glob("*-linux-gnu/libjemalloc.so.2")), None)
+    return [
+        Way(BASELINE, "as it is"),
+        Way("tunable", "glibc.malloc.hugetlb=1", {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+        Way("thp-always", "THP enabled=always for the whole machine", thp="always"),
+        # Without a pool of hugetlb pages this option makes mimalloc advise the kernel to use THP for its arenas.
+        Way("mimalloc", "mimalloc 3, MIMALLOC_ALLOW_LARGE_OS_PAGES=1", {"MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"},
+            library=mimalloc or venv / "libmimalloc.so.3"),
+        Way("jemalloc", "jemalloc 5, MALLOC_CONF=thp:always,metadata_thp:auto",
+            {"MALLOC_CONF": "thp:always,metadata_thp:auto"},
+            library=jemalloc or pathlib.Path("/usr/lib/libjemalloc.so.2")),
+        Way(OURS, "megapage run, no options"),
+    ]
+
+
+def chosen(text):
+    """The word in brackets of a setting of sysfs."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found.group(1) if found else text.strip()
+
+
+class ThpSetting:
+    """The machine's setting, changed for one run at a time.
+
+    What was there is put back by the end of each run, whatever ends it; the journal tells the next start of the driver
+    what to put back where not even that was possible (SIGKILL, power).
+    """
+
+    def __init__(self, journal, file=THP):
+        self.journal, self.file = journal, file
+
+    def recover(self):
+        """Puts back what a driver that was killed has left; the word, or None."""
+        if not self.journal.exists():
+            return None
+        word = self.journal.read_text().strip()
+        self.file.write_text(word)
+        self.journal.unlink()
+        return word
+
+    @contextlib.contextmanager
+    def set_to(self, word):
+        """`word` for as long as the block lasts."""
+        before = chosen(self.file.read_text())
+        if before == word:
+            yield
+            return
+        self.journal.parent.mkdir(parents=True, exist_ok=True)
+        self.journal.write_text(before)
+        try:
+            self.file.write_text(word)
+            yield
+        finally:
+            self.file.write_text(before)
+            self.journal.unlink(missing_ok=True)
