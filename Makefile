@@ -9,7 +9,7 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build build-arm64 check test test-vm loom soak fuzz demo bench install uninstall clean
+.PHONY: all build build-arm64 check test test-vm loom soak fuzz demo bench bench-programs install uninstall clean
 
 all: build
 
@@ -29,6 +29,7 @@ check:
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo xtask tidy
 	scripts/deny
+	python3 -B bench/programs/test_bench.py --quiet
 	cargo test --locked --quiet --lib --bins --no-run
 	scripts/make-room
 	scripts/with-usual-settings cargo test --locked --quiet --lib --bins
@@ -85,6 +86,13 @@ bench: build
 	$(CARGO_TARGET_DIR)/release/megapage bench fault --save bench/results/fault.json
 	$(CARGO_TARGET_DIR)/release/megapage bench fork --install --save bench/results/fork.json
 	$(CARGO_TARGET_DIR)/release/megapage bench snapshot --install --save bench/results/snapshot.json
+
+# Some fifty real programs in every way to huge pages (bench/programs/README.md); over an hour, on a quiet machine.
+# BENCH_ARGS takes the driver's options: --only CASE,..., --ways WAY,..., --rounds N.
+bench-programs: build
+	bench/programs/install.py
+	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
+		--table docs/programs-bench.md $(BENCH_ARGS)
 
 # The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
 install:

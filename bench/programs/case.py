@@ -60,7 +60,7 @@ class Case:
         self.version_command = header["version"]
         self.random = header.get("random", "no") == "yes"
         self.data = header.get("data", "").split()
-        self.timeout = float(header.get("timeout", "60"))
+        self.timeout = float(header.get("timeout", "120"))
         self.answer = header.get("answer", "protocol")
         self.expect = header.get("expect")
         self.phased = header.get("phases", "yes") == "yes"

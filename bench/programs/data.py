@@ -3,26 +3,31 @@
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 
 INPUTS = pathlib.Path(__file__).resolve().parent / "inputs"
 
 
 def make(name, directory, python):
-    """Makes `directory`/`name` by inputs/`name`.py, unless that very script has made it already.
+    """Makes `directory`/`name` by inputs/`name`.input.py, unless that very script has made it already.
 
     Why it could not; None where it is there."""
-    script = INPUTS / f"{name}.py"
+    script = INPUTS / f"{name}.input.py"
     made, stamp = directory / name, directory / f".{name}.digest"
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
     if made.exists() and stamp.exists() and stamp.read_text() == digest:
         return None
     directory.mkdir(parents=True, exist_ok=True)
     new = directory / f"{name}.new"
+    if new.is_dir():
+        shutil.rmtree(new)
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
     done = subprocess.run([python, script, new], capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         return f"{script.name} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    if made.is_dir():
+        shutil.rmtree(made)
     new.replace(made)
     stamp.write_text(digest)
     return None

@@ -148,7 +148,8 @@ class Run:
             self.sampler.sample(pids)
             if not self.case.phased and time.monotonic() > next_rollup:
                 looked = tree.memory(pids)
-                self.memory = looked if looked["bytes"] else self.memory
+                if self.memory is None or looked["bytes"] > self.memory["bytes"]:
+                    self.memory = looked
                 next_rollup = time.monotonic() + ROLLUP_INTERVAL
             if time.monotonic() > deadline:
                 raise Failed(f"no end after {self.case.timeout:.0f} s")
@@ -231,8 +232,11 @@ class Run:
         if how == "match":
             found = re.findall(argument, path.read_text(errors="replace"))
             return " ".join(found) or "no match"
+        digest = hashlib.sha256()
         with open(path, "rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()[:16]
+            while piece := content.read(1 << 20):
+                digest.update(piece)
+        return digest.hexdigest()[:16]
 
     def clear(self):
         """Ends every process of the run and closes the pipes."""

@@ -16,7 +16,7 @@ orders = pyarrow.table({
 people = pyarrow.table({"customer": generator.permutation(customers), "weight": generator.integers(1, 9, customers)})
 phases.steady()
 total = 0
-for _ in range(3):
+for _ in range(5):
     grouped = orders.join(people, "customer").group_by(["product", "weight"]).aggregate([("amount", "sum"), ("amount", "max")])
     total += sum(grouped["amount_sum"].to_pylist()) + sum(grouped["amount_max"].to_pylist())
 phases.end(total)

@@ -9,7 +9,7 @@
 #include <vector>
 
 int main() {
-    const uint64_t count = 1500000;
+    const uint64_t count = 1000000;
     uint64_t state = 1, total = 0;
     std::vector<uint64_t> keys(count);
     std::unordered_map<uint64_t, std::string> hashed;

@@ -20,7 +20,7 @@ context.register_record_batches("people", [pyarrow.table({
 }).to_batches(max_chunksize=65536)])
 phases.steady()
 total = 0
-for _ in range(3):
+for _ in range(9):
     batches = context.sql("""select sum(s) + sum(m) from (
         select product, weight, sum(amount) as s, max(amount) as m
         from orders join people using (customer) group by product, weight)""").collect()

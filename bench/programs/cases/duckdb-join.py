@@ -12,7 +12,7 @@ connection.execute("""create table people as
     select i as customer, hash(i) % 50 as region, (hash(i + 3) % 9)::bigint as weight from range(1000000) t(i)""")
 phases.steady()
 total = 0
-for _ in range(6):
+for _ in range(4):
     (value,) = connection.execute("""select sum(s) + sum(m) from (
         select region, product, sum(amount * weight) as s, max(amount * weight) as m
         from orders join people using (customer) group by region, product)""").fetchone()

@@ -24,7 +24,7 @@ func main() {
 	long := build(21)
 	steady()
 	total := uint64(0)
-	for i := 0; i < 160; i++ {
+	for i := 0; i < 640; i++ {
 		total += build(15).count()
 	}
 	end(total + long.count())

@@ -22,7 +22,7 @@ func main() {
 	steady()
 	total := uint64(0)
 	var last *item
-	for i := 0; i < 6_000_000; i++ {
+	for i := 0; i < 10_000_000; i++ {
 		found := items[keys[next(&state)%count]]
 		found.value += uint64(i)
 		found.next, last = last, found

@@ -7,7 +7,7 @@ import numpy
 import phases
 
 generator = numpy.random.default_rng(3)
-vertices, edges = 600_000, 4_000_000
+vertices, edges = 600_000, 2_500_000
 graph = igraph.Graph(n=vertices, edges=generator.integers(0, vertices, (edges, 2)), directed=True)
 phases.steady()
 ranks = graph.pagerank(damping=0.85)

@@ -20,7 +20,7 @@ class JavaGarbage {
         Tree old = new Tree(21);
         Phases.steady();
         long total = 0;
-        for (int i = 0; i < 900; i++) {
+        for (int i = 0; i < 2000; i++) {
             total += new Tree(16).count();
         }
         Phases.end(total + old.count());

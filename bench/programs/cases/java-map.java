@@ -20,7 +20,7 @@ class JavaMap {
         }
         Phases.steady();
         long total = 0;
-        for (int i = 0; i < 5_000_000; i++) {
+        for (int i = 0; i < 12_000_000; i++) {
             Item item = map.get(keys[random.nextInt(count)]);
             total += item.value() + item.name().length();
         }

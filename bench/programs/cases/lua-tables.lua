@@ -5,7 +5,7 @@
 package.path = arg[0]:gsub("cases/[^/]*$", "lib/?.lua")
 local phases = require("phases")
 
-local count = 1000000
+local count = 700000
 local items, x = {}, 1
 for n = 1, count do
   items["key" .. n] = { id = n, name = "name " .. n % 1000 }
@@ -17,7 +17,7 @@ for n = 1, 700000 do
 end
 phases.steady()
 local total = 0
-for _ = 1, 3 do
+for _ = 1, 6 do
   for n = 1, #wanted do
     local item = items[wanted[n]]
     total = total + item.id + #item.name

@@ -2,7 +2,8 @@
 # class: database
 # version: memcached --version
 # random: yes
-# server: memcached -u nobody -m 1024 -t 2 -p 0 -s {socket}
+# user: nobody
+# server: memcached -m 1024 -t 2 -p 0 -s {socket}
 # run: {python} {case} {socket}
 import random
 import sys

@@ -13,7 +13,7 @@ session = onnxruntime.InferenceSession(f"{phases.DATA}/onnx", options, providers
 generator = numpy.random.default_rng(5)
 phases.steady()
 total = 0
-for _ in range(60):
+for _ in range(150):
     words = generator.integers(0, 1_000_000, (4096, 16))
     (scores,) = session.run(None, {"words": words})
     total += int(scores.argmax(axis=1).sum())

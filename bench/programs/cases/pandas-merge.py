@@ -20,7 +20,7 @@ people = pandas.DataFrame({
 })
 phases.steady()
 total = 0
-for _ in range(3):
+for _ in range(9):
     joined = orders.merge(people, on="customer")
     joined["value"] = joined["amount"] * joined["weight"]
     grouped = joined.groupby(["region", "product"])["value"].agg(["sum", "max"])

@@ -6,7 +6,7 @@ import sys
 
 here = pathlib.Path(__file__).resolve().parent
 whole = pathlib.Path(sys.argv[1]).with_suffix(".whole")
-subprocess.run([sys.executable, here / "text.py", whole], check=True)
+subprocess.run([sys.executable, here / "text.input.py", whole], check=True)
 with open(whole, "rb") as text, open(sys.argv[1], "wb") as out:
     out.write(text.read(5_000_000))
 whole.unlink()

@@ -2,8 +2,6 @@
 
 import sys
 
-# This script has the name of the package.
-sys.path.pop(0)
 import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Tests of what the bench concludes and of what it reads; no root, no packages, a second: python3 -m unittest."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import case
+import estimate
+import protocol
+import table
+import tree
+import verdicts
+import ways
+
+
+class Intervals(unittest.TestCase):
+    def test_five_rounds_give_their_range(self):
+        low, high, coverage = estimate.interval([3.0, 1.0, 2.0, 5.0, 4.0])
+        self.assertEqual((low, high), (1.0, 5.0))
+        self.assertAlmostEqual(coverage, 0.9375)
+
+    def test_more_rounds_leave_the_outermost_out(self):
+        low, high, coverage = estimate.interval(range(1, 10))
+        self.assertEqual((low, high), (2, 8))
+        self.assertAlmostEqual(coverage, 1 - 2 * 10 / 512)
+
+    def test_one_round_covers_nothing(self):
+        self.assertEqual(estimate.interval([2.0]), (2.0, 2.0, 0.0))
+
+    def test_ratios_are_taken_within_rounds(self):
+        # Each round twice as slow as the one before: unpaired medians would tell nothing.
+        plain = {number: 2.0**number for number in range(5)}
+        ratio = estimate.Ratio({number: 0.9 * value for number, value in plain.items()}, plain)
+        self.assertAlmostEqual(ratio.low, 0.9)
+        self.assertAlmostEqual(ratio.high, 0.9)
+
+    def test_a_round_without_its_pair_does_not_count(self):
+        self.assertEqual(estimate.Ratio({1: 2.0, 2: 9.0}, {1: 1.0, 3: 1.0}).median, 2.0)
+        with self.assertRaises(ValueError):
+            estimate.Ratio({1: 2.0}, {2: 1.0})
+
+    def test_geometric_mean(self):
+        self.assertAlmostEqual(estimate.geometric_mean([0.5, 2.0]), 1.0)
+
+
+class Messages(unittest.TestCase):
+    def test_pieces_make_lines(self):
+        parser = protocol.Parser()
+        self.assertEqual(parser.feed(b"phase ste"), [])
+        self.assertEqual(parser.feed(b"ady\nans"), [("phase", "steady")])
+        self.assertEqual(parser.feed(b"wer 4 2\nphase end\n"), [("answer", "4 2"), ("phase", "end")])
+        parser.check_complete()
+        self.assertEqual(parser.answer, "4 2")
+
+    def refuses(self, text):
+        with self.assertRaises(protocol.ProtocolError, msg=text):
+            protocol.Parser().feed(text)
+
+    def test_what_is_no_protocol_is_refused(self):
+        for text in (b"phase middle\n", b"phase end\n", b"phase steady\nphase steady\n", b"phase steady\nphase setup\n",
+                     b"answer\n", b"answer 1\nanswer 1\n", b"hello\n", b"x" * 70_000):
+            self.refuses(text)
+
+    def test_a_run_that_stops_early_is_not_complete(self):
+        for text in (b"", b"phase steady\n", b"answer 1\nphase steady\n", b"phase steady\nphase end\n"):
+            parser = protocol.Parser()
+            parser.feed(text)
+            with self.assertRaises(protocol.ProtocolError, msg=text):
+                parser.check_complete()
+
+
+class Headers(unittest.TestCase):
+    HEAD = "program: A\n{c} class: b\n{c} version: c --version\n"
+
+    def test_comments_of_every_language(self):
+        for comment in ("#", "//", "--"):
+            text = f"{comment} " + self.HEAD.format(c=comment) + f"{comment} random: yes\n\nrest: of it\n"
+            found = case.Case(pathlib.Path("a-b.py"), text)
+            self.assertEqual((found.name, found.program, found.kind, found.random), ("a-b", "A", "b", True))
+
+    def test_unknown_and_missing_fields_are_refused(self):
+        for text in ("# program: A\n", "# " + self.HEAD.format(c="#") + "# randon: yes\n"):
+            with self.assertRaises(case.BadCase):
+                case.Case(pathlib.Path("a.py"), text)
+
+    def test_what_cannot_be_run_is_refused(self):
+        with self.assertRaises(case.BadCase):
+            case.Case(pathlib.Path("a.xyz"), "# " + self.HEAD.format(c="#"))
+
+    def test_the_cases_of_the_bench_are_well_formed(self):
+        cases = case.discover()
+        self.assertGreaterEqual(len(cases), 30)
+        for one in cases:
+            for name in one.data:
+                self.assertTrue((case.HERE / "inputs" / f"{name}.input.py").exists(), f"{one.name}: {name}")
+
+
+def made(name, way_times, peak=None, share=True):
+    """Figures of a program whose ways took these times, round by round."""
+    runs = []
+    for way, times in way_times.items():
+        for number, seconds in enumerate(times):
+            size = (peak or {}).get(way, 100 << 20)
+            measured = {"cpu": seconds, "wall": seconds}
+            runs.append({"case": name, "way": way, "round": number, "failed": None, "steady": measured, "whole": measured,
+                         "memory": {"peak": size, "end": {"bytes": size, "huge_share": 0.5}}})
+    return verdicts.Figures({"name": name, "program": name, "version": "1", "random": share}, runs)
+
+
+class Verdicts(unittest.TestCase):
+    def judged(self, *figures):
+        return [verdict["met"] for verdict in verdicts.judge(list(figures))]
+
+    def test_all_gates_are_met(self):
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.9] * 5})), [True] * 4)
+
+    def test_slower_beyond_the_noise_is_a_miss_and_within_is_none(self):
+        self.assertFalse(self.judged(made("a", {"plain": [1.0] * 5, "ours": [1.02, 1.03, 1.02, 1.04, 1.02]}))[0])
+        self.assertTrue(self.judged(made("a", {"plain": [1.0] * 5, "ours": [1.02, 0.99, 1.02, 1.04, 1.02]}))[0])
+
+    def test_memory_has_a_ratio_and_a_slack(self):
+        times = {"plain": [1.0] * 5, "ours": [0.7] * 5}
+        self.assertTrue(self.judged(made("a", times, {"ours": 121 << 20}))[1])
+        self.assertFalse(self.judged(made("a", times, {"ours": 122 << 20}))[1])
+
+    def test_the_best_other_way_counts_not_plain_alone(self):
+        losing = made("a", {"plain": [1.0] * 5, "ours": [0.9] * 5, "tunable": [0.8] * 5})
+        winning = [made(str(n), {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.8] * 5}) for n in range(9)]
+        self.assertFalse(self.judged(losing, *winning[:8])[2])
+        self.assertTrue(self.judged(losing, *winning)[2])
+
+    def test_only_random_programs_are_in_the_mean(self):
+        slow = made("a", {"plain": [1.0] * 5, "ours": [1.0] * 5}, share=False)
+        fast = made("b", {"plain": [1.0] * 5, "ours": [0.8] * 5})
+        self.assertTrue(self.judged(slow, fast)[3])
+        self.assertFalse(self.judged(slow)[3])
+
+    def test_a_program_that_failed_in_ours_meets_nothing(self):
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 4)
+
+    def test_the_table_has_a_row_for_each_program(self):
+        figures = [made("first", {"plain": [1.0] * 5, "ours": [0.7] * 5}), made("second", {"plain": [1.0] * 5})]
+        results = {
+            "rounds": 5, "recorded": "now", "megapage": "megapage 0", "verdicts": verdicts.judge(figures),
+            "machine": {"cpu": "c", "cpus": 2, "memory_bytes": 1 << 30, "kernel": "6", "libc": "glibc",
+                        "thp": {"enabled": "madvise"}, "hugetlb_2m_pages": 0},
+            "ways": [{"name": name, "what": name, "version": None} for name in ("plain", "ours")],
+        }
+        text = table.markdown(results, figures)
+        self.assertEqual(text.count("| first |"), 2)
+        self.assertEqual(text.count("| second |"), 2)
+        self.assertIn("**0.70 [0.70, 0.70]**", text)
+
+
+class Machine(unittest.TestCase):
+    def test_the_setting_is_put_back_whatever_happens(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file, journal = pathlib.Path(directory, "enabled"), pathlib.Path(directory, "journal")
+            file.write_text("always [madvise] never\n")
+            setting = ways.ThpSetting(journal, file)
+            with self.assertRaises(KeyboardInterrupt), setting.set_to("always"):
+                self.assertEqual((file.read_text(), journal.read_text()), ("always", "madvise"))
+                raise KeyboardInterrupt
+            self.assertEqual(file.read_text(), "madvise")
+            self.assertFalse(journal.exists())
+
+    def test_what_a_killed_driver_left_is_put_back(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file, journal = pathlib.Path(directory, "enabled"), pathlib.Path(directory, "journal")
+            file.write_text("[always] madvise never\n")
+            journal.write_text("madvise")
+            self.assertEqual(ways.ThpSetting(journal, file).recover(), "madvise")
+            self.assertEqual(file.read_text(), "madvise")
+            self.assertIsNone(ways.ThpSetting(journal, file).recover())
+
+    def test_a_process_sees_its_own_processor_time_and_memory(self):
+        import os
+        import time
+
+        own = [os.getpid()]
+        before, began = tree.processor_seconds(own), time.process_time()
+        while time.process_time() - began < 0.1:
+            pass
+        used = tree.processor_seconds(own) - before
+        self.assertGreater(used, 0.09)
+        self.assertLess(used, 0.5)
+        sampler = tree.Sampler()
+        sampler.sample(own)
+        held = tree.memory(own)
+        self.assertGreater(sampler.peak, held["anonymous"])
+        self.assertTrue(0 <= held["huge_share"] <= 1)
+
+    def test_names_with_brackets_do_not_shift_the_fields(self):
+        self.assertEqual(tree.fields_of("12 (a) b (c)) S 1 2")[:2], ["S", "1"])
+
+
+if __name__ == "__main__":
+    unittest.main()
