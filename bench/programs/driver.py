@@ -30,6 +30,7 @@ SCHEMA = "megapage.programs/1"
 # The order of ways within a round is drawn from this, the program and the round.
 SEED = 17
 THREADS = "2"
+WARM_UP = 0
 # From there on the range of the ratios covers the median at 93.75 % or more.
 ENOUGH_ROUNDS = 5
 
@@ -114,6 +115,8 @@ class Bench:
             except runner.Failed as error:
                 noted["failed"] = str(error)
         noted["machine"] = settings.since()
+        if number == WARM_UP:
+            return
         if launch:
             noted["report"] = runner.report_of(report)
             if noted["report"] is None and not noted["failed"]:
@@ -141,6 +144,9 @@ class Bench:
         """Round by round, so that what changes slowly on the machine meets every way."""
         for number in range(1, self.arguments.rounds + 1):
             for case in cases:
+                if number == 1 and self.arguments.rounds > 1:
+                    # Brings files into memory; whether it fails, the counted runs tell.
+                    self.run(case, ways[0], WARM_UP)
                 order = list(ways)
                 random.Random(f"{SEED} {case.name} {number}").shuffle(order)
                 for way in order:
@@ -234,9 +240,12 @@ def main(words=None):
         driving.install(arguments.megapage.resolve(), scratch / "prefix")
         bench = Bench(arguments, scratch, thp)
         cases, versions = available(bench, cases, ways)
-        bench.all_runs(cases, ways)
-        if not arguments.check:
-            conclude(document(bench, cases, versions, ways), arguments)
+        try:
+            bench.all_runs(cases, ways)
+        finally:
+            # Also what an interrupted bench has measured is worth keeping.
+            if not arguments.check:
+                conclude(document(bench, cases, versions, ways), arguments)
         return bench.tally.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

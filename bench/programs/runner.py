@@ -38,11 +38,11 @@ def become_subreaper():
 
 
 class Mark:
-    """The clocks at the moment of a phase."""
+    """The clocks at the moment of a phase: `now` is when the program stood still."""
 
-    def __init__(self, run):
+    def __init__(self, run, now):
         pids = run.tree()
-        self.wall = time.monotonic() - run.paused
+        self.wall = now - run.paused
         self.cpu = tree.processor_seconds(pids) + run.reaped
         self.faults = tree.minor_faults(pids)
 
@@ -58,6 +58,7 @@ class Run:
         self.program = self.client = None
         self.usage = {}
         self.descriptors = []
+        self.watched = {}
         self.reaped = 0.0
         self.paused = 0.0
         self.marks = {}
@@ -93,8 +94,10 @@ class Run:
     def start(self, words, name, environment, owner=None):
         """A child in a session of its own, its output in files."""
         with open(self.work / f"{name}.out", "wb") as out, open(self.work / f"{name}.err", "wb") as err:
-            return subprocess.Popen(words, cwd=self.work, env=environment, stdin=subprocess.DEVNULL, stdout=out,
-                                    stderr=err, start_new_session=True, **(owner or {}))
+            child = subprocess.Popen(words, cwd=self.work, env=environment, stdin=subprocess.DEVNULL, stdout=out,
+                                     stderr=err, start_new_session=True, **(owner or {}))
+        self.watched[child.pid] = os.pidfd_open(child.pid)
+        return child
 
     def pipes(self):
         """The two pipes of the protocol; kept open for both directions, so that neither side waits to open them."""
@@ -121,23 +124,22 @@ class Run:
         """Measures while the program waits for its line."""
         began = time.monotonic()
         self.reap()
+        self.marks[phase] = Mark(self, began)
         if phase == "end":
-            self.marks["end"] = Mark(self)
             pids = self.tree()
             self.sampler.sample(pids)
             self.memory = tree.memory(pids)
         os.write(self.descriptors[1], b"go\n")
         self.paused += time.monotonic() - began
-        if phase != "end":
-            self.marks[phase] = Mark(self)
 
     def follow(self, until):
         """Samples memory and answers messages until `until()`, at most for the case's time."""
         deadline = time.monotonic() + self.case.timeout
         next_rollup = time.monotonic() + ROLLUP_INTERVAL
         while True:
-            readable, _, _ = select.select([self.descriptors[0]], [], [], INTERVAL)
-            if readable:
+            running = [descriptor for pid, descriptor in self.watched.items() if pid not in self.usage]
+            readable, _, _ = select.select([self.descriptors[0], *running], [], [], INTERVAL)
+            if self.descriptors[0] in readable:
                 for kind, text in self.parser.feed(os.read(self.descriptors[0], 1 << 16)):
                     if kind == "phase":
                         self.pause(text)
@@ -173,6 +175,8 @@ class Run:
                 self.follow(lambda: self.ended(self.program))
             ended = time.monotonic()
             return self.result(ended - began - self.paused)
+        except OSError as error:
+            raise Failed(f"cannot be run: {error}") from error
         except protocol.ProtocolError as error:
             raise Failed(f"protocol: {error}{self.last_words()}") from error
         finally:
@@ -194,7 +198,7 @@ class Run:
         while not self.ended(self.program):
             if time.monotonic() > deadline:
                 raise Failed(f"the server did not end within {GRACE:.0f} s of SIG{self.case.stop}")
-            time.sleep(0.005)
+            select.select([self.watched[self.program.pid]], [], [], INTERVAL)
             self.reap()
 
     def last_words(self):
@@ -249,15 +253,16 @@ class Run:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
             self.reap()
-        for descriptor in self.descriptors:
+        for descriptor in (*self.descriptors, *self.watched.values()):
             os.close(descriptor)
 
 
 def report_of(path):
-    """What is kept of the launcher's own report; None where it wrote none."""
-    if not path.exists():
+    """What is kept of the launcher's own report; None where it wrote none, or was killed over it."""
+    try:
+        report = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
         return None
-    report = json.loads(path.read_text())
     return {name: report.get(name) for name in ("mechanisms", "heap")}
 
 

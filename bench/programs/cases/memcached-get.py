@@ -20,7 +20,6 @@ requests = [b"".join(b"get key:%08d\r\n" % generator.randrange(count) for _ in r
 size = batch * (len(b"VALUE key:00000000 0 72\r\n") + 72 + 2 + len(b"END\r\n"))
 pipeline.digest = 0
 phases.steady()
-for _ in range(2):
-    for request in requests:
-        pipeline.send(request, size)
+for request in requests:
+    pipeline.send(request, size)
 phases.end(pipeline.digest)

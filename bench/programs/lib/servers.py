@@ -49,3 +49,19 @@ def query(words, text, seconds=30):
         if time.monotonic() > deadline:
             raise RuntimeError(done.stderr.strip())
         time.sleep(0.05)
+
+
+class Session:
+    """A database's client that stays connected: what its server process maps is there until the end."""
+
+    def __init__(self, words):
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, text):
+        """The one line that `text` makes the client print."""
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise EOFError("no answer from the database's client")
+        return line
