@@ -4,12 +4,13 @@
 import argparse
 import contextlib
 import datetime
+import fcntl
 import json
 import os
 import pathlib
 import random
-import signal
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -67,6 +68,18 @@ def select_ways(names, known):
     if unknown:
         sys.exit(f"driver: no way {', '.join(sorted(unknown))}; there are {', '.join(way.name for way in known)}")
     return [way for way in known if not names or way.name in names or way.name == ways_module.BASELINE]
+
+
+@contextlib.contextmanager
+def alone():
+    """Two benches would measure each other, and put THP back for each other."""
+    install.TARGET.mkdir(parents=True, exist_ok=True)
+    with open(install.TARGET / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("driver: another bench of programs is running")
+        yield
 
 
 class Bench:
@@ -229,6 +242,12 @@ def main(words=None):
     # A signal unwinds as an exception, so that THP is put back and no program stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    with alone():
+        return measure(arguments, cases, ways)
+
+
+def measure(arguments, cases, ways):
+    """Runs the bench; the exit status."""
     thp = ways_module.ThpSetting(install.TARGET / "thp-before")
     recovered = thp.recover()
     if recovered:

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Tests of what the bench concludes and of what it reads; no root, no packages, a second: python3 -m unittest."""
+"""Tests of what the bench concludes and of what it reads; no root, no packages, seconds: python3 -m unittest."""
 
+import contextlib
+import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import case
 import estimate
 import protocol
+import runner
 import table
 import tree
 import verdicts
@@ -177,9 +181,6 @@ class Machine(unittest.TestCase):
             self.assertIsNone(ways.ThpSetting(journal, file).recover())
 
     def test_a_process_sees_its_own_processor_time_and_memory(self):
-        import os
-        import time
-
         own = [os.getpid()]
         before, began = tree.processor_seconds(own), time.process_time()
         while time.process_time() - began < 0.1:
@@ -195,6 +196,60 @@ class Machine(unittest.TestCase):
 
     def test_names_with_brackets_do_not_shift_the_fields(self):
         self.assertEqual(tree.fields_of("12 (a) b (c)) S 1 2")[:2], ["S", "1"])
+
+
+class Runs(unittest.TestCase):
+    """Runs of a shell script that speaks the protocol."""
+
+    SAY = 'say() { printf "%s\\n" "$@" >"$BENCH_PHASES"; [ "$1" = "answer 1" ] || read -r _ <"$BENCH_GO"; }\n'
+
+    @classmethod
+    def setUpClass(cls):
+        runner.become_subreaper()
+
+    def run_script(self, script, header=""):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "script.sh")
+            path.write_text(self.SAY + script)
+            one = case.Case(path, "# program: A\n# class: b\n# version: c\n# run: bash {case}\n" + header)
+            environment = {"PATH": os.environ["PATH"]}
+            work = runner.prepare_directory(pathlib.Path(directory, "work"))
+            return runner.Run(one, [], (environment, environment), {"case": str(path)}, work).go()
+
+    def test_phases_and_answer(self):
+        spin = "for ((i = 0; i < 100000; i++)); do :; done\n"
+        found = self.run_script(f'{spin}say "phase steady"\nsleep 0.2\n{spin}say "answer 1"\nsay "phase end"\n')
+        self.assertEqual(found["answer"], "1")
+        self.assertGreater(found["steady"]["wall"], 0.2)
+        self.assertGreater(found["steady"]["cpu"], 0.01)
+        self.assertGreater(found["whole"]["cpu"], found["steady"]["cpu"])
+        self.assertGreater(found["whole"]["wall"], found["steady"]["wall"])
+        self.assertGreater(found["memory"]["peak"], 1 << 20)
+        self.assertGreater(found["memory"]["end"]["bytes"], 0)
+
+    def fails(self, why, script, header=""):
+        with self.assertRaisesRegex(runner.Failed, why):
+            self.run_script(script, header)
+
+    def test_failures_have_their_reason(self):
+        self.fails("exit status 3\n +out of order", "echo out of order >&2; exit 3\n")
+        self.fails("ended after phase steady", 'say "phase steady"\n')
+        self.fails("gave no answer", 'say "phase steady"\nsay "phase end"\n')
+        self.fails("no end after 0", "sleep 60\n", "# timeout: 0.2\n")
+
+    def test_what_is_left_behind_is_ended_and_counted(self):
+        mark = f"1234{os.getpid()}"
+        script = f'(setsid sleep {mark} &)\nsay "phase steady"\nsay "answer 1"\nsay "phase end"\n'
+        self.run_script(script)
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                self.assertNotIn(mark.encode(), path.read_bytes())
+
+    def test_a_command_without_phases_answers_by_its_output(self):
+        header = "# phases: no\n# answer: match found \\d+\n"
+        found = self.run_script("echo found 17 in 3 s; sleep 0.7\n", header)
+        self.assertEqual(found["answer"], "found 17")
+        self.assertEqual(found["steady"]["cpu"], found["whole"]["cpu"])
 
 
 if __name__ == "__main__":
