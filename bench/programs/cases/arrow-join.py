@@ -1,6 +1,7 @@
 # program: Apache Arrow C++ (pyarrow), join and group by
 # class: columnar engine
 # version: {python} -c 'import pyarrow; print(pyarrow.__version__)'
+# expect: 7702434470
 import numpy
 import pyarrow
 import phases

@@ -2,6 +2,7 @@
 // class: C
 // version: gcc -dumpfullversion
 // random: yes
+// expect: 11130740281352124555
 #include "phases.h"
 #include <string.h>
 

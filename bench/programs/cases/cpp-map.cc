@@ -2,6 +2,7 @@
 // class: C++
 // version: g++ -dumpfullversion
 // random: yes
+// expect: 750417961090
 #include "phases.h"
 #include <map>
 #include <string>

@@ -1,6 +1,7 @@
 # program: DataFusion, join and group by
 # class: columnar engine
 # version: {python} -c 'import datafusion; print(datafusion.__version__)'
+# expect: 18369565209
 import datafusion
 import numpy
 import pyarrow

@@ -1,6 +1,7 @@
 // program: Go, short-lived objects beside a live tree
 // class: Go
 // version: go version
+// expect: 46136703
 
 package main
 

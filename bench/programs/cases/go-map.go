@@ -2,6 +2,7 @@
 // class: Go
 // version: go version
 // random: yes
+// expect: 143304852858944
 
 package main
 

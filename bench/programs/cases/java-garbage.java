@@ -1,6 +1,7 @@
 // program: JVM, garbage collection beside a live tree
 // class: JVM
 // version: java -version
+// expect: 266336303
 
 class JavaGarbage {
     static final class Tree {

@@ -2,6 +2,7 @@
 // class: JVM
 // version: java -version
 // random: yes
+// expect: 8999202250797
 
 import java.util.HashMap;
 import java.util.SplittableRandom;

@@ -1,6 +1,7 @@
 # program: LevelDB (plyvel), writes and point look-ups
 # class: key-value engine
 # version: {python} -c 'import plyvel; print(plyvel.__version__)'
+# expect: 57225480
 import random
 import plyvel
 import phases

@@ -2,6 +2,7 @@
 -- class: interpreter
 -- version: lua5.4 -v
 -- random: yes
+-- expect: 1468186550154
 package.path = arg[0]:gsub("cases/[^/]*$", "lib/?.lua")
 local phases = require("phases")
 

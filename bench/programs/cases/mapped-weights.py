@@ -18,7 +18,7 @@ for name in sorted(header):
 phases.steady()
 total = 0.0
 state = numpy.ones(1600, dtype=numpy.float32)
-for token in range(64):
+for token in range(72):
     for layer in layers:
         state = numpy.tanh(layer @ state)
     total += float(numpy.abs(state).sum())

@@ -7,6 +7,7 @@
 # before: cp -r {data}/mariadb {work}/db
 # server: mariadbd --no-defaults --datadir={work}/db --socket={socket} --skip-networking --innodb-buffer-pool-size=512M --innodb-log-file-size=512M --innodb-flush-log-at-trx-commit=0 --skip-log-bin --innodb-doublewrite=0 --pid-file={work}/pid
 # run: {python} {case} {socket}
+# expect: 398359620
 import sys
 import phases
 import servers

@@ -5,6 +5,7 @@
 # user: nobody
 # server: memcached -m 1024 -t 2 -p 0 -s {socket}
 # run: {python} {case} {socket}
+# expect: 2058165106
 import random
 import sys
 import phases

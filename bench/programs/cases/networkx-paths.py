@@ -2,6 +2,7 @@
 # class: graphs
 # version: {python} -c 'import networkx; print(networkx.__version__)'
 # random: yes
+# expect: 4326820
 import random
 import networkx
 import phases

@@ -1,6 +1,7 @@
 // program: Node.js, parsing and writing JSON
 // class: Node
 // version: node --version
+// expect: 50014905551
 "use strict";
 const phases = require("../lib/phases.js");
 

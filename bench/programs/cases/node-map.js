@@ -2,6 +2,7 @@
 // class: Node
 // version: node --version
 // random: yes
+// expect: 1498008390468
 "use strict";
 const phases = require("../lib/phases.js");
 

@@ -2,6 +2,7 @@
 # class: arrays
 # version: {python} -c 'import numpy; print(numpy.__version__)'
 # random: yes
+# expect: 3455810256803873
 import numpy
 import phases
 

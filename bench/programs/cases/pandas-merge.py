@@ -1,6 +1,7 @@
 # program: pandas, merge and group by
 # class: data frames
 # version: {python} -c 'import pandas; print(pandas.__version__)'
+# expect: 52222160736
 import gc
 import numpy
 import pandas

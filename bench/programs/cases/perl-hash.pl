@@ -2,6 +2,7 @@
 # class: interpreter
 # version: perl -e 'print "$^V\n"'
 # random: yes
+# expect: 524702040024
 use strict;
 use warnings;
 use FindBin;

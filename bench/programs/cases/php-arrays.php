@@ -3,6 +3,7 @@
 // class: PHP
 // version: php --version
 // random: yes
+// expect: 998493103010
 require __DIR__ . "/../lib/phases.php";
 
 $count = 1000000;

@@ -1,6 +1,7 @@
 # program: Polars, join and group by
 # class: data frames
 # version: {python} -c 'import polars; print(polars.__version__)'
+# expect: 30270793632
 import numpy
 import polars
 import phases

@@ -7,6 +7,7 @@
 # server: {postgres} -D {work}/pg -k {work} -c listen_addresses= -c shared_buffers=400MB -c fsync=off -c synchronous_commit=off -c autovacuum=off -c max_wal_size=4GB -c jit=off -c max_parallel_workers_per_gather=0
 # stop: INT
 # run: {python} {case} {work}
+# expect: 286313006
 import sys
 import phases
 import servers

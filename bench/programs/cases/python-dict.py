@@ -2,6 +2,7 @@
 # class: interpreter
 # version: {python} --version
 # random: yes
+# expect: 26135151
 import random
 import phases
 

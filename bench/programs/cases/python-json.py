@@ -1,6 +1,7 @@
 # program: CPython, parsing JSON
 # class: interpreter
 # version: {python} --version
+# expect: -403092
 import json
 import phases
 
@@ -13,7 +14,7 @@ text = json.dumps(records)
 del records
 phases.steady()
 total = 0
-for _ in range(6):
+for _ in range(12):
     parsed = json.loads(text)
     total += sum(record["place"]["lat"] for record in parsed) + len(parsed[-1]["name"])
 phases.end(total)

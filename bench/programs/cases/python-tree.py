@@ -2,6 +2,7 @@
 # class: interpreter
 # version: {python} --version
 # random: yes
+# expect: 122672834158
 import random
 import phases
 

@@ -4,6 +4,7 @@
 # random: yes
 # server: redis-server --port 0 --unixsocket {socket} --save "" --appendonly no --dir {work}
 # run: {python} {case} {socket}
+# expect: 1959411634
 import random
 import sys
 import phases

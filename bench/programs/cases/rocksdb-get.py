@@ -1,6 +1,7 @@
 # program: RocksDB (rocksdict), writes and point look-ups
 # class: key-value engine
 # version: {python} -c 'import importlib.metadata as m; print(m.version("rocksdict"))'
+# expect: 57225480
 import random
 import rocksdict
 import phases

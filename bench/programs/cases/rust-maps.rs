@@ -2,6 +2,7 @@
 // class: Rust
 // version: rustc --version
 // random: yes
+// expect: 1500568300941
 
 #[path = "../lib/phases.rs"]
 mod phases;

@@ -2,6 +2,7 @@
 # class: graphs
 # version: {python} -c 'import rustworkx; print(rustworkx.__version__)'
 # random: yes
+# expect: 468145347
 import random
 import rustworkx
 import phases

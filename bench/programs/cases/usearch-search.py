@@ -9,7 +9,7 @@ from usearch.index import Index
 
 index = Index.restore(f"{phases.DATA}/usearch", view=False)
 index.expansion_search = 64
-queries = numpy.random.default_rng(9).random((14_000, 64), dtype=numpy.float32)
+queries = numpy.random.default_rng(9).random((8_000, 64), dtype=numpy.float32)
 phases.steady()
 found = index.search(queries, 10, threads=2)
 phases.end(int(found.keys.astype(numpy.int64).sum()))
