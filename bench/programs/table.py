@@ -8,7 +8,7 @@ HEAD = """\
 # Real programs: what megapage's default costs and gains
 
 Written by `bench/programs/driver.py --table docs/programs-bench.md` from {rounds} rounds, recorded {recorded} with {megapage}.
-Machine: {cpu}, {cpus} CPUs, {memory} GiB, Linux {kernel}, {libc}. THP: {thp}; no hugetlb pages but {pool} of 2 MiB.
+Machine: {cpu}, {cpus} CPUs, {memory} GiB, Linux {kernel}, {libc}. THP: {thp}; hugetlb pool: {pool} pages of 2 MiB.
 The bench, and how to add a program, are described in [bench/programs/README.md](../bench/programs/README.md).
 
 Ways:
@@ -41,12 +41,17 @@ Ratios of ours to plain. Memory is what the kernel says of all processes of the 
 """
 
 
+# Coverage of an interval from which on it says something; five rounds have 0.9375.
+ENOUGH = 0.9
+
+
 def emphasised(ratio):
-    """Bold where the whole interval lies on one side of 1."""
+    """Bold where the whole interval, of enough rounds, lies on one side of 1."""
     if ratio is None:
         return "-"
     text = str(ratio)
-    return f"**{text}**" if ratio.low > 1 or ratio.high < 1 else text
+    clear = ratio.coverage >= ENOUGH and (ratio.low > 1 or ratio.high < 1)
+    return f"**{text}**" if clear else text
 
 
 def mebibytes(value):
@@ -58,7 +63,7 @@ def time_row(figures, ways):
     plain = figures.median(BASELINE, "steady", "cpu")
     best = verdicts.against_best(figures)
     cells = [case["program"], case["version"], "yes" if case["random"] else "", "-" if plain is None else f"{plain:.2f}"]
-    cells += [emphasised(figures.ratio(way, "steady", "cpu")) for way in ways]
+    cells += ["fails" if way in figures.failed else emphasised(figures.ratio(way, "steady", "cpu")) for way in ways]
     cells.append(f"{best[0]}: {best[1].median:.2f}" if best else "-")
     return cells
 

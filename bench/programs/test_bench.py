@@ -145,6 +145,9 @@ class Verdicts(unittest.TestCase):
     def test_a_program_that_failed_in_ours_meets_nothing(self):
         self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 4)
 
+    def test_one_round_is_never_bold(self):
+        self.assertNotIn("**", table.emphasised(estimate.Ratio({1: 2.0}, {1: 1.0})))
+
     def test_the_table_has_a_row_for_each_program(self):
         figures = [made("first", {"plain": [1.0] * 5, "ours": [0.7] * 5}), made("second", {"plain": [1.0] * 5})]
         results = {

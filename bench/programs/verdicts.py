@@ -20,6 +20,8 @@ class Figures:
         """`case`: name, random ...; `runs`: those of this case, as in the results file."""
         self.case = case
         self.ways = {}
+        # Ways in which a run failed.
+        self.failed = {run["way"] for run in runs if run.get("failed") is not None}
         for run in runs:
             if run.get("failed") is None:
                 self.ways.setdefault(run["way"], {})[run["round"]] = run
