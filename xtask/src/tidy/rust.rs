@@ -33,6 +33,7 @@ const IMPURE: [&str; 13] = [
 const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 10] = [
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
+    ("crates/cli/tests/run_in_place.rs", "reads by hand which process the program is, and who is beside it"),
     ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
