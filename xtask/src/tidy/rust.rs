@@ -30,7 +30,7 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 10] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 11] = [
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
     ("crates/cli/tests/run_in_place.rs", "reads by hand which process the program is, and who is beside it"),
