@@ -82,7 +82,7 @@ fn usr1_makes_a_report_while_the_program_runs() {
         }
         said.contains("sampling:")
     });
-    assert!(said.starts_with("megapage run: running; heap on huge pages:"), "{said}");
+    assert!(said.starts_with("megapage run: running; all memory on huge pages:"), "{said}");
     let output = finish(child);
     assert_eq!(status(&output), 3);
     assert!(!text(&output.stderr).contains("megapage run:"), "{}", text(&output.stderr));

@@ -33,6 +33,13 @@ pub fn object_of(device: (u32, u32), inode: u64, name: &str) -> Option<((u32, u3
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryDevices(BTreeSet<(u32, u32)>);
 
+impl Default for MemoryDevices {
+    /// The kernel's own alone.
+    fn default() -> MemoryDevices {
+        MemoryDevices::of_mounts([])
+    }
+}
+
 impl MemoryDevices {
     /// As this process sees them; where mounts cannot be read, only the kernel's own.
     pub fn read(root: &KernelRoot) -> MemoryDevices {

@@ -101,6 +101,12 @@ impl Mapping {
             && (self.inode == 0 || self.name.starts_with("/anon_hugepage"))
     }
 
+    /// Whether the kernel has put this there for itself: `[vdso]`, `[vvar]`, `[uprobes]`.
+    pub fn is_special(&self) -> bool {
+        let named = ["[heap]", "[stack", "[anon"];
+        self.name.starts_with('[') && !named.iter().any(|start| self.name.starts_with(start))
+    }
+
     /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::parcel`]).
     pub fn is_parcel(&self) -> bool {
         self.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(crate::parcel::NAME))
@@ -301,6 +307,7 @@ Rss:                  16 kB
         assert!(mappings[0].has_flag("mr") && mappings[0].has_flag("sd") && !mappings[0].has_flag("m"));
         assert!(mappings[1].thp_eligible && !mappings[0].thp_eligible);
         assert_eq!((mappings[2].device, mappings[2].offset, mappings[2].inode), ((0, 0x10), 0, 1042));
+        assert!(mappings.iter().all(|mapping| !mapping.is_special()));
         let heap: Vec<bool> = mappings.iter().map(Mapping::is_heap_like).collect();
         assert_eq!(heap, [true, true, true, false, false]);
     }

@@ -1,5 +1,6 @@
 //! Promotion of a process that runs already, until it ends or the user has enough.
 
+use crate::kinds::HeapRuntime;
 use crate::mechanism::{Considered, Plan};
 use crate::program::{Program, Runtime};
 use crate::promoter::Promoter;
@@ -7,6 +8,7 @@ use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Text};
 use crate::run::RunError;
 use crate::sample::{Places, Samples};
+use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_right};
 use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
@@ -52,7 +54,7 @@ impl Attachment {
         let born = self.check(root)?;
         let (start, mut samples) = (Instant::now(), Samples::default());
         let mut promoter = Promoter::new(self.pid, self.after, self.fork);
-        let facts = self.facts(root);
+        let (facts, runtime) = self.facts(root);
         let plan = plan();
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
             Pieces {
@@ -83,7 +85,12 @@ impl Attachment {
         };
         let look = if self.watched { LOOK } else { UNWATCHED_LOOK };
         let mut stop = false;
-        let places = Places::default();
+        let mut places = Places {
+            runtime,
+            executable: read_exe(root, self.pid).ok().map(|path| path.to_string_lossy().into_owned()),
+            promoters: Promoters { outside: true, library: false },
+            ..Places::default()
+        };
         samples.take(root, self.pid, &places, 0);
         loop {
             let unfinished = match promoter.due() <= Instant::now() {
@@ -99,6 +106,7 @@ impl Attachment {
                 break;
             }
             if stop || (self.once && !unfinished) {
+                places.thorough = true;
                 samples.last_is_final = samples.take(root, self.pid, &places, 0);
                 return Ok(report(&samples, &promoter, true));
             }
@@ -116,7 +124,7 @@ impl Attachment {
             while let Ok(Some(signal)) = signals.next() {
                 match signal.number {
                     signal::SIGUSR1 => {
-                        samples.take(root, self.pid, &places, size);
+                        samples.take(root, self.pid, &Places { thorough: true, ..places.clone() }, size);
                         live(&report(&samples, &promoter, true));
                     }
                     _ => stop = true,
@@ -154,10 +162,13 @@ impl Attachment {
         read_start_time(root, pid).map_err(gone)
     }
 
-    fn facts(&self, root: &KernelRoot) -> ProgramFacts {
+    /// What the program's file tells, and the runtime that manages its heap.
+    fn facts(&self, root: &KernelRoot) -> (ProgramFacts, Option<HeapRuntime>) {
         let exe = read_exe(root, self.pid).unwrap_or_default();
-        match Program::inspect(&exe) {
-            Ok(program) => ProgramFacts::of(&program, self.pid),
+        let facts = match Program::inspect(&exe) {
+            Ok(program) => {
+                return (ProgramFacts::of(&program, self.pid), HeapRuntime::of(program.runtime));
+            }
             // A program file that was replaced or lies in another mount namespace: its name is what we have.
             Err(_) => ProgramFacts {
                 path: read_cmdline(root, self.pid)
@@ -171,7 +182,8 @@ impl Attachment {
                 allocator: None,
                 forks: Vec::new(),
             },
-        }
+        };
+        (facts, None)
     }
 }
 

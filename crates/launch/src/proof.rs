@@ -225,6 +225,7 @@ fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::ByKind;
 
     fn moment(hugetlb_2m: u64, thp: u64, base: u64) -> Moment {
         let mib = |n: u64| n << 20;
@@ -245,6 +246,7 @@ mod tests {
             shared: None,
             heap: Some(heap),
             own_mappings: None,
+            kinds: ByKind::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a run says of itself: schema `megapage.run/2`.
 
+mod by_kind;
+
 use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
@@ -19,6 +21,8 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+pub use by_kind::{ByKind, KindReport, WhyNotMore};
 
 /// Memory by what backs it, in bytes; the kernel's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -94,11 +98,19 @@ pub struct Moment {
     /// The rest of the anonymous memory, which the program has mapped by itself, past malloc; `None` where there is none, or
     /// no preloaded heap.
     pub own_mappings: Option<Backed>,
+    /// All of the program's memory, by what it is for: each mapping is of one kind, so that they add up to `resident`.
+    pub kinds: ByKind,
 }
 
 impl Moment {
     /// `peak_rss` and `hugetlb_peak` are the most that the program had of either.
-    fn of(sample: &Sample, start: Instant, now: Instant, peak_rss: Bytes, hugetlb_peak: Bytes) -> Moment {
+    fn of(
+        sample: &Sample,
+        start: Instant,
+        now: Instant,
+        (peak_rss, hugetlb_peak): (Bytes, Bytes),
+        account: Option<&HeapAccount>,
+    ) -> Moment {
         let (seen, hugetlb) = (sample.whole.present.total(), sample.whole.present.hugetlb());
         let unseen =
             peak_rss.saturating_sub(seen.saturating_sub(hugetlb)) + hugetlb_peak.saturating_sub(hugetlb);
@@ -112,6 +124,7 @@ impl Moment {
             shared: (sample.shared.total() > Bytes::ZERO).then(|| sample.shared.into()),
             heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
             own_mappings: (sample.own.total() > Bytes::ZERO).then(|| sample.own.into()),
+            kinds: by_kind::by_kind(&sample.kinds, account),
         }
     }
 
@@ -534,9 +547,10 @@ impl Pieces<'_> {
         let samples = self.samples;
         let elapsed = self.now.saturating_duration_since(self.start);
         let (peak_rss, others_peak_rss_bytes) = marks(samples, self.totals, self.rss_at_start);
+        let account = self.ledger.and_then(HeapAccount::of);
         let moment = |sample: &Option<Sample>| {
-            let sample = sample.as_ref()?;
-            Some(Moment::of(sample, self.start, self.now, peak_rss, samples.hugetlb_peak))
+            let most = (peak_rss, samples.hugetlb_peak);
+            Some(Moment::of(sample.as_ref()?, self.start, self.now, most, account.as_ref()))
         };
         let peak_is_known = samples.last.is_some() || self.totals.is_some();
         let mut report = RunReport {
@@ -558,7 +572,7 @@ impl Pieces<'_> {
             hugetlb_peak_bytes: samples.hugetlb_peak.0,
             others_peak_rss_bytes,
             by_node: NodeMemory::all(samples),
-            account: self.ledger.and_then(HeapAccount::of),
+            account,
             promotion: self.promotion,
             shared_memory: (self.shared_memory.resident_bytes > 0).then_some(self.shared_memory),
             text: self.text.map(TextReport::of),

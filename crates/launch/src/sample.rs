@@ -1,15 +1,19 @@
 //! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
 
 use crate::jvm::heap::java_heap;
+use crate::kinds::{Clues, HeapRuntime, Kinds, is_preloaded_heap, kinds};
 use crate::machine::LIBRARY_NAME;
+use crate::why::{Promoters, Setting, ThpRead, Unread, look_at_regions};
+use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::shared_memory::{MemoryDevices, object_of};
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
-use megapage_kernel::{KernelError, KernelRoot};
+use megapage_kernel::{KernelError, KernelRoot, thp};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// The time since the first sample is at least this many times the cost of all, the next one included as far
@@ -37,15 +41,26 @@ impl Memory {
     pub fn of<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Memory {
         let mut sum = Memory::default();
         for mapping in mappings {
-            sum.present += mapping.backing();
-            sum.swapped += mapping.swap;
+            sum += Memory { present: mapping.backing(), swapped: mapping.swap };
         }
         sum
+    }
+
+    /// What is present, and not on huge pages.
+    pub fn not_huge(&self) -> Bytes {
+        self.present.total().saturating_sub(self.present.huge())
     }
 
     /// Present or swapped out.
     pub fn total(&self) -> Bytes {
         self.present.total() + self.swapped
+    }
+}
+
+impl AddAssign for Memory {
+    fn add_assign(&mut self, other: Memory) {
+        self.present += other.present;
+        self.swapped += other.swapped;
     }
 }
 
@@ -66,6 +81,8 @@ pub struct Sample {
     pub own: Memory,
     /// The text that was asked for; zero where none was.
     pub text: Memory,
+    /// All of it, by what it is for.
+    pub kinds: Kinds,
     /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
     pub peak_rss: Bytes,
     /// Whether the preloaded library is mapped.
@@ -87,20 +104,33 @@ pub struct Places {
     pub text_ranges: Vec<VirtRange>,
     /// The file name of the library that has moved them. The ranges count where it is mapped.
     pub text_library: Option<String>,
+    /// The runtime that manages a heap of its own, as the program's file tells.
+    pub runtime: Option<HeapRuntime>,
+    /// The program's file.
+    pub executable: Option<String>,
+    /// Who promotes the program's memory.
+    pub promoters: Promoters,
+    /// The sample is the last, or for a report: page tables are read to find out why memory is on base pages, however long that
+    /// takes. Where it is cheap (Linux 6.7) they always are.
+    pub thorough: bool,
 }
 
 impl Sample {
-    /// Takes a sample. The heap's range counts where the library is mapped at
+    /// Takes a sample under the machine's settings. The heap's range counts where the library is mapped at
     /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
     /// Besides it tells for each range of text how many bytes of it are on huge pages.
-    pub fn take(root: &KernelRoot, pid: Pid, places: &Places) -> Result<(Sample, Vec<u64>), KernelError> {
+    pub fn take(
+        root: &KernelRoot,
+        pid: Pid,
+        places: &Places,
+        thp: &ThpRead,
+    ) -> Result<(Sample, Vec<u64>), KernelError> {
         let mappings = read_smaps(root, pid)?;
         let status: Status = read_status(root, pid)?;
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
         let heap = if preloaded { &places.heap[..] } else { &[] };
         let of_heap = |mapping: &&Mapping| {
-            (mapping.is_heap_like() || mapping.is_parcel())
-                && heap.iter().any(|range| range.intersection(mapping.range).is_some())
+            (mapping.is_heap_like() || mapping.is_parcel()) && is_preloaded_heap(mapping, heap)
         };
         // "(deleted)" may follow.
         let is_library = |mapping: &Mapping, library: &str| {
@@ -122,13 +152,34 @@ impl Sample {
             mappings.iter().map(within).sum()
         };
         let text_huge = ranges.iter().map(huge_in).collect();
+        let devices = devices(root, pid, &mappings);
+        let java = places.java_heap.and_then(|largest| java_heap(&mappings, largest));
+        let clues = Clues {
+            // One that serves a process that was started by somebody else: where its heap lies is not known.
+            heap: (preloaded && !heap.is_empty()).then_some(heap),
+            runtime: places.runtime,
+            java_heap: java,
+            executable: places.executable.as_deref(),
+            text: ranges,
+        };
+        let kinds = kinds(&mappings, &clues, &devices);
+        let setting = Setting {
+            thp: thp.clone(),
+            disabled: status.thp_enabled == Some(false),
+            promoters: Promoters { library: places.promoters.library && preloaded, ..places.promoters },
+            preloaded_heap: clues.heap.is_some(),
+        };
+        let mut sums = Kinds::of(&mappings, &kinds, &setting);
+        if places.thorough || PAGEMAP_SCAN.is_there(root) {
+            look_at_regions(root, pid, &mappings, &kinds, &setting, &mut sums);
+        }
         let sample = Sample {
             at: Instant::now(),
-            whole: Memory::of(&mappings),
+            whole: sums.total(),
             anonymous: Memory::of(mappings.iter().filter(|mapping| mapping.is_heap_like())),
-            shared: shared(root, pid, &mappings),
+            shared: shared(&mappings, &devices),
             heap: match places.java_heap {
-                Some(largest) => java_heap(&mappings, largest),
+                Some(_) => java.map_or_else(Memory::default, |heap| heap.memory(&mappings)),
                 None => Memory::of(mappings.iter().filter(of_heap)),
             },
             own: match preloaded && places.java_heap.is_none() {
@@ -136,6 +187,7 @@ impl Sample {
                 false => Memory::default(),
             },
             text: Memory::of(mappings.iter().filter(is_text)),
+            kinds: sums,
             peak_rss: status.peak_rss,
             preloaded,
             text_preloaded,
@@ -144,23 +196,30 @@ impl Sample {
     }
 }
 
-/// The shared memory of `pid`, of which these are the mappings. Where several map the same part of an object, the one with most
-/// of it counts.
-fn shared(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Memory {
-    let is_possible = |mapping: &&Mapping| {
-        mapping.permissions.ends_with('s')
-            && object(mapping).is_some()
-            && mapping.rss + mapping.swap > Bytes::ZERO
-            && mapping.kernel_page_size == PageSize::BASE
-            // A broker's pages are heap.
-            && !mapping.is_parcel()
-    };
-    let mut shared: Vec<&Mapping> = mappings.iter().filter(is_possible).collect();
-    if shared.is_empty() {
-        return Memory::default();
+/// Whether a mapping may be of a memory object, and holds anything of it.
+fn may_be_shared(mapping: &&Mapping) -> bool {
+    mapping.permissions.ends_with('s')
+        && object(mapping).is_some()
+        && mapping.rss + mapping.swap > Bytes::ZERO
+        && mapping.kernel_page_size == PageSize::BASE
+}
+
+/// The file systems in memory that `pid` may have mapped files of; the mounts are read only where it may.
+fn devices(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> MemoryDevices {
+    match mappings.iter().any(|mapping| may_be_shared(&mapping)) {
+        true => MemoryDevices::seen_by(root, pid),
+        false => MemoryDevices::default(),
     }
-    let devices = MemoryDevices::seen_by(root, pid);
-    shared.retain(|mapping| devices.holds(mapping.device, &mapping.name));
+}
+
+/// The shared memory of a process, of which these are the mappings. Where several map the same part of an object, the one with
+/// most of it counts.
+fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
+    // A broker's pages are heap.
+    let is_shared = |mapping: &&Mapping| {
+        may_be_shared(mapping) && !mapping.is_parcel() && devices.holds(mapping.device, &mapping.name)
+    };
+    let mut shared: Vec<&Mapping> = mappings.iter().filter(is_shared).collect();
     shared.sort_by_key(|mapping| (object(mapping), mapping.offset));
     let mut once: Vec<&Mapping> = Vec::new();
     for mapping in shared {
@@ -217,6 +276,8 @@ pub struct Samples {
     last_cost: Duration,
     growth_seen: u64,
     most_anonymous: Bytes,
+    /// The machine's settings, as they were when the first was taken.
+    thp: Option<ThpRead>,
 }
 
 impl Default for Samples {
@@ -237,6 +298,7 @@ impl Default for Samples {
             last_cost: Duration::ZERO,
             growth_seen: 0,
             most_anonymous: Bytes::ZERO,
+            thp: None,
         }
     }
 }
@@ -266,7 +328,8 @@ impl Samples {
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
     pub fn take(&mut self, root: &KernelRoot, pid: Pid, places: &Places, size: u64) -> bool {
         let start = own_thread_time();
-        let sample = Sample::take(root, pid, places);
+        let thp = self.thp.get_or_insert_with(|| thp::settings(root).map_err(|_| Unread));
+        let sample = Sample::take(root, pid, places, thp);
         let nodes = sample.is_ok().then(|| self.nodes(root, pid));
         self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
@@ -326,6 +389,7 @@ mod tests {
             heap: Memory::default(),
             own: Memory::default(),
             text: Memory::default(),
+            kinds: Kinds::default(),
             peak_rss: Bytes::ZERO,
             preloaded: false,
             text_preloaded: false,
@@ -395,7 +459,7 @@ mod tests {
             )
         };
         let of = |mappings: &[Mapping]| {
-            let memory = shared(&root, Pid(9), mappings);
+            let memory = shared(mappings, &devices(&root, Pid(9), mappings));
             (memory.present.shmem_pmd.0 >> 20, memory.total().0 >> 20)
         };
         assert_eq!(of(&[mapping(0, 0, 7, 8, 6)]), (6, 8));

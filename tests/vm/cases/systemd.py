@@ -82,7 +82,7 @@ dynamic = vm.run(["systemd-run", "--quiet", "--unit=dynamic", "-p", "DynamicUser
                   "--linger", "1500"], 120)
 said = journal("dynamic")
 vm.check(row, "with DynamicUser: its output and the report are in the journal", dynamic.status == 0 and "ok " in said
-         and "heap on huge pages" in said, f"{dynamic.words} {said[-500:]}", "ok, and a report")
+         and "memory on huge pages" in said, f"{dynamic.words} {said[-500:]}", "ok, and a report")
 server = "import os, socket, time\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n" \
          "s.connect(os.environ['NOTIFY_SOCKET'].replace('@', chr(0), 1)); s.send(b'READY=1'); time.sleep(600)"
 for access in ("main", "all"):

@@ -1,11 +1,14 @@
 //! The human form of a run's report.
 
-use megapage_launch::report::{Backed, Ended, HeapAccount, Moment, RunReport};
+use megapage_launch::kinds::Kind;
+use megapage_launch::report::{Backed, Ended, HeapAccount, KindReport, Moment, RunReport};
 use megapage_launch::request::{Heap, Text};
 use megapage_launch::text::{TextMechanism, TextReport};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 
+/// Reasons that a line names: JSON has all.
+const MOST_REASONS: usize = 3;
 /// Less shared memory than this is no matter of huge pages.
 const LEAST_SHARED: u64 = 2 << 20;
 
@@ -151,26 +154,21 @@ fn headline(report: &RunReport) -> Vec<String> {
     }
     let (Some(peak), Some(end)) = (&report.peak, &report.end) else {
         return vec![format!(
-            "megapage run: {state}; heap on huge pages: unknown: none of its memory was seen"
+            "megapage run: {state}; all memory on huge pages: unknown: none of it was seen"
         )];
     };
-    // Without a heap of its own, all anonymous memory is the heap.
-    let huge = |of: fn(&Moment) -> Option<Backed>| {
-        format!("{} {}, end {}", peak_name(peak), share(of(peak)), share(of(end)))
-    };
-    let (name, heap): (_, fn(&Moment) -> Option<Backed>) = match peak.heap.or(end.heap) {
-        Some(_) => ("heap", |moment| moment.heap),
-        None => ("anonymous memory", |moment| Some(moment.anonymous)),
-    };
-    let mut lines = vec![format!("megapage run: {state}; {name} on huge pages: {}", huge(heap))];
-    if name == "heap" {
-        if peak.own_mappings.or(end.own_mappings).is_some() {
-            lines.push(format!("own mappings on huge pages: {}", huge(|it| it.own_mappings)));
+    let name = peak_name(peak);
+    let both =
+        |peak: Option<&Backed>, end: Option<&Backed>| format!("{name} {}, end {}", share(peak), share(end));
+    let all = both(Some(&peak.resident), Some(&end.resident));
+    let mut lines = vec![format!("megapage run: {state}; all memory on huge pages: {all}")];
+    for kind in Kind::ALL {
+        let (at_peak, at_end) = (peak.kinds.get(&kind), end.kinds.get(&kind));
+        if at_peak.is_none() && at_end.is_none() {
+            continue;
         }
-        lines.push(format!("all anonymous memory on huge pages: {}", huge(|it| Some(it.anonymous))));
-    }
-    if peak.shared.or(end.shared).is_some_and(|shared| shared.total_bytes >= LEAST_SHARED) {
-        lines.push(format!("shared memory that it has touched, on huge pages: {}", huge(|it| it.shared)));
+        let shares = both(at_peak.map(|it| &it.memory), at_end.map(|it| &it.memory));
+        lines.push(format!("  {}: {shares}{}", kind_name(kind), why_not_more(at_end.or(at_peak))));
     }
     lines.push(format!(
         "seen: {} of {} ({:.1} % of the peak); {}",
@@ -182,8 +180,31 @@ fn headline(report: &RunReport) -> Vec<String> {
     lines
 }
 
+/// A kind of memory, in words.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Heap => "heap",
+        Kind::OwnMappings => "own mappings",
+        Kind::RuntimeHeap => "runtime heap",
+        Kind::Shared => "shared memory",
+        Kind::Files => "files",
+        Kind::Text => "text",
+        Kind::Stacks => "stacks",
+    }
+}
+
+/// Why not more of a kind is on huge pages; nothing where all of it is.
+fn why_not_more(kind: Option<&KindReport>) -> String {
+    let reasons = kind.iter().flat_map(|kind| &kind.why_not_more).map(|it| match it.bytes {
+        Some(bytes) => format!("{} {}", it.reason, Bytes(bytes)),
+        None => it.reason.to_string(),
+    });
+    let reasons: Vec<String> = reasons.take(MOST_REASONS).collect();
+    if reasons.is_empty() { String::new() } else { format!("; why not more: {}", reasons.join(", ")) }
+}
+
 /// The share of memory on huge pages, and of how much.
-fn share(memory: Option<Backed>) -> String {
+fn share(memory: Option<&Backed>) -> String {
     let Some((memory, percent)) = memory.and_then(|it| Some((it, it.huge_percent?))) else {
         return "none".into();
     };

@@ -271,6 +271,16 @@ fn each_reason_has_a_case_and_an_identifier_of_its_own() {
 }
 
 #[test]
+fn the_report_of_a_run_has_no_reasons_of_its_own() {
+    use megapage_launch::why::Why;
+    for why in Why::ALL {
+        let known = REASONS.iter().chain(crate::catalog::ALL).any(|kind| kind.id == why.name());
+        // The heap's own reasons stand for the one, and nothing for the other.
+        assert_eq!(known, !matches!(why, Why::HeapsChoice | Why::Unexplained), "{}", why.name());
+    }
+}
+
+#[test]
 fn of_several_reasons_the_one_that_must_go_first_comes_first() {
     let facts = changed(|facts| {
         mapping(facts).range = VirtRange::new(START + 4096, START + 4 * REGION).unwrap();

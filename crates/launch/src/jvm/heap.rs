@@ -2,7 +2,7 @@
 
 use crate::sample::Memory;
 use megapage_kernel::smaps::{BackingBytes, Mapping};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, VirtRange};
 
 /// ZGC's heap is a memory file of this name, mapped once or three times.
 const Z_HEAP: &str = "/memfd:java_heap";
@@ -18,24 +18,51 @@ const COMPRESSED: u64 = 32 << 30;
 /// How much less it may be than we think, where no option gives it: both sides count the machine's memory.
 const SHORTER: Bytes = Bytes::mib(2);
 
-/// How the Java heap is backed, with a heap of at most `largest`; zero where none is found.
+/// Where the Java heap lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JavaHeap {
+    /// A series of mappings.
+    At(VirtRange),
+    /// ZGC's memory file, wherever it is mapped.
+    Z,
+}
+
+impl JavaHeap {
+    /// Whether a mapping is a part of it.
+    pub fn holds(&self, mapping: &Mapping) -> bool {
+        match self {
+            JavaHeap::At(range) => range.intersection(mapping.range).is_some(),
+            JavaHeap::Z => mapping.name.starts_with(Z_HEAP),
+        }
+    }
+
+    /// How it is backed.
+    pub fn memory(&self, mappings: &[Mapping]) -> Memory {
+        let own: Vec<&Mapping> = mappings.iter().filter(|it| self.holds(it)).collect();
+        match self {
+            JavaHeap::At(_) => Memory::of(own),
+            JavaHeap::Z => z_heap(&own),
+        }
+    }
+}
+
+/// Where the Java heap lies, with a heap of at most `largest`; `None` where none is found.
 ///
 /// The JVM reserves all of the heap at the start as one piece of address space, of which it makes readable what it uses.
 /// Classes of an archive (CDS, `.jsa`) are mapped from their file into it. Its piece is a series of such mappings without a
 /// gap between them, as long as the largest heap; where there are several (the space of compressed classes is one, often
 /// behind the archive that it belongs to, or right behind the heap), the one that holds the most memory.
-pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Memory {
-    let z_views: Vec<&Mapping> = mappings.iter().filter(|it| it.name.starts_with(Z_HEAP)).collect();
-    if !z_views.is_empty() {
-        return z_heap(&z_views);
+pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Option<JavaHeap> {
+    if mappings.iter().any(|it| it.name.starts_with(Z_HEAP)) {
+        return Some(JavaHeap::Z);
     }
     let may_be: Vec<&Mapping> = mappings.iter().filter(|it| is_of_heap(it) || is_archive(it)).collect();
     let runs: Vec<&[&Mapping]> = may_be.chunk_by(|one, next| one.range.end() == next.range.start()).collect();
     let fullest =
         |exact| runs.iter().flat_map(|run| pieces(run, largest, exact)).max_by_key(|piece| piece.rank);
-    fullest(true)
-        .or_else(|| fullest(false))
-        .map_or_else(Memory::default, |piece| Memory::of(piece.mappings.iter().copied()))
+    let found = fullest(true).or_else(|| fullest(false))?;
+    let (first, last) = (found.mappings.first()?, found.mappings.last()?);
+    VirtRange::new(first.range.start(), last.range.end()).map(JavaHeap::At)
 }
 
 /// A series of mappings that may be the heap.
@@ -138,6 +165,10 @@ mod tests {
         }
     }
 
+    fn backed(mappings: &[Mapping], largest: Bytes) -> Memory {
+        java_heap(mappings, largest).map_or_else(Memory::default, |heap| heap.memory(mappings))
+    }
+
     const HUGETLB: &str = "/anon_hugepage (deleted)";
 
     #[test]
@@ -147,13 +178,13 @@ mod tests {
             mapping(0xf000_0000, 0x1_0000_0000, "rw-p", HUGETLB, 64),
             mapping(0x7fc9_cd20_0000, 0x7fc9_dc20_0000, "rwxp", HUGETLB, 8),
         ];
-        let found = java_heap(&maps, Bytes::mib(256));
+        let found = backed(&maps, Bytes::mib(256));
         assert_eq!(
             (found.present.hugetlb_2m, found.present.base),
             (Bytes::mib(64), Bytes::ZERO),
             "without the code cache"
         );
-        assert_eq!(java_heap(&maps, Bytes::mib(300)).total(), Bytes::ZERO, "none is that long");
+        assert_eq!(backed(&maps, Bytes::mib(300)).total(), Bytes::ZERO, "none is that long");
     }
 
     #[test]
@@ -167,7 +198,7 @@ mod tests {
             mapping(0x1_0000_0000, 0x1_4000_0000, "---p", "", 0),
             mapping(0x1_4000_0000, 0x1_4010_0000, "rw-p", "", 1),
         ];
-        assert_eq!(java_heap(&maps, Bytes::mib(256)).present.base, Bytes::mib(70));
+        assert_eq!(backed(&maps, Bytes::mib(256)).present.base, Bytes::mib(70));
     }
 
     #[test]
@@ -178,7 +209,7 @@ mod tests {
             mapping(0x800_0000_0000, 0x800_1000_0000, "rw-s", name, 40),
             mapping(0x1000_0000_0000, 0x1000_1000_0000, "rw-s", name, 0),
         ];
-        assert_eq!(java_heap(&maps, Bytes::mib(256)).present.hugetlb_2m, Bytes::mib(40));
+        assert_eq!(backed(&maps, Bytes::mib(256)).present.hugetlb_2m, Bytes::mib(40));
     }
 
     /// What smaps of a JVM says of its mappings; captured with 100 blocks of 1 MiB in heaps of 256 MiB, or with an empty
@@ -211,12 +242,12 @@ mod tests {
             ("25-shenandoah-cds", 256, 208_896, 208_896),
         ];
         for (name, largest, resident, thp) in cases {
-            let heap = java_heap(&captured(&format!("{name}.smaps")), Bytes::mib(largest)).present;
+            let heap = backed(&captured(&format!("{name}.smaps")), Bytes::mib(largest)).present;
             assert_eq!((heap.total(), heap.thp), (Bytes::kib(resident), Bytes::kib(thp)), "{name}");
         }
         // A quarter of the machine's memory, as both sides count it.
         for largest in [6026, 6029] {
-            let heap = java_heap(&captured("25-parallel-cds-6g.smaps"), Bytes::mib(largest)).present;
+            let heap = backed(&captured("25-parallel-cds-6g.smaps"), Bytes::mib(largest)).present;
             assert_eq!((heap.total(), heap.thp), (Bytes::kib(4_096), Bytes::kib(4_096)), "{largest}");
         }
     }
@@ -224,7 +255,7 @@ mod tests {
     #[test]
     fn views_of_zgcs_pages_are_not_counted_twice() {
         // One view holds all in Java 25; in Java 17 three do, each some pages of it: 119,784 KiB with those seen twice.
-        let heap = |name| java_heap(&captured(name), Bytes::mib(256)).present;
+        let heap = |name| backed(&captured(name), Bytes::mib(256)).present;
         assert_eq!(heap("25-z-cds.smaps").base, Bytes::kib(103_484));
         let three = heap("17-z-cds.smaps");
         assert!((Bytes::kib(100 << 10)..Bytes::kib(119_784)).contains(&three.base), "{three:?}");

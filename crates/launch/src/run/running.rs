@@ -2,14 +2,17 @@
 
 use super::{ENDING, Prepared, RunError, system};
 use crate::jvm::JavaPlan;
+use crate::kinds::HeapRuntime;
 use crate::messages::Explained;
 use crate::promoter::Promoter;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
-use crate::request::Mechanism;
+use crate::request::{Heap, Mechanism};
 use crate::sample::{Places, Samples};
 use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
+use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, PromoteOutcome, SharedMemory};
+use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
 use megapage_kernel::{ExitHandshake, KernelRoot};
@@ -140,7 +143,7 @@ impl<'a> Running<'a> {
                     signal::SIGCHLD => {}
                     signal::SIGUSR1 => {
                         let size = self.size();
-                        self.sample(size);
+                        self.sample(size, true);
                         live(&self.report(None));
                     }
                     _ => self.forward(signal),
@@ -172,7 +175,7 @@ impl<'a> Running<'a> {
             let watched = self.run.request.watched && !self.exiting;
             if watched && ENDING.contains(&signal.number) && self.samples.last_cost() <= DEAREST_LAST_LOOK {
                 let size = self.size();
-                self.sample(size);
+                self.sample(size, false);
             }
             // It can only fail because the program has just ended.
             let _ = spawn::send_signal(self.pid, signal.number);
@@ -258,13 +261,13 @@ impl<'a> Running<'a> {
             self.handshakes().for_each(|it| it.notice());
             self.exiting = true;
             let size = self.size();
-            self.samples.last_is_final = self.sample(size);
+            self.samples.last_is_final = self.sample(size, true);
             self.handshakes().for_each(|it| it.let_go());
             return;
         }
         let size = self.size();
         if self.samples.is_due(Instant::now(), size) {
-            self.sample(size);
+            self.sample(size, false);
         }
     }
 
@@ -274,10 +277,11 @@ impl<'a> Running<'a> {
     }
 
     /// Takes a sample; `false` where the process has ended.
-    fn sample(&mut self, size: u64) -> bool {
+    fn sample(&mut self, size: u64, thorough: bool) -> bool {
         // What is done by now was done by a program that had the library mapped, and keeps it until it ends.
         let done = self.text_ledger.as_ref().is_some_and(|ledger| ledger.took().is_some());
-        let places = self.places();
+        let executable = read_exe(self.root, self.pid).ok();
+        let places = self.places(executable.as_deref(), thorough);
         let taken = self.samples.take(self.root, self.pid, &places, size);
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
@@ -286,24 +290,28 @@ impl<'a> Running<'a> {
                 *map = None;
             }
         }
-        self.note_replaced();
+        self.note_replaced(executable.as_deref());
         taken
     }
 
     /// Says so where the process has replaced itself by another program (exec). The library goes along
     /// where the new program's loader takes it.
-    fn note_replaced(&mut self) {
+    fn note_replaced(&mut self, executable: Option<&Path>) {
         const START: &str = "the process has replaced itself by";
-        let Ok(now) = read_exe(self.root, self.pid) else { return };
-        let same = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == now);
+        let Some(now) = executable else { return };
         self.notes.retain(|note| !note.starts_with(START));
         self.replaced = false;
-        if !same(&self.run.program.executable) {
+        if !self.runs_as_started(now) {
             let preloaded = self.samples.last.is_some_and(|sample| sample.preloaded);
             self.replaced = self.run.plan.uses(Mechanism::Preload) && !preloaded;
             let loss = if self.replaced { ", which the preloaded library cannot reach" } else { "" };
             self.notes.push(format!("{START} {} (exec){loss}", now.display()));
         }
+    }
+
+    /// Whether this is the file that was started.
+    fn runs_as_started(&self, now: &Path) -> bool {
+        std::fs::canonicalize(&self.run.program.executable).is_ok_and(|path| path == now)
     }
 
     /// The ledger, as long as it is of the program that the process runs.
@@ -332,9 +340,18 @@ impl<'a> Running<'a> {
         ledger.flat_map(Ledger::ranges).filter_map(|(start, end)| VirtRange::new(start, end)).collect()
     }
 
-    fn places(&self) -> Places {
+    fn places(&self, executable: Option<&Path>, thorough: bool) -> Places {
+        let program = executable.filter(|now| self.runs_as_started(now)).map(|_| &self.run.program);
+        let asked = self.run.request.heap != Heap::None;
         Places {
             heap: self.heap(),
+            runtime: HeapRuntime::of(program.and_then(|program| program.runtime)),
+            executable: executable.map(|path| path.to_string_lossy().into_owned()),
+            promoters: Promoters {
+                outside: self.promoter.is_some(),
+                library: asked && self.run.plan.uses(Mechanism::Preload) && PAGEMAP_SCAN.is_there(self.root),
+            },
+            thorough,
             java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),
             text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
             text_ranges: self.text_ledger.as_ref().map_or_else(Vec::new, text::ranges),

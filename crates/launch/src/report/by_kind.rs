@@ -1,0 +1,97 @@
+//! The program's memory by what it is for, as a report shows it.
+
+use super::{Backed, HeapAccount};
+use crate::kinds::{Kind, KindMemory, Kinds};
+use crate::why::Why;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// One kind of memory at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KindReport {
+    /// What backs it.
+    #[serde(flatten)]
+    pub memory: Backed,
+    /// Why not more of it is on huge pages, what explains most bytes first; empty where all of it is.
+    pub why_not_more: Vec<WhyNotMore>,
+}
+
+/// A reason for memory not to be on huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WhyNotMore {
+    /// One of `megapage doctor --why` (docs/doctor.md), or of the preloaded heap (docs/run.md); `unexplained` where nothing is
+    /// known.
+    pub reason: &'static str,
+    /// How many bytes of the kind it explains; `None` where several reasons of the preloaded heap share them.
+    pub bytes: Option<u64>,
+}
+
+/// The kinds of which there is anything.
+pub type ByKind = BTreeMap<Kind, KindReport>;
+
+/// By the kernel's figures, and by the preloaded heap's own account of why it did not ask for more.
+pub(super) fn by_kind(kinds: &Kinds, account: Option<&HeapAccount>) -> ByKind {
+    let mut own: Vec<(u64, &'static str)> =
+        account.iter().flat_map(|it| &it.fall_backs).map(|it| (it.bytes, it.reason)).collect();
+    own.sort_by_key(|(bytes, _)| Reverse(*bytes));
+    let own: Vec<&'static str> = own.into_iter().map(|(_, reason)| reason).collect();
+    let report = |(kind, it): (Kind, &KindMemory)| {
+        (kind, KindReport { memory: it.memory.into(), why_not_more: why_not_more(it, &own) })
+    };
+    kinds.present().map(report).collect()
+}
+
+fn why_not_more(of: &KindMemory, own: &[&'static str]) -> Vec<WhyNotMore> {
+    let mut all: Vec<WhyNotMore> = Vec::new();
+    let mut add = |reason: &'static str, bytes: Option<Bytes>| {
+        let bytes = bytes.map(|bytes| bytes.0);
+        match all.iter_mut().find(|it| it.reason == reason) {
+            Some(known) => known.bytes = known.bytes.zip(bytes).map(|(one, other)| one + other),
+            None => all.push(WhyNotMore { reason, bytes }),
+        }
+    };
+    for (why, bytes) in of.base.reasons() {
+        match (why, own) {
+            (Why::HeapsChoice, []) => add(Why::Unexplained.name(), Some(bytes)),
+            (Why::HeapsChoice, [only]) => add(only, Some(bytes)),
+            (Why::HeapsChoice, several) => several.iter().for_each(|reason| add(reason, None)),
+            _ => add(why.name(), Some(bytes)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Memory;
+    use crate::why::Base;
+    use megapage_kernel::smaps::BackingBytes;
+
+    fn kind(reasons: &[(Why, u64)]) -> KindMemory {
+        let mut base = Base::default();
+        reasons.iter().for_each(|(why, bytes)| base.add(*why, Bytes(*bytes)));
+        let present = Bytes(reasons.iter().map(|(_, bytes)| bytes).sum());
+        let present = BackingBytes { base: present, ..BackingBytes::default() };
+        KindMemory { memory: Memory { present, swapped: Bytes::ZERO }, base }
+    }
+
+    fn shown(reasons: &[(Why, u64)], own: &[&'static str]) -> Vec<(&'static str, Option<u64>)> {
+        why_not_more(&kind(reasons), own).into_iter().map(|it| (it.reason, it.bytes)).collect()
+    }
+
+    #[test]
+    fn the_heaps_own_reasons_stand_for_what_it_did_not_ask_for() {
+        let both = [(Why::MappingEdge, 5), (Why::HeapsChoice, 9)];
+        assert_eq!(shown(&both, &[]), [("unexplained", Some(9)), ("mapping-edge", Some(5))]);
+        assert_eq!(shown(&both, &["too-small"]), [("too-small", Some(9)), ("mapping-edge", Some(5))]);
+        let several = shown(&both, &["sparse", "too-small"]);
+        assert_eq!(several, [("sparse", None), ("too-small", None), ("mapping-edge", Some(5))]);
+        let same = [(Why::Sparse, 10), (Why::HeapsChoice, 9)];
+        assert_eq!(shown(&same, &["sparse"]), [("sparse", Some(19))], "each reason once");
+        assert_eq!(shown(&same, &["sparse", "fork"]), [("sparse", None), ("fork", None)]);
+        assert!(shown(&[], &["sparse"]).is_empty(), "nothing is on base pages");
+    }
+}

@@ -1,0 +1,453 @@
+//! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings tell.
+
+use crate::kinds::{Kind, Kinds};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::smaps::Mapping;
+use megapage_kernel::thp::{ThpEnabled, ThpSettings, ThpShmem};
+use megapage_observe::PageTables;
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+
+const HUGE: u64 = HUGE_2M as u64;
+
+/// Why base pages are base pages. The names and their meanings are those of `megapage doctor --why` (docs/doctor.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The kernel or a device put it there.
+    SpecialMapping,
+    /// The mapping holds no aligned 2 MiB.
+    MappingSmall,
+    /// It lies at an edge of its mapping, outside of the aligned 2 MiB.
+    MappingEdge,
+    /// Address and offset of a file disagree modulo 2 MiB.
+    FileMisplaced,
+    /// The same of shared memory.
+    SharedMisplaced,
+    /// Page cache of a file system without huge folios, or the program's own copies of it.
+    FilePages,
+    /// MADV_NOHUGEPAGE, or a stack of a thread (MAP_STACK).
+    AdvisedAgainst,
+    /// THP are set to `madvise`, and nobody has asked.
+    NotAdvised,
+    /// `shmem_enabled` is `advise`, and nobody has asked.
+    SharedNotAdvised,
+    /// The tmpfs is mounted without `huge=`.
+    TmpfsNotHuge,
+    /// THP are set to `never`.
+    ThpNever,
+    /// The kernel has none.
+    ThpAbsent,
+    /// PR_SET_THP_DISABLE.
+    ThpDisabled,
+    /// `shmem_enabled` is `never` or `deny`.
+    ShmemThpOff,
+    /// userfaultfd(2) watches it.
+    Userfault,
+    /// The kernel says so, for no reason that is shown.
+    NotEligible,
+    /// Too little of its 2 MiB is present.
+    Sparse,
+    /// Nothing stands in the way now.
+    NotCollapsedYet,
+    /// The preloaded heap has not asked for huge pages: its own account says why.
+    HeapsChoice,
+    /// Swapped out.
+    SwappedOut,
+    /// Not known: nothing that is seen from here stands in the way.
+    Unexplained,
+}
+
+impl Why {
+    /// All of them.
+    pub const ALL: [Why; 21] = [
+        Why::SpecialMapping,
+        Why::MappingSmall,
+        Why::MappingEdge,
+        Why::FileMisplaced,
+        Why::SharedMisplaced,
+        Why::FilePages,
+        Why::AdvisedAgainst,
+        Why::NotAdvised,
+        Why::SharedNotAdvised,
+        Why::TmpfsNotHuge,
+        Why::ThpNever,
+        Why::ThpAbsent,
+        Why::ThpDisabled,
+        Why::ShmemThpOff,
+        Why::Userfault,
+        Why::NotEligible,
+        Why::Sparse,
+        Why::NotCollapsedYet,
+        Why::HeapsChoice,
+        Why::SwappedOut,
+        Why::Unexplained,
+    ];
+
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Why::SpecialMapping => "special-mapping",
+            Why::MappingSmall => "mapping-small",
+            Why::MappingEdge => "mapping-edge",
+            Why::FileMisplaced => "file-misplaced",
+            Why::SharedMisplaced => "shared-misplaced",
+            Why::FilePages => "file-pages",
+            Why::AdvisedAgainst => "advised-against",
+            Why::NotAdvised => "not-advised",
+            Why::SharedNotAdvised => "shared-not-advised",
+            Why::TmpfsNotHuge => "tmpfs-not-huge",
+            Why::ThpNever => "thp-never",
+            Why::ThpAbsent => "thp-absent",
+            Why::ThpDisabled => "thp-disabled-for-process",
+            Why::ShmemThpOff => "shmem-thp-off",
+            Why::Userfault => "userfault",
+            Why::NotEligible => "not-eligible",
+            Why::Sparse => "sparse",
+            Why::NotCollapsedYet => "not-collapsed-yet",
+            Why::HeapsChoice => "heaps-choice",
+            Why::SwappedOut => "swapped-out",
+            Why::Unexplained => "unexplained",
+        }
+    }
+}
+
+/// Bytes by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base([Bytes; Why::ALL.len()]);
+
+impl Base {
+    pub(crate) fn add(&mut self, why: Why, bytes: Bytes) {
+        self.0[why as usize] += bytes;
+    }
+
+    /// Moves bytes that were not explained to a reason, as many as there are.
+    pub(crate) fn explain(&mut self, why: Why, bytes: Bytes) {
+        let known = bytes.min(self.0[Why::Unexplained as usize]);
+        self.0[Why::Unexplained as usize] = self.0[Why::Unexplained as usize].saturating_sub(known);
+        self.add(why, known);
+    }
+
+    /// The reasons that apply, the one for most bytes first.
+    pub fn reasons(&self) -> Vec<(Why, Bytes)> {
+        let all = Why::ALL.into_iter().map(|why| (why, self.0[why as usize]));
+        let mut reasons: Vec<(Why, Bytes)> = all.filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
+        reasons.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        reasons
+    }
+}
+
+/// Who makes memory of the process huge besides the kernel's own faults and khugepaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promoters {
+    /// The launcher does, from outside.
+    pub outside: bool,
+    /// A library of ours in the process does, for what the program maps by itself (Linux 6.7).
+    pub library: bool,
+}
+
+impl Promoters {
+    /// Who promotes memory of this kind, whatever the setting is.
+    fn reach(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Shared => self.outside,
+            Kind::Heap | Kind::OwnMappings | Kind::RuntimeHeap => self.outside || self.library,
+            Kind::Files | Kind::Text | Kind::Stacks => false,
+        }
+    }
+
+    /// How many of a region's 512 base pages have to be present before it is made huge; `None` where khugepaged alone does it.
+    fn least_present(self, kind: Kind) -> Option<u16> {
+        match () {
+            () if self.outside && self.reach(kind) => Some(crate::promoter::LEAST_PRESENT),
+            () if self.reach(kind) => Some(LIBRARY_LEAST),
+            () => None,
+        }
+    }
+}
+
+/// The preloaded library collapses regions of which 95 % are present.
+const LIBRARY_LEAST: u16 = 487;
+
+/// The machine's settings could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread;
+
+/// The machine's settings of THP; `None` on a kernel without.
+pub type ThpRead = Result<Option<ThpSettings>, Unread>;
+
+/// What holds for all of a process's memory.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The machine's settings: where they could not be read nothing follows from them.
+    pub thp: ThpRead,
+    /// PR_SET_THP_DISABLE.
+    pub disabled: bool,
+    /// Who promotes.
+    pub promoters: Promoters,
+    /// The preloaded heap provides malloc, and decides for each of its chunks.
+    pub preloaded_heap: bool,
+}
+
+impl Setting {
+    /// Why what of `mapping` is on base pages is; [`Why::Unexplained`] where it follows from nothing that smaps shows.
+    pub(crate) fn why(&self, mapping: &Mapping, kind: Kind) -> Why {
+        let range = mapping.range;
+        let of_file = mapping.inode != 0 && mapping.kernel_page_size == PageSize::BASE;
+        let is_shared = kind == Kind::Shared;
+        match () {
+            () if is_special(mapping) => Why::SpecialMapping,
+            () if range.aligned_interior(HUGE).is_none() => Why::MappingSmall,
+            () if (of_file || is_shared) && range.start() % HUGE != mapping.offset % HUGE => {
+                match is_shared {
+                    true => Why::SharedMisplaced,
+                    false => Why::FileMisplaced,
+                }
+            }
+            // Where the kernel itself says that the file takes part, it does.
+            () if of_file && !is_shared && !mapping.thp_eligible => Why::FilePages,
+            () if mapping.has_flag("nh") => Why::AdvisedAgainst,
+            () if self.is_heaps_choice(mapping, kind) => Why::HeapsChoice,
+            () if self.disabled => Why::ThpDisabled,
+            () if ["um", "uw", "ui"].iter().any(|flag| mapping.has_flag(flag)) => Why::Userfault,
+            () if of_file && !is_shared => Why::Unexplained,
+            () => self.by_settings(mapping, kind).unwrap_or(Why::Unexplained),
+        }
+    }
+
+    /// Whether this is of the preloaded heap, which has not asked for huge pages there.
+    fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind) -> bool {
+        self.preloaded_heap && kind == Kind::Heap && mapping.name != "[heap]" && !mapping.has_flag("hg")
+    }
+
+    /// What the machine's settings rule out.
+    fn by_settings(&self, mapping: &Mapping, kind: Kind) -> Option<Why> {
+        let Some(thp) = self.thp.as_ref().ok()? else { return Some(Why::ThpAbsent) };
+        let promoted = self.promoters.reach(kind);
+        let advised = mapping.has_flag("hg");
+        if kind == Kind::Shared {
+            let own = ["/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage"];
+            let of_mount =
+                mapping.name.starts_with('/') && !own.iter().any(|start| mapping.name.starts_with(start));
+            return match thp.shared(PageSize::HUGE_2M) {
+                ThpShmem::Deny => Some(Why::ShmemThpOff),
+                _ if promoted || mapping.thp_eligible => None,
+                _ if of_mount => Some(Why::TmpfsNotHuge),
+                ThpShmem::Never => Some(Why::ShmemThpOff),
+                ThpShmem::Advise if !advised => Some(Why::SharedNotAdvised),
+                _ => Some(Why::NotEligible),
+            };
+        }
+        match thp.anonymous(PageSize::HUGE_2M) {
+            // The library leaves everything alone then.
+            ThpEnabled::Never if !self.promoters.outside => Some(Why::ThpNever),
+            _ if promoted => None,
+            ThpEnabled::Madvise if !advised => Some(Why::NotAdvised),
+            _ if !mapping.thp_eligible => Some(Why::NotEligible),
+            _ => None,
+        }
+    }
+
+    /// Why a region of 2 MiB that no huge page maps, and that lies in its mapping whole, is not huge, by how many of its base
+    /// pages are present.
+    pub(crate) fn why_region(&self, present: u16, kind: Kind) -> Why {
+        let khugepaged = self.thp.as_ref().ok().and_then(|thp| thp.as_ref()?.khugepaged);
+        let by_limit = khugepaged.map(|it| 512u16.saturating_sub(it.max_ptes_none.min(512) as u16));
+        match self.promoters.least_present(kind).or(by_limit) {
+            Some(least) if present < least => Why::Sparse,
+            Some(_) => Why::NotCollapsedYet,
+            None => Why::Unexplained,
+        }
+    }
+}
+
+/// Bytes on base pages that are looked at page by page for one sample: some 20 ms.
+const MOST_LOOKED: u64 = 4 << 30;
+/// A longer mapping is not looked at: its page table would be read for what may be little memory.
+const LONGEST_LOOKED: u64 = 64 << 30;
+
+/// Explains by the page tables what the mappings and the settings leave open. What cannot be read stays unexplained.
+pub(crate) fn look_at_regions(
+    root: &KernelRoot,
+    pid: Pid,
+    mappings: &[Mapping],
+    kinds: &[Kind],
+    setting: &Setting,
+    sums: &mut Kinds,
+) {
+    let mut left = MOST_LOOKED;
+    let mut tables: Option<PageTables> = None;
+    for (mapping, kind) in mappings.iter().zip(kinds) {
+        let base = mapping.backing().base;
+        let is_open = base > Bytes::ZERO
+            && base.0 <= left
+            && mapping.range.len().0 <= LONGEST_LOOKED
+            && !matches!(kind, Kind::Files)
+            && setting.why(mapping, *kind) == Why::Unexplained;
+        if !is_open {
+            continue;
+        }
+        left -= base.0;
+        if tables.is_none() {
+            let Ok(opened) = PageTables::open(root, pid) else { return };
+            tables = Some(opened);
+        }
+        let Some(Ok(regions)) = tables.as_mut().map(|tables| tables.regions_in(mapping)) else { return };
+        let sum = &mut sums.get_mut(*kind).base;
+        let mut edges = base;
+        for region in regions.iter().filter(|region| region.huge != Some(true)) {
+            let present = region.present_bytes().min(edges);
+            edges = edges.saturating_sub(present);
+            // Where nobody can say whether it is huge, nothing is claimed.
+            let why = region.huge.map_or(Why::Unexplained, |_| setting.why_region(region.present, *kind));
+            sum.explain(why, present);
+        }
+        sum.explain(Why::MappingEdge, edges);
+    }
+}
+
+fn is_special(mapping: &Mapping) -> bool {
+    let device = ["io", "pf"].iter().any(|flag| mapping.has_flag(flag));
+    device || mapping.is_special()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_kernel::thp::{Khugepaged, ThpDefrag};
+    use megapage_units::VirtRange;
+
+    const MIB: u64 = 1 << 20;
+
+    fn setting(enabled: ThpEnabled, shmem: ThpShmem) -> Setting {
+        let khugepaged = Khugepaged {
+            defrag: true,
+            max_ptes_none: 64,
+            pages_to_scan: 4096,
+            scan_sleep_ms: 10,
+            pages_collapsed: 0,
+        };
+        let thp = ThpSettings {
+            enabled,
+            defrag: ThpDefrag::Madvise,
+            shmem: Some(shmem),
+            pmd_size: PageSize::HUGE_2M.bytes(),
+            sizes: Vec::new(),
+            khugepaged: Some(khugepaged),
+            shrink_underused: None,
+        };
+        Setting {
+            thp: Ok(Some(thp)),
+            disabled: false,
+            promoters: Promoters::default(),
+            preloaded_heap: false,
+        }
+    }
+
+    fn mapping(flags: &str, eligible: bool) -> Mapping {
+        let plain = Mapping::untouched(VirtRange::new(4 * MIB, 12 * MIB).unwrap(), "rw-p", "");
+        Mapping { vm_flags: flags.into(), thp_eligible: eligible, ..plain }
+    }
+
+    fn object(name: &str, flags: &str, eligible: bool) -> Mapping {
+        let permissions = "rw-s".to_string();
+        Mapping { name: name.into(), inode: 7, permissions, ..mapping(flags, eligible) }
+    }
+
+    #[test]
+    fn the_shape_of_a_mapping_comes_first() {
+        let set = setting(ThpEnabled::Madvise, ThpShmem::Never);
+        let why = |mapping: &Mapping, kind| set.why(mapping, kind);
+        let small =
+            Mapping { range: VirtRange::new(3 * MIB, 5 * MIB).unwrap(), ..mapping("rd wr nh", false) };
+        assert_eq!(why(&small, Kind::Stacks), Why::MappingSmall);
+        let file = object("/var/a", "rd", false);
+        assert_eq!(why(&file, Kind::Files), Why::FilePages);
+        let beyond = Mapping { offset: 4096, ..file.clone() };
+        assert_eq!(why(&beyond, Kind::Files), Why::FileMisplaced);
+        assert_eq!(why(&Mapping { thp_eligible: true, ..file }, Kind::Text), Why::Unexplained);
+        let memory = object("/memfd:a (deleted)", "rd wr sh", false);
+        assert_eq!(why(&Mapping { offset: 4096, ..memory }, Kind::Shared), Why::SharedMisplaced);
+        let device = object("/dev/gpu", "rd wr sh pf io", false);
+        assert_eq!(why(&device, Kind::Files), Why::SpecialMapping);
+    }
+
+    #[test]
+    fn what_was_asked_for_comes_before_the_settings() {
+        let mut set = setting(ThpEnabled::Madvise, ThpShmem::Never);
+        assert_eq!(set.why(&mapping("rd wr nh", false), Kind::Stacks), Why::AdvisedAgainst);
+        assert_eq!(set.why(&mapping("rd wr hg um", true), Kind::Heap), Why::Userfault);
+        set.disabled = true;
+        assert_eq!(set.why(&mapping("rd wr hg", true), Kind::Heap), Why::ThpDisabled);
+    }
+
+    #[test]
+    fn settings_count_where_nobody_promotes() {
+        let plain = mapping("rd wr", false);
+        let advised = mapping("rd wr hg", true);
+        let why = |set: &Setting, mapping: &Mapping, kind| set.why(mapping, kind);
+        let mut set = setting(ThpEnabled::Madvise, ThpShmem::Never);
+        assert_eq!(why(&set, &plain, Kind::Heap), Why::NotAdvised);
+        assert_eq!(why(&set, &advised, Kind::Heap), Why::Unexplained);
+        let memory = object("/memfd:a (deleted)", "rd wr sh", false);
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::ShmemThpOff);
+        assert_eq!(why(&set, &object("/dev/shm/a", "rd wr sh", false), Kind::Shared), Why::TmpfsNotHuge);
+        set.promoters.library = true;
+        assert_eq!(why(&set, &plain, Kind::OwnMappings), Why::Unexplained, "a thread of ours looks at it");
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::ShmemThpOff, "but not at that");
+        set.promoters.outside = true;
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::Unexplained);
+        let mut set = setting(ThpEnabled::Never, ThpShmem::Deny);
+        assert_eq!(why(&set, &advised, Kind::Heap), Why::ThpNever);
+        set.promoters.library = true;
+        assert_eq!(why(&set, &advised, Kind::OwnMappings), Why::ThpNever, "it leaves everything alone then");
+        set.promoters.outside = true;
+        assert_eq!(why(&set, &plain, Kind::Heap), Why::Unexplained);
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::ShmemThpOff, "rules out a collapse, too");
+        let set = setting(ThpEnabled::Always, ThpShmem::Advise);
+        assert_eq!(why(&set, &plain, Kind::Heap), Why::NotEligible);
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::SharedNotAdvised);
+        assert_eq!(why(&set, &object("/SYSV0 (deleted)", "hg", false), Kind::Shared), Why::NotEligible);
+        assert_eq!(why(&set, &object("/SYSV0 (deleted)", "hg", true), Kind::Shared), Why::Unexplained);
+        let unread = Setting { thp: Err(Unread), ..set.clone() };
+        assert_eq!(why(&unread, &plain, Kind::Heap), Why::Unexplained);
+        let absent = Setting { thp: Ok(None), ..set };
+        assert_eq!(why(&absent, &plain, Kind::Heap), Why::ThpAbsent);
+    }
+
+    #[test]
+    fn the_preloaded_heap_answers_for_what_it_has_not_asked_for() {
+        let set = Setting { preloaded_heap: true, ..setting(ThpEnabled::Madvise, ThpShmem::Never) };
+        assert_eq!(set.why(&mapping("rd wr", false), Kind::Heap), Why::HeapsChoice);
+        assert_eq!(set.why(&mapping("rd wr hg", true), Kind::Heap), Why::Unexplained);
+        let brk = Mapping { name: "[heap]".into(), ..mapping("rd wr", false) };
+        assert_eq!(set.why(&brk, Kind::Heap), Why::NotAdvised);
+        assert_eq!(set.why(&mapping("rd wr", false), Kind::OwnMappings), Why::NotAdvised);
+    }
+
+    #[test]
+    fn a_region_is_sparse_by_the_limit_of_who_would_make_it_huge() {
+        let mut set = setting(ThpEnabled::Always, ThpShmem::Never);
+        let is_sparse = |set: &Setting, present, kind| set.why_region(present, kind) == Why::Sparse;
+        assert!(is_sparse(&set, 447, Kind::Heap) && !is_sparse(&set, 448, Kind::Heap), "max_ptes_none");
+        set.promoters.library = true;
+        assert!(is_sparse(&set, 486, Kind::OwnMappings) && !is_sparse(&set, 487, Kind::OwnMappings));
+        assert!(!is_sparse(&set, 448, Kind::Text), "the library leaves it to khugepaged");
+        set.promoters.outside = true;
+        assert!(is_sparse(&set, 255, Kind::Shared) && !is_sparse(&set, 256, Kind::Shared));
+        let unread = Setting { thp: Err(Unread), promoters: Promoters::default(), ..set };
+        assert_eq!(unread.why_region(512, Kind::Heap), Why::Unexplained);
+    }
+
+    #[test]
+    fn only_what_was_not_explained_is_explained() {
+        let mut base = Base::default();
+        base.add(Why::Unexplained, Bytes(10));
+        base.add(Why::MappingSmall, Bytes(7));
+        base.explain(Why::Sparse, Bytes(8));
+        base.explain(Why::MappingEdge, Bytes(8));
+        let reasons = [(Why::Sparse, Bytes(8)), (Why::MappingSmall, Bytes(7)), (Why::MappingEdge, Bytes(2))];
+        assert_eq!(base.reasons(), reasons);
+        for (number, why) in Why::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, number, "{}", why.name());
+        }
+    }
+}
