@@ -9,7 +9,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
-use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, Text, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, Shm, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
 use megapage_units::{Bytes, Pid};
@@ -36,6 +36,9 @@ pub struct Args {
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, default_missing_value = "default")]
     pool: Option<String>,
+    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp or none
+    #[arg(long, value_name = "KIND", default_value = "none")]
+    shm: Shm,
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
@@ -78,7 +81,7 @@ pub struct Args {
     /// Promote the memory of a running process from outside, until it ends or SIGINT comes
     #[arg(long, value_name = "PID", value_parser = pid,
         conflicts_with_all = [
-            "program", "heap", "pool", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
+            "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
             "jvm", "fix",
         ])]
     attach: Option<Pid>,
@@ -133,6 +136,12 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.pool.is_some() && args.heap == Heap::None {
         return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));
     }
+    if args.shm != Shm::None && args.heap == Heap::None {
+        return Err((
+            FAILED,
+            "--shm takes the preloaded library, and --heap none leaves it out: leave one out".into(),
+        ));
+    }
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
@@ -163,6 +172,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         program: program.clone(),
         arguments: arguments.to_vec(),
         heap: args.heap,
+        shm: args.shm,
         mechanism: args.mechanism.0,
         text: TextRequest { kind: args.text, libraries: args.text_libs, map: args.text_map },
         require: args.require,

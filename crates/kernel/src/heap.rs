@@ -26,6 +26,8 @@ impl Errno {
     pub const EINVAL: Errno = Errno(libc::EINVAL);
     /// Somebody else has it in use.
     pub const EBUSY: Errno = Errno(libc::EBUSY);
+    /// Not permitted.
+    pub const EPERM: Errno = Errno(libc::EPERM);
 
     pub(crate) fn last() -> Errno {
         // SAFETY: the location is this thread's own and always valid.
@@ -51,6 +53,11 @@ impl ErrnoGuard {
     /// Remembers errno as it is now.
     pub fn save() -> ErrnoGuard {
         ErrnoGuard { errno: Errno::last().0, _no_cancel: NoCancel::begin() }
+    }
+
+    /// What it was.
+    pub fn saved(&self) -> Errno {
+        Errno(self.errno)
     }
 }
 

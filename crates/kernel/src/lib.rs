@@ -71,6 +71,7 @@ pub mod process;
 mod process_clock;
 pub mod process_madvise;
 pub mod program_memory;
+pub mod program_shared;
 mod raw_syscall;
 pub mod reclaim;
 pub mod refusable;
@@ -113,8 +114,8 @@ pub use mapped_vec::MappedVec;
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use moving::NoHugetlb;
 pub use own_figures::{
-    hugetlb_available, main_has_ended, memory_available_and_total, own_resident, thp_is_possible,
-    thread_count,
+    default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
+    thp_is_possible, thread_count,
 };
 pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_memory::own_memory;

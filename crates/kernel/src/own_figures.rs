@@ -30,6 +30,15 @@ pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
     read_figure(&path[..len])
 }
 
+/// The default size of hugetlb pages (`Hugepagesize` of /proc/meminfo); `None` where it does not say. Does not allocate.
+pub fn default_hugetlb_size() -> Option<PageSize> {
+    const NAME: &[u8] = b"\nHugepagesize:";
+    let mut text = [0u8; 4096];
+    let len = read_file(b"/proc/meminfo\0", &mut text)?;
+    let at = text[..len].windows(NAME.len()).position(|window| window == NAME)?;
+    PageSize::new(first_figure(&text[at..len])?.checked_mul(1024)?)
+}
+
 fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
     use std::io::Write;
     let mut rest = &mut buffer[..];
@@ -132,6 +141,7 @@ mod tests {
     fn figures_are_read_without_allocation() {
         let (available, total) = memory_available_and_total().unwrap();
         assert!(0 < available && available < total);
+        assert!(default_hugetlb_size().is_none_or(|size| size > PageSize::BASE));
         assert!(thread_count().unwrap() >= 1);
         assert_eq!(first_figure(b"  12 kB"), Some(12));
         assert_eq!(first_figure(b"none"), None);

@@ -5,7 +5,7 @@ use crate::mechanism::{Considered, Plan};
 use crate::program::{Program, Runtime};
 use crate::promoter::Promoter;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
-use crate::request::{Fork, Heap, Mechanism, Text};
+use crate::request::{Fork, Heap, Mechanism, Shm, Text};
 use crate::run::RunError;
 use crate::sample::{Places, Samples};
 use crate::why::Promoters;
@@ -61,6 +61,7 @@ impl Attachment {
                 program: facts.clone(),
                 asked: Asked {
                     pool: None,
+                    shm: Shm::None,
                     heap: Heap::Thp,
                     mechanism: Some(Mechanism::Outside),
                     require: self.require,
@@ -88,7 +89,7 @@ impl Attachment {
         let mut places = Places {
             runtime,
             executable: read_exe(root, self.pid).ok().map(|path| path.to_string_lossy().into_owned()),
-            promoters: Promoters { outside: true, library: false },
+            promoters: Promoters { outside: true, ..Promoters::default() },
             ..Places::default()
         };
         samples.take(root, self.pid, &places, 0);

@@ -270,7 +270,7 @@ pub struct Kinds([KindMemory; Kind::ALL.len()]);
 
 impl Kinds {
     /// Of a process's mappings, which are of these kinds.
-    pub(crate) fn of(mappings: &[Mapping], kinds: &[Kind], setting: &Setting) -> Kinds {
+    pub fn of(mappings: &[Mapping], kinds: &[Kind], setting: &Setting) -> Kinds {
         let mut sums = Kinds::default();
         for (mapping, kind) in mappings.iter().zip(kinds) {
             let memory = Memory::of([mapping]);

@@ -5,8 +5,9 @@ use crate::jvm::JavaPlan;
 use crate::jvm::obstacles::Obstacle;
 use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
-use crate::request::{Fork, Heap, Mechanism, Request};
+use crate::request::{Fork, Heap, Mechanism, Request, Shm};
 use crate::runtimes::{self, Switch};
+use megapage_memory::shared::SHM_VARIABLE;
 use megapage_memory::stock::POOL_VARIABLE;
 use megapage_memory::{
     CHILDREN_VARIABLE, FORK_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE,
@@ -127,7 +128,28 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
     }
     let mut plan = choose_mechanisms(program, request, machine)?;
     apply_pool(&mut plan, program, request, machine)?;
+    apply_shm(&mut plan, request)?;
     Ok(plan)
+}
+
+/// Shared memory is asked for by the preloaded library alone.
+fn apply_shm(plan: &mut Plan, request: &Request) -> Result<(), Refusal> {
+    if request.shm == Shm::None {
+        return Ok(());
+    }
+    let shm = request.shm.name();
+    if plan.uses(Mechanism::Preload) {
+        plan.environment.push((SHM_VARIABLE.into(), shm.into()));
+        return Ok(());
+    }
+    let reason = plan.considered.iter().find(|it| it.mechanism == Mechanism::Preload);
+    let reason = reason.map_or("it is not used", |it| &it.reason);
+    let why = format!("--shm {shm} takes the preloaded library: {reason}");
+    if request.require {
+        return Err(Refusal::Unobtainable(why));
+    }
+    plan.notes.push(why);
+    Ok(())
 }
 
 fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {

@@ -1,7 +1,8 @@
 //! Whether a run obtained what was asked for, by the kernel's figures.
 
+use crate::kinds::Kind;
 use crate::report::{Backed, Moment, RunReport};
-use crate::request::{Heap, Mechanism};
+use crate::request::{Heap, Mechanism, Shm};
 use megapage_act::promote::SharedMemory;
 use megapage_units::Bytes;
 use std::time::Duration;
@@ -74,6 +75,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
         _ => None,
     });
     missing.extend(report.shared_memory.as_ref().and_then(shared_not_huge));
+    shm_not_obtained(report, missing);
     // Of a process that ran before, the mark is of a time when nobody was looking.
     let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
     let unseen_end =
@@ -146,6 +148,40 @@ fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
             "{} of {} of shared memory were not on huge pages{sparse}{reasons}",
             Bytes(lacking),
             Bytes(memory.resident_bytes)
+        )
+    })
+}
+
+/// What `--shm` is short of, by the library's account and by the kernel's figures of what the program itself has touched.
+fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
+    for fall_back in report.shm.iter().flat_map(|shm| &shm.fall_backs) {
+        missing.push(format!(
+            "{} of shared memory fell back: {} ({})",
+            Bytes(fall_back.bytes),
+            fall_back.explanation,
+            fall_back.reason
+        ));
+    }
+    let pages: fn(&Backed) -> u64 = match report.asked.shm {
+        Shm::None => return,
+        // What holds no whole GiB is asked for in pages of 2 MiB.
+        Shm::Huge1G | Shm::Huge2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
+        Shm::Thp => |it| it.total_bytes - it.base_bytes,
+    };
+    for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {
+        let shared = moment.as_ref().and_then(|moment| moment.kinds.get(&Kind::Shared));
+        missing.extend(shared.and_then(|it| shared_short_of(name, &it.memory, pages(&it.memory))));
+    }
+}
+
+fn shared_short_of(name: &str, shared: &Backed, obtained: u64) -> Option<String> {
+    let total = shared.total_bytes + shared.swapped_bytes;
+    let lacking = total - obtained.min(total);
+    (lacking > allowance(total)).then(|| {
+        format!(
+            "at the {name}, {} of {} of shared memory were not on the huge pages that --shm asks for",
+            Bytes(lacking),
+            Bytes(total)
         )
     })
 }
@@ -308,6 +344,14 @@ mod tests {
              half full; the rest is misplaced"
         );
         assert_eq!(shared_not_huge(&SharedMemory::default()), None);
+    }
+
+    #[test]
+    fn shared_memory_that_was_asked_for_is_measured_by_its_pages() {
+        let of = |hugetlb: u64, thp: u64, base: u64| *moment(hugetlb, thp, base).heap.as_ref().unwrap();
+        assert_eq!(shared_short_of("end", &of(92, 0, 8), 92 << 20), None, "a little may be on base pages");
+        let said = shared_short_of("peak", &of(64, 36, 0), 64 << 20).unwrap();
+        assert!(said.starts_with("at the peak, 36 MiB of 100 MiB of shared memory were not on"), "{said}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a run says of itself: schema `megapage.run/2`.
 
 mod by_kind;
+mod shared;
 
 use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
@@ -8,7 +9,7 @@ use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
 use crate::program::{Allocator, Linkage, Program};
 use crate::proof::allowance;
-use crate::request::{Fork, Heap, Mechanism, Request, Text};
+use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text};
 use crate::sample::{Memory, Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::{PromoteOutcome, SharedMemory};
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub use by_kind::{ByKind, KindReport, WhyNotMore};
+pub use shared::SharedAccount;
 
 /// Memory by what backs it, in bytes; the kernel's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -109,7 +111,7 @@ impl Moment {
         start: Instant,
         now: Instant,
         (peak_rss, hugetlb_peak): (Bytes, Bytes),
-        account: Option<&HeapAccount>,
+        accounts: (Option<&HeapAccount>, Option<&SharedAccount>),
     ) -> Moment {
         let (seen, hugetlb) = (sample.whole.present.total(), sample.whole.present.hugetlb());
         let unseen =
@@ -124,7 +126,7 @@ impl Moment {
             shared: (sample.shared.total() > Bytes::ZERO).then(|| sample.shared.into()),
             heap: (sample.heap.total() > Bytes::ZERO).then(|| sample.heap.into()),
             own_mappings: (sample.own.total() > Bytes::ZERO).then(|| sample.own.into()),
-            kinds: by_kind::by_kind(&sample.kinds, account),
+            kinds: by_kind::by_kind(&sample.kinds, accounts),
         }
     }
 
@@ -183,6 +185,8 @@ pub struct Asked {
     pub heap: Heap,
     /// `--pool`: the broker's socket.
     pub pool: Option<String>,
+    /// `--shm`.
+    pub shm: Shm,
     /// `--text`.
     pub text: Text,
     /// `--mechanism`; `None` for auto.
@@ -198,6 +202,7 @@ impl Asked {
         Asked {
             heap: request.heap,
             pool: request.pool.as_ref().map(|socket| socket.display().to_string()),
+            shm: request.shm,
             text: request.text.kind,
             mechanism: request.mechanism,
             require: request.require,
@@ -259,19 +264,7 @@ impl HeapAccount {
             held_at_peak_bytes: Backing::ALL.map(|it| (it.name(), ledger.held_at_peak(it))).into(),
             held_bytes: Backing::ALL.map(|it| (it.name(), ledger.held(it))).into(),
             returned_bytes: ledger.returned_bytes(),
-            fall_backs: FallBack::ALL
-                .into_iter()
-                .filter_map(|reason| {
-                    let (events, bytes) = ledger.fall_backs(reason);
-                    let explanation = explain(reason);
-                    (events > 0).then(|| FallBackFigures {
-                        reason: reason.name(),
-                        explanation,
-                        events,
-                        bytes,
-                    })
-                })
-                .collect(),
+            fall_backs: shared::figures(|reason| ledger.fall_backs(reason)),
             last_errno: ledger.last_errno(),
             populated_bytes,
             populate_ns,
@@ -311,6 +304,9 @@ fn explain(reason: FallBack) -> Cow<'static, str> {
         FallBack::BrokerQuota => "the user has as much of the broker as one may have, or all of them have",
         FallBack::BrokerRefused => "the broker does not serve this process, or has pages of another size",
         FallBack::BrokerGone => "no broker answered, or not in time, or one of a stranger's",
+        FallBack::ShmNotPermitted => {
+            "the user may not make SysV segments on hugetlb pages: that takes CAP_IPC_LOCK, or the group in vm.hugetlb_shm_group"
+        }
         FallBack::Other => "the kernel refused for another reason: see the errno",
     })
 }
@@ -450,6 +446,10 @@ pub struct RunReport {
     pub by_node: Vec<NodeMemory>,
     /// The heap's own account, with the preloaded library.
     pub account: Option<HeapAccount>,
+    /// The library's account of the program's shared memory; `None` without `--shm`.
+    pub shm: Option<SharedAccount>,
+    /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused, by reason.
+    pub hugetlb_requests_refused: Vec<FallBackFigures>,
     /// What promotion from outside obtained.
     pub promotion: Option<PromoteOutcome>,
     /// The shared memory that it maps, whoever has touched it, where promotion from outside looked at it; `None` where there is
@@ -548,9 +548,11 @@ impl Pieces<'_> {
         let elapsed = self.now.saturating_duration_since(self.start);
         let (peak_rss, others_peak_rss_bytes) = marks(samples, self.totals, self.rss_at_start);
         let account = self.ledger.and_then(HeapAccount::of);
+        let believed = self.ledger.filter(|_| account.is_some());
+        let shm = believed.filter(|_| self.asked.shm != Shm::None).map(SharedAccount::of);
         let moment = |sample: &Option<Sample>| {
             let most = (peak_rss, samples.hugetlb_peak);
-            Some(Moment::of(sample.as_ref()?, self.start, self.now, most, account.as_ref()))
+            Some(Moment::of(sample.as_ref()?, self.start, self.now, most, (account.as_ref(), shm.as_ref())))
         };
         let peak_is_known = samples.last.is_some() || self.totals.is_some();
         let mut report = RunReport {
@@ -573,6 +575,10 @@ impl Pieces<'_> {
             others_peak_rss_bytes,
             by_node: NodeMemory::all(samples),
             account,
+            shm,
+            hugetlb_requests_refused: believed.map_or_else(Vec::new, |ledger| {
+                shared::figures(|reason| ledger.own_requests_refused(reason))
+            }),
             promotion: self.promotion,
             shared_memory: (self.shared_memory.resident_bytes > 0).then_some(self.shared_memory),
             text: self.text.map(TextReport::of),

@@ -49,6 +49,46 @@ impl FromStr for Heap {
     }
 }
 
+/// The backing asked for the program's shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shm {
+    /// 1 GiB hugetlb pages for what holds whole GiB, else as `Huge2M`.
+    #[serde(rename = "1g")]
+    Huge1G,
+    /// 2 MiB hugetlb pages, else transparent ones.
+    #[serde(rename = "2m")]
+    Huge2M,
+    /// Transparent huge pages.
+    Thp,
+    /// Nothing is asked.
+    #[default]
+    None,
+}
+
+impl Shm {
+    /// As on the command line, in the preloaded library's variable, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Shm::Huge1G => "1g",
+            Shm::Huge2M => "2m",
+            Shm::Thp => "thp",
+            Shm::None => "none",
+        }
+    }
+}
+
+impl FromStr for Shm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shm, String> {
+        [Shm::Huge1G, Shm::Huge2M, Shm::Thp, Shm::None]
+            .into_iter()
+            .find(|shm| shm.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, none"))
+    }
+}
+
 /// A way to bring a program onto huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -264,6 +304,8 @@ pub struct Request {
     pub mechanism: Option<Mechanism>,
     /// The socket of a broker of pre-zeroed pages, from which the heap takes first.
     pub pool: Option<PathBuf>,
+    /// The backing asked for its shared memory.
+    pub shm: Shm,
     /// What is asked for the program's text.
     pub text: TextRequest,
     /// Fail unless what was asked is obtained.
@@ -291,6 +333,7 @@ impl Request {
             heap: Heap::Auto,
             mechanism: None,
             pool: None,
+            shm: Shm::None,
             text: TextRequest::default(),
             require: false,
             return_after: ReturnAfter::default(),

@@ -48,7 +48,7 @@ impl Memory {
 
     /// What is present, and not on huge pages.
     pub fn not_huge(&self) -> Bytes {
-        self.present.total().saturating_sub(self.present.huge())
+        self.present.base
     }
 
     /// Present or swapped out.
@@ -166,7 +166,11 @@ impl Sample {
         let setting = Setting {
             thp: thp.clone(),
             disabled: status.thp_enabled == Some(false),
-            promoters: Promoters { library: places.promoters.library && preloaded, ..places.promoters },
+            promoters: Promoters {
+                outside: places.promoters.outside,
+                library: places.promoters.library && preloaded,
+                library_shared: places.promoters.library_shared && preloaded,
+            },
             preloaded_heap: clues.heap.is_some(),
         };
         let mut sums = Kinds::of(&mappings, &kinds, &setting);

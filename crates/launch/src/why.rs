@@ -142,13 +142,15 @@ pub struct Promoters {
     pub outside: bool,
     /// A library of ours in the process does, for what the program maps by itself (Linux 6.7).
     pub library: bool,
+    /// It does so for the shared memory that the program makes (`--shm`), too.
+    pub library_shared: bool,
 }
 
 impl Promoters {
     /// Who promotes memory of this kind, whatever the setting is.
     fn reach(self, kind: Kind) -> bool {
         match kind {
-            Kind::Shared => self.outside,
+            Kind::Shared => self.outside || self.library_shared,
             Kind::Heap | Kind::OwnMappings | Kind::RuntimeHeap => self.outside || self.library,
             Kind::Files | Kind::Text | Kind::Stacks => false,
         }
@@ -393,6 +395,10 @@ mod tests {
         set.promoters.library = true;
         assert_eq!(why(&set, &plain, Kind::OwnMappings), Why::Unexplained, "a thread of ours looks at it");
         assert_eq!(why(&set, &memory, Kind::Shared), Why::ShmemThpOff, "but not at that");
+        set.promoters.library_shared = true;
+        assert_eq!(why(&set, &memory, Kind::Shared), Why::Unexplained, "unless asked to");
+        assert_eq!(set.why_region(486, Kind::Shared), Why::Sparse);
+        set.promoters.library_shared = false;
         set.promoters.outside = true;
         assert_eq!(why(&set, &memory, Kind::Shared), Why::Unexplained);
         let mut set = setting(ThpEnabled::Never, ThpShmem::Deny);

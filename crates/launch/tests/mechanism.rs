@@ -7,7 +7,7 @@ use megapage_launch::broker::Broker;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
-use megapage_launch::request::{Fork, Heap, Mechanism, Request};
+use megapage_launch::request::{Fork, Heap, Mechanism, Request, Shm};
 use megapage_units::Bytes;
 
 fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
@@ -47,6 +47,20 @@ fn a_plain_program_gets_the_preload_and_the_whole_chain() {
 fn populating_is_asked_where_a_fault_may_be_refused() {
     let limited = Machine { hugetlb_may_be_refused: true, ..machine() };
     assert_eq!(variable(&auto(&program(), &limited), "MEGAPAGE_POPULATE").as_deref(), Some("1"));
+}
+
+#[test]
+fn shared_memory_is_asked_of_the_preloaded_library_alone() {
+    let asked = |shm, require| Request { shm, require, ..request(Heap::Auto, None) };
+    let plan = choose(&program(), &asked(Shm::Huge2M, true), &machine()).unwrap();
+    assert_eq!(variable(&plan, "MEGAPAGE_SHM").as_deref(), Some("2m"));
+    assert_eq!(variable(&auto(&program(), &machine()), "MEGAPAGE_SHM"), None);
+    let fixed = Program { linkage: Linkage::Static, ..program() };
+    let plan = choose(&fixed, &asked(Shm::Thp, false), &machine()).unwrap();
+    assert_eq!(variable(&plan, "MEGAPAGE_SHM"), None);
+    assert!(plan.notes.iter().any(|note| note.starts_with("--shm thp takes the preloaded library: ")));
+    let refused = choose(&fixed, &asked(Shm::Thp, true), &machine()).unwrap_err();
+    assert!(refused.to_string().contains("--shm thp takes"), "{refused}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod density;
 mod first;
 mod fork;
 mod give_back;
-mod hugetlb;
+pub(crate) mod hugetlb;
 mod mend;
 
 pub use mend::{Mend, Mended};

@@ -26,11 +26,13 @@ pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
 
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
-pub const FORMAT: u64 = 4;
+pub const FORMAT: u64 = 5;
 
 /// Ranges of addresses that are listed one by one. The allocator's arenas double in size every eight, so that few heaps have
 /// more.
 pub const MOST_RANGES: usize = 24;
+/// Places for reasons.
+const MOST_REASONS: usize = 20;
 /// No process holds more bytes: an address space of five levels of page tables, half of which is the kernel's.
 const MOST_BYTES: u64 = 1 << 56;
 /// The heap holds memory by so many bytes.
@@ -72,6 +74,33 @@ impl Backing {
     }
 }
 
+/// What shared memory of the program was mapped as (`megapage run --shm`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum SharedBacking {
+    /// 1 GiB hugetlb pages.
+    Hugetlb1G = 0,
+    /// 2 MiB hugetlb pages.
+    Hugetlb2M = 1,
+    /// Where transparent huge pages can map it, and advised.
+    Aligned = 2,
+}
+
+impl SharedBacking {
+    /// All of them, by their numbers.
+    pub const ALL: [SharedBacking; 3] =
+        [SharedBacking::Hugetlb1G, SharedBacking::Hugetlb2M, SharedBacking::Aligned];
+
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SharedBacking::Hugetlb1G => "hugetlb-1g",
+            SharedBacking::Hugetlb2M => "hugetlb-2m",
+            SharedBacking::Aligned => "thp",
+        }
+    }
+}
+
 /// Why a request was served by a plainer backing than the one asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -108,11 +137,13 @@ pub enum FallBack {
     Unexplained = 14,
     /// Too little of the transparent huge pages that the heap has was in use.
     Sparse = 15,
+    /// The user may not make SysV segments on hugetlb pages.
+    ShmNotPermitted = 16,
 }
 
 impl FallBack {
     /// All of them.
-    pub const ALL: [FallBack; 16] = [
+    pub const ALL: [FallBack; 17] = [
         FallBack::PoolShort1G,
         FallBack::PoolShort2M,
         FallBack::CgroupLimit,
@@ -129,6 +160,7 @@ impl FallBack {
         FallBack::Cpuset,
         FallBack::Unexplained,
         FallBack::Sparse,
+        FallBack::ShmNotPermitted,
     ];
 
     /// The identifier used in JSON reports.
@@ -150,6 +182,7 @@ impl FallBack {
             FallBack::Cpuset => "cpuset",
             FallBack::Unexplained => "refused-unexplained",
             FallBack::Sparse => "sparse",
+            FallBack::ShmNotPermitted => "shm-not-permitted",
         }
     }
 }
@@ -185,11 +218,20 @@ mod word {
     pub const RANGES: usize = 84;
     /// How many ranges found no place.
     pub const UNLISTED: usize = RANGES + 2 * super::MOST_RANGES;
+    /// Bytes of shared memory by what they were mapped as (3 words), and those that were collapsed since.
+    pub const SHARED: usize = UNLISTED + 1;
+    pub const SHARED_COLLAPSED: usize = SHARED + 3;
+    /// Events and bytes per reason for which shared memory got less than was asked for, then those of the program's own requests
+    /// for hugetlb pages that were refused.
+    pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;
+    pub const OWN_REFUSED: usize = SHARED_FALL_BACK + 2 * super::MOST_REASONS;
     /// How many there are.
-    pub const COUNT: usize = UNLISTED + 1;
+    pub const COUNT: usize = OWN_REFUSED + 2 * super::MOST_REASONS;
 }
 
-const _: () = assert!(word::FALL_BACK + 2 * FallBack::ALL.len() <= word::LAST_ERRNO);
+const _: () = assert!(word::FALL_BACK + 2 * MOST_REASONS <= word::LAST_ERRNO);
+const _: () = assert!(FallBack::ALL.len() <= MOST_REASONS);
+const _: () = assert!(SharedBacking::ALL.len() == word::SHARED_COLLAPSED - word::SHARED);
 const _: () = assert!(word::HELD + Backing::ALL.len() <= word::HELD_AT_PEAK);
 const _: () = assert!(word::HELD_AT_PEAK + Backing::ALL.len() <= word::PEAK);
 
@@ -276,11 +318,63 @@ impl Ledger {
 
     /// Notes that `bytes` came from a plainer backing than asked for, and the errno (0 where there was none).
     pub fn fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
-        self.word(word::FALL_BACK + 2 * reason as usize).fetch_add(1, Relaxed);
-        self.word(word::FALL_BACK + 2 * reason as usize + 1).fetch_add(bytes, Relaxed);
+        self.count(word::FALL_BACK, reason, bytes);
         if errno != 0 {
             self.word(word::LAST_ERRNO).store(errno as u64, Relaxed);
         }
+    }
+
+    /// Notes that `bytes` of the program's shared memory were mapped as `backing`.
+    pub fn shared_obtained(&self, backing: SharedBacking, bytes: u64) {
+        self.word(word::SHARED + backing as usize).fetch_add(bytes, Relaxed);
+    }
+
+    /// Notes that `bytes` of it were collapsed.
+    pub fn shared_collapsed(&self, bytes: u64) {
+        self.word(word::SHARED_COLLAPSED).fetch_add(bytes, Relaxed);
+    }
+
+    /// Notes that `bytes` of it were refused the pages that were asked for.
+    pub fn shared_fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
+        self.count(word::SHARED_FALL_BACK, reason, bytes);
+        if errno != 0 {
+            self.word(word::LAST_ERRNO).store(errno as u64, Relaxed);
+        }
+    }
+
+    /// Notes that the program's own request for `bytes` of hugetlb pages was refused.
+    pub fn own_request_refused(&self, reason: FallBack, bytes: u64) {
+        self.count(word::OWN_REFUSED, reason, bytes);
+    }
+
+    fn count(&self, first: usize, reason: FallBack, bytes: u64) {
+        self.word(first + 2 * reason as usize).fetch_add(1, Relaxed);
+        self.word(first + 2 * reason as usize + 1).fetch_add(bytes, Relaxed);
+    }
+
+    fn counted(&self, first: usize, reason: FallBack) -> (u64, u64) {
+        let first = first + 2 * reason as usize;
+        (self.word(first).load(Relaxed), self.word(first + 1).load(Relaxed))
+    }
+
+    /// Bytes of the program's shared memory that were mapped as `backing`, over all of the run.
+    pub fn shared(&self, backing: SharedBacking) -> u64 {
+        self.word(word::SHARED + backing as usize).load(Relaxed)
+    }
+
+    /// Bytes of it that were collapsed.
+    pub fn shared_collapsed_bytes(&self) -> u64 {
+        self.word(word::SHARED_COLLAPSED).load(Relaxed)
+    }
+
+    /// Events and bytes for one reason for which shared memory got less than was asked for.
+    pub fn shared_fall_backs(&self, reason: FallBack) -> (u64, u64) {
+        self.counted(word::SHARED_FALL_BACK, reason)
+    }
+
+    /// The same of the program's own requests for hugetlb pages that were refused.
+    pub fn own_requests_refused(&self, reason: FallBack) -> (u64, u64) {
+        self.counted(word::OWN_REFUSED, reason)
     }
 
     /// Notes that populating (and so zeroing) `bytes` took `ns` nanoseconds.
@@ -363,8 +457,7 @@ impl Ledger {
 
     /// Events and bytes for one reason.
     pub fn fall_backs(&self, reason: FallBack) -> (u64, u64) {
-        let first = word::FALL_BACK + 2 * reason as usize;
-        (self.word(first).load(Relaxed), self.word(first + 1).load(Relaxed))
+        self.counted(word::FALL_BACK, reason)
     }
 
     /// The errno of the latest fall-back that had one; 0 where none had.

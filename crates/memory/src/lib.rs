@@ -12,6 +12,7 @@ mod exit;
 mod heap;
 mod ledger;
 pub mod mapped;
+pub mod shared;
 mod span;
 pub mod stock;
 mod sync;
@@ -22,5 +23,5 @@ pub use config::{Config, Fork, Heap};
 pub use heap::{HugeHeap, Mend, Mended, Reserved};
 pub use ledger::{
     Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,
-    MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
+    MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SharedBacking,
 };

@@ -5,14 +5,14 @@
 #![forbid(unsafe_code)]
 
 use crate::threads::{self, Started};
-use crate::{HEAP, MAPPED};
+use crate::{HEAP, MAPPED, SHARED};
 use megapage_kernel::leave_descriptors;
 use megapage_kernel::program_memory::is_confined;
 use megapage_memory::{Backing, Collapser};
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that a program maps by itself before there is a thread.
 const THRESHOLD: u64 = 64 << 20;
@@ -100,7 +100,12 @@ fn watch(collapser: &mut Collapser) {
         if is_confined() || threads::program_has_ended() {
             return;
         }
-        let Ok(look) = collapser.look(&HEAP, &MAPPED) else { return };
+        let Ok(mut look) = collapser.look(&HEAP, &MAPPED) else { return };
+        let began = Instant::now();
+        let shared = SHARED.look(HEAP.ledger());
+        look.cost += began.elapsed();
+        look.collapsed += shared.collapsed;
+        look.may_grow |= shared.open;
         let grown = look.resident > resident.saturating_add(GROWTH);
         resident = if grown { look.resident } else { resident.min(look.resident) };
         if grown || look.pending || look.collapsed > 0 {
@@ -109,7 +114,8 @@ fn watch(collapser: &mut Collapser) {
             idle += 1;
             let longest = if look.may_grow { LONGEST_UNTOUCHED } else { LONGEST };
             pause = (pause * 2).min(longest);
-            if idle >= IDLE_LOOKS && !look.may_grow || look.resident < THRESHOLD {
+            let small = look.resident < THRESHOLD && !shared.open;
+            if idle >= IDLE_LOOKS && !look.may_grow || small {
                 return;
             }
         }

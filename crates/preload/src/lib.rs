@@ -16,13 +16,18 @@ mod lifecycle;
 mod mappings;
 mod primitives;
 mod returner;
+mod segments;
 mod threads;
 
 use megapage_memory::HugeHeap;
 use megapage_memory::mapped::Mapped;
+use megapage_memory::shared::Shared;
 
 /// The heap of this process.
 static HEAP: HugeHeap = HugeHeap::new();
 
 /// What the program maps by itself.
 static MAPPED: Mapped = Mapped::new();
+
+/// The shared memory that it asks for.
+static SHARED: Shared = Shared::new();

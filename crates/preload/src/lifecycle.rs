@@ -5,11 +5,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, MAPPED, collapser, interpose, mappings, returner, threads};
+use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_kernel::{
     MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
     remove_environment_variable, remove_from_environment_list, set_errno,
 };
+use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
 use megapage_memory::{
     CHILDREN_VARIABLE, Config, FORK_VARIABLE, Fork, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
@@ -64,6 +65,12 @@ pub fn configure() {
                 None => RETURN_AFTER_MS,
             };
         }
+    }
+    if environment_is_ready()
+        && let Some(shm) =
+            environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()))
+    {
+        SHARED.configure(shm, config.populate);
     }
     HEAP.configure(config);
     if environment_is_ready()
@@ -126,6 +133,7 @@ fn leave_environment() {
             SHORT_BELOW_VARIABLE,
             POOL_VARIABLE,
             FORK_VARIABLE,
+            SHM_VARIABLE,
             CHILDREN_VARIABLE,
         ]
     };

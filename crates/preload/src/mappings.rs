@@ -9,12 +9,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, MAPPED, collapser, threads};
+use crate::{HEAP, MAPPED, SHARED, collapser, segments, threads};
 use libc::off_t;
 use megapage_kernel::program_memory::program_begins;
 use megapage_kernel::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
 use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, SMALLEST};
+use megapage_memory::shared::{Shm, note_refused};
 use megapage_units::BASE_PAGE;
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -31,19 +32,19 @@ const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const OF_ITS_OWN: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
 /// A function of the next library, which may be another interposer's; null before [`begin`].
-struct Next(AtomicUsize);
+pub(crate) struct Next(AtomicUsize);
 
 impl Next {
-    const fn new() -> Next {
+    pub(crate) const fn new() -> Next {
         Next(AtomicUsize::new(0))
     }
 
-    fn find(&self, name: &CStr) {
+    pub(crate) fn find(&self, name: &CStr) {
         // SAFETY: the name is a C string.
         self.0.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize, Relaxed);
     }
 
-    fn get(&self) -> Option<usize> {
+    pub(crate) fn get(&self) -> Option<usize> {
         Some(self.0.load(Relaxed)).filter(|address| *address != 0)
     }
 }
@@ -64,6 +65,7 @@ pub fn begin() {
     NEXT_MUNMAP.find(c"munmap");
     NEXT_MREMAP.find(c"mremap");
     NEXT_MPROTECT.find(c"mprotect");
+    segments::begin();
     threads::own();
     program_begins();
     let wanted = HEAP.config().heap != Heap::None && has_supported_base_pages() && thp_is_possible();
@@ -103,6 +105,17 @@ unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     // SAFETY: the caller's promise, here and below.
     let ask = || unsafe { next_mmap(address, len, protection, flags, fd, offset) };
+    if flags & libc::MAP_HUGETLB != 0 {
+        let mapped = ask();
+        if mapped == libc::MAP_FAILED {
+            let errno = ErrnoGuard::save();
+            note_refused(HEAP.ledger(), len, flags, errno.saved());
+        }
+        return mapped;
+    }
+    if address.is_null() && is_plainly_shared(flags) && SHARED.asked() != Shm::None {
+        return map_shared(len, protection, flags, (fd, offset)).unwrap_or_else(ask);
+    }
     if flags & ANONYMOUS != ANONYMOUS || flags & OF_ITS_OWN != 0 || !ACTIVE.load(Relaxed) {
         return ask();
     }
@@ -128,6 +141,30 @@ unsafe extern "C" fn mmap(
         }
     }
     mapped
+}
+
+/// Whether flags ask for shared memory, and for nothing that has rules of its own.
+fn is_plainly_shared(flags: c_int) -> bool {
+    const PLAIN: c_int = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
+    flags & libc::MAP_TYPE == libc::MAP_SHARED && flags & !PLAIN == 0
+}
+
+/// Shared memory at any address.
+fn map_shared(
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    (fd, offset): (c_int, off_t),
+) -> Option<*mut c_void> {
+    let _errno = ErrnoGuard::save();
+    let mapped = match flags & libc::MAP_ANONYMOUS {
+        0 => SHARED.map_file(HEAP.ledger(), len, protection, flags, (fd, offset)),
+        // Without access nothing is to be had yet; the kernel checks the offset even of such.
+        _ if protection & libc::PROT_WRITE == 0 || offset != 0 => None,
+        _ => SHARED.map_anonymous(HEAP.ledger(), len, protection, flags),
+    }?;
+    collapser::consider(len);
+    Some(mapped as *mut c_void)
 }
 
 /// Private memory at any address.
@@ -173,6 +210,7 @@ unsafe extern "C" fn mmap64(
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
+    SHARED.unmapping(address as usize, len);
     // One that is refused for its arguments takes nothing away.
     let advised = (address as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(address as usize, len);
     let answer = match NEXT_MUNMAP.get() {
@@ -201,6 +239,7 @@ unsafe extern "C" fn mremap(
     wanted: *mut c_void,
 ) -> *mut c_void {
     const NAMES: c_int = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    SHARED.unmapping(old as usize, old_len);
     let wanted = if flags & NAMES != 0 { wanted } else { ptr::null_mut() };
     // An `old_len` of 0 makes a second mapping of shared memory, and takes nothing away.
     let advised = (old as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(old as usize, old_len);

@@ -30,14 +30,16 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 11] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 13] = [
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
+    ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
     ("crates/cli/tests/run_in_place.rs", "reads by hand which process the program is, and who is beside it"),
     ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
     ("crates/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
+    ("crates/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
     ("crates/memory/tests/refused.rs", "puts itself into a control group"),
     ("crates/observe/tests/made_up/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),

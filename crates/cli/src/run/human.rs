@@ -1,8 +1,8 @@
 //! The human form of a run's report.
 
 use megapage_launch::kinds::Kind;
-use megapage_launch::report::{Backed, Ended, HeapAccount, KindReport, Moment, RunReport};
-use megapage_launch::request::{Heap, Text};
+use megapage_launch::report::{Backed, Ended, HeapAccount, KindReport, Moment, RunReport, SharedAccount};
+use megapage_launch::request::{Heap, Shm, Text};
 use megapage_launch::text::{TextMechanism, TextReport};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
@@ -23,7 +23,11 @@ pub fn text(report: &RunReport) -> String {
         text => format!(", text {}", text.name()),
     };
     let pool = report.asked.pool.as_ref().map_or(String::new(), |it| format!(", pool {it}"));
-    line(format!("asked: heap {}{pool}{text}", report.asked.heap.name()));
+    let shm = match report.asked.shm {
+        Shm::None => String::new(),
+        shm => format!(", shared memory {}", shm.name()),
+    };
+    line(format!("asked: heap {}{pool}{shm}{text}", report.asked.heap.name()));
     for considered in &report.considered {
         let used = if considered.used { "used" } else { "not used" };
         line(format!("  {} {used}: {}", considered.mechanism, considered.reason));
@@ -71,6 +75,18 @@ pub fn text(report: &RunReport) -> String {
     }
     if let Some(account) = &report.account {
         heap_account(account, &mut line);
+    }
+    if let Some(shm) = &report.shm {
+        shared_account(shm, &mut line);
+    }
+    for refused in &report.hugetlb_requests_refused {
+        line(format!(
+            "the program's own requests for hugetlb pages: {} in {} were refused: {}: {}",
+            Bytes(refused.bytes),
+            refused.events,
+            refused.reason,
+            refused.explanation
+        ));
     }
     if let Some(text) = &report.text {
         program_text(text, &mut line);
@@ -168,7 +184,7 @@ fn headline(report: &RunReport) -> Vec<String> {
             continue;
         }
         let shares = both(at_peak.map(|it| &it.memory), at_end.map(|it| &it.memory));
-        lines.push(format!("  {}: {shares}{}", kind_name(kind), why_not_more(at_end.or(at_peak))));
+        lines.push(format!("  {}: {shares}{}", kind_name(kind), why_not_more([at_end, at_peak])));
     }
     lines.push(format!(
         "seen: {} of {} ({:.1} % of the peak); {}",
@@ -193,8 +209,10 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Why not more of a kind is on huge pages; nothing where all of it is.
-fn why_not_more(kind: Option<&KindReport>) -> String {
+/// Why not more of a kind is on huge pages, at the moment at which more of it was not; nothing where all of it is.
+fn why_not_more(moments: [Option<&KindReport>; 2]) -> String {
+    let lacking = |it: &&KindReport| it.memory.base_bytes + it.memory.swapped_bytes;
+    let kind = moments.into_iter().flatten().max_by_key(lacking);
     let reasons = kind.iter().flat_map(|kind| &kind.why_not_more).map(|it| match it.bytes {
         Some(bytes) => format!("{} {}", it.reason, Bytes(bytes)),
         None => it.reason.to_string(),
@@ -319,6 +337,29 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
             account.forks,
             account.forks_refused,
             Bytes(account.mended_bytes)
+        ));
+    }
+}
+
+fn shared_account(shm: &SharedAccount, line: &mut impl FnMut(String)) {
+    let mapped: Vec<String> = shm
+        .mapped_bytes
+        .iter()
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(name, bytes)| format!("{name} {}", Bytes(*bytes)))
+        .collect();
+    let mapped = if mapped.is_empty() { "nothing".into() } else { mapped.join(", ") };
+    line(format!(
+        "shared memory's own account: over the run it was mapped as {mapped}; {} were collapsed once full",
+        Bytes(shm.collapsed_bytes)
+    ));
+    for fall_back in &shm.fall_backs {
+        line(format!(
+            "fall-back of shared memory {}: {} in {} requests: {}",
+            fall_back.reason,
+            Bytes(fall_back.bytes),
+            fall_back.events,
+            fall_back.explanation
         ));
     }
 }

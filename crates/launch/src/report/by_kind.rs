@@ -1,6 +1,6 @@
 //! The program's memory by what it is for, as a report shows it.
 
-use super::{Backed, HeapAccount};
+use super::{Backed, FallBackFigures, HeapAccount, SharedAccount};
 use crate::kinds::{Kind, KindMemory, Kinds};
 use crate::why::Why;
 use megapage_units::Bytes;
@@ -31,16 +31,28 @@ pub struct WhyNotMore {
 /// The kinds of which there is anything.
 pub type ByKind = BTreeMap<Kind, KindReport>;
 
-/// By the kernel's figures, and by the preloaded heap's own account of why it did not ask for more.
-pub(super) fn by_kind(kinds: &Kinds, account: Option<&HeapAccount>) -> ByKind {
-    let mut own: Vec<(u64, &'static str)> =
-        account.iter().flat_map(|it| &it.fall_backs).map(|it| (it.bytes, it.reason)).collect();
-    own.sort_by_key(|(bytes, _)| Reverse(*bytes));
-    let own: Vec<&'static str> = own.into_iter().map(|(_, reason)| reason).collect();
+/// By the kernel's figures, and by the preloaded library's own accounts of why the heap, and shared memory, got no more.
+pub(super) fn by_kind(kinds: &Kinds, (heap, shm): (Option<&HeapAccount>, Option<&SharedAccount>)) -> ByKind {
+    let heap = reasons(heap.map(|account| account.fall_backs.as_slice()));
+    let shm = reasons(shm.map(|account| account.fall_backs.as_slice()));
     let report = |(kind, it): (Kind, &KindMemory)| {
-        (kind, KindReport { memory: it.memory.into(), why_not_more: why_not_more(it, &own) })
+        let mut why_not_more = why_not_more(it, &heap);
+        if kind == Kind::Shared && !why_not_more.is_empty() {
+            // What it was refused first; then why what it got instead is not huge, either.
+            let refused = shm.iter().map(|reason| WhyNotMore { reason, bytes: None });
+            why_not_more.splice(0..0, refused);
+        }
+        (kind, KindReport { memory: it.memory.into(), why_not_more })
     };
     kinds.present().map(report).collect()
+}
+
+/// The reasons in an account, the one for most bytes first.
+fn reasons(fall_backs: Option<&[FallBackFigures]>) -> Vec<&'static str> {
+    let mut all: Vec<(u64, &'static str)> =
+        fall_backs.unwrap_or_default().iter().map(|it| (it.bytes, it.reason)).collect();
+    all.sort_by_key(|(bytes, _)| Reverse(*bytes));
+    all.into_iter().map(|(_, reason)| reason).collect()
 }
 
 fn why_not_more(of: &KindMemory, own: &[&'static str]) -> Vec<WhyNotMore> {

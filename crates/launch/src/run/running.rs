@@ -6,7 +6,7 @@ use crate::kinds::HeapRuntime;
 use crate::messages::Explained;
 use crate::promoter::Promoter;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
-use crate::request::{Heap, Mechanism};
+use crate::request::{Heap, Mechanism, Shm};
 use crate::sample::{Places, Samples};
 use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
@@ -342,14 +342,17 @@ impl<'a> Running<'a> {
 
     fn places(&self, executable: Option<&Path>, thorough: bool) -> Places {
         let program = executable.filter(|now| self.runs_as_started(now)).map(|_| &self.run.program);
-        let asked = self.run.request.heap != Heap::None;
+        let library = self.run.request.heap != Heap::None
+            && self.run.plan.uses(Mechanism::Preload)
+            && PAGEMAP_SCAN.is_there(self.root);
         Places {
             heap: self.heap(),
             runtime: HeapRuntime::of(program.and_then(|program| program.runtime)),
             executable: executable.map(|path| path.to_string_lossy().into_owned()),
             promoters: Promoters {
                 outside: self.promoter.is_some(),
-                library: asked && self.run.plan.uses(Mechanism::Preload) && PAGEMAP_SCAN.is_there(self.root),
+                library,
+                library_shared: library && self.run.request.shm != Shm::None,
             },
             thorough,
             java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),

@@ -78,7 +78,7 @@ impl Fit {
 }
 
 /// Why the kernel did not map a page of `size`, and answered `errno`.
-fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
+pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
     let short = if size == PageSize::HUGE_1G { FallBack::PoolShort1G } else { FallBack::PoolShort2M };
     if errno != Errno::ENOMEM {
         FallBack::Other
@@ -92,7 +92,7 @@ fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
 }
 
 /// Why the kernel did not populate a page of `size` that it had reserved.
-fn why_not_populated(size: PageSize) -> FallBack {
+pub(crate) fn why_not_populated(size: PageSize) -> FallBack {
     if is_less(hugetlb_room(size).fault, size) {
         return FallBack::CgroupLimit;
     }

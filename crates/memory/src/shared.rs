@@ -1,0 +1,470 @@
+//! Shared memory that the program asks for (`megapage run --shm`): on hugetlb pages where it can be, else where transparent huge
+//! pages can back it, and collapsed when it has filled up.
+//!
+//! What the program sees is what it asked for. A segment keeps its size; a mapping keeps its length, as only whole huge pages of it
+//! come from the pool, and the rest is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
+//! hugetlb files, for their sizes and write(2) have other rules: they get an address at which their own pages can be huge.
+
+use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
+use crate::ledger::{FallBack, Ledger, SharedBacking};
+use crate::mapped::{Calls, Kernel as Advice};
+use crate::sync::AtomicU64;
+use megapage_kernel::program_shared as calls;
+use megapage_kernel::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
+use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::time::{Duration, Instant};
+
+/// Environment variable: the backing asked for shared memory, as `megapage run --shm` spells it.
+pub const SHM_VARIABLE: &str = "MEGAPAGE_SHM";
+/// Smaller requests are the kernel's, unchanged.
+pub const SMALLEST: usize = HUGE_2M;
+/// Ranges that are watched until all of them are huge; further ones are not.
+const MOST_WATCHED: usize = 32;
+/// Regions of a range that are watched, in words of 64: 64 GiB. What lies behind them is only advised.
+const WORDS: usize = 512;
+/// What rounding up to pages of 1 GiB may add, as a share of what was asked for.
+const MOST_ADDED: usize = 8;
+/// A region is collapsed when so many of its 512 base pages are in memory.
+const LEAST_PRESENT: usize = 487;
+/// Regions that may fail in a row: then the range is left for the next look.
+const MOST_FAILURES: usize = 8;
+/// After each collapse the thread rests as long as it took, at most this.
+const MOST_REST: Duration = Duration::from_millis(50);
+/// Looks at which nothing of a range could be collapsed that was full, before it is given up.
+const MOST_VAIN: u8 = 16;
+
+/// The backing asked for shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Shm {
+    /// Nothing is asked for.
+    None = 0,
+    /// Transparent huge pages.
+    Thp = 1,
+    /// 2 MiB hugetlb pages, else transparent ones.
+    Hugetlb2M = 2,
+    /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
+    Hugetlb1G = 3,
+}
+
+impl Shm {
+    const ALL: [Shm; 4] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G];
+
+    /// Reads the spelling of the command line; `None` for any other.
+    pub fn parse(text: &[u8]) -> Option<Shm> {
+        Some(match text {
+            b"none" => Shm::None,
+            b"thp" => Shm::Thp,
+            b"2m" => Shm::Hugetlb2M,
+            b"1g" => Shm::Hugetlb1G,
+            _ => return None,
+        })
+    }
+
+    /// The hugetlb pages to try for a request of `len` bytes, the largest first.
+    fn pages(self, len: usize) -> impl Iterator<Item = PageSize> {
+        let added = len.next_multiple_of(HUGE_1G) - len;
+        let whole = len >= HUGE_1G && added <= len / MOST_ADDED;
+        let large = (self == Shm::Hugetlb1G && whole).then_some(PageSize::HUGE_1G);
+        let small = matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M).then_some(PageSize::HUGE_2M);
+        large.into_iter().chain(small)
+    }
+}
+
+/// A range that is watched. `start` is 0 where there is none; the others are written before it.
+#[derive(Debug)]
+struct Watched {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// How many of its regions are huge, or given up,
+    done: AtomicUsize,
+    /// and which.
+    huge: [AtomicU64; WORDS],
+    vain: AtomicU8,
+}
+
+impl Watched {
+    const fn new() -> Watched {
+        Watched {
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            huge: [const { AtomicU64::new(0) }; WORDS],
+            vain: AtomicU8::new(0),
+        }
+    }
+
+    fn regions(&self, start: usize) -> usize {
+        (self.end.load(Relaxed).saturating_sub(start) / HUGE_2M).min(64 * WORDS)
+    }
+
+    fn is_open(&self, start: usize) -> bool {
+        start > 1 && self.done.load(Relaxed) < self.regions(start)
+    }
+
+    fn is_huge(&self, region: usize) -> bool {
+        self.huge[region / 64].load(Relaxed) & 1 << (region % 64) != 0
+    }
+
+    fn set_huge(&self, region: usize) {
+        if self.huge[region / 64].fetch_or(1 << (region % 64), Relaxed) & 1 << (region % 64) == 0 {
+            self.done.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// What a look at the watched ranges came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedLook {
+    /// Bytes that were collapsed.
+    pub collapsed: usize,
+    /// Some range is not huge all over yet.
+    pub open: bool,
+}
+
+/// The shared memory of this process.
+#[derive(Debug)]
+pub struct Shared {
+    shm: AtomicU8,
+    populate: AtomicU8,
+    watched: [Watched; MOST_WATCHED],
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared::new()
+    }
+}
+
+impl Shared {
+    /// Nothing is asked for until [`Shared::configure`].
+    pub const fn new() -> Shared {
+        Shared {
+            shm: AtomicU8::new(0),
+            populate: AtomicU8::new(1),
+            watched: [const { Watched::new() }; MOST_WATCHED],
+        }
+    }
+
+    /// What is asked for, and whether pages are populated at once, where a fault might be refused.
+    pub fn configure(&self, shm: Shm, populate: bool) {
+        self.populate.store(u8::from(populate), Relaxed);
+        self.shm.store(shm as u8, Relaxed);
+    }
+
+    /// What is asked for.
+    pub fn asked(&self) -> Shm {
+        Shm::ALL[usize::from(self.shm.load(Relaxed)) % Shm::ALL.len()]
+    }
+
+    /// Whether there is anything to do for a request of this size: not for a program that has forbidden itself system calls.
+    fn concerns(&self, len: usize) -> bool {
+        self.asked() != Shm::None && len >= SMALLEST && !program_memory::is_confined()
+    }
+
+    fn populates(&self) -> bool {
+        self.populate.load(Relaxed) != 0
+    }
+
+    /// A new segment on huge pages for shmget(2) with these arguments; `None`: the program's own call is to be made.
+    pub fn segment(&self, ledger: &Ledger, key: i32, size: usize, flags: i32) -> Option<i32> {
+        const CREATE: i32 = 0o1000;
+        const HUGETLB: i32 = 0o4000;
+        let shm = self.asked();
+        if !self.concerns(size) || flags & HUGETLB != 0 || (key != 0 && flags & CREATE == 0) {
+            return None;
+        }
+        for page in shm.pages(size) {
+            match calls::huge_segment(key, size, flags, page) {
+                Ok(id) => {
+                    let populated = if self.populates() { calls::populate_segment(id, size) } else { Ok(()) };
+                    match populated {
+                        Ok(()) => {
+                            ledger.shared_obtained(backing_of(page), round(size, page));
+                            return Some(id);
+                        }
+                        Err(errno) => {
+                            calls::remove_segment(id);
+                            ledger.shared_fell_back(why_not_populated(page), size as u64, errno.0);
+                        }
+                    }
+                }
+                // There is one of that key, or the arguments are wrong: the program's own call says so.
+                Err(errno) if !is_of_pages(errno) && hugetlb_available(page).is_some() => return None,
+                Err(errno) => ledger.shared_fell_back(why_not(page, errno), size as u64, errno.0),
+            }
+        }
+        None
+    }
+
+    /// Attaches a segment where huge pages can map it, for shmat(2) at no particular address; `None`: the program's own call is to
+    /// be made. Where, and the size.
+    pub fn attach(&self, ledger: &Ledger, id: i32, flags: i32) -> Option<(usize, usize)> {
+        let size = calls::segment_size(id).filter(|size| self.concerns(*size))?;
+        let len = size.next_multiple_of(HUGE_2M);
+        let start = calls::reserve(len, calls::ALIGNMENT, 0).ok()?;
+        // Where another thread takes the addresses in between the kernel refuses, and so it does a segment on larger pages.
+        calls::give_up(start, len);
+        let at = calls::attach_at(id, start, flags).ok()?;
+        self.watch(ledger, at, size);
+        Some((at, size))
+    }
+
+    /// Maps shared anonymous memory for mmap(2) with these arguments; `None`: the program's own call is to be made.
+    pub fn map_anonymous(&self, ledger: &Ledger, len: usize, protection: i32, flags: i32) -> Option<usize> {
+        if !self.concerns(len) {
+            return None;
+        }
+        let shm = self.asked();
+        let all = len.checked_next_multiple_of(BASE_PAGE)?;
+        for page in shm.pages(len) {
+            let size = page.bytes().0 as usize;
+            // Whole pages come from the pool; what is behind them is mapped as usual.
+            let whole = all / size * size;
+            if whole == 0 {
+                continue;
+            }
+            let mapped = calls::map_huge(whole, all - whole, protection, flags, page);
+            let mapped = mapped.map_err(|errno| (why_not(page, errno), errno)).and_then(|start| {
+                let populated = if self.populates() { calls::populate(start, whole) } else { Ok(()) };
+                populated.map(|()| start).map_err(|errno| {
+                    calls::give_up(start, all);
+                    (why_not_populated(page), errno)
+                })
+            });
+            match mapped {
+                Ok(start) => {
+                    ledger.shared_obtained(backing_of(page), whole as u64);
+                    return Some(start);
+                }
+                Err((why, errno)) => ledger.shared_fell_back(why, whole as u64, errno.0),
+            }
+        }
+        self.map_aligned(ledger, all, protection, flags, -1, 0)
+    }
+
+    /// Maps a file in memory, for mmap(2) with these arguments; `None`: the program's own call is to be made.
+    pub fn map_file(
+        &self,
+        ledger: &Ledger,
+        len: usize,
+        protection: i32,
+        flags: i32,
+        (fd, offset): (i32, i64),
+    ) -> Option<usize> {
+        let is_possible = offset >= 0 && offset % BASE_PAGE as i64 == 0;
+        if !self.concerns(len) || !is_possible || !calls::is_memory_file(fd) {
+            return None;
+        }
+        let all = len.checked_next_multiple_of(BASE_PAGE)?;
+        self.map_aligned(ledger, all, protection, flags, fd, offset)
+    }
+
+    fn map_aligned(
+        &self,
+        ledger: &Ledger,
+        len: usize,
+        protection: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Option<usize> {
+        let past = (offset as u64 % HUGE_2M as u64) as usize;
+        let start = calls::reserve(len, calls::ALIGNMENT, past).ok()?;
+        calls::map_over(start, len, protection, flags, fd, offset).ok()?;
+        self.watch(ledger, start, len);
+        Some(start)
+    }
+
+    /// Watches a range, advised to be huge, from now on.
+    fn watch(&self, ledger: &Ledger, start: usize, len: usize) {
+        let _ = program_memory::advise_huge(start, len.next_multiple_of(BASE_PAGE));
+        ledger.shared_obtained(SharedBacking::Aligned, len as u64);
+        let first = start.next_multiple_of(HUGE_2M);
+        let end = (start + len) / HUGE_2M * HUGE_2M;
+        if first >= end {
+            return;
+        }
+        // 1 stands for a place that is being written.
+        let free = self.watched.iter().find(|it| it.start.compare_exchange(0, 1, Acquire, Relaxed).is_ok());
+        let Some(place) = free else { return };
+        place.end.store(end, Relaxed);
+        place.done.store(0, Relaxed);
+        place.huge.iter().for_each(|word| word.store(0, Relaxed));
+        place.vain.store(0, Relaxed);
+        place.start.store(first, Release);
+    }
+
+    /// The program unmaps a range, or detaches what begins with it (`len` of 0).
+    pub fn unmapping(&self, start: usize, len: usize) {
+        if self.asked() == Shm::None {
+            return;
+        }
+        for it in &self.watched {
+            let first = it.start.load(Acquire);
+            let overlaps = first > 1 && start < it.end.load(Relaxed) && first < start.saturating_add(len);
+            let begins = first > 1 && len == 0 && first.wrapping_sub(start) < HUGE_2M;
+            if overlaps || begins {
+                let _ = it.start.compare_exchange(first, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    /// Collapses what has filled up. Takes no lock: what the program unmaps meanwhile the kernel refuses to collapse.
+    pub fn look(&self, ledger: &Ledger) -> SharedLook {
+        let mut look = SharedLook::default();
+        for it in &self.watched {
+            let start = it.start.load(Acquire);
+            if it.is_open(start) {
+                look.collapsed += collapse_full(it, start);
+                look.open |= it.is_open(start);
+            }
+        }
+        ledger.shared_collapsed(look.collapsed as u64);
+        look
+    }
+}
+
+/// Collapses the regions of a range that are full and were not before; the bytes that were collapsed.
+fn collapse_full(it: &Watched, start: usize) -> usize {
+    let (mut collapsed, mut failures) = (0, 0);
+    for region in 0..it.regions(start) {
+        let at = start + region * HUGE_2M;
+        if failures >= MOST_FAILURES || it.start.load(Relaxed) != start {
+            break;
+        }
+        if it.is_huge(region) || Advice.resident(at, HUGE_2M).unwrap_or(0) < LEAST_PRESENT * BASE_PAGE {
+            continue;
+        }
+        let began = Instant::now();
+        if program_memory::collapse(at, HUGE_2M).is_ok() {
+            it.set_huge(region);
+            collapsed += HUGE_2M;
+        } else {
+            failures += 1;
+        }
+        // The program's own calls get their turn.
+        std::thread::sleep(began.elapsed().min(MOST_REST));
+    }
+    if failures == 0 || collapsed > 0 {
+        it.vain.store(0, Relaxed);
+    } else if it.vain.fetch_add(1, Relaxed) + 1 >= MOST_VAIN {
+        it.done.store(it.regions(start), Relaxed);
+    }
+    collapsed
+}
+
+fn backing_of(page: PageSize) -> SharedBacking {
+    if page == PageSize::HUGE_1G { SharedBacking::Hugetlb1G } else { SharedBacking::Hugetlb2M }
+}
+
+fn round(size: usize, page: PageSize) -> u64 {
+    (size as u64).next_multiple_of(page.bytes().0)
+}
+
+/// Whether an error of shmget(2) is about huge pages, rather than about the key, the size or the limits of segments.
+fn is_of_pages(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOMEM | Errno::EPERM)
+}
+
+fn why_not(page: PageSize, errno: Errno) -> FallBack {
+    if errno == Errno::EPERM { FallBack::ShmNotPermitted } else { why_not_mapped(page, errno) }
+}
+
+/// Notes that a request of the program's own for hugetlb pages was refused: `flags` as of mmap(2) or shmget(2).
+pub fn note_refused(ledger: &Ledger, len: usize, flags: i32, errno: Errno) {
+    if is_of_pages(errno) {
+        let page = calls::page_size_of(flags).or_else(default_hugetlb_size);
+        let why = match page {
+            _ if errno == Errno::EPERM => FallBack::ShmNotPermitted,
+            Some(page) if page == PageSize::HUGE_1G || page == PageSize::HUGE_2M => why_not(page, errno),
+            // Of other sizes the pool is not looked at.
+            _ => FallBack::Unexplained,
+        };
+        ledger.own_request_refused(why, len as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const RW: i32 = 3;
+    /// MAP_SHARED | MAP_ANONYMOUS.
+    const ANONYMOUS: i32 = 0x21;
+
+    #[test]
+    fn pages_are_tried_from_the_largest_that_is_worth_it() {
+        let pages = |shm: Shm, mib: usize| shm.pages(mib * MIB).collect::<Vec<_>>();
+        let (small, large) = (PageSize::HUGE_2M, PageSize::HUGE_1G);
+        assert_eq!(pages(Shm::Hugetlb2M, 4096), [small]);
+        assert_eq!(pages(Shm::Hugetlb1G, 512), [small]);
+        assert_eq!(pages(Shm::Hugetlb1G, 1500), [small], "a third would be added");
+        assert_eq!(pages(Shm::Hugetlb1G, 1920), [large, small]);
+        assert!(pages(Shm::Thp, 4096).is_empty() && pages(Shm::None, 4096).is_empty());
+        for shm in ["none", "thp", "2m", "1g"] {
+            assert!(Shm::parse(shm.as_bytes()).is_some(), "{shm}");
+        }
+        assert_eq!(Shm::parse(b"4k"), None);
+    }
+
+    #[test]
+    fn nothing_is_done_unless_asked_or_for_small_requests() {
+        let (shared, ledger) = (Shared::new(), Ledger::private());
+        assert_eq!(shared.map_anonymous(&ledger, 64 * MIB, RW, ANONYMOUS), None);
+        assert_eq!(shared.segment(&ledger, 0, 64 * MIB, 0o600), None);
+        shared.configure(Shm::Thp, true);
+        assert_eq!(shared.asked(), Shm::Thp);
+        assert_eq!(shared.map_anonymous(&ledger, 2 * MIB - 1, RW, ANONYMOUS), None);
+        assert_eq!(shared.segment(&ledger, 0, 64 * MIB, 0o600), None, "the program's own call does it");
+        assert_eq!(shared.map_file(&ledger, 64 * MIB, RW, 1, (-1, 0)), None);
+    }
+
+    #[test]
+    fn what_is_mapped_lies_right_and_is_watched_until_it_is_gone() {
+        let (shared, ledger) = (Shared::new(), Ledger::private());
+        shared.configure(Shm::Thp, true);
+        let at = shared.map_anonymous(&ledger, 5 * MIB + 1, RW, ANONYMOUS).unwrap();
+        assert!(at.is_multiple_of(HUGE_2M));
+        assert_eq!(ledger.shared(SharedBacking::Aligned), (5 * MIB + BASE_PAGE) as u64);
+        let watched = || shared.watched.iter().filter(|it| it.start.load(Relaxed) > 1).count();
+        assert_eq!(watched(), 1);
+        assert!(shared.look(&ledger).open && shared.look(&ledger).collapsed == 0, "nothing is touched");
+        shared.unmapping(at + 16 * MIB, MIB);
+        assert_eq!(watched(), 1, "something else");
+        shared.unmapping(at + 2 * MIB, BASE_PAGE);
+        assert_eq!((watched(), shared.look(&ledger).open), (0, false));
+        calls::give_up(at, 5 * MIB + BASE_PAGE);
+        for _ in 0..2 * MOST_WATCHED {
+            shared.watch(&ledger, 1 << 40, 4 * MIB);
+        }
+        assert_eq!(watched(), MOST_WATCHED, "no more are");
+    }
+
+    #[test]
+    fn a_region_is_huge_once() {
+        let watched = Watched::new();
+        watched.end.store(HUGE_2M * 130, Relaxed);
+        assert_eq!(watched.regions(HUGE_2M), 129);
+        (0..2).for_each(|_| watched.set_huge(128));
+        assert!(watched.is_huge(128) && !watched.is_huge(127) && watched.done.load(Relaxed) == 1);
+        assert!(watched.is_open(HUGE_2M) && !watched.is_open(0) && !watched.is_open(1));
+        watched.end.store(usize::MAX, Relaxed);
+        assert_eq!(watched.regions(HUGE_2M), 64 * WORDS);
+    }
+
+    #[test]
+    fn only_errors_of_pages_are_told() {
+        let ledger = Ledger::private();
+        note_refused(&ledger, 5, 0x4_0000, Errno::EINVAL);
+        assert!(FallBack::ALL.iter().all(|reason| ledger.own_requests_refused(*reason) == (0, 0)));
+        note_refused(&ledger, 5, 0o4000, Errno::EPERM);
+        assert_eq!(ledger.own_requests_refused(FallBack::ShmNotPermitted), (1, 5));
+        // Pages of 16 MiB: the pool is not looked at.
+        note_refused(&ledger, 7, 0x4_0000 | 24 << 26, Errno::ENOMEM);
+        assert_eq!(ledger.own_requests_refused(FallBack::Unexplained), (1, 7));
+    }
+}

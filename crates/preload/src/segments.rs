@@ -1,0 +1,91 @@
+//! shmget(2), shmat(2) and shmdt(2), in place of the C library's: see `megapage_memory::shared` for what is done.
+//!
+//! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
+//! its arguments on unread where it does nothing by itself.
+
+#![allow(unsafe_code)]
+
+use crate::mappings::Next;
+use crate::{HEAP, SHARED, collapser};
+use libc::key_t;
+use megapage_kernel::ErrnoGuard;
+use megapage_memory::shared::{Shm, note_refused};
+use std::mem::transmute;
+use std::os::raw::{c_int, c_void};
+
+static NEXT_SHMGET: Next = Next::new();
+static NEXT_SHMAT: Next = Next::new();
+static NEXT_SHMDT: Next = Next::new();
+
+type Shmget = unsafe extern "C" fn(key_t, usize, c_int) -> c_int;
+type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
+type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
+
+/// Finds the C library's functions. Before any thread exists.
+pub fn begin() {
+    NEXT_SHMGET.find(c"shmget");
+    NEXT_SHMAT.find(c"shmat");
+    NEXT_SHMDT.find(c"shmdt");
+}
+
+/// shmget(2).
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
+    {
+        let _errno = ErrnoGuard::save();
+        if let Some(id) = SHARED.segment(HEAP.ledger(), key, size, flags) {
+            return id;
+        }
+    }
+    let answer = match NEXT_SHMGET.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Shmget>(next)(key, size, flags) },
+        // SAFETY: it takes no pointer.
+        None => unsafe { libc::syscall(libc::SYS_shmget, key, size, flags) as c_int },
+    };
+    if answer < 0 && flags & libc::SHM_HUGETLB != 0 {
+        let errno = ErrnoGuard::save();
+        note_refused(HEAP.ledger(), size, flags, errno.saved());
+    }
+    answer
+}
+
+/// shmat(2).
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    // SHM_REMAP without an address is an error.
+    if address.is_null() && flags & libc::SHM_REMAP == 0 && SHARED.asked() != Shm::None {
+        let _errno = ErrnoGuard::save();
+        if let Some((at, size)) = SHARED.attach(HEAP.ledger(), id, flags) {
+            collapser::consider(size);
+            return at as *mut c_void;
+        }
+    }
+    match NEXT_SHMAT.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Shmat>(next)(id, address, flags) },
+        // SAFETY: the caller's promise.
+        None => unsafe { libc::syscall(libc::SYS_shmat, id, address, flags) as *mut c_void },
+    }
+}
+
+/// shmdt(2).
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+    SHARED.unmapping(address as usize, 0);
+    match NEXT_SHMDT.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Shmdt>(next)(address) },
+        // SAFETY: the caller's promise.
+        None => unsafe { libc::syscall(libc::SYS_shmdt, address) as c_int },
+    }
+}
