@@ -4,9 +4,12 @@ use crate::tree::{PID, of_process, with_file};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::{read_cgroup, read_cmdline, read_stat, read_status};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{hugetlb_users, limits};
 use megapage_launch::jvm::heap::java_heap;
+use megapage_launch::kinds::{Clues, HeapRuntime, Kinds, kinds};
+use megapage_launch::why::{Promoters, Setting};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 
 fn lines(data: &[u8]) -> usize {
@@ -59,6 +62,7 @@ pub fn smaps(data: &[u8]) {
     let Ok(found) = with_file(&of_process("smaps"), data, |root| read_smaps(root, PID)) else { return };
     assert!(found.len() <= lines(data), "more mappings than lines");
     let sum = smaps::backing(&found).total();
+    let swapped: Bytes = found.iter().map(|mapping| mapping.swap).sum();
     for mapping in &found {
         assert!(mapping.range.start() <= mapping.range.end());
         assert!(mapping.hugetlb_shared <= mapping.hugetlb, "a part is not more than the whole");
@@ -68,7 +72,36 @@ pub fn smaps(data: &[u8]) {
     }
     // Where a JVM's heap lies, for a heap that is none, small, usual, and as large as an option can make it.
     for largest in [Bytes::ZERO, Bytes::mib(64), Bytes::gib(4), Bytes(u64::MAX)] {
-        assert!(java_heap(&found, largest).total() <= sum);
+        let java_heap = java_heap(&found, largest);
+        assert!(java_heap.is_none_or(|heap| heap.memory(&found).total() <= sum + swapped));
+        let heap = VirtRange::new(0, largest.0);
+        for runtime in [None, Some(HeapRuntime::Jvm), Some(HeapRuntime::Go)] {
+            let clues = Clues {
+                heap: heap.as_ref().map(std::slice::from_ref),
+                runtime,
+                java_heap,
+                ..Clues::default()
+            };
+            check_kinds(&found, &clues, sum + swapped);
+        }
+    }
+}
+
+/// Kinds add up to all that there is, and the reasons of each to what is not huge.
+fn check_kinds(mappings: &[smaps::Mapping], clues: &Clues<'_>, all: Bytes) {
+    let kinds = kinds(mappings, clues, &MemoryDevices::default());
+    assert_eq!(kinds.len(), mappings.len());
+    let setting = Setting {
+        thp: Ok(None),
+        disabled: false,
+        promoters: Promoters::default(),
+        preloaded_heap: clues.heap.is_some(),
+    };
+    let sums = Kinds::of(mappings, &kinds, &setting);
+    assert_eq!(sums.total().total(), all);
+    for (_, of) in sums.present() {
+        let reasons: Bytes = of.base.reasons().into_iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(reasons, of.memory.not_huge() + of.memory.swapped);
     }
 }
 
