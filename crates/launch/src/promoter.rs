@@ -26,6 +26,9 @@ const MOST_REFUSALS: u8 = 3;
 /// same.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
+/// A pass that ran out of its time is repeated at once, but only so often where nothing comes of it.
+const MOST_FRUITLESS: u32 = 5;
+
 /// Regions that are counted as asked for, at most: 2 TiB.
 const MOST_COUNTED: usize = 1 << 20;
 
@@ -56,6 +59,8 @@ pub struct Promoter {
     refusals: BTreeMap<u64, u8>,
     /// When refusals were last forgotten.
     forgotten: Instant,
+    /// Passes in a row that obtained nothing.
+    fruitless: u32,
     /// The regions asked for, by their first addresses, and those of them that were obtained.
     asked: BTreeSet<u64>,
     obtained: BTreeSet<u64>,
@@ -83,6 +88,7 @@ impl Promoter {
             next: Instant::now() + delay,
             refusals: BTreeMap::new(),
             forgotten: Instant::now(),
+            fruitless: 0,
             asked: BTreeSet::new(),
             obtained: BTreeSet::new(),
             outcome: PromoteOutcome::default(),
@@ -142,9 +148,10 @@ impl Promoter {
         }
         let mut applied = promotion.apply_with(root, &mut self.ready)?;
         let outcome = &mut applied.outcome;
-        // A pass that obtained nothing is not repeated at once: what it tried is refused for now.
-        let unfinished =
-            outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && outcome.obtained_bytes > 0;
+        // What a pass tried in vain is refused for now, unless the machine is so slow that it had no time for more.
+        self.fruitless = if outcome.obtained_bytes > 0 { 0 } else { self.fruitless + 1 };
+        let goes_on = self.fruitless < MOST_FRUITLESS;
+        let unfinished = outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && goes_on;
         // A later pass asks for these again.
         outcome.not_tried = 0;
         // A fork in between is no refusal: those regions are asked for again when the child is gone.

@@ -96,9 +96,13 @@ with Sharers("memfd", 16, 1, "busy") as sharers:
         came = vm.wait_until(lambda: sharers.huge(1) == SIZE, 200)
         vm.check(row, "shared memory becomes huge", came, f"{sharers.huge(1)}: {log.read_text()[-500:]}", SIZE)
         sharers.intact(row, "under the daemon")
-        # Linux 6.1 may map it by base pages at the other's next access; the daemon then asks once more.
-        both = vm.wait_until(lambda: sharers.huge(0) == SIZE, 200)
-        vm.check(row, "for both processes", both, sharers.huge(0), SIZE)
+        what = "for both processes"
+        if truth.release() >= (6, 6):
+            vm.check(row, what, vm.wait_until(lambda: sharers.huge(0) == SIZE, 200), sharers.huge(0), SIZE)
+        else:
+            # Who has it mapped by base pages keeps those until khugepaged, which stands still here, or somebody asks.
+            attach(sharers, 0)
+            vm.same(row, "for the other process once it is asked for", sharers.huge(0), SIZE)
 
 row = "prime"
 path = pathlib.Path("/root/data")
