@@ -42,6 +42,12 @@ fn model(switches: usize, work: impl Fn() + Sync + Send + 'static) {
     builder.check(work);
 }
 
+/// A thread with room for ledgers, whose words are larger here: loom's threads have 32 KiB.
+fn roomy<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    const WORDS: usize = 1 << 16;
+    thread::Builder::new().stack_size(WORDS).spawn(work).unwrap()
+}
+
 /// A lock whose words are known to all threads: loom wants an object to be made before it is shared.
 fn lock() -> Lock {
     let lock = Lock::new();
@@ -224,8 +230,8 @@ fn what_was_counted_before_the_exit_is_seen_with_it() {
 fn one_process_claims_a_ledger() {
     model(3, || {
         let words = SharedWords::model();
-        let _launcher = Ledger::launcher(words);
-        let threads = [7, 8].map(|pid| thread::spawn(move || Ledger::claim(words, pid).is_some()));
+        roomy(move || drop(Ledger::launcher(words))).join().unwrap();
+        let threads = [7, 8].map(|pid| roomy(move || Ledger::claim(words, pid).is_some()));
         let claims = threads.map(|thread| thread.join().unwrap());
         assert_ne!(claims[0], claims[1]);
     });

@@ -77,7 +77,7 @@ pub struct SharedWords(&'static [AtomicU64]);
 impl SharedWords {
     /// As many as a ledger has, at least.
     pub fn model() -> SharedWords {
-        SharedWords(words(96))
+        SharedWords(words(256))
     }
 }
 
