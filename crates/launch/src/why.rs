@@ -6,6 +6,7 @@ use megapage_kernel::smaps::Mapping;
 use megapage_kernel::thp::{ThpEnabled, ThpSettings, ThpShmem};
 use megapage_observe::PageTables;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use std::cmp::Reverse;
 
 const HUGE: u64 = HUGE_2M as u64;
 
@@ -130,7 +131,7 @@ impl Base {
     pub fn reasons(&self) -> Vec<(Why, Bytes)> {
         let all = Why::ALL.into_iter().map(|why| (why, self.0[why as usize]));
         let mut reasons: Vec<(Why, Bytes)> = all.filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
-        reasons.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        reasons.sort_by_key(|(_, bytes)| Reverse(*bytes));
         reasons
     }
 }
@@ -193,11 +194,17 @@ impl Setting {
     /// Why what of `mapping` is on base pages is; [`Why::Unexplained`] where it follows from nothing that smaps shows.
     pub(crate) fn why(&self, mapping: &Mapping, kind: Kind) -> Why {
         let range = mapping.range;
+        if mapping.is_special() {
+            return Why::SpecialMapping;
+        }
+        if range.aligned_interior(HUGE).is_none() {
+            return Why::MappingSmall;
+        }
         let of_file = mapping.inode != 0 && mapping.kernel_page_size == PageSize::BASE;
         let is_shared = kind == Kind::Shared;
+        let flags = Flags::of(mapping);
         match () {
-            () if is_special(mapping) => Why::SpecialMapping,
-            () if range.aligned_interior(HUGE).is_none() => Why::MappingSmall,
+            () if flags.device => Why::SpecialMapping,
             () if (of_file || is_shared) && range.start() % HUGE != mapping.offset % HUGE => {
                 match is_shared {
                     true => Why::SharedMisplaced,
@@ -206,25 +213,25 @@ impl Setting {
             }
             // Where the kernel itself says that the file takes part, it does.
             () if of_file && !is_shared && !mapping.thp_eligible => Why::FilePages,
-            () if mapping.has_flag("nh") => Why::AdvisedAgainst,
-            () if self.is_heaps_choice(mapping, kind) => Why::HeapsChoice,
+            () if flags.no_huge => Why::AdvisedAgainst,
+            () if self.is_heaps_choice(mapping, kind, flags) => Why::HeapsChoice,
             () if self.disabled => Why::ThpDisabled,
-            () if ["um", "uw", "ui"].iter().any(|flag| mapping.has_flag(flag)) => Why::Userfault,
+            () if flags.userfault => Why::Userfault,
             () if of_file && !is_shared => Why::Unexplained,
-            () => self.by_settings(mapping, kind).unwrap_or(Why::Unexplained),
+            () => self.by_settings(mapping, kind, flags).unwrap_or(Why::Unexplained),
         }
     }
 
     /// Whether this is of the preloaded heap, which has not asked for huge pages there.
-    fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind) -> bool {
-        self.preloaded_heap && kind == Kind::Heap && mapping.name != "[heap]" && !mapping.has_flag("hg")
+    fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind, flags: Flags) -> bool {
+        self.preloaded_heap && kind == Kind::Heap && mapping.name != "[heap]" && !flags.huge
     }
 
     /// What the machine's settings rule out.
-    fn by_settings(&self, mapping: &Mapping, kind: Kind) -> Option<Why> {
+    fn by_settings(&self, mapping: &Mapping, kind: Kind, flags: Flags) -> Option<Why> {
         let Some(thp) = self.thp.as_ref().ok()? else { return Some(Why::ThpAbsent) };
         let promoted = self.promoters.reach(kind);
-        let advised = mapping.has_flag("hg");
+        let advised = flags.huge;
         if kind == Kind::Shared {
             let own = ["/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage"];
             let of_mount =
@@ -263,6 +270,8 @@ impl Setting {
 
 /// Bytes on base pages that are looked at page by page for one sample: some 20 ms.
 const MOST_LOOKED: u64 = 4 << 30;
+/// The mappings with most of it are looked at, at most so many: some 3 ms.
+const MOST_MAPPINGS_LOOKED: usize = 128;
 /// A longer mapping is not looked at: its page table would be read for what may be little memory.
 const LONGEST_LOOKED: u64 = 64 << 30;
 
@@ -275,16 +284,20 @@ pub(crate) fn look_at_regions(
     setting: &Setting,
     sums: &mut Kinds,
 ) {
-    let mut left = MOST_LOOKED;
-    let mut tables: Option<PageTables> = None;
-    for (mapping, kind) in mappings.iter().zip(kinds) {
-        let base = mapping.backing().base;
-        let is_open = base > Bytes::ZERO
-            && base.0 <= left
+    let is_open = |(mapping, kind): &(&Mapping, &Kind)| {
+        mapping.backing().base > Bytes::ZERO
             && mapping.range.len().0 <= LONGEST_LOOKED
             && !matches!(kind, Kind::Files)
-            && setting.why(mapping, *kind) == Why::Unexplained;
-        if !is_open {
+            && setting.why(mapping, **kind) == Why::Unexplained
+    };
+    let mut open: Vec<(&Mapping, &Kind)> = mappings.iter().zip(kinds).filter(is_open).collect();
+    open.sort_by_key(|(mapping, _)| Reverse(mapping.backing().base));
+    open.truncate(MOST_MAPPINGS_LOOKED);
+    let mut left = MOST_LOOKED;
+    let mut tables: Option<PageTables> = None;
+    for (mapping, kind) in open {
+        let base = mapping.backing().base;
+        if base.0 > left {
             continue;
         }
         left -= base.0;
@@ -306,9 +319,29 @@ pub(crate) fn look_at_regions(
     }
 }
 
-fn is_special(mapping: &Mapping) -> bool {
-    let device = ["io", "pf"].iter().any(|flag| mapping.has_flag(flag));
-    device || mapping.is_special()
+/// The flags of a mapping that matter here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flags {
+    huge: bool,
+    no_huge: bool,
+    userfault: bool,
+    device: bool,
+}
+
+impl Flags {
+    fn of(mapping: &Mapping) -> Flags {
+        let mut flags = Flags::default();
+        for code in mapping.vm_flags.split(' ') {
+            match code {
+                "hg" => flags.huge = true,
+                "nh" => flags.no_huge = true,
+                "um" | "uw" | "ui" => flags.userfault = true,
+                "io" | "pf" => flags.device = true,
+                _ => {}
+            }
+        }
+        flags
+    }
 }
 
 #[cfg(test)]

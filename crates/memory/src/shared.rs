@@ -187,7 +187,7 @@ impl Shared {
                         }
                         Err(errno) => {
                             calls::remove_segment(id);
-                            ledger.shared_fell_back(why_not_populated(page), size as u64, errno.0);
+                            ledger.shared_fell_back(why_not_filled(page, errno), size as u64, errno.0);
                         }
                     }
                 }
@@ -231,7 +231,7 @@ impl Shared {
                 let populated = if self.populates() { calls::populate(start, whole) } else { Ok(()) };
                 populated.map(|()| start).map_err(|errno| {
                     calls::give_up(start, all);
-                    (why_not_populated(page), errno)
+                    (why_not_filled(page, errno), errno)
                 })
             });
             match mapped {
@@ -371,6 +371,12 @@ fn is_of_pages(errno: Errno) -> bool {
 
 fn why_not(page: PageSize, errno: Errno) -> FallBack {
     if errno == Errno::EPERM { FallBack::ShmNotPermitted } else { why_not_mapped(page, errno) }
+}
+
+/// Why pages that were reserved could not be populated.
+fn why_not_filled(page: PageSize, errno: Errno) -> FallBack {
+    // Before Linux 5.14 the kernel knows no such request.
+    if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(page) }
 }
 
 /// Notes that a request of the program's own for hugetlb pages was refused: `flags` as of mmap(2) or shmget(2).
