@@ -114,7 +114,7 @@ fn watch(collapser: &mut Collapser) {
             idle += 1;
             let longest = if look.may_grow { LONGEST_UNTOUCHED } else { LONGEST };
             pause = (pause * 2).min(longest);
-            let small = look.resident < THRESHOLD && !shared.open;
+            let small = look.resident < THRESHOLD && !look.may_grow;
             if idle >= IDLE_LOOKS && !look.may_grow || small {
                 return;
             }
