@@ -1,6 +1,6 @@
 # title: systemd: the daemon's unit (notify, reload, watchdog, journal), run in units of Type=notify and with DynamicUser
 # init: systemd
-# seconds: 500
+# seconds: 900
 """What dist/systemd installs, under a real systemd."""
 
 import os
@@ -51,7 +51,7 @@ with vm.Holder("--mib", "64", "--mmap", "--touch") as busy:
     vm.same(ROW, "it is active", state.get("ActiveState"), "active")
     vm.check(ROW, "the journal has its words", "policy" in journal("megapage"), journal("megapage")[-400:], "policy megapage")
     if truth.collapses():
-        came = vm.wait_until(lambda: truth.backing(busy.pid).thp >= 4 * vm.MIB, 150 if started.status == 0 else 1)
+        came = vm.wait_until(lambda: truth.backing(busy.pid).thp >= 4 * vm.MIB, 400 if started.status == 0 else 1)
         vm.check(ROW, "with the unit's capabilities it makes hot memory huge", came, journal("megapage")[-600:],
                  truth.backing(busy.pid).thp)
     busy.intact(ROW, "beside the service")
