@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub use crate::execute::ready::Ready;
 pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_ability, lacking_right};
-pub use crate::shared::{SharedMemory, agrees};
+pub use crate::shared::SharedMemory;
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;

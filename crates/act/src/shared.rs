@@ -5,7 +5,7 @@
 //! of it this one process has touched; and each block of an object is promoted once, however often it is mapped.
 
 use crate::remote::{RemoteError, refusal};
-use megapage_kernel::shared_memory::{MemoryDevices, SharedObject, object_of};
+use megapage_kernel::shared_memory::{MemoryDevices, ObjectId, SharedObject};
 use megapage_kernel::smaps::Mapping;
 use megapage_kernel::thp::settings;
 use megapage_kernel::{KernelRoot, process};
@@ -23,8 +23,8 @@ const MOST_OBJECTS: usize = 256;
 /// Reasons that are kept.
 const MOST_REASONS: usize = 8;
 
-/// A block of 2 MiB of an object: device, inode, offset in bytes.
-type Block = ((u32, u32), u64, u64);
+/// A block of 2 MiB of an object, and its offset in bytes.
+type Block = (ObjectId, u64);
 
 /// The shared memory that a process maps, each block of an object once. Bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -57,18 +57,8 @@ pub(crate) struct Found {
 pub(crate) fn is_shared(mapping: &Mapping, devices: &MemoryDevices) -> bool {
     mapping.permissions.ends_with('s')
         && mapping.kernel_page_size == PageSize::BASE
-        && object(mapping).is_some()
+        && mapping.object().is_some()
         && devices.holds(mapping.device, &mapping.name)
-}
-
-/// Device and inode of what is mapped.
-fn object(mapping: &Mapping) -> Option<((u32, u32), u64)> {
-    object_of(mapping.device, mapping.inode, &mapping.name)
-}
-
-/// Whether 2 MiB entries can map what lies there: address and offset agree modulo 2 MiB.
-pub fn agrees(address: u64, offset: u64) -> bool {
-    address % HUGE == offset % HUGE
 }
 
 /// Why none of a process's shared memory can be promoted; `None` where nothing is known to be in the way.
@@ -90,7 +80,7 @@ struct Objects<'a> {
     root: &'a KernelRoot,
     pid: Pid,
     devices: MemoryDevices,
-    opened: BTreeMap<((u32, u32), u64), Option<SharedObject>>,
+    opened: BTreeMap<ObjectId, Option<SharedObject>>,
     /// Why one could not be opened.
     unseen: Option<String>,
 }
@@ -105,7 +95,7 @@ impl SharedMemory {
 impl Objects<'_> {
     /// How many base pages of the mapping's object are in memory, block by block from `offset`; `None` where that cannot be seen.
     fn resident(&mut self, mapping: &Mapping, offset: u64, length: u64) -> Option<Vec<bool>> {
-        let key = object(mapping)?;
+        let key = mapping.object()?;
         if !self.opened.contains_key(&key) {
             if self.opened.len() >= MOST_OBJECTS {
                 return None;
@@ -141,14 +131,14 @@ pub(crate) fn find(
     let mut misplaced: Option<&Mapping> = None;
     let least = u64::from(least_present.max(1)) * BASE_PAGE as u64;
     for mapping in mappings.iter().filter(|mapping| is_shared(mapping, &devices)) {
-        let Some((device, inode)) = object(mapping) else { continue };
+        let Some(object) = mapping.object() else { continue };
         let bytes = |pages: &[bool]| pages.iter().filter(|page| **page).count() as u64 * BASE_PAGE as u64;
         let is_new = |offset: u64, seen: &mut BTreeSet<Block>| {
-            let block = (device, inode, offset - offset % HUGE);
+            let block = (object, offset - offset % HUGE);
             seen.len() < MOST_BLOCKS && seen.insert(block)
         };
         let memory = &mut found.memory;
-        if !agrees(mapping.range.start(), mapping.offset) {
+        if !mapping.agrees() {
             if mapping.range.len() < Bytes(HUGE) || !is_new(mapping.offset, &mut seen) {
                 continue;
             }

@@ -4,7 +4,7 @@ use megapage_act::promote::SharedMemory;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::process::read_stat;
-use megapage_kernel::shared_memory::{MemoryDevices, object_of};
+use megapage_kernel::shared_memory::{MemoryDevices, ObjectId, object_of};
 use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,10 +40,10 @@ pub struct Shared {
 /// A process that cannot be looked at is a group of its own.
 pub fn groups(root: &KernelRoot, pids: &[Pid], wait: &mut dyn FnMut(Duration) -> bool) -> Vec<Group> {
     let mut groups: Vec<Vec<Pid>> = Vec::new();
-    let mut of_object: BTreeMap<((u32, u32), u64), usize> = BTreeMap::new();
+    let mut of_object: BTreeMap<ObjectId, usize> = BTreeMap::new();
     for &pid in pids {
         let devices = MemoryDevices::seen_by(root, pid);
-        let objects: Vec<((u32, u32), u64)> = read_maps(root, pid)
+        let objects: Vec<ObjectId> = read_maps(root, pid)
             .unwrap_or_default()
             .into_iter()
             .filter(|map| map.shared && map.range.len() >= LEAST_SHARED)

@@ -5,9 +5,10 @@
 //! and far less for huge ones. Sample accordingly.
 
 use crate::maps::MOST_MAPPINGS;
+use crate::shared_memory::{ObjectId, object_of};
 use crate::{KernelError, KernelRoot};
 pub use megapage_snapshot::BackingBytes;
-use megapage_units::{Bytes, PageSize, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 
 /// One mapping (VMA) of a process. Byte figures are the kernel's, at the time of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,16 @@ impl Mapping {
     pub fn is_special(&self) -> bool {
         let named = ["[heap]", "[stack", "[anon"];
         self.name.starts_with('[') && !named.iter().any(|start| self.name.starts_with(start))
+    }
+
+    /// The file or the shared memory that is mapped ([`object_of`]); `None` of anonymous memory.
+    pub fn object(&self) -> Option<ObjectId> {
+        object_of(self.device, self.inode, &self.name)
+    }
+
+    /// Whether 2 MiB entries can map what lies there: address and offset agree modulo 2 MiB.
+    pub fn agrees(&self) -> bool {
+        self.range.start() % HUGE_2M as u64 == self.offset % HUGE_2M as u64
     }
 
     /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::parcel`]).

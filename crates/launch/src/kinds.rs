@@ -4,7 +4,7 @@ use crate::jvm::heap::JavaHeap;
 use crate::program::Runtime;
 use crate::sample::Memory;
 use crate::why::{Base, Setting, Why};
-use megapage_kernel::shared_memory::{MemoryDevices, object_of};
+use megapage_kernel::shared_memory::{MemoryDevices, ObjectId};
 use megapage_kernel::smaps::Mapping;
 use megapage_units::{Bytes, PageSize, VirtRange};
 use serde::Serialize;
@@ -127,9 +127,9 @@ fn is_executable(mapping: &Mapping) -> bool {
 }
 
 /// Device and inode of a file that is mapped privately, on base pages.
-fn file_of(mapping: &Mapping) -> Option<((u32, u32), u64)> {
+fn file_of(mapping: &Mapping) -> Option<ObjectId> {
     let is_file = mapping.permissions.ends_with('p') && !is_anonymous(mapping);
-    is_file.then(|| object_of(mapping.device, mapping.inode, &mapping.name)).flatten()
+    is_file.then(|| mapping.object()).flatten()
 }
 
 /// What the mappings of one process tell of each other.
@@ -138,7 +138,7 @@ struct Context<'a> {
     devices: &'a MemoryDevices,
     runtime: Option<HeapRuntime>,
     /// Files of which a part is mapped executable.
-    programs: BTreeSet<((u32, u32), u64)>,
+    programs: BTreeSet<ObjectId>,
 }
 
 /// The kind of each of a process's mappings, in their order (ascending addresses, all of the process).

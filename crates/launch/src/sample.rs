@@ -8,7 +8,7 @@ use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
-use megapage_kernel::shared_memory::{MemoryDevices, object_of};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, thp};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
@@ -203,7 +203,7 @@ impl Sample {
 /// Whether a mapping may be of a memory object, and holds anything of it.
 fn may_be_shared(mapping: &&Mapping) -> bool {
     mapping.permissions.ends_with('s')
-        && object(mapping).is_some()
+        && mapping.object().is_some()
         && mapping.rss + mapping.swap > Bytes::ZERO
         && mapping.kernel_page_size == PageSize::BASE
 }
@@ -224,7 +224,7 @@ fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
         may_be_shared(mapping) && !mapping.is_parcel() && devices.holds(mapping.device, &mapping.name)
     };
     let mut shared: Vec<&Mapping> = mappings.iter().filter(is_shared).collect();
-    shared.sort_by_key(|mapping| (object(mapping), mapping.offset));
+    shared.sort_by_key(|mapping| (mapping.object(), mapping.offset));
     let mut once: Vec<&Mapping> = Vec::new();
     for mapping in shared {
         match once.last_mut() {
@@ -239,15 +239,10 @@ fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
     Memory::of(once)
 }
 
-/// Device and inode of what is mapped.
-fn object(mapping: &Mapping) -> Option<((u32, u32), u64)> {
-    object_of(mapping.device, mapping.inode, &mapping.name)
-}
-
 /// Whether two mappings hold a part of the same object in common.
 fn overlap(one: &Mapping, other: &Mapping) -> bool {
     let end = |mapping: &Mapping| mapping.offset.saturating_add(mapping.range.len().0);
-    object(one) == object(other) && one.offset < end(other) && other.offset < end(one)
+    one.object() == other.object() && one.offset < end(other) && other.offset < end(one)
 }
 
 /// The samples of one process, reduced to what a report shows.

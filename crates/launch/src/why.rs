@@ -205,12 +205,10 @@ impl Setting {
         let flags = Flags::of(mapping);
         match () {
             () if flags.device => Why::SpecialMapping,
-            () if (of_file || is_shared) && range.start() % HUGE != mapping.offset % HUGE => {
-                match is_shared {
-                    true => Why::SharedMisplaced,
-                    false => Why::FileMisplaced,
-                }
-            }
+            () if (of_file || is_shared) && !mapping.agrees() => match is_shared {
+                true => Why::SharedMisplaced,
+                false => Why::FileMisplaced,
+            },
             // Where the kernel itself says that the file takes part, it does.
             () if of_file && !is_shared && !mapping.thp_eligible => Why::FilePages,
             () if flags.no_huge => Why::AdvisedAgainst,

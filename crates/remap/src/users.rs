@@ -112,7 +112,7 @@ pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelE
             let length = mapping.range.len().0;
             if mapping.permissions.starts_with("rw") && mapping.permissions.ends_with('p') {
                 user.private_writable_bytes += length;
-            } else if length >= HUGE_2M as u64 && !agrees(mapping) {
+            } else if length >= HUGE_2M as u64 && !mapping.agrees() {
                 user.misplaced_bytes += length;
             }
             user.mapped_bytes += mapping.rss.saturating_sub(mapping.anonymous).0;
@@ -128,11 +128,6 @@ fn is_fuse(mounts: &[Mount], path: &Path) -> bool {
     let on_the_way = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     let deepest = on_the_way.max_by_key(|mount| mount.point.as_os_str().len());
     deepest.is_some_and(|mount| mount.fs_type.starts_with("fuse"))
-}
-
-/// Whether 2 MiB entries can map the file's folios where the mapping lies.
-fn agrees(mapping: &smaps::Mapping) -> bool {
-    mapping.range.start() % HUGE_2M as u64 == mapping.offset % HUGE_2M as u64
 }
 
 /// Device, and inode.
