@@ -161,14 +161,11 @@ impl Promoters {
     fn least_present(self, kind: Kind) -> Option<u16> {
         match () {
             () if self.outside && self.reach(kind) => Some(crate::promoter::LEAST_PRESENT),
-            () if self.reach(kind) => Some(LIBRARY_LEAST),
+            () if self.reach(kind) => Some(megapage_memory::LEAST_PRESENT as u16),
             () => None,
         }
     }
 }
-
-/// The preloaded library collapses regions of which 95 % are present.
-const LIBRARY_LEAST: u16 = 487;
 
 /// The machine's settings could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

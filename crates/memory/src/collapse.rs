@@ -16,7 +16,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::time::{Duration, Instant};
 
 /// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
-const LEAST_PRESENT: usize = 487;
+pub const LEAST_PRESENT: usize = 487;
 /// Ranges that one look remembers; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,
@@ -28,7 +28,7 @@ const BATCH: usize = 8;
 /// After each call the thread rests as long as it took, at most this.
 const MOST_REST: Duration = Duration::from_millis(50);
 /// Calls that may fail before a look ends: each costs a huge page that was taken for nothing.
-const MOST_FAILURES: usize = 8;
+pub(crate) const MOST_FAILURES: usize = 8;
 /// A mapping of which at least so much is untouched is expected to grow.
 const MAY_GROW: usize = 64 << 20;
 
@@ -231,7 +231,8 @@ fn collapse_batch((start, end): (usize, usize), look: &mut Look) -> bool {
     done
 }
 
-fn rest(began: Instant) {
+/// Gives the program's own calls their turn after one that began then.
+pub(crate) fn rest(began: Instant) {
     std::thread::sleep(began.elapsed().min(MOST_REST));
 }
 

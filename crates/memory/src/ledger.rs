@@ -318,10 +318,7 @@ impl Ledger {
 
     /// Notes that `bytes` came from a plainer backing than asked for, and the errno (0 where there was none).
     pub fn fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
-        self.count(word::FALL_BACK, reason, bytes);
-        if errno != 0 {
-            self.word(word::LAST_ERRNO).store(errno as u64, Relaxed);
-        }
+        self.note_fall_back(word::FALL_BACK, reason, bytes, errno);
     }
 
     /// Notes that `bytes` of the program's shared memory were mapped as `backing`.
@@ -336,7 +333,11 @@ impl Ledger {
 
     /// Notes that `bytes` of it were refused the pages that were asked for.
     pub fn shared_fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
-        self.count(word::SHARED_FALL_BACK, reason, bytes);
+        self.note_fall_back(word::SHARED_FALL_BACK, reason, bytes, errno);
+    }
+
+    fn note_fall_back(&self, first: usize, reason: FallBack, bytes: u64, errno: i32) {
+        self.count(first, reason, bytes);
         if errno != 0 {
             self.word(word::LAST_ERRNO).store(errno as u64, Relaxed);
         }

@@ -18,7 +18,7 @@ pub mod stock;
 mod sync;
 
 pub use chunk::{Chunk, Mapping, SLICE};
-pub use collapse::{Collapser, Look};
+pub use collapse::{Collapser, LEAST_PRESENT, Look};
 pub use config::{Config, Fork, Heap};
 pub use heap::{HugeHeap, Mend, Mended, Reserved};
 pub use ledger::{

@@ -5,16 +5,16 @@
 //! come from the pool, and the rest is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
 //! hugetlb files, for their sizes and write(2) have other rules: they get an address at which their own pages can be huge.
 
+use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, rest};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
 use crate::ledger::{FallBack, Ledger, SharedBacking};
-use crate::mapped::{Calls, Kernel as Advice};
 use crate::sync::AtomicU64;
 use megapage_kernel::program_shared as calls;
 use megapage_kernel::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Environment variable: the backing asked for shared memory, as `megapage run --shm` spells it.
 pub const SHM_VARIABLE: &str = "MEGAPAGE_SHM";
@@ -26,12 +26,6 @@ const MOST_WATCHED: usize = 32;
 const WORDS: usize = 512;
 /// What rounding up to pages of 1 GiB may add, as a share of what was asked for.
 const MOST_ADDED: usize = 8;
-/// A region is collapsed when so many of its 512 base pages are in memory.
-const LEAST_PRESENT: usize = 487;
-/// Regions that may fail in a row: then the range is left for the next look.
-const MOST_FAILURES: usize = 8;
-/// After each collapse the thread rests as long as it took, at most this.
-const MOST_REST: Duration = Duration::from_millis(50);
 /// Looks at which nothing of a range could be collapsed that was full, before it is given up.
 const MOST_VAIN: u8 = 16;
 
@@ -335,7 +329,9 @@ fn collapse_full(it: &Watched, start: usize) -> usize {
         if failures >= MOST_FAILURES || it.start.load(Relaxed) != start {
             break;
         }
-        if it.is_huge(region) || Advice.resident(at, HUGE_2M).unwrap_or(0) < LEAST_PRESENT * BASE_PAGE {
+        if it.is_huge(region)
+            || program_memory::resident(at, HUGE_2M).unwrap_or(0) < LEAST_PRESENT * BASE_PAGE
+        {
             continue;
         }
         let began = Instant::now();
@@ -345,8 +341,7 @@ fn collapse_full(it: &Watched, start: usize) -> usize {
         } else {
             failures += 1;
         }
-        // The program's own calls get their turn.
-        std::thread::sleep(began.elapsed().min(MOST_REST));
+        rest(began);
     }
     if failures == 0 || collapsed > 0 {
         it.vain.store(0, Relaxed);

@@ -50,9 +50,7 @@ impl HugeHeap {
         let used = self.in_use.bytes() + u64::from(mask.count_ones()) * SLICE as u64;
         huge > used + used / SHARE + SLACK
     }
-}
 
-impl HugeHeap {
     /// Whether a huge page of which these slices are committed is to be split, for what it does not use.
     pub(super) fn is_worth_splitting(&self, committed: u32) -> bool {
         committed.count_ones() <= FEW && self.is_sparse(u32::MAX)
