@@ -14,6 +14,7 @@ mod entry;
 mod interpose;
 mod lifecycle;
 mod mappings;
+mod next;
 mod primitives;
 mod returner;
 mod segments;

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_kernel::{
     MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
@@ -17,8 +18,8 @@ use megapage_memory::{
     RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
 };
 use std::ffi::CStr;
+use std::mem::transmute;
 use std::os::raw::{c_char, c_int, c_long, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Where ld.so(8) finds the library.
@@ -105,9 +106,9 @@ fn figure(value: &CStr) -> Option<u64> {
 extern "C" fn start() {
     configure();
     interpose::find_real();
-    real_fork();
-    real_daemon();
-    real_forkpty();
+    for function in [&NEXT_FORK, &NEXT_DAEMON, &NEXT_FORKPTY] {
+        function.find();
+    }
     mappings::begin();
     let mut buffer = [0; MAX_VALUE];
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
@@ -237,28 +238,24 @@ type RealFork = unsafe extern "C" fn() -> c_int;
 type Daemon = unsafe extern "C" fn(c_int, c_int) -> c_int;
 type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
 
-/// The C library's functions, looked up once, before any thread exists.
-fn real(name: &'static CStr, found: &OnceLock<usize>) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize) as *mut c_void
-}
+// The C library's functions, looked up before any thread exists.
+static NEXT_FORK: Next = Next::new(c"fork");
+static NEXT_DAEMON: Next = Next::new(c"daemon");
+static NEXT_FORKPTY: Next = Next::new(c"forkpty");
 
 fn real_fork() -> Option<RealFork> {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    // SAFETY: the C library's `fork` has this type; a null pointer is `None`.
-    unsafe { std::mem::transmute::<*mut c_void, Option<RealFork>>(real(c"fork", &REAL)) }
+    // SAFETY: the C library's `fork` has this type.
+    NEXT_FORK.find().map(|address| unsafe { transmute::<usize, RealFork>(address) })
 }
 
 fn real_daemon() -> Option<Daemon> {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    // SAFETY: the C library's `daemon` has this type; a null pointer is `None`.
-    unsafe { std::mem::transmute::<*mut c_void, Option<Daemon>>(real(c"daemon", &REAL)) }
+    // SAFETY: the C library's `daemon` has this type.
+    NEXT_DAEMON.find().map(|address| unsafe { transmute::<usize, Daemon>(address) })
 }
 
 fn real_forkpty() -> Option<Forkpty> {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    // SAFETY: the C library's `forkpty` has this type; a null pointer is `None`.
-    unsafe { std::mem::transmute::<*mut c_void, Option<Forkpty>>(real(c"forkpty", &REAL)) }
+    // SAFETY: the C library's `forkpty` has this type.
+    NEXT_FORKPTY.find().map(|address| unsafe { transmute::<usize, Forkpty>(address) })
 }
 
 /// Runs what forks, refused with ENOMEM where a huge page written after it could not be copied and the child would

@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, segments, threads};
 use libc::off_t;
 use megapage_kernel::program_memory::program_begins;
@@ -17,11 +18,10 @@ use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
 use megapage_units::BASE_PAGE;
-use std::ffi::CStr;
 use std::mem::transmute;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Whether the program's mappings are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -31,28 +31,10 @@ const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Memory that has a use of its own: a stack, or pages of the pool.
 const OF_ITS_OWN: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
-/// A function of the next library, which may be another interposer's; null before [`begin`].
-pub(crate) struct Next(AtomicUsize);
-
-impl Next {
-    pub(crate) const fn new() -> Next {
-        Next(AtomicUsize::new(0))
-    }
-
-    pub(crate) fn find(&self, name: &CStr) {
-        // SAFETY: the name is a C string.
-        self.0.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize, Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> Option<usize> {
-        Some(self.0.load(Relaxed)).filter(|address| *address != 0)
-    }
-}
-
-static NEXT_MMAP: Next = Next::new();
-static NEXT_MUNMAP: Next = Next::new();
-static NEXT_MREMAP: Next = Next::new();
-static NEXT_MPROTECT: Next = Next::new();
+static NEXT_MMAP: Next = Next::new(c"mmap");
+static NEXT_MUNMAP: Next = Next::new(c"munmap");
+static NEXT_MREMAP: Next = Next::new(c"mremap");
+static NEXT_MPROTECT: Next = Next::new(c"mprotect");
 
 type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, off_t) -> *mut c_void;
 type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
@@ -61,10 +43,9 @@ type Mprotect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// Looks at the program's mappings from now on, where huge pages are asked for and can be had. Before any thread exists.
 pub fn begin() {
-    NEXT_MMAP.find(c"mmap");
-    NEXT_MUNMAP.find(c"munmap");
-    NEXT_MREMAP.find(c"mremap");
-    NEXT_MPROTECT.find(c"mprotect");
+    for function in [&NEXT_MMAP, &NEXT_MUNMAP, &NEXT_MREMAP, &NEXT_MPROTECT] {
+        function.find();
+    }
     segments::begin();
     threads::own();
     program_begins();

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::mappings::Next;
+use crate::next::Next;
 use crate::{HEAP, SHARED, collapser};
 use libc::key_t;
 use megapage_kernel::ErrnoGuard;
@@ -13,9 +13,9 @@ use megapage_memory::shared::{Shm, note_refused};
 use std::mem::transmute;
 use std::os::raw::{c_int, c_void};
 
-static NEXT_SHMGET: Next = Next::new();
-static NEXT_SHMAT: Next = Next::new();
-static NEXT_SHMDT: Next = Next::new();
+static NEXT_SHMGET: Next = Next::new(c"shmget");
+static NEXT_SHMAT: Next = Next::new(c"shmat");
+static NEXT_SHMDT: Next = Next::new(c"shmdt");
 
 type Shmget = unsafe extern "C" fn(key_t, usize, c_int) -> c_int;
 type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
@@ -23,9 +23,9 @@ type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
 
 /// Finds the C library's functions. Before any thread exists.
 pub fn begin() {
-    NEXT_SHMGET.find(c"shmget");
-    NEXT_SHMAT.find(c"shmat");
-    NEXT_SHMDT.find(c"shmdt");
+    for function in [&NEXT_SHMGET, &NEXT_SHMAT, &NEXT_SHMDT] {
+        function.find();
+    }
 }
 
 /// shmget(2).
