@@ -4,16 +4,20 @@
 
 #![allow(unsafe_code)]
 
+use crate::thread_count;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsRawFd;
 
 /// Forks twice, and runs `work` in the grandchild, in a session of its own and with `/dev/null` for its standard files; the
 /// process ends with it. Its parent is whoever adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
-/// other threads.
+/// other threads, or nobody tells whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
-    if own_threads()? != 1 {
-        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));
+    if thread_count() != Some(1) {
+        return Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "the process has other threads, or /proc does not tell",
+        ));
     }
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: there is one thread.
@@ -51,12 +55,6 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
             if status == 0 { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         }
     }
-}
-
-fn own_threads() -> io::Result<usize> {
-    let text = std::fs::read_to_string("/proc/self/status")?;
-    let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
-    threads.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

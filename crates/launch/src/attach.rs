@@ -15,6 +15,7 @@ use megapage_kernel::spawn::{self, Signals, signal};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often the process is looked at,
@@ -54,7 +55,8 @@ impl Attachment {
         let born = self.check(root)?;
         let (start, mut samples) = (Instant::now(), Samples::default());
         let mut promoter = Promoter::new(self.pid, self.after, self.fork);
-        let (facts, runtime) = self.facts(root);
+        let exe = read_exe(root, self.pid).ok();
+        let (facts, runtime) = self.facts(root, exe.as_deref());
         let plan = plan();
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
             Pieces {
@@ -88,11 +90,13 @@ impl Attachment {
         let mut stop = false;
         let mut places = Places {
             runtime,
-            executable: read_exe(root, self.pid).ok().map(|path| path.to_string_lossy().into_owned()),
+            executable: exe.map(|path| path.to_string_lossy().into_owned()),
             promoters: Promoters { outside: true, ..Promoters::default() },
             ..Places::default()
         };
-        samples.take(root, self.pid, &places, 0);
+        if self.watched {
+            samples.take(root, self.pid, &places, 0);
+        }
         loop {
             let unfinished = match promoter.due() <= Instant::now() {
                 true => match promoter.pass(root) {
@@ -164,9 +168,9 @@ impl Attachment {
     }
 
     /// What the program's file tells, and the runtime that manages its heap.
-    fn facts(&self, root: &KernelRoot) -> (ProgramFacts, Option<HeapRuntime>) {
-        let exe = read_exe(root, self.pid).unwrap_or_default();
-        let facts = match Program::inspect(&exe) {
+    fn facts(&self, root: &KernelRoot, exe: Option<&Path>) -> (ProgramFacts, Option<HeapRuntime>) {
+        let exe = exe.unwrap_or(Path::new(""));
+        let facts = match Program::inspect(exe) {
             Ok(program) => {
                 return (ProgramFacts::of(&program, self.pid), HeapRuntime::of(program.runtime));
             }

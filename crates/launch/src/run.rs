@@ -276,7 +276,8 @@ impl Prepared {
         own.chain(self.request.arguments.iter().cloned()).collect()
     }
 
-    /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever the launcher receives SIGUSR1.
+    /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever
+    /// the launcher receives SIGUSR1.
     pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
         if let Some(why) = &self.plan.unfixed {
             return Err(RunError::Unfixed(why.clone()));

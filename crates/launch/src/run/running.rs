@@ -281,7 +281,8 @@ impl<'a> Running<'a> {
         // What is done by now was done by a program that had the library mapped, and keeps it until it ends.
         let done = self.text_ledger.as_ref().is_some_and(|ledger| ledger.took().is_some());
         let executable = read_exe(self.root, self.pid).ok();
-        let places = self.places(executable.as_deref(), thorough);
+        let replaced_by = executable.as_deref().filter(|now| !self.runs_as_started(now));
+        let places = self.places(executable.as_deref(), replaced_by.is_some(), thorough);
         let taken = self.samples.take(self.root, self.pid, &places, size);
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
@@ -290,18 +291,19 @@ impl<'a> Running<'a> {
                 *map = None;
             }
         }
-        self.note_replaced(executable.as_deref());
+        if executable.is_some() {
+            self.note_replaced(replaced_by);
+        }
         taken
     }
 
     /// Says so where the process has replaced itself by another program (exec). The library goes along
     /// where the new program's loader takes it.
-    fn note_replaced(&mut self, executable: Option<&Path>) {
+    fn note_replaced(&mut self, by: Option<&Path>) {
         const START: &str = "the process has replaced itself by";
-        let Some(now) = executable else { return };
         self.notes.retain(|note| !note.starts_with(START));
         self.replaced = false;
-        if !self.runs_as_started(now) {
+        if let Some(now) = by {
             let preloaded = self.samples.last.is_some_and(|sample| sample.preloaded);
             self.replaced = self.run.plan.uses(Mechanism::Preload) && !preloaded;
             let loss = if self.replaced { ", which the preloaded library cannot reach" } else { "" };
@@ -340,8 +342,8 @@ impl<'a> Running<'a> {
         ledger.flat_map(Ledger::ranges).filter_map(|(start, end)| VirtRange::new(start, end)).collect()
     }
 
-    fn places(&self, executable: Option<&Path>, thorough: bool) -> Places {
-        let program = executable.filter(|now| self.runs_as_started(now)).map(|_| &self.run.program);
+    fn places(&self, executable: Option<&Path>, replaced: bool, thorough: bool) -> Places {
+        let program = executable.filter(|_| !replaced).map(|_| &self.run.program);
         let library = self.run.request.heap != Heap::None
             && self.run.plan.uses(Mechanism::Preload)
             && PAGEMAP_SCAN.is_there(self.root);
