@@ -42,6 +42,8 @@ def arguments_of(words):
     parser = argparse.ArgumentParser(description="Runs real programs in every way and compares what they cost.")
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", driving.REPOSITORY / "target"))
     parser.add_argument("--megapage", type=pathlib.Path, default=target / "release/megapage", help="default: %(default)s")
+    parser.add_argument("--other", type=pathlib.Path, metavar="FILE",
+                        help="another build of megapage, which becomes the way `other`: what does a change bring?")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
     parser.add_argument("--only", metavar="CASE,...", help="only these programs")
     parser.add_argument("--ways", metavar="WAY,...", help="only these ways; plain is always among them")
@@ -118,9 +120,10 @@ class Bench:
         places = dict(install.places(case), work=str(work), socket=str(work / "socket"))
         report = work / "report.json"
         launch, reported = [], number == WARM_UP or self.arguments.rounds == 1
-        if way.name == ways_module.OURS:
+        if way.build:
             # A report takes samples, which whoever wants none does not pay for.
-            command = self.scratch / "prefix/bin/megapage"
+            command = self.scratch / way.name / "bin/megapage"
+            reported &= way.name == ways_module.OURS
             launch = [str(command), "run", *(("--json", "--report", str(report)) if reported else ()), "--"]
         noted = {"case": case.name, "way": way.name, "round": number, "failed": None}
         began = time.monotonic()
@@ -140,7 +143,7 @@ class Bench:
             self.reports[case.name] = runner.report_of(report)
         if number == WARM_UP:
             return
-        if launch:
+        if launch and way.name == ways_module.OURS:
             noted["report"] = self.reports.get(case.name)
             if noted["report"] is None and not noted["failed"]:
                 noted["failed"] = "megapage run wrote no report"
@@ -244,7 +247,8 @@ def main(words=None):
         cases = cases_module.discover(split(arguments.only))
     except cases_module.BadCase as error:
         sys.exit(f"driver: {error}")
-    ways = select_ways(split(arguments.ways), ways_module.all_ways(install.VENV))
+    known = ways_module.all_ways(install.VENV, arguments.megapage, arguments.other)
+    ways = select_ways(split(arguments.ways), known)
     if arguments.list:
         for case in cases:
             print(f"{case.name:18} {case.kind:18} {'random ' if case.random else '       '}{case.program}")
@@ -271,7 +275,9 @@ def measure(arguments, cases, ways):
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="megapage-bench-programs."))
     scratch.chmod(0o755)
     try:
-        driving.install(arguments.megapage.resolve(), scratch / "prefix")
+        for way in ways:
+            if way.build:
+                driving.install(way.build.resolve(), scratch / way.name)
         bench = Bench(arguments, scratch, thp)
         cases, versions = available(bench, cases, ways)
         try:

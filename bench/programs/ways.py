@@ -5,15 +5,17 @@ import pathlib
 import re
 
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-BASELINE, OURS = "plain", "ours"
+BASELINE, OURS, OTHER = "plain", "ours", "other"
 
 
 class Way:
     """One way."""
 
-    def __init__(self, name, what, variables=None, library=None, thp="madvise"):
+    def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None):
         self.name, self.what, self.variables = name, what, variables or {}
         self.library, self.thp = library, thp
+        # The `megapage` that runs the program.
+        self.build = build
 
     def missing(self):
         """Why it cannot be had here; None where it can."""
@@ -26,10 +28,11 @@ class Way:
         return {**preload, **self.variables}
 
 
-def all_ways(venv):
-    """Every way, in the order of the tables."""
+def all_ways(venv, megapage, other=None):
+    """Every way, in the order of the tables; `other` is a build of megapage to compare with `megapage`."""
     mimalloc = next(iter(sorted(venv.glob("lib/python3*/site-packages/cmeel.prefix/lib/libmimalloc.so.3"))), None)
     jemalloc = next((path for path in pathlib.Path("/usr/lib").glob("*-linux-gnu/libjemalloc.so.2")), None)
+    others = [Way(OTHER, "another build of megapage, no options", build=other)] if other else []
     return [
         Way(BASELINE, "as it is"),
         Way("tunable", "glibc.malloc.hugetlb=1", {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
@@ -40,7 +43,8 @@ def all_ways(venv):
         Way("jemalloc", "jemalloc 5, MALLOC_CONF=thp:always,metadata_thp:auto",
             {"MALLOC_CONF": "thp:always,metadata_thp:auto"},
             library=jemalloc or pathlib.Path("/usr/lib/libjemalloc.so.2")),
-        Way(OURS, "megapage run, no options"),
+        Way(OURS, "megapage run, no options", build=megapage),
+        *others,
     ]
 
 

@@ -2,6 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/mimalloc.c");
+    println!("cargo:rerun-if-changed=src/thread_cache.c");
     println!("cargo:rerun-if-changed=src/interpose.c");
     println!("cargo:rerun-if-changed=vendor");
     cc::Build::new()

@@ -1,7 +1,8 @@
 //! The entry points of malloc(3) and its relatives, which take the place of the C library's.
 //!
-//! They are written out because a Rust dynamic library exports only Rust's own symbols. Each is a jump to
-//! mimalloc. C++'s `operator new` and `delete` reach us through libstdc++, which calls malloc and free.
+//! They are written out because a Rust dynamic library exports only Rust's own symbols. Each goes to mimalloc, small
+//! blocks by way of a cache of each thread's (thread_cache.c). C++'s `operator new` and `delete` reach us through libstdc++,
+//! which calls malloc and free.
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name it bears; a
 //! pointer from the program is passed on to mimalloc unread.
@@ -14,10 +15,11 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 
 unsafe extern "C" {
-    fn mi_malloc(size: usize) -> *mut c_void;
+    fn megapage_malloc(size: usize) -> *mut c_void;
     fn mi_calloc(count: usize, size: usize) -> *mut c_void;
     fn mi_realloc(block: *mut c_void, size: usize) -> *mut c_void;
-    fn mi_free(block: *mut c_void);
+    fn megapage_free(block: *mut c_void);
+    fn megapage_flush_thread_cache();
     fn mi_malloc_usable_size(block: *const c_void) -> usize;
     fn mi_malloc_aligned(size: usize, alignment: usize) -> *mut c_void;
     fn mi_collect(force: bool);
@@ -30,7 +32,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
         threads::start_wanted();
     }
     // SAFETY: any size is allowed.
-    let block = unsafe { mi_malloc(size) };
+    let block = unsafe { megapage_malloc(size) };
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -50,7 +52,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 && !block.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { mi_free(block) };
+        unsafe { megapage_free(block) };
         return ptr::null_mut();
     }
     // SAFETY: the caller's promise.
@@ -78,7 +80,7 @@ unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller's promise.
-    unsafe { mi_free(block) }
+    unsafe { megapage_free(block) }
 }
 
 /// The old name of free(3).
@@ -88,7 +90,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cfree(block: *mut c_void) {
     // SAFETY: the caller's promise.
-    unsafe { mi_free(block) }
+    unsafe { megapage_free(block) }
 }
 
 /// malloc_usable_size(3).
@@ -166,7 +168,10 @@ extern "C" fn malloc_trim(_pad: usize) -> c_int {
     let _errno = ErrnoGuard::save();
     let before = crate::HEAP.ledger().returned_bytes();
     // SAFETY: no argument can be wrong.
-    unsafe { mi_collect(true) };
+    unsafe {
+        megapage_flush_thread_cache();
+        mi_collect(true);
+    }
     crate::HEAP.sweep();
     c_int::from(crate::HEAP.ledger().returned_bytes() > before)
 }

@@ -16,7 +16,11 @@
 #define _mi_prim_decommit static __attribute__((unused)) upstream_prim_decommit
 #define _mi_prim_reset static __attribute__((unused)) upstream_prim_reset
 #define _mi_prim_getenv static __attribute__((unused)) upstream_prim_getenv
+// The end of a thread comes to us first.
+static void thread_done(mi_theap_t* theap);
+#define _mi_thread_done thread_done
 #include "prim/prim.c"
+#undef _mi_thread_done
 #undef _mi_prim_mem_init
 #undef _mi_prim_alloc
 #undef _mi_prim_free
@@ -56,6 +60,8 @@ static size_t immediate_purge_size(mi_arena_t* arena, size_t slice_count);
 #include "profile/sample-guarded.c"
 #include "profile/sample-profile.c"
 #include "profile/pprof.c"
+
+#include "thread_cache.c"
 
 // Defined in lib.rs.
 extern void megapage_configure(void);
@@ -107,6 +113,7 @@ void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);
   other_pages = (config->page_size != BASE_PAGE);
   if (!other_pages) config->has_partial_free = false;  // a span goes back whole
+  thread_cache_init();
   megapage_configure();
 }
 

@@ -1,0 +1,85 @@
+// Freed small blocks, kept for each thread and size class and handed out again last in first out, as glibc does ("tcache" in
+// its malloc/malloc.c). Included by mimalloc.c.
+//
+// mimalloc hands a freed block out again only when the page that it allocates from is used up. A program that frees one
+// block and asks for the next, all over a large heap, then writes to memory that no cache of the processor holds, twice for
+// each pair: 1.4 times the time of hash chains with 3 million nodes.
+//
+// To mimalloc these blocks are in use. What a thread keeps is bounded: MOST_CACHED blocks of each class, 130 KiB in all.
+
+enum { CACHED_CLASSES = 32, MOST_CACHED = 16 };
+
+typedef struct {
+  mi_block_t* first[CACHED_CLASSES];
+  uint8_t count[CACHED_CLASSES];
+} thread_cache_t;
+
+static __thread thread_cache_t thread_cache;
+
+// mimalloc's size class, by the size in words. Class 0 has no blocks.
+static uint8_t class_of_words[MI_SMALL_WSIZE_MAX + 1];
+
+// Before threads exist. Until then every size is of class 0, which a free finds full and a malloc empty.
+static void thread_cache_init(void) {
+  for (size_t words = 0; words <= MI_SMALL_WSIZE_MAX; words++) {
+    const size_t class = mi_bin(words * MI_SIZE_SIZE);
+    class_of_words[words] = (class < CACHED_CLASSES ? (uint8_t)class : 0);
+  }
+}
+
+// The block that the thread freed last of those that a request of `size` bytes gets; NULL where there is none.
+static inline void* take_cached(size_t size) {
+  if mi_unlikely(size > MI_SMALL_SIZE_MAX) return NULL;
+  const size_t class = class_of_words[mi_wsize_from_size(size)];
+  mi_block_t* const block = thread_cache.first[class];
+  if (block != NULL) {
+    thread_cache.first[class] = (mi_block_t*)block->next;
+    thread_cache.count[class]--;
+  }
+  return block;
+}
+
+// malloc(3), but for errno.
+void* megapage_malloc(size_t size) {
+  void* const block = take_cached(size);
+  return mi_likely(block != NULL) ? block : mi_malloc(size);
+}
+
+// free(3). Kept are blocks of pages that belong to the calling thread and hold no blocks with an alignment of their own.
+void megapage_free(void* p) {
+  mi_page_t* page = NULL;
+  if mi_unlikely(!mi_ptr_page_is_valid(p, "free", &page)) return;
+  const mi_thread_id_t other = _mi_prim_thread_id() ^ mi_page_xthread_id(page);
+  const size_t size = mi_page_block_size(page);
+  if mi_likely((other & ~MI_PAGE_IN_FULL_QUEUE) == 0 && size <= MI_SMALL_SIZE_MAX) {
+    const size_t class = class_of_words[size / MI_SIZE_SIZE];
+    if mi_likely(class != 0 && thread_cache.count[class] < MOST_CACHED) {
+      mi_block_t* const block = (mi_block_t*)p;
+      block->next = (mi_encoded_t)thread_cache.first[class];
+      thread_cache.first[class] = block;
+      thread_cache.count[class]++;
+      return;
+    }
+  }
+  mi_free_nonnull(p, page, NULL, true /* allow reclaim */);
+}
+
+// Frees what the calling thread keeps.
+void megapage_flush_thread_cache(void) {
+  for (size_t class = 0; class < CACHED_CLASSES; class++) {
+    mi_block_t* block = thread_cache.first[class];
+    thread_cache.first[class] = NULL;
+    thread_cache.count[class] = 0;
+    while (block != NULL) {
+      mi_block_t* const next = (mi_block_t*)block->next;
+      mi_free(block);
+      block = next;
+    }
+  }
+}
+
+// When a thread ends, and once more where what runs after that allocates: before mimalloc gives up the thread's pages.
+static void thread_done(mi_theap_t* theap) {
+  megapage_flush_thread_cache();
+  _mi_thread_done(theap);
+}
