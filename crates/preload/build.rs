@@ -3,6 +3,7 @@
 fn main() {
     println!("cargo:rerun-if-changed=src/mimalloc.c");
     println!("cargo:rerun-if-changed=src/thread_cache.c");
+    println!("cargo:rerun-if-changed=src/waiting.c");
     println!("cargo:rerun-if-changed=src/interpose.c");
     println!("cargo:rerun-if-changed=vendor");
     cc::Build::new()

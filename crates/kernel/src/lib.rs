@@ -51,6 +51,7 @@ mod moving;
 mod no_links;
 pub mod numa;
 pub mod own_advice;
+mod own_code;
 mod own_figures;
 mod own_hugetlb;
 pub mod own_mappings;
@@ -113,6 +114,7 @@ pub use machine::{Machine, Processor, kernel_release, machine, processor};
 pub use mapped_vec::MappedVec;
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use moving::NoHugetlb;
+pub use own_code::unmap_own_code;
 pub use own_figures::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
     thp_is_possible, thread_count,

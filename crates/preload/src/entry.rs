@@ -17,7 +17,7 @@ use std::ptr;
 unsafe extern "C" {
     fn megapage_malloc(size: usize) -> *mut c_void;
     fn mi_calloc(count: usize, size: usize) -> *mut c_void;
-    fn mi_realloc(block: *mut c_void, size: usize) -> *mut c_void;
+    fn megapage_realloc(block: *mut c_void, size: usize) -> *mut c_void;
     fn megapage_free(block: *mut c_void);
     fn megapage_flush_thread_cache();
     fn mi_malloc_usable_size(block: *const c_void) -> usize;
@@ -56,7 +56,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         return ptr::null_mut();
     }
     // SAFETY: the caller's promise.
-    let moved = unsafe { mi_realloc(block, size) };
+    let moved = unsafe { megapage_realloc(block, size) };
     if moved.is_null() { out_of_memory() } else { moved }
 }
 

@@ -37,10 +37,9 @@ static void thread_done(mi_theap_t* theap);
 #include "util/threadlocal.c"
 #include "arena/arena.c"
 
-// Upstream asks this option in one place: when `slice_count` slices of `arena` were freed, and those above a fixed size are
-// purged at once. Here it depends on how much was freed already and not purged yet.
-static size_t immediate_purge_size(mi_arena_t* arena, size_t slice_count);
-#define mi_option_get_size(option) immediate_purge_size(arena, slice_count)
+// Upstream has an option for what waiting.c decides.
+#include "waiting.c"
+#define mi_option_get_size(option) immediate_purge_size(slice_count)
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
 #include "arena/arena-page.c"
@@ -69,40 +68,6 @@ extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is
 extern int megapage_release(void* addr, size_t size);
 extern int megapage_commit(void* addr, size_t size, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
-
-// Freed memory waits for the purge delay, to be used again, up to so much and a twentieth of what is committed.
-#define MOST_WAITING (8 * MI_MiB)
-// Smaller ranges always wait: they are part of 2 MiB that other blocks use.
-#define LEAST_AT_ONCE MI_MiB
-// Larger ranges never wait, as those that glibc maps singly do not: its threshold for that goes up to this
-// (M_MMAP_THRESHOLD of mallopt(3)).
-#define MOST_KEPT (32 * MI_MiB)
-
-// How many slices are free and committed still, and how many are committed.
-static void waiting_slices(mi_arena_t* arena, size_t* waiting, size_t* committed) {
-  *waiting = *committed = 0;
-  const size_t chunks = mi_min(mi_bbitmap_chunk_count(arena->slices_free), mi_bitmap_chunk_count(arena->slices_committed));
-  for (size_t i = 0; i < chunks; i++) {
-    for (size_t j = 0; j < MI_BCHUNK_FIELDS; j++) {
-      const mi_bfield_t used = mi_atomic_load_relaxed(&arena->slices_committed->chunks[i].bfields[j]);
-      if (used == 0) continue;
-      *committed += mi_popcount(used);
-      *waiting += mi_popcount(used & mi_atomic_load_relaxed(&arena->slices_free->chunks[i].bfields[j]));
-    }
-  }
-}
-
-// The size from which on a range that was just freed is purged at once: 0 for now, SIZE_MAX for later.
-static size_t immediate_purge_size(mi_arena_t* arena, size_t slice_count) {
-  const size_t size = _mi_size_of_slices(slice_count);
-  if (size < LEAST_AT_ONCE) return SIZE_MAX;
-  if (size >= MOST_KEPT) return 0;
-  size_t waiting;
-  size_t committed;
-  waiting_slices(arena, &waiting, &committed);
-  const size_t most = MOST_WAITING + _mi_size_of_slices(committed) / 20;
-  return (size + _mi_size_of_slices(waiting) > most ? 0 : SIZE_MAX);
-}
 
 // What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
 // memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
@@ -151,6 +116,7 @@ int _mi_prim_free(void* addr, size_t size) {
 
 int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
   if (other_pages) return upstream_prim_commit(addr, size, is_zero);
+  make_room(size);
   return megapage_commit(addr, size, is_zero);
 }
 

@@ -86,3 +86,10 @@ unsafe extern "C" fn megapage_decommit(
         Err(errno) => errno.0,
     }
 }
+
+/// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the
+/// allocator.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_much_waits() {
+    returner::much_waits();
+}

@@ -2,9 +2,9 @@
 //! split.
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
-//! it. So a process whose heap has outgrown [`THRESHOLD`] gets one thread, which blocks every signal, wakes
-//! when something expires (or once per delay, to look) and purges it. It ends when the heap has become small. With
-//! `--return-after never` there is none, unless forks are to be mended.
+//! it. So a process whose heap has outgrown [`THRESHOLD`], or that has freed much (waiting.c), gets one thread, which blocks
+//! every signal, wakes when something expires (or once per delay, to look) and purges it. It ends when the heap is small and
+//! nothing waits. With `--return-after never` there is none, unless forks are to be mended.
 //!
 //! File-level obligation: mimalloc's functions are called with its contract, which lets any thread purge.
 
@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Bytes of heap below which no thread is worth having.
+/// Bytes of heap below which no thread is worth having, unless much was freed.
 const THRESHOLD: u64 = 64 << 20;
 /// The thread wakes at most this often, however short the delay, in milliseconds.
 const SHORTEST_MS: u64 = 50;
@@ -67,6 +67,13 @@ fn has_work() -> bool {
 /// Called after the heap has grown.
 pub fn consider() {
     if !RUNNING.load(Relaxed) && has_work() && held() >= THRESHOLD {
+        want();
+    }
+}
+
+/// More freed memory waits than always may.
+pub fn much_waits() {
+    if !RUNNING.load(Relaxed) && DELAY_MS.load(Relaxed) != 0 {
         want();
     }
 }
@@ -138,7 +145,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     }
     let mut look = Instant::now();
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
-    while has_work() && held() >= THRESHOLD && !threads::program_has_ended() {
+    let mut waits = true;
+    while has_work() && (waits || held() >= THRESHOLD) && !threads::program_has_ended() {
         std::thread::sleep(pause(look, purge));
         let delay = DELAY_MS.load(Relaxed);
         if delay != 0 && purge <= Instant::now() {
@@ -146,6 +154,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
                 // SAFETY: mimalloc lets any thread purge.
                 let next = unsafe { megapage_purge_expired() };
                 HEAP.sweep();
+                waits = next > 0;
                 match u64::try_from(next) {
                     Ok(0) | Err(_) => delay,
                     Ok(milliseconds) => milliseconds.max(SHORTEST_MS),

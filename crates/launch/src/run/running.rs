@@ -15,7 +15,7 @@ use megapage_act::promote::{PromoteError, PromoteOutcome, SharedMemory};
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
-use megapage_kernel::{ExitHandshake, KernelRoot};
+use megapage_kernel::{ExitHandshake, KernelRoot, unmap_own_code};
 use megapage_memory::Ledger;
 use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid, VirtRange};
@@ -38,6 +38,8 @@ const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 const DEAREST_LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Before a wait of this length the launcher's own code goes: it is 4 MiB beside each program.
+const LONG_PAUSE: Duration = Duration::from_millis(250);
 /// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
@@ -137,7 +139,11 @@ impl<'a> Running<'a> {
         live: &mut impl FnMut(&RunReport),
     ) -> Result<(Ended, Usage), RunError> {
         loop {
-            spawn::wait_readable(signals.as_fd(), self.pause()).map_err(system("poll"))?;
+            let pause = self.pause();
+            if pause >= LONG_PAUSE {
+                unmap_own_code();
+            }
+            spawn::wait_readable(signals.as_fd(), pause).map_err(system("poll"))?;
             while let Some(signal) = signals.next().map_err(system("signalfd"))? {
                 match signal.number {
                     signal::SIGCHLD => {}

@@ -2,7 +2,7 @@
 //!
 //! The allocator commits what it has handed out, or is about to. A chunk that it commits whole costs nothing that was not
 //! asked for; one of which it commits a slice costs 2 MiB. So the huge pages that the heap has may exceed what is committed
-//! by a twentieth and [`SLACK`]; beyond that a chunk gets base pages, and is collapsed once it has filled up. What is freed of
+//! by a fortieth and [`SLACK`]; beyond that a chunk gets base pages, and is collapsed once it has filled up. What is freed of
 //! a chunk that is hardly in use goes back then as well, which splits its huge page.
 
 use super::HugeHeap;
@@ -12,9 +12,9 @@ use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of huge pages that need not be in use.
-const SLACK: u64 = 4 << 20;
-/// And this share of what is in use: one in twenty.
-const SHARE: u64 = 20;
+const SLACK: u64 = 3 << 20;
+/// And this share of what is in use: one in forty.
+const SHARE: u64 = 40;
 /// A chunk is hardly in use where no more of its 32 slices are.
 const FEW: u32 = 8;
 

@@ -1,0 +1,116 @@
+// How much freed memory waits to be used again, in place of mimalloc's fixed sizes. Included by mimalloc.c, before
+// arena-alloc.c.
+//
+// A program that frees large blocks and soon asks for others wants them back as they are: to return 2 MiB and take 2 MiB
+// means a fault and clearing it. One that has done with them wants them gone. So, as glibc does, what waits grows with
+// the blocks that are freed (its M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, mallopt(3)); but it never holds more than was in use at
+// once before, and what has waited for the purge delay goes.
+
+// So much always waits: this, and a part of what is committed.
+#define ALWAYS_WAITS (2 * MI_MiB)
+#define ALWAYS_SHARE 50
+// So much more than that is worth a thread that purges it.
+#define MUCH (4 * MI_MiB)
+// More waits where the largest block freed so far is at least a quarter of it, at most this,
+#define MOST_WAITING (64 * MI_MiB)
+// and larger blocks never wait, as those that glibc maps singly do not.
+#define MOST_KEPT (32 * MI_MiB)
+// What waits is counted again when so much more was committed.
+#define COUNT_AFTER MI_MiB
+
+// Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the delay.
+extern void megapage_much_waits(void);
+
+// Bytes that wait, or have waited and are in use again: known exactly when they were counted last.
+static _Atomic(size_t) waiting_at_most;
+// Beyond so many bytes they are counted.
+static _Atomic(size_t) count_at = ALWAYS_WAITS;
+// Bytes that were in use at once, as counted, and the largest block that was freed.
+static _Atomic(size_t) most_in_use;
+static _Atomic(size_t) largest_freed;
+
+typedef struct {
+  size_t waiting;
+  size_t committed;
+} bytes_t;
+
+// What is free and committed still, and what is committed, in all arenas.
+static bytes_t count_bytes(void) {
+  size_t waiting = 0;
+  size_t committed = 0;
+  mi_subproc_t* const subproc = _mi_subproc_main();
+  const size_t arenas = mi_arenas_get_count(subproc);
+  for (size_t a = 0; a < arenas; a++) {
+    mi_arena_t* const arena = mi_arena_from_index(subproc, a);
+    if (arena == NULL) continue;
+    const size_t chunks = mi_min(mi_bbitmap_chunk_count(arena->slices_free), mi_bitmap_chunk_count(arena->slices_committed));
+    for (size_t i = 0; i < chunks; i++) {
+      for (size_t j = 0; j < MI_BCHUNK_FIELDS; j++) {
+        const mi_bfield_t used = mi_atomic_load_relaxed(&arena->slices_committed->chunks[i].bfields[j]);
+        if (used == 0) continue;
+        committed += mi_popcount(used);
+        waiting += mi_popcount(used & mi_atomic_load_relaxed(&arena->slices_free->chunks[i].bfields[j]));
+      }
+    }
+  }
+  return (bytes_t){_mi_size_of_slices(waiting), _mi_size_of_slices(committed)};
+}
+
+static size_t raise(_Atomic(size_t)* most, size_t value) {
+  size_t now = mi_atomic_load_relaxed(most);
+  while (now < value && !mi_atomic_cas_weak_acq_rel(most, &now, value)) {}
+  return (now < value ? value : now);
+}
+
+static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subproc, size_t tseq);
+
+// How many bytes may wait, where so many are in use and committed, and `most` were in use at once.
+static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
+  const size_t always = ALWAYS_WAITS + committed / ALWAYS_SHARE;
+  const size_t largest = mi_atomic_load_relaxed(&largest_freed);
+  return mi_max(always, mi_min(mi_min(4 * largest, MOST_WAITING), most - mi_min(in_use, most)));
+}
+
+static void purge_all(void) {
+  mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
+}
+
+// The size from which on a range that is just being freed, of `slice_count` slices, is purged at once: 0 for now, SIZE_MAX for
+// later. Upstream asks this in one place, where it has an option.
+static size_t immediate_purge_size(size_t slice_count) {
+  const size_t size = _mi_size_of_slices(slice_count);
+  if (size >= MOST_KEPT) return 0;
+  raise(&largest_freed, size);
+  const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
+  if (mi_likely(at_most <= mi_atomic_load_relaxed(&count_at))) return SIZE_MAX;
+
+  // This range is not marked as free yet.
+  const bytes_t now = count_bytes();
+  const size_t in_use = now.committed - mi_min(now.waiting + size, now.committed);
+  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size));
+  size_t waiting = now.waiting + size;
+  if (waiting > allowed) {
+    // What waits longer goes first: this one may be asked for again at once.
+    purge_all();
+    waiting = size;
+  }
+  mi_atomic_store_relaxed(&count_at, allowed);
+  mi_atomic_store_relaxed(&waiting_at_most, waiting);
+  if (waiting > ALWAYS_WAITS + now.committed / ALWAYS_SHARE + MUCH) megapage_much_waits();
+  return (waiting > allowed ? 0 : SIZE_MAX);
+}
+
+// `size` bytes are about to be committed: what waits, and was of no use for them, goes where both would be more than was in
+// use at once before.
+static void make_room(size_t size) {
+  static _Atomic(size_t) grown;
+  if (mi_atomic_load_relaxed(&waiting_at_most) <= ALWAYS_WAITS) return;
+  if (size < COUNT_AFTER && mi_atomic_add_relaxed(&grown, size) + size < COUNT_AFTER) return;
+  mi_atomic_store_relaxed(&grown, 0);
+  const bytes_t now = count_bytes();
+  const size_t in_use = now.committed - mi_min(now.waiting, now.committed);
+  // A part of the range may be committed already: `most` is raised without it.
+  if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use))) return;
+  purge_all();
+  mi_atomic_store_relaxed(&waiting_at_most, 0);
+}
