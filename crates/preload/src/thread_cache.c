@@ -10,16 +10,17 @@
 enum { CACHED_CLASSES = 32, MOST_CACHED = 16 };
 
 typedef struct {
-  mi_block_t* first[CACHED_CLASSES];
-  uint8_t count[CACHED_CLASSES];
-} thread_cache_t;
+  mi_block_t* first;
+  size_t count;
+} cached_class_t;
 
-static __thread thread_cache_t thread_cache;
+// Class 0 stands for what is not kept: always empty, and always full.
+static __thread cached_class_t thread_cache[CACHED_CLASSES] = {[0] = {.count = MOST_CACHED}};
 
-// mimalloc's size class, by the size in words. Class 0 has no blocks.
+// mimalloc's size class, by the size in words.
 static uint8_t class_of_words[MI_SMALL_WSIZE_MAX + 1];
 
-// Before threads exist. Until then every size is of class 0, which a free finds full and a malloc empty.
+// Before threads exist. Until then every size is of class 0.
 static void thread_cache_init(void) {
   for (size_t words = 0; words <= MI_SMALL_WSIZE_MAX; words++) {
     const size_t class = mi_bin(words * MI_SIZE_SIZE);
@@ -30,11 +31,11 @@ static void thread_cache_init(void) {
 // The block that the thread freed last of those that a request of `size` bytes gets; NULL where there is none.
 static inline void* take_cached(size_t size) {
   if mi_unlikely(size > MI_SMALL_SIZE_MAX) return NULL;
-  const size_t class = class_of_words[mi_wsize_from_size(size)];
-  mi_block_t* const block = thread_cache.first[class];
+  cached_class_t* const class = &thread_cache[class_of_words[mi_wsize_from_size(size)]];
+  mi_block_t* const block = class->first;
   if (block != NULL) {
-    thread_cache.first[class] = (mi_block_t*)block->next;
-    thread_cache.count[class]--;
+    class->first = (mi_block_t*)block->next;
+    class->count--;
   }
   return block;
 }
@@ -50,14 +51,20 @@ void megapage_free(void* p) {
   mi_page_t* page = NULL;
   if mi_unlikely(!mi_ptr_page_is_valid(p, "free", &page)) return;
   const mi_thread_id_t other = _mi_prim_thread_id() ^ mi_page_xthread_id(page);
-  const size_t size = mi_page_block_size(page);
-  if mi_likely((other & ~MI_PAGE_IN_FULL_QUEUE) == 0 && size <= MI_SMALL_SIZE_MAX) {
-    const size_t class = class_of_words[size / MI_SIZE_SIZE];
-    if mi_likely(class != 0 && thread_cache.count[class] < MOST_CACHED) {
-      mi_block_t* const block = (mi_block_t*)p;
-      block->next = (mi_encoded_t)thread_cache.first[class];
-      thread_cache.first[class] = block;
-      thread_cache.count[class]++;
+  if mi_likely((other & ~MI_PAGE_IN_FULL_QUEUE) == 0) {
+    const size_t size = mi_page_block_size(page);
+    mi_block_t* const block = (mi_block_t*)p;
+    if mi_likely(size <= MI_SMALL_SIZE_MAX) {
+      cached_class_t* const class = &thread_cache[class_of_words[size / MI_SIZE_SIZE]];
+      if mi_likely(class->count < MOST_CACHED) {
+        block->next = (mi_encoded_t)class->first;
+        class->first = block;
+        class->count++;
+        return;
+      }
+    }
+    if mi_likely(other == 0) {
+      mi_free_block_local(page, block, false /* was guarded */, false /* is in no full page */);
       return;
     }
   }
@@ -83,10 +90,9 @@ void* megapage_realloc(void* p, size_t size) {
 
 // Frees what the calling thread keeps.
 void megapage_flush_thread_cache(void) {
-  for (size_t class = 0; class < CACHED_CLASSES; class++) {
-    mi_block_t* block = thread_cache.first[class];
-    thread_cache.first[class] = NULL;
-    thread_cache.count[class] = 0;
+  for (size_t class = 1; class < CACHED_CLASSES; class++) {
+    mi_block_t* block = thread_cache[class].first;
+    thread_cache[class] = (cached_class_t){NULL, 0};
     while (block != NULL) {
       mi_block_t* const next = (mi_block_t*)block->next;
       mi_free(block);
