@@ -75,6 +75,20 @@ def kib_fields(path, names):
 RESIDENT = ("RssAnon", "RssFile", "RssShmem", "HugetlbPages")
 
 
+def proportional(big):
+    """What the proportional shares of these processes, (pid, size), are more than their sizes.
+
+    One process after the other is read: what moves from one to the next meanwhile, as shared memory that is collapsed does,
+    would be counted twice. Whoever takes the smaller of two readings counts it once.
+    """
+    more = 0
+    for pid, size in big:
+        with contextlib.suppress(*GONE):
+            memory = rollup(pid)
+            more += memory["pss"] + memory["hugetlb"] - size
+    return more
+
+
 class Sampler:
     """The peak of a tree's memory. Hugetlb pages do not count as resident, and are added.
 
@@ -101,10 +115,7 @@ class Sampler:
                     big.append((pid, size))
         if len(big) > 1:
             self.highest.clear()
-            for pid, size in big:
-                with contextlib.suppress(*GONE):
-                    memory = rollup(pid)
-                    total += memory["pss"] + memory["hugetlb"] - size
+            total += min(proportional(big), proportional(big))
         elif total:
             # The kernel's own high-water mark catches what lies between two samples.
             self.peak = max(self.peak, *self.highest.values()) if self.highest else self.peak

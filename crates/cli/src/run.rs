@@ -36,8 +36,8 @@ pub struct Args {
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, default_missing_value = "default")]
     pool: Option<String>,
-    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp or none
-    #[arg(long, value_name = "KIND", default_value = "none")]
+    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
+    #[arg(long, value_name = "KIND", default_value = "auto")]
     shm: Shm,
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
     #[arg(long, value_name = "KIND", default_value = "none")]
@@ -136,7 +136,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.pool.is_some() && args.heap == Heap::None {
         return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));
     }
-    if args.shm != Shm::None && args.heap == Heap::None {
+    if args.shm.is_asked() && args.heap == Heap::None {
         return Err((
             FAILED,
             "--shm takes the preloaded library, and --heap none leaves it out: leave one out".into(),

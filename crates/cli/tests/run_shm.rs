@@ -10,8 +10,8 @@ use run_support::*;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// A segment, shared anonymous memory and a memory file of argv[1] KiB each, touched all over; argv[2] is `sysv`, `mmap` or
-/// `memfd`. What the program sees of each is what it asked for: 4 and more where not.
+/// A segment, shared anonymous memory or a memory file of argv[1] KiB, touched all over; argv[2] is `sysv`, `mmap`, `memfd`, or
+/// `child`: shared anonymous memory that a child touches. What the program sees of each is what it asked for: 4 and more where not.
 const SHARED: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +24,14 @@ const SHARED: &str = r#"
 #include <unistd.h>
 static char *at;
 static size_t len;
+static int by_child;
 static int touch(void) {
+    if (by_child) {
+        pid_t child = fork();
+        if (!child) { for (size_t i = 0; i < len; i += 4096) at[i] = 7; _exit(0); }
+        int status;
+        return waitpid(child, &status, 0) == child && !status ? 0 : 22;
+    }
     for (size_t i = 0; i < len; i += 4096) at[i] = 7;
     at[len - 1] = 8;
     pid_t child = fork();
@@ -83,7 +90,8 @@ int main(int c, char **v) {
     len = (size_t)atol(v[1]) << 10;
     if (!strcmp(v[2], "odd")) { len += 5; v[2] = "sysv"; }
     if (!strcmp(v[2], "sysv")) return sysv();
-    if (!strcmp(v[2], "mmap")) return shared(-1);
+    by_child = !strcmp(v[2], "child");
+    if (by_child || !strcmp(v[2], "mmap")) return shared(-1);
     int fd = memfd_create("x", 0);
     if (fd < 0 || ftruncate(fd, len) || write(fd, "abc", 3) != 3) return 14;
     return shared(fd);
@@ -171,14 +179,22 @@ fn shared_memory_is_collapsed_from_inside() {
     if denied || !thp_is_possible() || !megapage_kernel::ability::PAGEMAP_SCAN.is_there(&root) {
         return skip("needs transparent huge pages for shared memory, and Linux 6.7");
     }
-    for kind in ["sysv", "mmap", "memfd"] {
-        // 64 MiB: from there on there is a thread. The address is such that all of it can be huge.
-        let words = [program.as_str(), "98304", kind];
-        let huge = |report: &Value| shared(report, "shmem_pmd_bytes") >= 94 << 20;
-        let (status, report, said) =
-            held_report(&["--shm", "thp", "--heap", "thp"], &words, "it to be huge", huge);
-        assert_eq!(status, 3, "{kind}: {said} {report:#}");
-        assert!(figure(&report, "shm.mapped_bytes.thp") >= 96 << 20, "{kind}: {report:#}");
+    // Without any option as well.
+    for options in [&["--shm", "thp", "--heap", "thp"][..], &[]] {
+        for kind in ["sysv", "mmap", "memfd", "child"] {
+            // 64 MiB: from there on there is a thread. The address is such that all of it can be huge.
+            let words = [program.as_str(), "98304", kind];
+            let huge = |report: &Value| shared(report, "shmem_pmd_bytes") >= 94 << 20;
+            let (status, report, said) = held_report(options, &words, "it to be huge", huge);
+            assert_eq!(status, 3, "{options:?}, {kind}: {said} {report:#}");
+            assert!(figure(&report, "shm.mapped_bytes.thp") >= 96 << 20, "{options:?}, {kind}: {report:#}");
+        }
+    }
+    // What is smaller, or not wanted, is left alone.
+    for (options, kib) in [(&[][..], "32768"), (&["--shm", "none"], "98304")] {
+        let (status, report, said) = heap_report(options, &[&program, kib, "mmap"]);
+        assert_eq!((status, &report["shm"]), (3, &Value::Null), "{options:?}: {said} {report:#}");
+        assert_eq!(shared(&report, "shmem_pmd_bytes"), 0, "{options:?}: {report:#}");
     }
 }
 
@@ -287,7 +303,7 @@ fn own_requests_for_hugetlb_pages_are_told_where_they_fail() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    assert_refused(&output(&["--shm", "4m", "--", "true"]), 125, "is none of 2m, 1g, thp, none");
+    assert_refused(&output(&["--shm", "4m", "--", "true"]), 125, "is none of 2m, 1g, thp, auto, none");
     assert_refused(
         &output(&["--shm", "2m", "--heap", "none", "--", "true"]),
         125,

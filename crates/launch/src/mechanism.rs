@@ -134,12 +134,16 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
 
 /// Shared memory is asked for by the preloaded library alone.
 fn apply_shm(plan: &mut Plan, request: &Request) -> Result<(), Refusal> {
-    if request.shm == Shm::None {
+    // What the library does by itself is not told to it.
+    if request.shm == Shm::Auto {
         return Ok(());
     }
     let shm = request.shm.name();
     if plan.uses(Mechanism::Preload) {
         plan.environment.push((SHM_VARIABLE.into(), shm.into()));
+        return Ok(());
+    }
+    if request.shm == Shm::None {
         return Ok(());
     }
     let reason = plan.considered.iter().find(|it| it.mechanism == Mechanism::Preload);

@@ -163,7 +163,7 @@ fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
         ));
     }
     let pages: fn(&Backed) -> u64 = match report.asked.shm {
-        Shm::None => return,
+        Shm::None | Shm::Auto => return,
         // What holds no whole GiB is asked for in pages of 2 MiB.
         Shm::Huge1G | Shm::Huge2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
         Shm::Thp => |it| it.total_bytes - it.base_bytes,

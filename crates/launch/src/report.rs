@@ -446,7 +446,7 @@ pub struct RunReport {
     pub by_node: Vec<NodeMemory>,
     /// The heap's own account, with the preloaded library.
     pub account: Option<HeapAccount>,
-    /// The library's account of the program's shared memory; `None` without `--shm`.
+    /// The library's account of the program's shared memory; `None` where it did nothing and `--shm` asks for nothing.
     pub shm: Option<SharedAccount>,
     /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused, by reason.
     pub hugetlb_requests_refused: Vec<FallBackFigures>,
@@ -549,7 +549,8 @@ impl Pieces<'_> {
         let (peak_rss, others_peak_rss_bytes) = marks(samples, self.totals, self.rss_at_start);
         let account = self.ledger.and_then(HeapAccount::of);
         let believed = self.ledger.filter(|_| account.is_some());
-        let shm = believed.filter(|_| self.asked.shm != Shm::None).map(SharedAccount::of);
+        let shm = believed.map(SharedAccount::of);
+        let shm = shm.filter(|account| self.asked.shm.is_asked() || !account.is_empty());
         let moment = |sample: &Option<Sample>| {
             let most = (peak_rss, samples.hugetlb_peak);
             Some(Moment::of(sample.as_ref()?, self.start, self.now, most, (account.as_ref(), shm.as_ref())))

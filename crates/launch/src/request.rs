@@ -61,8 +61,10 @@ pub enum Shm {
     Huge2M,
     /// Transparent huge pages.
     Thp,
-    /// Nothing is asked.
+    /// Nothing is asked: from 64 MiB on it is collapsed once it has filled up.
     #[default]
+    Auto,
+    /// Nothing is done.
     None,
 }
 
@@ -73,8 +75,14 @@ impl Shm {
             Shm::Huge1G => "1g",
             Shm::Huge2M => "2m",
             Shm::Thp => "thp",
+            Shm::Auto => "auto",
             Shm::None => "none",
         }
+    }
+
+    /// Whether the user asks for huge pages.
+    pub const fn is_asked(self) -> bool {
+        matches!(self, Shm::Huge1G | Shm::Huge2M | Shm::Thp)
     }
 }
 
@@ -82,10 +90,10 @@ impl FromStr for Shm {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shm, String> {
-        [Shm::Huge1G, Shm::Huge2M, Shm::Thp, Shm::None]
+        [Shm::Huge1G, Shm::Huge2M, Shm::Thp, Shm::Auto, Shm::None]
             .into_iter()
             .find(|shm| shm.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, none"))
+            .ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, auto, none"))
     }
 }
 
@@ -333,7 +341,7 @@ impl Request {
             heap: Heap::Auto,
             mechanism: None,
             pool: None,
-            shm: Shm::None,
+            shm: Shm::Auto,
             text: TextRequest::default(),
             require: false,
             return_after: ReturnAfter::default(),

@@ -110,6 +110,8 @@ pub struct Places {
     pub executable: Option<String>,
     /// Who promotes the program's memory.
     pub promoters: Promoters,
+    /// The smallest mapping of shared memory, in bytes, that the preloaded library does so for.
+    pub least_shared: u64,
     /// The sample is the last, or for a report: page tables are read to find out why memory is on base pages, however long that
     /// takes. Where it is cheap (Linux 6.7) they always are.
     pub thorough: bool,
@@ -169,7 +171,11 @@ impl Sample {
             promoters: Promoters {
                 outside: places.promoters.outside,
                 library: places.promoters.library && preloaded,
-                library_shared: places.promoters.library_shared && preloaded,
+                library_shared: places.promoters.library_shared
+                    && preloaded
+                    && mappings
+                        .iter()
+                        .any(|it| may_be_shared(&it) && it.range.len().0 >= places.least_shared),
             },
             preloaded_heap: clues.heap.is_some(),
         };

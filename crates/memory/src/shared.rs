@@ -1,5 +1,6 @@
-//! Shared memory that the program asks for (`megapage run --shm`): on hugetlb pages where it can be, else where transparent huge
-//! pages can back it, and collapsed when it has filled up.
+//! Shared memory that the program asks for (`megapage run --shm`): on hugetlb pages where that is wanted and can be, else where
+//! transparent huge pages can back it, and collapsed when it has filled up. The latter is the default for much of it: no memory
+//! is spent that was not touched.
 //!
 //! What the program sees is what it asked for. A segment keeps its size; a mapping keeps its length, as only whole huge pages of it
 //! come from the pool, and the rest is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
@@ -14,12 +15,14 @@ use megapage_kernel::{Errno, default_hugetlb_size, hugetlb_available, program_me
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Environment variable: the backing asked for shared memory, as `megapage run --shm` spells it.
 pub const SHM_VARIABLE: &str = "MEGAPAGE_SHM";
-/// Smaller requests are the kernel's, unchanged.
+/// Smaller requests are the kernel's, unchanged,
 pub const SMALLEST: usize = HUGE_2M;
+/// and where nothing else is asked, those that are smaller than this.
+pub const SMALLEST_UNASKED: usize = 64 << 20;
 /// Ranges that are watched until all of them are huge; further ones are not.
 const MOST_WATCHED: usize = 32;
 /// Regions of a range that are watched, in words of 64: 64 GiB. What lies behind them is only advised.
@@ -33,7 +36,7 @@ const MOST_VAIN: u8 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Shm {
-    /// Nothing is asked for.
+    /// Nothing is done.
     None = 0,
     /// Transparent huge pages.
     Thp = 1,
@@ -41,10 +44,12 @@ pub enum Shm {
     Hugetlb2M = 2,
     /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
     Hugetlb1G = 3,
+    /// Nothing is asked for: what is large is collapsed once it has filled up.
+    Auto = 4,
 }
 
 impl Shm {
-    const ALL: [Shm; 4] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G];
+    const ALL: [Shm; 5] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G, Shm::Auto];
 
     /// Reads the spelling of the command line; `None` for any other.
     pub fn parse(text: &[u8]) -> Option<Shm> {
@@ -53,6 +58,7 @@ impl Shm {
             b"thp" => Shm::Thp,
             b"2m" => Shm::Hugetlb2M,
             b"1g" => Shm::Hugetlb1G,
+            b"auto" => Shm::Auto,
             _ => return None,
         })
     }
@@ -114,8 +120,12 @@ impl Watched {
 pub struct SharedLook {
     /// Bytes that were collapsed.
     pub collapsed: usize,
+    /// Bytes that are present and not huge yet.
+    pub present: usize,
     /// Some range is not huge all over yet.
     pub open: bool,
+    /// The time that looking took; collapsing pays for itself by rests.
+    pub cost: Duration,
 }
 
 /// The shared memory of this process.
@@ -155,7 +165,12 @@ impl Shared {
 
     /// Whether there is anything to do for a request of this size: not for a program that has forbidden itself system calls.
     fn concerns(&self, len: usize) -> bool {
-        self.asked() != Shm::None && len >= SMALLEST && !program_memory::is_confined()
+        let smallest = match self.asked() {
+            Shm::None => return false,
+            Shm::Auto => SMALLEST_UNASKED,
+            Shm::Thp | Shm::Hugetlb2M | Shm::Hugetlb1G => SMALLEST,
+        };
+        len >= smallest && !program_memory::is_confined()
     }
 
     fn populates(&self) -> bool {
@@ -272,9 +287,11 @@ impl Shared {
         Some(start)
     }
 
-    /// Watches a range, advised to be huge, from now on.
+    /// Watches a range from now on, advised to be huge where that was asked for.
     fn watch(&self, ledger: &Ledger, start: usize, len: usize) {
-        let _ = program_memory::advise_huge(start, len.next_multiple_of(BASE_PAGE));
+        if self.asked() != Shm::Auto {
+            let _ = program_memory::advise_huge(start, len.next_multiple_of(BASE_PAGE));
+        }
         ledger.shared_obtained(SharedBacking::Aligned, len as u64);
         let first = start.next_multiple_of(HUGE_2M);
         let end = (start + len) / HUGE_2M * HUGE_2M;
@@ -309,46 +326,67 @@ impl Shared {
     /// Collapses what has filled up. Takes no lock: what the program unmaps meanwhile the kernel refuses to collapse.
     pub fn look(&self, ledger: &Ledger) -> SharedLook {
         let mut look = SharedLook::default();
+        let began = Instant::now();
+        let mut acted = Duration::ZERO;
         for it in &self.watched {
             let start = it.start.load(Acquire);
             if it.is_open(start) {
-                look.collapsed += collapse_full(it, start);
+                let full = collapse_full(it, start);
+                look.collapsed += full.collapsed;
+                look.present += full.present;
+                acted += full.took;
                 look.open |= it.is_open(start);
             }
         }
         ledger.shared_collapsed(look.collapsed as u64);
+        look.cost = began.elapsed().saturating_sub(acted);
         look
     }
 }
 
-/// Collapses the regions of a range that are full and were not before; the bytes that were collapsed.
-fn collapse_full(it: &Watched, start: usize) -> usize {
-    let (mut collapsed, mut failures) = (0, 0);
+/// What came of the regions of a range.
+#[derive(Clone, Copy, Debug, Default)]
+struct Full {
+    /// Bytes that were collapsed,
+    collapsed: usize,
+    /// and that are present besides.
+    present: usize,
+    /// How long collapsing took, with the rests.
+    took: Duration,
+}
+
+/// Collapses the regions of a range that are full and were not before.
+fn collapse_full(it: &Watched, start: usize) -> Full {
+    let (mut full, mut failures) = (Full::default(), 0);
     for region in 0..it.regions(start) {
         let at = start + region * HUGE_2M;
         if failures >= MOST_FAILURES || it.start.load(Relaxed) != start {
             break;
         }
-        if it.is_huge(region)
-            || program_memory::resident(at, HUGE_2M).unwrap_or(0) < LEAST_PRESENT * BASE_PAGE
-        {
+        if it.is_huge(region) {
+            continue;
+        }
+        let resident = program_memory::resident(at, HUGE_2M).unwrap_or(0);
+        if resident < LEAST_PRESENT * BASE_PAGE {
+            full.present += resident;
             continue;
         }
         let began = Instant::now();
         if program_memory::collapse(at, HUGE_2M).is_ok() {
             it.set_huge(region);
-            collapsed += HUGE_2M;
+            full.collapsed += HUGE_2M;
         } else {
             failures += 1;
         }
         rest(began);
+        full.took += began.elapsed();
     }
-    if failures == 0 || collapsed > 0 {
+    if failures == 0 || full.collapsed > 0 {
         it.vain.store(0, Relaxed);
     } else if it.vain.fetch_add(1, Relaxed) + 1 >= MOST_VAIN {
         it.done.store(it.regions(start), Relaxed);
     }
-    collapsed
+    full
 }
 
 fn backing_of(page: PageSize) -> SharedBacking {
@@ -406,7 +444,7 @@ mod tests {
         assert_eq!(pages(Shm::Hugetlb1G, 1500), [small], "a third would be added");
         assert_eq!(pages(Shm::Hugetlb1G, 1920), [large, small]);
         assert!(pages(Shm::Thp, 4096).is_empty() && pages(Shm::None, 4096).is_empty());
-        for shm in ["none", "thp", "2m", "1g"] {
+        for shm in ["none", "auto", "thp", "2m", "1g"] {
             assert!(Shm::parse(shm.as_bytes()).is_some(), "{shm}");
         }
         assert_eq!(Shm::parse(b"4k"), None);
@@ -422,6 +460,17 @@ mod tests {
         assert_eq!(shared.map_anonymous(&ledger, 2 * MIB - 1, RW, ANONYMOUS), None);
         assert_eq!(shared.segment(&ledger, 0, 64 * MIB, 0o600), None, "the program's own call does it");
         assert_eq!(shared.map_file(&ledger, 64 * MIB, RW, 1, (-1, 0)), None);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_large() {
+        let (shared, ledger) = (Shared::new(), Ledger::private());
+        shared.configure(Shm::Auto, true);
+        assert_eq!(shared.map_anonymous(&ledger, SMALLEST_UNASKED - 1, RW, ANONYMOUS), None);
+        let at = shared.map_anonymous(&ledger, SMALLEST_UNASKED, RW, ANONYMOUS).unwrap();
+        assert!(at.is_multiple_of(HUGE_2M) && shared.look(&ledger).open);
+        assert_eq!(shared.segment(&ledger, 0, SMALLEST_UNASKED, 0o600), None, "no pages of the pool");
+        calls::give_up(at, SMALLEST_UNASKED);
     }
 
     #[test]

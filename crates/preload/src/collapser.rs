@@ -12,7 +12,7 @@ use megapage_memory::{Backing, Collapser};
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that a program maps by itself before there is a thread.
 const THRESHOLD: u64 = 64 << 20;
@@ -95,24 +95,27 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
 
 fn watch(collapser: &mut Collapser) {
     let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
+    // Of shared memory, which other processes may fill.
+    let mut present = 0;
     loop {
         std::thread::sleep(pause);
         if is_confined() || threads::program_has_ended() {
             return;
         }
         let Ok(mut look) = collapser.look(&HEAP, &MAPPED) else { return };
-        let began = Instant::now();
         let shared = SHARED.look(HEAP.ledger());
-        look.cost += began.elapsed();
+        look.cost += shared.cost;
         look.collapsed += shared.collapsed;
-        look.may_grow |= shared.open;
-        let grown = look.resident > resident.saturating_add(GROWTH);
+        let grown =
+            look.resident > resident.saturating_add(GROWTH) || shared.present > present + GROWTH as usize;
+        present = if grown { shared.present } else { present.min(shared.present) };
         resident = if grown { look.resident } else { resident.min(look.resident) };
         if grown || look.pending || look.collapsed > 0 {
             (pause, idle) = (SHORTEST, 0);
         } else {
             idle += 1;
-            let longest = if look.may_grow { LONGEST_UNTOUCHED } else { LONGEST };
+            let longest = if look.may_grow && !shared.open { LONGEST_UNTOUCHED } else { LONGEST };
+            look.may_grow |= shared.open;
             pause = (pause * 2).min(longest);
             let small = look.resident < THRESHOLD && !look.may_grow;
             if idle >= IDLE_LOOKS && !look.may_grow || small {

@@ -67,11 +67,10 @@ pub fn configure() {
             };
         }
     }
-    if environment_is_ready()
-        && let Some(shm) =
-            environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()))
-    {
-        SHARED.configure(shm, config.populate);
+    if environment_is_ready() {
+        let shm = environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()));
+        let unasked = if config.heap == Heap::None { Shm::None } else { Shm::Auto };
+        SHARED.configure(shm.unwrap_or(unasked), config.populate);
     }
     HEAP.configure(config);
     if environment_is_ready()

@@ -24,7 +24,7 @@ pub fn text(report: &RunReport) -> String {
     };
     let pool = report.asked.pool.as_ref().map_or(String::new(), |it| format!(", pool {it}"));
     let shm = match report.asked.shm {
-        Shm::None => String::new(),
+        Shm::Auto => String::new(),
         shm => format!(", shared memory {}", shm.name()),
     };
     line(format!("asked: heap {}{pool}{shm}{text}", report.asked.heap.name()));

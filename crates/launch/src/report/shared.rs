@@ -1,4 +1,4 @@
-//! The program's shared memory under `--shm`, by the preloaded library's own account.
+//! The program's shared memory, by the preloaded library's own account.
 
 use super::{FallBackFigures, explain};
 use megapage_memory::{FallBack, Ledger, SharedBacking};
@@ -24,6 +24,11 @@ impl SharedAccount {
             collapsed_bytes: ledger.shared_collapsed_bytes(),
             fall_backs: figures(|reason| ledger.shared_fall_backs(reason)),
         }
+    }
+
+    /// Whether the library had nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        self.mapped_bytes.values().all(|bytes| *bytes == 0) && self.fall_backs.is_empty()
     }
 }
 

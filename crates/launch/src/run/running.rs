@@ -17,6 +17,7 @@ use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
 use megapage_kernel::{ExitHandshake, KernelRoot, unmap_own_code};
 use megapage_memory::Ledger;
+use megapage_memory::shared::{SMALLEST, SMALLEST_UNASKED};
 use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid, VirtRange};
 use std::os::fd::AsFd;
@@ -362,6 +363,10 @@ impl<'a> Running<'a> {
                 library,
                 library_shared: library && self.run.request.shm != Shm::None,
             },
+            least_shared: match self.run.request.shm {
+                Shm::Auto => SMALLEST_UNASKED,
+                _ => SMALLEST,
+            } as u64,
             thorough,
             java_heap: self.run.plan.java.as_ref().map(JavaPlan::max_heap),
             text_files: self.run.text.as_ref().map_or_else(Vec::new, TextPlan::paths),
