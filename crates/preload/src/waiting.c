@@ -15,8 +15,9 @@
 #define MOST_WAITING (64 * MI_MiB)
 // and larger blocks never wait, as those that glibc maps singly do not.
 #define MOST_KEPT (32 * MI_MiB)
-// What waits is counted again when so much more was committed.
+// What waits is counted again when so much more was committed: this, and a part of what is, for counting takes time by that.
 #define COUNT_AFTER MI_MiB
+#define COUNT_SHARE 1024
 
 // Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the delay.
 extern void megapage_much_waits(void);
@@ -104,10 +105,12 @@ static size_t immediate_purge_size(size_t slice_count) {
 // use at once before.
 static void make_room(size_t size) {
   static _Atomic(size_t) grown;
+  static _Atomic(size_t) count_after = COUNT_AFTER;
   if (mi_atomic_load_relaxed(&waiting_at_most) <= ALWAYS_WAITS) return;
-  if (size < COUNT_AFTER && mi_atomic_add_relaxed(&grown, size) + size < COUNT_AFTER) return;
+  if (mi_atomic_add_relaxed(&grown, size) + size < mi_atomic_load_relaxed(&count_after)) return;
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();
+  mi_atomic_store_relaxed(&count_after, mi_max(COUNT_AFTER, now.committed / COUNT_SHARE));
   const size_t in_use = now.committed - mi_min(now.waiting, now.committed);
   // A part of the range may be committed already: `most` is raised without it.
   if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use))) return;
