@@ -119,11 +119,11 @@ class Bench:
         work = runner.prepare_directory(self.scratch / "work")
         places = dict(install.places(case), work=str(work), socket=str(work / "socket"))
         report = work / "report.json"
-        launch, reported = [], number == WARM_UP or self.arguments.rounds == 1
+        ours = way.name == ways_module.OURS
+        # A report takes samples, which whoever wants none does not pay for.
+        launch, reported = [], ours and (number == WARM_UP or self.arguments.rounds == 1)
         if way.build:
-            # A report takes samples, which whoever wants none does not pay for.
             command = self.scratch / way.name / "bin/megapage"
-            reported &= way.name == ways_module.OURS
             launch = [str(command), "run", *(("--json", "--report", str(report)) if reported else ()), "--"]
         noted = {"case": case.name, "way": way.name, "round": number, "failed": None}
         began = time.monotonic()
@@ -139,11 +139,11 @@ class Bench:
         noted["machine"] = settings.since()
         if noted["failed"] is None:
             self.peaks[case.name] = max(self.peaks.get(case.name, 0), noted["memory"]["peak"])
-        if launch and reported:
+        if reported:
             self.reports[case.name] = runner.report_of(report)
         if number == WARM_UP:
             return
-        if launch and way.name == ways_module.OURS:
+        if ours:
             noted["report"] = self.reports.get(case.name)
             if noted["report"] is None and not noted["failed"]:
                 noted["failed"] = "megapage run wrote no report"

@@ -114,11 +114,11 @@ fn watch(collapser: &mut Collapser) {
             (pause, idle) = (SHORTEST, 0);
         } else {
             idle += 1;
-            let longest = if look.may_grow && !shared.open { LONGEST_UNTOUCHED } else { LONGEST };
-            look.may_grow |= shared.open;
+            let may_grow = look.may_grow || shared.open;
+            let longest = if may_grow && !shared.open { LONGEST_UNTOUCHED } else { LONGEST };
             pause = (pause * 2).min(longest);
-            let small = look.resident < THRESHOLD && !look.may_grow;
-            if idle >= IDLE_LOOKS && !look.may_grow || small {
+            let small = look.resident < THRESHOLD;
+            if !may_grow && (idle >= IDLE_LOOKS || small) {
                 return;
             }
         }

@@ -28,22 +28,18 @@ static void thread_cache_init(void) {
   }
 }
 
-// The block that the thread freed last of those that a request of `size` bytes gets; NULL where there is none.
-static inline void* take_cached(size_t size) {
-  if mi_unlikely(size > MI_SMALL_SIZE_MAX) return NULL;
-  cached_class_t* const class = &thread_cache[class_of_words[mi_wsize_from_size(size)]];
-  mi_block_t* const block = class->first;
-  if (block != NULL) {
-    class->first = (mi_block_t*)block->next;
-    class->count--;
-  }
-  return block;
-}
-
-// malloc(3), but for errno.
+// malloc(3), but for errno: the block that the thread freed last of those that such a request gets, or one of mimalloc's.
 void* megapage_malloc(size_t size) {
-  void* const block = take_cached(size);
-  return mi_likely(block != NULL) ? block : mi_malloc(size);
+  if mi_likely(size <= MI_SMALL_SIZE_MAX) {
+    cached_class_t* const class = &thread_cache[class_of_words[mi_wsize_from_size(size)]];
+    mi_block_t* const block = class->first;
+    if mi_likely(block != NULL) {
+      class->first = (mi_block_t*)block->next;
+      class->count--;
+      return block;
+    }
+  }
+  return mi_malloc(size);
 }
 
 // free(3). Kept are blocks of pages that belong to the calling thread and hold no blocks with an alignment of their own.

@@ -35,6 +35,10 @@ typedef struct {
   size_t committed;
 } bytes_t;
 
+static size_t always_waits(size_t committed) {
+  return ALWAYS_WAITS + committed / ALWAYS_SHARE;
+}
+
 // What is free and committed still, and what is committed, in all arenas.
 static bytes_t count_bytes(void) {
   size_t waiting = 0;
@@ -67,9 +71,8 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 
 // How many bytes may wait, where so many are in use and committed, and `most` were in use at once.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
-  const size_t always = ALWAYS_WAITS + committed / ALWAYS_SHARE;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
-  return mi_max(always, mi_min(mi_min(4 * largest, MOST_WAITING), most - mi_min(in_use, most)));
+  return mi_max(always_waits(committed), mi_min(mi_min(4 * largest, MOST_WAITING), most - mi_min(in_use, most)));
 }
 
 static void purge_all(void) {
@@ -87,9 +90,9 @@ static size_t immediate_purge_size(size_t slice_count) {
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
-  const size_t in_use = now.committed - mi_min(now.waiting + size, now.committed);
-  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size));
   size_t waiting = now.waiting + size;
+  const size_t in_use = now.committed - mi_min(waiting, now.committed);
+  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size));
   if (waiting > allowed) {
     // What waits longer goes first: this one may be asked for again at once.
     purge_all();
@@ -97,7 +100,7 @@ static size_t immediate_purge_size(size_t slice_count) {
   }
   mi_atomic_store_relaxed(&count_at, allowed);
   mi_atomic_store_relaxed(&waiting_at_most, waiting);
-  if (waiting > ALWAYS_WAITS + now.committed / ALWAYS_SHARE + MUCH) megapage_much_waits();
+  if (waiting > always_waits(now.committed) + MUCH) megapage_much_waits();
   return (waiting > allowed ? 0 : SIZE_MAX);
 }
 

@@ -1,25 +1,13 @@
-// What a program can see of the cache of freed blocks. The argument names a part; a defect ends it with status 1 and a line.
+// What a program can see of the cache of freed blocks. See parts.h.
 
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "parts.h"
 
 enum { LARGEST = 1100, BLOCKS = 64 };
-
-#define CHECK(holds, ...) do { if (!(holds)) { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } } while (0)
-
-static long resident(void) {
-  long pages = 0;
-  FILE* const file = fopen("/proc/self/statm", "r");
-  CHECK(file != NULL && fscanf(file, "%*d %ld", &pages) == 1, "statm cannot be read");
-  fclose(file);
-  return pages * 4096;
-}
 
 static void order(void) {
   for (size_t size = 1; size <= 1024; size++) {
@@ -82,10 +70,10 @@ static void ends(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, fill_and_end, NULL) == 0, "no thread");
     pthread_join(thread, NULL);
-    if (i == 100) before = resident();
+    if (i == 100) before = status_bytes("VmRSS");
   }
   // Lost, the blocks of a thread would be 100 KiB.
-  CHECK(resident() - before < 32 << 20, "2,900 threads left %ld bytes behind", resident() - before);
+  CHECK(status_bytes("VmRSS") - before < 32 << 20, "2,900 threads left %ld bytes behind", status_bytes("VmRSS") - before);
 }
 
 static unsigned char* handed[BLOCKS * 16];
@@ -127,12 +115,8 @@ static void child(void) {
 }
 
 int main(int count, char** words) {
-  const char* const part = (count > 1 ? words[1] : "");
-  if (strcmp(part, "order") == 0) order();
-  else if (strcmp(part, "sizes") == 0) sizes();
-  else if (strcmp(part, "ends") == 0) ends();
-  else if (strcmp(part, "handed-over") == 0) handed_over();
-  else if (strcmp(part, "child") == 0) child();
-  else CHECK(0, "no part '%s'", part);
-  return 0;
+  static const Part parts[] = {
+    {"order", order}, {"sizes", sizes}, {"ends", ends}, {"handed-over", handed_over}, {"child", child}, {NULL, NULL},
+  };
+  return run_part(count, words, parts);
 }

@@ -1,14 +1,9 @@
-// What a program can see of freed memory that waits to be used again. The argument names a part; a defect ends it with status 1
-// and a line.
+// What a program can see of freed memory that waits to be used again. See parts.h.
 
 #include <malloc.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+#include "parts.h"
 
-#define CHECK(holds, ...) do { if (!(holds)) { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } } while (0)
 enum { MIB = 1 << 20 };
 
 // memset(3) that the compiler keeps, also where the block is freed next.
@@ -18,30 +13,18 @@ static void* fill(void* block, int byte, size_t size) {
   return block;
 }
 
-static long status(const char* field) {
-  char line[256];
-  long kilobytes = -1;
-  FILE* const file = fopen("/proc/self/status", "r");
-  CHECK(file != NULL, "no status");
-  while (fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, field, strlen(field)) == 0) kilobytes = atol(line + strlen(field) + 1);
-  }
-  fclose(file);
-  return kilobytes << 10;
-}
-
 // Waits until so little is resident, and no thread but the program's own is there.
 static void comes_down_to(long bytes) {
-  for (int i = 0; i < 300 && (status("VmRSS") > bytes || status("Threads") >> 10 > 1); i++) usleep(100000);
-  CHECK(status("VmRSS") <= bytes, "%ld bytes are resident, %ld would be right", status("VmRSS"), bytes);
-  CHECK(status("Threads") >> 10 == 1, "%ld threads", status("Threads") >> 10);
+  for (int i = 0; i < 300 && (status_bytes("VmRSS") > bytes || status("Threads") > 1); i++) usleep(100000);
+  CHECK(status_bytes("VmRSS") <= bytes, "%ld bytes are resident, %ld would be right", status_bytes("VmRSS"), bytes);
+  CHECK(status("Threads") == 1, "%ld threads", status("Threads"));
 }
 
 // As a list or a string grows, by an eighth each time.
 static void grows(void) {
   char* block = NULL;
   size_t size = 4096, written = 0;
-  const long before = status("VmRSS");
+  const long before = status_bytes("VmRSS");
   for (; size < 16 * MIB; size += size / 8) {
     block = realloc(block, size);
     CHECK(block != NULL, "no memory");
@@ -49,7 +32,7 @@ static void grows(void) {
     written = size;
   }
   // The last block, the one before it, what always waits, and huge pages that are used in part.
-  CHECK(status("VmHWM") - before < (long)(2 * written + 13 * MIB), "%ld bytes for a block of %zu", status("VmHWM") - before, written);
+  CHECK(status_bytes("VmHWM") - before < (long)(2 * written + 13 * MIB), "%ld bytes for a block of %zu", status_bytes("VmHWM") - before, written);
   for (size_t i = 0; i < written; i++) CHECK(block[i] == 1, "byte %zu was lost", i);
   free(block);
   comes_down_to(before + 9 * MIB);
@@ -58,9 +41,9 @@ static void grows(void) {
 static void rests(void) {
   enum { COUNT = 500000 };
   static char* blocks[COUNT];
-  const long before = status("VmRSS");
+  const long before = status_bytes("VmRSS");
   for (int i = 0; i < COUNT; i++) fill(blocks[i] = malloc(40 + i % 7 * 24), 1, 40);
-  CHECK(status("VmRSS") - before > 50 * MIB, "the blocks take no memory");
+  CHECK(status_bytes("VmRSS") - before > 50 * MIB, "the blocks take no memory");
   for (int i = 0; i < COUNT; i++) free(blocks[i]);
   comes_down_to(before + 14 * MIB);
 }
@@ -88,12 +71,12 @@ static void again(void) {
 // A block that fits none of the holes which wait between others.
 static void most(void) {
   enum { COUNT = 8, SIZE = 10 * MIB, LARGE = 30 * MIB };
-  const long before = status("VmRSS");
+  const long before = status_bytes("VmRSS");
   char* blocks[COUNT];
   for (int i = 0; i < COUNT; i++) blocks[i] = fill(malloc(SIZE), 1, SIZE);
   for (int i = 0; i < COUNT; i += 2) free(blocks[i]);
   char* const large = fill(malloc(LARGE), 1, LARGE);
-  const long most = status("VmHWM") - before;
+  const long most = status_bytes("VmHWM") - before;
   CHECK(most < COUNT * SIZE + COUNT * SIZE / 20 + 12 * MIB, "%ld bytes at most for %d", most, COUNT * SIZE);
   for (int i = 1; i < COUNT; i += 2) free(blocks[i]);
   free(large);
@@ -113,12 +96,8 @@ static void shrinks(void) {
 }
 
 int main(int count, char** words) {
-  const char* const part = (count > 1 ? words[1] : "");
-  if (strcmp(part, "grows") == 0) grows();
-  else if (strcmp(part, "rests") == 0) rests();
-  else if (strcmp(part, "again") == 0) again();
-  else if (strcmp(part, "most") == 0) most();
-  else if (strcmp(part, "shrinks") == 0) shrinks();
-  else CHECK(0, "no part '%s'", part);
-  return 0;
+  static const Part parts[] = {
+    {"grows", grows}, {"rests", rests}, {"again", again}, {"most", most}, {"shrinks", shrinks}, {NULL, NULL},
+  };
+  return run_part(count, words, parts);
 }

@@ -1,5 +1,7 @@
 //! Programs in C that run with the library preloaded.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -35,4 +37,13 @@ pub fn preloaded(program: &Path, arguments: &[&str], heap: &str) -> Output {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A part of `tests/NAME.c` ends well, with the heap on huge pages and without.
+pub fn passes(name: &str, part: &str) {
+    let Some(program) = program(name, part) else { return };
+    for heap in ["thp", "none"] {
+        let run = preloaded(&program, &[part], heap);
+        assert!(run.status.success(), "{part}, {heap}: {}: {}", run.status, text(&run.stderr));
+    }
 }

@@ -1,0 +1,39 @@
+// A program of several parts, one of which its argument names. A defect ends it with status 1 and a line.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(holds, ...) do { if (!(holds)) { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } } while (0)
+
+typedef struct {
+  const char* name;
+  void (*run)(void);
+} Part;
+
+// Runs the part that the program's first argument names; `parts` ends with a name of NULL.
+static int run_part(int count, char** words, const Part* parts) {
+  const char* const name = (count > 1 ? words[1] : "");
+  while (parts->name != NULL && strcmp(parts->name, name) != 0) parts++;
+  CHECK(parts->name != NULL, "no part '%s'", name);
+  parts->run();
+  return 0;
+}
+
+// A field of /proc/self/status, as the number says it.
+static long status(const char* field) {
+  char line[256];
+  long value = -1;
+  FILE* const file = fopen("/proc/self/status", "r");
+  CHECK(file != NULL, "no status");
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, field, strlen(field)) == 0) value = atol(line + strlen(field) + 1);
+  }
+  fclose(file);
+  return value;
+}
+
+// One that is told in kB, in bytes.
+static long status_bytes(const char* field) {
+  return status(field) << 10;
+}
