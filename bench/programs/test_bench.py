@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import sys
+import subprocess
 import tempfile
 import time
 import unittest
@@ -196,6 +197,13 @@ class Machine(unittest.TestCase):
         held = tree.memory(own)
         self.assertGreater(sampler.peak, held["anonymous"])
         self.assertTrue(0 <= held["huge_share"] <= 1)
+
+    def test_memory_that_processes_share_counts_once(self):
+        own = os.getpid()
+        with subprocess.Popen(["sleep", "60"]) as other:
+            self.assertEqual(tree.address_spaces([own, other.pid, own]), [own, other.pid])
+            other.kill()
+        self.assertEqual(tree.address_spaces([own, other.pid]), [own, other.pid], "one that is gone is no other's")
 
     def test_names_with_brackets_do_not_shift_the_fields(self):
         self.assertEqual(tree.fields_of("12 (a) b (c)) S 1 2")[:2], ["S", "1"])

@@ -1,6 +1,7 @@
 """What a tree of processes has used: processor time, memory, and the share of it on huge pages."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import time
@@ -8,6 +9,10 @@ import time
 PROC = pathlib.Path("/proc")
 TICK = os.sysconf("SC_CLK_TCK")
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+LIBC = ctypes.CDLL(None)
+# The number of kcmp(2), which the C library does not wrap.
+KCMP = {"x86_64": 312}.get(os.uname().machine, 272)
+KCMP_VM = 1
 
 
 def fields_of(text):
@@ -33,6 +38,20 @@ def descendants(roots):
         if pid not in found:
             found.append(pid)
             queue += children_of(pid)
+    return found
+
+
+def compare_memory(one, other):
+    """0 where both processes have the same memory, as after clone(2) with CLONE_VM; see kcmp(2). -1: it cannot be told."""
+    return LIBC.syscall(KCMP, one, other, KCMP_VM, 0, 0)
+
+
+def address_spaces(pids):
+    """Of processes that share all their memory only one: each would count it."""
+    found = []
+    for pid in pids:
+        if not any(compare_memory(pid, other) == 0 for other in found):
+            found.append(pid)
     return found
 
 
@@ -105,7 +124,7 @@ class Sampler:
     def sample(self, pids):
         """One look, cheap: a file for each process."""
         total, big = 0, []
-        for pid in pids:
+        for pid in address_spaces(pids):
             with contextlib.suppress(*GONE):
                 status = kib_fields(f"/proc/{pid}/status", RESIDENT + ("VmHWM",))
                 size = sum(status[name] for name in RESIDENT)
@@ -147,7 +166,7 @@ def rollup(pid):
 def memory(pids):
     """The tree's memory: `bytes` held (Pss and hugetlb), and the share of what is no file that is on huge pages."""
     total = dict.fromkeys(("pss", "anonymous", "shmem", "hugetlb", "huge", "file_huge"), 0)
-    for pid in pids:
+    for pid in address_spaces(pids):
         with contextlib.suppress(*GONE):
             for name, value in rollup(pid).items():
                 total[name] += value

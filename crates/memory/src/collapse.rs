@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
 pub const LEAST_PRESENT: usize = 487;
+/// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
+/// takes 17 slices of 64 KiB, the last of which is hardly touched.
+const LEAST_PRESENT_OF_HEAP: usize = 448;
 /// Ranges that one look remembers; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,
@@ -74,6 +77,7 @@ impl Ranges {
 struct Fill<'a> {
     start: usize,
     end: usize,
+    least: usize,
     /// Where the dense ones on base pages go.
     dense: &'a mut Ranges,
     region: usize,
@@ -84,8 +88,9 @@ struct Fill<'a> {
 }
 
 impl<'a> Fill<'a> {
-    fn new(start: usize, end: usize, dense: &'a mut Ranges) -> Fill<'a> {
-        Fill { start, end, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
+    /// Regions count as dense from `least` present base pages on.
+    fn new(start: usize, end: usize, least: usize, dense: &'a mut Ranges) -> Fill<'a> {
+        Fill { start, end, least, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
     }
 
     fn add(&mut self, run: PresentRun) {
@@ -109,7 +114,7 @@ impl<'a> Fill<'a> {
 
     fn close(&mut self) {
         let inside = self.region >= self.start && self.region + HUGE_2M <= self.end;
-        if inside && self.present >= LEAST_PRESENT {
+        if inside && self.present >= self.least {
             self.dense.push(self.region);
             self.full += HUGE_2M;
         }
@@ -164,17 +169,19 @@ impl Collapser {
         let (pagemap, dense) = (&self.pagemap, &mut self.now);
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
-            let of_heap = |address| heap.chunk_at(address).is_some();
             if end - start < HUGE_2M {
                 return;
             }
-            let mut fill = Fill::new(start, end, dense);
+            let of_heap = |address| heap.chunk_at(address).is_some();
+            let of_heap = of_heap(start) || of_heap(end - 1);
+            let least = if of_heap { LEAST_PRESENT_OF_HEAP } else { LEAST_PRESENT };
+            let mut fill = Fill::new(start, end, least, dense);
             if pagemap.scan(start, end, |run| fill.add(run)).is_err() {
                 return;
             }
             fill.close();
             let advised = mapped.is_advised(start);
-            if !advised && !of_heap(start) && !of_heap(end - 1) {
+            if !advised && !of_heap {
                 look.may_grow |= end - start - fill.touched >= MAY_GROW;
                 look.pending |= fill.is_growing() && mapped.advise(&Kernel, start, end);
             }
@@ -248,7 +255,8 @@ mod tests {
 
     fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
         let mut dense = Ranges::new();
-        let mut fill = Fill::new(BASE + pages.0 * BASE_PAGE, BASE + pages.1 * BASE_PAGE, &mut dense);
+        let (start, end) = (BASE + pages.0 * BASE_PAGE, BASE + pages.1 * BASE_PAGE);
+        let mut fill = Fill::new(start, end, LEAST_PRESENT, &mut dense);
         runs.iter().for_each(|run| fill.add(*run));
         fill.close();
         let growing = fill.is_growing();

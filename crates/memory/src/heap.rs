@@ -225,7 +225,7 @@ impl HugeHeap {
     fn release_span(&self, span: Span) -> Result<(), Errno> {
         for index in 0..span.chunks() {
             let mapping = span.chunk(index).mapping();
-            self.in_use.sub(span.chunk(index).committed());
+            self.in_use.sub(span.chunk(index), span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
                 self.remove_from_broker(&span, index);
             }
@@ -286,7 +286,7 @@ impl HugeHeap {
                 done = self.prepare(span, index, group_end, bulk, mask);
                 if done {
                     clean &= span.chunk(index).commit(mask);
-                    self.in_use.add(span.chunk(index).added());
+                    self.in_use.add(span.chunk(index), span.chunk(index).added());
                     if index == first {
                         added_first = span.chunk(index).added();
                     }

@@ -79,6 +79,9 @@ unsafe extern "C" fn megapage_decommit(
 ) -> c_int {
     match HEAP.decommit(address as usize, size) {
         Ok(needed) => {
+            if HEAP.wants_sweep() {
+                returner::much_waits();
+            }
             // SAFETY: valid for writing, by the contract.
             unsafe { *needs_recommit = needed };
             0

@@ -10,7 +10,7 @@
 #define ALWAYS_WAITS (2 * MI_MiB)
 #define ALWAYS_SHARE 50
 // So much more than that is worth a thread that purges it.
-#define MUCH (4 * MI_MiB)
+#define MUCH (2 * MI_MiB)
 // More waits where the largest block freed so far is at least a quarter of it, at most this,
 #define MOST_WAITING (64 * MI_MiB)
 // and larger blocks never wait, as those that glibc maps singly do not.

@@ -1,24 +1,32 @@
 //! How much of the heap's huge pages is in use: a heap of few blocks of each of many sizes stays as small as on base pages.
 //!
 //! The allocator commits what it has handed out, or is about to. A chunk that it commits whole costs nothing that was not
-//! asked for; one of which it commits a slice costs 2 MiB. So the huge pages that the heap has may exceed what is committed
-//! by a fortieth and [`SLACK`]; beyond that a chunk gets base pages, and is collapsed once it has filled up. What is freed of
-//! a chunk that is hardly in use goes back then as well, which splits its huge page.
+//! asked for; one of which it commits a slice costs 2 MiB. So the huge pages that the heap has may exceed what is committed of
+//! them by a fortieth, [`SLACK`], and [`FILLING`]; beyond that a chunk gets base pages, and is collapsed once it has filled up.
+//! Where what is freed leaves more unused, the emptiest chunks give it back, which splits their huge pages.
 
 use super::HugeHeap;
-use crate::chunk::SLICE;
+use crate::chunk::{Chunk, Mapping, SLICE};
 use crate::ledger::Backing;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+const BASE: Mapping = Mapping::Mapped(Backing::Base);
 /// Bytes of huge pages that need not be in use.
-const SLACK: u64 = 3 << 20;
+const SLACK: u64 = 2 << 20;
 /// And this share of what is in use: one in forty.
 const SHARE: u64 = 40;
+/// And a chunk that is just being filled.
+const FILLING: u64 = HUGE_2M as u64;
 /// A chunk is hardly in use where no more of its 32 slices are.
-const FEW: u32 = 8;
+pub(super) const FEW: u32 = 8;
+/// While too much is unused, chunks of which so many slices are in use are split as well, the emptiest first: a huge page
+/// that is three quarters full is worth more than what it wastes.
+pub(super) const STEPS: [u32; 3] = [FEW, 16, 24];
+/// Bytes of huge pages beyond that for which a thread is worth having that gives them back.
+const MUCH: u64 = FILLING;
 
-/// The slices that are committed, in all chunks.
+/// The slices that are committed, in all chunks on huge pages. What a chunk on base pages holds is as large as it has to be.
 #[derive(Debug)]
 pub(super) struct InUse(AtomicU64);
 
@@ -27,14 +35,18 @@ impl InUse {
         InUse(AtomicU64::new(0))
     }
 
-    /// The slices of `mask` are committed, and were not before.
-    pub(super) fn add(&self, mask: u32) {
-        self.0.fetch_add(u64::from(mask.count_ones()), Relaxed);
+    /// The slices of `mask` are committed in a chunk, and were not before; or were, when it was on base pages.
+    pub(super) fn add(&self, chunk: Chunk, mask: u32) {
+        if chunk.mapping() != BASE {
+            self.0.fetch_add(u64::from(mask.count_ones()), Relaxed);
+        }
     }
 
-    /// The slices of `mask` were committed, and are not any more.
-    pub(super) fn sub(&self, mask: u32) {
-        self.0.fetch_sub(u64::from(mask.count_ones()), Relaxed);
+    /// The slices of `mask` are not committed any more in a chunk; or stay so, and it is about to be on base pages.
+    pub(super) fn sub(&self, chunk: Chunk, mask: u32) {
+        if chunk.mapping() != BASE {
+            self.0.fetch_sub(u64::from(mask.count_ones()), Relaxed);
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -45,15 +57,31 @@ impl InUse {
 impl HugeHeap {
     /// Whether a further huge page, for a commit of the slices of `mask`, would leave too much unused.
     pub(super) fn is_sparse(&self, mask: u32) -> bool {
-        let ledger = self.ledger();
-        let huge = ledger.total_held().saturating_sub(ledger.held(Backing::Base)) + HUGE_2M as u64;
-        let used = self.in_use.bytes() + u64::from(mask.count_ones()) * SLICE as u64;
-        huge > used + used / SHARE + SLACK
+        let used = u64::from(mask.count_ones()) * SLICE as u64;
+        self.unused(HUGE_2M as u64, used) > FILLING
     }
 
-    /// Whether a huge page of which these slices are committed is to be split, for what it does not use.
-    pub(super) fn is_worth_splitting(&self, committed: u32) -> bool {
-        committed.count_ones() <= FEW && self.is_sparse(u32::MAX)
+    /// Whether more of the heap's huge pages is not in use than may be.
+    pub(super) fn has_unused(&self) -> bool {
+        self.unused(0, 0) > 0
+    }
+
+    /// Whether so much of the heap's huge pages is not in use that it is to be given back soon.
+    pub fn wants_sweep(&self) -> bool {
+        self.unused(0, 0) > MUCH
+    }
+
+    /// Bytes of huge pages beyond what may be unused, with so many more of them and so much more in use.
+    fn unused(&self, huge: u64, used: u64) -> u64 {
+        let ledger = self.ledger();
+        let huge = ledger.total_held().saturating_sub(ledger.held(Backing::Base)) + huge;
+        let used = self.in_use.bytes() + used;
+        huge.saturating_sub(used + used / SHARE + SLACK)
+    }
+
+    /// Whether a huge page of which these slices are committed, at most `few`, is to be split, for what it does not use.
+    pub(super) fn is_worth_splitting(&self, committed: u32, few: u32) -> bool {
+        committed.count_ones() <= few && self.has_unused()
     }
 }
 
@@ -61,6 +89,40 @@ impl HugeHeap {
 mod tests {
     use super::*;
     use crate::{Config, FallBack, Heap, Mapping};
+
+    #[test]
+    fn what_is_freed_of_many_chunks_goes_back_the_emptiest_first() {
+        const CHUNKS: usize = 40;
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+        let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
+        heap.commit(arena.address, CHUNKS * HUGE_2M).unwrap();
+        let ledger = heap.ledger();
+        if ledger.fall_backs(FallBack::ThpOff).0 > 0 {
+            return;
+        }
+        let huge = || ledger.total_held() - ledger.held(Backing::Base);
+        // Of the chunks a quarter each keeps 4, 12, 20 and 28 slices.
+        let kept = |index: usize| 4 + index % 4 * 8;
+        let freed = |index: usize| {
+            (arena.address + index * HUGE_2M + kept(index) * SLICE, HUGE_2M - kept(index) * SLICE)
+        };
+        for index in 0..CHUNKS {
+            let (start, len) = freed(index);
+            heap.decommit(start, len).unwrap();
+        }
+        assert!(heap.wants_sweep());
+        heap.sweep();
+        assert!(!heap.wants_sweep());
+        assert!(huge() <= heap.in_use.bytes() + heap.in_use.bytes() / SHARE + SLACK + HUGE_2M as u64);
+        let split = |index: usize| heap.chunk_at(arena.address + index * HUGE_2M).unwrap().mapping() == BASE;
+        let count =
+            |slices: usize| (0..CHUNKS).filter(|&index| kept(index) == slices && split(index)).count();
+        assert_eq!((count(28), count(4)), (0, 10), "nearly full ones stay, nearly empty ones go");
+        assert!(count(12) >= count(20), "{} and {}", count(12), count(20));
+        heap.release(arena.address, CHUNKS * HUGE_2M).unwrap();
+        assert_eq!(heap.in_use.bytes(), 0);
+    }
 
     #[test]
     fn a_heap_of_scattered_slices_gets_base_pages_and_becomes_huge_when_it_fills_up() {
@@ -75,7 +137,10 @@ mod tests {
         let ledger = heap.ledger();
         let huge = ledger.total_held() - ledger.held(Backing::Base);
         assert!(huge <= SLACK + 2 * HUGE_2M as u64, "{huge}");
-        assert_eq!(heap.in_use.bytes(), (CHUNKS * SLICE) as u64);
+        let huge_chunks = (0..CHUNKS)
+            .filter(|&index| heap.chunk_at(chunk(index)).unwrap().mapping() != Mapping::Mapped(Backing::Base))
+            .count();
+        assert_eq!(heap.in_use.bytes(), (huge_chunks * SLICE) as u64, "base pages do not count");
         if ledger.fall_backs(FallBack::ThpOff).0 == 0 {
             assert!(huge > 0 && ledger.fall_backs(FallBack::Sparse).0 > 0);
         }
@@ -83,7 +148,7 @@ mod tests {
         for index in 0..CHUNKS {
             heap.commit(chunk(index), HUGE_2M).unwrap();
         }
-        assert_eq!(heap.in_use.bytes(), (CHUNKS * HUGE_2M) as u64);
+        assert_eq!(heap.in_use.bytes(), (huge_chunks * HUGE_2M) as u64);
         heap.decommit(chunk(9), HUGE_2M).unwrap();
         heap.commit(chunk(9), HUGE_2M).unwrap();
         let thp = ledger.fall_backs(FallBack::ThpOff).0 == 0;

@@ -82,6 +82,7 @@ impl HugeHeap {
                 && range.collapse().is_ok()
             {
                 chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+                self.in_use.add(chunk, chunk.committed());
                 self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
             }
         });

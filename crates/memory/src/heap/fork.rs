@@ -122,7 +122,10 @@ impl HugeHeap {
                         range.move_to_thp()?;
                     }
                     for i in index..index + chunks {
-                        span.chunk(i).set_mapping(Mapping::Mapped(to));
+                        let chunk = span.chunk(i);
+                        self.in_use.sub(chunk, chunk.committed());
+                        chunk.set_mapping(Mapping::Mapped(to));
+                        self.in_use.add(chunk, chunk.committed());
                     }
                     self.ledger().converted(backing, to, bytes);
                     self.ledger().fell_back(FallBack::Fork, bytes, 0);

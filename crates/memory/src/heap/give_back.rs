@@ -1,5 +1,6 @@
 //! Memory on its way back to the kernel: whole chunks always, single slices where that is worth a huge page.
 
+use super::density::{FEW, STEPS};
 use super::{GROUP, HugeHeap, SHORT_MS};
 use crate::SLICE;
 use crate::chunk::{Mapping, runs, slice_mask};
@@ -30,12 +31,12 @@ impl HugeHeap {
     /// The slices of `mask` are in use no longer. With the chunk's group locked.
     pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
         let chunk = span.chunk(index);
-        self.in_use.sub(chunk.committed() & mask);
+        self.in_use.sub(chunk, chunk.committed() & mask);
         chunk.set_slices(chunk.committed() & !mask, chunk.used());
         if chunk.committed() == 0 {
             self.return_chunk(span, index);
         } else {
-            self.return_slices(span, index);
+            self.return_slices(span, index, FEW);
         }
     }
 
@@ -69,12 +70,12 @@ impl HugeHeap {
     }
 
     /// Gives the dirty slices of a chunk in use back: always on base pages, and out of a transparent huge page, which splits
-    /// it, while memory is short or where hardly any of it is in use. With its group locked.
-    fn return_slices(&self, span: &Span, index: usize) {
+    /// it, while memory is short, or where at most `few` of its slices are in use and the heap is sparse. With its group locked.
+    fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
         let dirty = chunk.used() & !chunk.committed();
         let Mapping::Mapped(backing @ (Backing::Thp | Backing::Base)) = chunk.mapping() else { return };
-        let sparse = backing == Backing::Thp && self.is_worth_splitting(chunk.committed());
+        let sparse = backing == Backing::Thp && self.is_worth_splitting(chunk.committed(), few);
         let splits = || sparse || self.memory_is_short();
         if dirty == 0 || (backing == Backing::Thp && !splits()) {
             return;
@@ -89,30 +90,33 @@ impl HugeHeap {
         }
         if sparse {
             // When it has filled up again it is collapsed.
+            self.in_use.sub(chunk, chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
             self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
         }
     }
 
-    /// Gives back the dirty slices of every chunk, if memory is short, or of those that are hardly in use. For use after a
-    /// purge.
+    /// Gives back the dirty slices of every chunk, if memory is short, or of those that are least in use, until the heap is
+    /// not sparse any more. For use after a purge.
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();
-        if !self.memory_is_short() && !self.is_sparse(u32::MAX) {
-            return;
-        }
-        let mut slot = 0;
-        while self.walks.with(|| self.sweep_slot(slot)) {
-            slot += 1;
+        for few in STEPS {
+            if !self.memory_is_short() && !self.has_unused() {
+                return;
+            }
+            let mut slot = 0;
+            while self.walks.with(|| self.sweep_slot(slot, few)) {
+                slot += 1;
+            }
         }
     }
 
     /// Sweeps one span; whether there are further slots.
-    fn sweep_slot(&self, slot: usize) -> bool {
+    fn sweep_slot(&self, slot: usize, few: u32) -> bool {
         let (span, more) = self.spans.with(|spans| spans.slot(slot));
         if let Some(span) = span {
             for index in 0..span.chunks() {
-                self.group_lock(&span, index).with(|| self.return_slices(&span, index));
+                self.group_lock(&span, index).with(|| self.return_slices(&span, index, few));
             }
         }
         more

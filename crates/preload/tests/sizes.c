@@ -1,0 +1,47 @@
+// What a block takes, beside what was asked for. See parts.h.
+
+#include <malloc.h>
+#include <stdint.h>
+#include "parts.h"
+
+// An eighth more, or up to a multiple of 16.
+static size_t most(size_t size) {
+  const size_t eighth = size + size / 8 + 16;
+  const size_t sixteen = (size + 15) / 16 * 16;
+  return size <= 128 ? sixteen : eighth;
+}
+
+static void classes(void) {
+  size_t before = 0;
+  for (size_t size = 1; size <= 1 << 19; size += 1 + size / 64) {
+    char* const block = malloc(size);
+    CHECK(block != NULL, "no memory");
+    const size_t usable = malloc_usable_size(block);
+    CHECK(usable >= size && usable <= most(size), "%zu bytes take %zu", size, usable);
+    CHECK(usable >= before, "%zu bytes take %zu, fewer ones took %zu", size, usable, before);
+    CHECK((uintptr_t)block % (size < 16 ? 8 : 16) == 0, "%zu bytes at %p", size, (void*)block);
+    memset(block, 1, usable);
+    before = usable;
+    // Every third block lives on, so that pages of all classes are there at once.
+    if (size % 3 != 0) free(block);
+  }
+}
+
+// A program that holds 64 MiB in blocks of the size that databases and file systems have, and a header.
+static void pages(void) {
+  enum { COUNT = 15000, SIZE = 4096 + 272 };
+  const long before = status_bytes("VmRSS");
+  for (int i = 0; i < COUNT; i++) {
+    void* const block = malloc(SIZE);
+    CHECK(block != NULL, "no memory");
+    memset(block, 1, SIZE);
+  }
+  const long taken = status_bytes("VmRSS") - before;
+  const long most = (long)COUNT * SIZE / 100 * 110 + (6 << 20);
+  CHECK(taken <= most, "%ld bytes were taken, %ld are allowed", taken, most);
+}
+
+int main(int count, char** words) {
+  static const Part parts[] = {{"classes", classes}, {"pages", pages}, {NULL, NULL}};
+  return run_part(count, words, parts);
+}
