@@ -255,6 +255,6 @@ kinds! {
         "It asks for huge pages with USE_ZEND_ALLOC_HUGE_PAGES=1 in the environment, and for its compiled code with opcache.huge_code_pages=1.",
         ["USE_ZEND_ALLOC_HUGE_PAGES=1 php ARGUMENTS"];
     PROGRAM_DISABLES_THP, "program-disables-thp", Warning, "The program switches transparent huge pages off for itself",
-        "Redis and its forks call prctl(PR_SET_THP_DISABLE) at the start, to keep the copying after a fork small.",
-        ["disable-thp no    # in redis.conf"];
+        "Redis and its forks, MariaDB and Ruby call prctl(PR_SET_THP_DISABLE) at the start: they want no huge pages where the kernel alone decides, for the sake of copying after a fork or of sparse memory. megapage run keeps to that, and makes huge what it has found to be dense.",
+        ["megapage run PROGRAM ARGUMENTS", "disable-thp no    # in redis.conf"];
 }

@@ -117,7 +117,7 @@ pub use moving::NoHugetlb;
 pub use own_code::unmap_own_code;
 pub use own_figures::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
-    thp_is_possible, thread_count,
+    thp_is_possible, thp_only_on_advice, thread_count,
 };
 pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_memory::own_memory;

@@ -59,6 +59,13 @@ pub fn thp_is_possible() -> bool {
     !disabled && !text[..len].windows(7).any(|window| window == b"[never]")
 }
 
+/// Whether the kernel gives transparent huge pages on advice alone, or not at all. Does not allocate.
+pub fn thp_only_on_advice() -> bool {
+    let mut text = [0u8; 64];
+    let setting = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text);
+    setting.is_some_and(|len| !text[..len].windows(8).any(|window| window == b"[always]"))
+}
+
 /// MemAvailable and MemTotal of /proc/meminfo in bytes. Does not allocate.
 pub fn memory_available_and_total() -> Option<(u64, u64)> {
     let mut text = [0u8; 512];

@@ -10,7 +10,7 @@
 
 use crate::heap::Errno;
 use crate::pagemap::{Entry, IS_HUGE, IS_PRESENT, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument};
-use libc::{c_int, c_void};
+use libc::{c_int, c_ulong, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -38,6 +38,24 @@ pub unsafe fn system_mmap(
 pub unsafe fn system_mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) as c_int }
+}
+
+/// As prctl(2), with all of its arguments; -1 and errno where it fails.
+///
+/// # Safety
+/// As for prctl(2).
+pub unsafe fn system_prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
+    let [second, third, fourth, fifth] = arguments;
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_prctl, option, second, third, fourth, fifth) as c_int }
+}
+
+/// Switches transparent huge pages off for this process, but for advised memory and what is collapsed on request. Whether the
+/// kernel can (Linux 6.18, PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED).
+pub fn disable_thp_except_advised() -> bool {
+    const EXCEPT_ADVISED: c_ulong = 1 << 1;
+    // SAFETY: this prctl takes no pointer; an older kernel refuses the flag.
+    unsafe { system_prctl(libc::PR_SET_THP_DISABLE, [1, EXCEPT_ADVISED, 0, 0]) == 0 }
 }
 
 fn map(len: usize, reserve: bool) -> Result<usize, Errno> {

@@ -19,6 +19,7 @@ mod primitives;
 mod returner;
 mod segments;
 mod threads;
+mod wish;
 
 use megapage_memory::HugeHeap;
 use megapage_memory::mapped::Mapped;

@@ -53,6 +53,11 @@ pub fn begin() {
     ACTIVE.store(wanted, Relaxed);
 }
 
+/// Whether huge pages are asked for, and can be had.
+pub fn is_active() -> bool {
+    ACTIVE.load(Relaxed)
+}
+
 unsafe fn next_mmap(
     address: *mut c_void,
     len: usize,

@@ -6,7 +6,7 @@ use crate::finding::Finding;
 use megapage_launch::program::{Allocator, Linkage, Privilege, Program, Runtime};
 
 /// Programs that call prctl(PR_SET_THP_DISABLE) at the start, by the name of their file.
-const DISABLE_THP: [&str; 3] = ["redis-server", "valkey-server", "keydb-server"];
+const DISABLE_THP: [&str; 5] = ["redis-server", "valkey-server", "keydb-server", "mariadbd", "ruby"];
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let Some(program) = &facts.program else { return Vec::new() };
@@ -26,7 +26,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(runtime(facts, program, &path));
     let name = program.executable.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if DISABLE_THP.contains(&name) {
+    let without_version = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if DISABLE_THP.contains(&without_version) {
         findings.push(Finding::new(&catalog::PROGRAM_DISABLES_THP, path.clone(), format!("is {name}")));
     }
     findings

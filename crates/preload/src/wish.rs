@@ -1,0 +1,52 @@
+//! prctl(2), in place of the C library's, for one of its uses: programs that switch transparent huge pages off for
+//! themselves (PR_SET_THP_DISABLE), as MariaDB and Ruby do, because the kernel would give them where they do not pay.
+//!
+//! The kernel's own choice stays off. What this library has judged to be dense is advised, or collapsed, all the same: that is
+//! what it was started for. Linux 6.18 has a flag for just that. Before, the setting is dropped where the kernel gives no huge
+//! pages but on advice anyway, and kept where it would (transparent_hugepage/enabled says `always`). The program is told
+//! what it has set.
+//!
+//! File-level obligation: the export has the contract of the C function whose name it bears, and passes its arguments on
+//! unread but for the two options that it knows.
+
+#![allow(unsafe_code)]
+
+use crate::mappings::is_active;
+use megapage_kernel::program_memory::{disable_thp_except_advised, system_prctl};
+use megapage_kernel::{ErrnoGuard, thp_only_on_advice};
+use std::os::raw::{c_int, c_ulong};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The program has switched them off, and was given something else for it.
+static WISHED: AtomicBool = AtomicBool::new(false);
+
+/// prctl(2), which takes one to five arguments: those that are not given are read by nobody.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    let bare = third | fourth | fifth == 0;
+    match option {
+        libc::PR_SET_THP_DISABLE if second != 0 && bare && is_active() && replace() => {
+            WISHED.store(true, Relaxed);
+            return 0;
+        }
+        libc::PR_SET_THP_DISABLE if second == 0 && bare => WISHED.store(false, Relaxed),
+        libc::PR_GET_THP_DISABLE if second | third | fourth | fifth == 0 && WISHED.load(Relaxed) => return 1,
+        _ => {}
+    }
+    // SAFETY: the caller's promise.
+    unsafe { system_prctl(option, [second, third, fourth, fifth]) }
+}
+
+fn replace() -> bool {
+    let _errno = ErrnoGuard::save();
+    disable_thp_except_advised() || thp_only_on_advice()
+}
