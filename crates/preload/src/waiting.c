@@ -18,6 +18,9 @@
 // What waits is counted again when so much more was committed: this, and a part of what is, for counting takes time by that.
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
+// Where what went soon came again, over and over, as much more may wait as this, or this part of what went so far.
+#define MOST_RESERVE (8 * MI_MiB)
+#define RESERVE_SHARE 16
 
 // Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the delay.
 extern void megapage_much_waits(void);
@@ -29,6 +32,8 @@ static _Atomic(size_t) count_at = ALWAYS_WAITS;
 // Bytes that were in use at once, as counted, and the largest block that was freed.
 static _Atomic(size_t) most_in_use;
 static _Atomic(size_t) largest_freed;
+// Bytes that went because more waited than may.
+static _Atomic(size_t) sent_away;
 
 typedef struct {
   size_t waiting;
@@ -72,10 +77,13 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 // How many bytes may wait, where so many are in use and committed, and `most` were in use at once.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
+  most += mi_min(MOST_RESERVE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
   return mi_max(always_waits(committed), mi_min(mi_min(4 * largest, MOST_WAITING), most - mi_min(in_use, most)));
 }
 
-static void purge_all(void) {
+// Sends away what waits, so many bytes.
+static void purge_all(size_t waiting) {
+  mi_atomic_add_relaxed(&sent_away, waiting);
   mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
 }
 
@@ -95,7 +103,7 @@ static size_t immediate_purge_size(size_t slice_count) {
   const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size));
   if (waiting > allowed) {
     // What waits longer goes first: this one may be asked for again at once.
-    purge_all();
+    purge_all(now.waiting);
     waiting = size;
   }
   mi_atomic_store_relaxed(&count_at, allowed);
@@ -117,6 +125,6 @@ static void make_room(size_t size) {
   const size_t in_use = now.committed - mi_min(now.waiting, now.committed);
   // A part of the range may be committed already: `most` is raised without it.
   if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use))) return;
-  purge_all();
+  purge_all(now.waiting);
   mi_atomic_store_relaxed(&waiting_at_most, 0);
 }

@@ -40,7 +40,7 @@ const DEAREST_LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Before a wait of this length the launcher's own code goes: it is 4 MiB beside each program.
-const LONG_PAUSE: Duration = Duration::from_millis(20);
+const LONG_PAUSE: Duration = Duration::from_millis(10);
 /// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 

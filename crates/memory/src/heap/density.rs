@@ -18,6 +18,8 @@ const SLACK: u64 = 2 << 20;
 const SHARE: u64 = 40;
 /// And a chunk that is just being filled.
 const FILLING: u64 = HUGE_2M as u64;
+/// A chunk of which so many slices are asked for at once wastes nothing, whatever others do.
+const NEARLY_ALL: u32 = 28;
 /// A chunk is hardly in use where no more of its 32 slices are.
 pub(super) const FEW: u32 = 8;
 /// While too much is unused, chunks of which so many slices are in use are split as well, the emptiest first: a huge page
@@ -58,7 +60,7 @@ impl HugeHeap {
     /// Whether a further huge page, for a commit of the slices of `mask`, would leave too much unused.
     pub(super) fn is_sparse(&self, mask: u32) -> bool {
         let used = u64::from(mask.count_ones()) * SLICE as u64;
-        self.unused(HUGE_2M as u64, used) > FILLING
+        mask.count_ones() < NEARLY_ALL && self.unused(HUGE_2M as u64, used) > FILLING
     }
 
     /// Whether more of the heap's huge pages is not in use than may be.
@@ -122,6 +124,25 @@ mod tests {
         assert!(count(12) >= count(20), "{} and {}", count(12), count(20));
         heap.release(arena.address, CHUNKS * HUGE_2M).unwrap();
         assert_eq!(heap.in_use.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_whole_is_huge_though_others_waste() {
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+        let arena = heap.reserve(40 * HUGE_2M, HUGE_2M, false).unwrap();
+        let chunk = |index: usize| arena.address + index * HUGE_2M;
+        heap.commit(chunk(0), 20 * HUGE_2M).unwrap();
+        if heap.ledger().fall_backs(FallBack::ThpOff).0 > 0 {
+            return;
+        }
+        (0..20).for_each(|index| assert!(heap.decommit(chunk(index) + HUGE_2M / 2, HUGE_2M / 2).is_ok()));
+        assert!(heap.wants_sweep());
+        heap.commit(chunk(20), SLICE).unwrap();
+        heap.commit(chunk(21), HUGE_2M).unwrap();
+        let mapping = |index: usize| heap.chunk_at(chunk(index)).unwrap().mapping();
+        assert_eq!((mapping(20), mapping(21)), (BASE, Mapping::Mapped(Backing::Thp)));
+        heap.release(arena.address, 40 * HUGE_2M).unwrap();
     }
 
     #[test]
