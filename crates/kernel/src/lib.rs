@@ -58,6 +58,7 @@ pub mod own_mappings;
 mod own_memory;
 mod own_region;
 pub mod own_segments;
+pub mod own_touched;
 pub mod page_idle;
 #[cfg(feature = "bpf")]
 pub mod page_tables;

@@ -130,7 +130,7 @@ pub fn resident(start: usize, len: usize) -> Option<usize> {
 }
 
 /// Whether the calling thread makes its system calls through a filter (seccomp(2)).
-fn is_filtered() -> bool {
+pub fn is_filtered() -> bool {
     // SAFETY: this prctl takes no pointer.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
 }

@@ -125,17 +125,38 @@ pub fn make_directory_of(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Opens the directory at the absolute `path`, in which the calling user alone can put files: PermissionDenied where it is
+/// another user's, or others may write to it. Links on the way as for [`replace_file`].
+pub fn open_own_directory(path: &Path) -> io::Result<Directory> {
+    let directory = open_by_own_links(path)?;
+    require_own(&directory.metadata()?, "the directory")?;
+    Ok(directory)
+}
+
+/// PermissionDenied where `what` is another user's, or others may write to it.
+fn require_own(found: &fs::Metadata, what: &str) -> io::Result<()> {
+    let refuse = |why: String| Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    if found.uid() != effective_uid() {
+        return refuse(format!("{what} belongs to user {}", found.uid()));
+    }
+    if found.mode() & 0o022 != 0 {
+        return refuse(format!("{what} may be written to by others"));
+    }
+    Ok(())
+}
+
+/// What an administrator has linked is followed, once, and by nobody else's links.
+fn open_by_own_links(path: &Path) -> io::Result<Directory> {
+    match Directory::open(path) {
+        Err(error) if is_link_in_the_way(&error) => Directory::open(&resolve_own_links(path)?),
+        opened => opened,
+    }
+}
+
 fn directory_and_name(path: &Path) -> io::Result<(Directory, &OsStr)> {
     let wrong = |what| Err(io::Error::new(ErrorKind::InvalidInput, what));
     match (path.parent(), path.file_name()) {
-        (Some(directory), Some(name)) if path.is_absolute() => {
-            let opened = match Directory::open(directory) {
-                // What an administrator has linked is followed, once, and by nobody else's links.
-                Err(error) if is_link_in_the_way(&error) => Directory::open(&resolve_own_links(directory)?),
-                opened => opened,
-            };
-            Ok((opened?, name))
-        }
+        (Some(directory), Some(name)) if path.is_absolute() => Ok((open_by_own_links(directory)?, name)),
         (Some(_), Some(_)) => wrong("give an absolute path"),
         _ => wrong("it is no path of a file"),
     }
@@ -193,6 +214,22 @@ pub(crate) struct Draft {
 }
 
 impl Directory {
+    /// The bytes of the regular file `name` in this directory, at most `most`, that the calling user alone may have written:
+    /// PermissionDenied where another user's or writable by others, `InvalidInput` where it is a link or no regular file,
+    /// `FileTooLarge` where it is longer. Never waits.
+    pub fn read_own_file(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let file = self.open_file_to_read(name).map_err(|error| match is_link_in_the_way(&error) {
+            true => io::Error::new(ErrorKind::InvalidInput, "it is a symbolic link"),
+            false => error,
+        })?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        require_own(&found, "it")?;
+        read_bounded(file, most)
+    }
+
     /// See [`replace_file`]: the file `name` in this directory.
     pub fn replace_file(&self, name: &OsStr, bytes: &[u8], how: Replace) -> io::Result<()> {
         let mut draft = self.create_draft(name, how.mode)?;
@@ -317,6 +354,37 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(replace_file(&path, b"text", PLAIN).is_err());
         assert_eq!(count(), 2);
+    }
+
+    #[test]
+    fn what_another_user_can_have_written_is_not_read() {
+        let (_tree, base) = tree();
+        let directory = open_own_directory(&base).unwrap();
+        let why = |name: &str| directory.read_own_file(name, 4).unwrap_err().to_string();
+        fs::write(base.join("own"), "text").unwrap();
+        assert_eq!(directory.read_own_file("own", 4).unwrap(), b"text");
+        fs::write(base.join("long"), "text.").unwrap();
+        assert_eq!(directory.read_own_file("long", 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        symlink("own", base.join("link")).unwrap();
+        assert_eq!(why("link"), "it is a symbolic link");
+        fifo(&base.join("fifo"));
+        assert_eq!(why("fifo"), "it is no regular file");
+        fs::set_permissions(base.join("own"), fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(why("own"), "it may be written to by others");
+        assert_eq!(directory.read_own_file("none", 4).unwrap_err().kind(), ErrorKind::NotFound);
+        fs::create_dir(base.join("open")).unwrap();
+        fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = open_own_directory(&base.join("open")).unwrap_err().to_string();
+        assert_eq!(refused, "the directory may be written to by others");
+        if effective_uid() != 0 {
+            return megapage_testing::skip("needs root, to give a file to another user");
+        }
+        fs::set_permissions(base.join("own"), fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::chown(base.join("own"), Some(12345), None).unwrap();
+        assert_eq!(why("own"), "it belongs to user 12345");
+        std::os::unix::fs::chown(base.join("open"), Some(12345), None).unwrap();
+        let refused = open_own_directory(&base.join("open")).unwrap_err().to_string();
+        assert_eq!(refused, "the directory belongs to user 12345");
     }
 
     #[test]
