@@ -7,6 +7,7 @@
 
 use crate::chunk::Mapping;
 use crate::heap::HugeHeap;
+use crate::learned::{Found, LARGE_BLOCK, Maps};
 use crate::ledger::Backing;
 use crate::mapped::{Kernel, Mapped};
 use megapage_kernel::own_mappings::own_mappings;
@@ -85,18 +86,31 @@ struct Fill<'a> {
     touched: usize,
     /// Bytes in regions that are huge, or dense.
     full: usize,
+    /// Regions of which anything is touched.
+    regions: usize,
 }
 
 impl<'a> Fill<'a> {
     /// Regions count as dense from `least` present base pages on.
     fn new(start: usize, end: usize, least: usize, dense: &'a mut Ranges) -> Fill<'a> {
-        Fill { start, end, least, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
+        Fill {
+            start,
+            end,
+            least,
+            dense,
+            region: start & !(HUGE_2M - 1),
+            present: 0,
+            touched: 0,
+            full: 0,
+            regions: 0,
+        }
     }
 
     fn add(&mut self, run: PresentRun) {
         self.touched += run.end - run.start;
         if run.huge {
             self.full += run.end - run.start;
+            self.regions += (run.end - run.start) / HUGE_2M;
             return;
         }
         let mut at = run.start;
@@ -118,6 +132,7 @@ impl<'a> Fill<'a> {
             self.dense.push(self.region);
             self.full += HUGE_2M;
         }
+        self.regions += usize::from(self.present > 0);
         self.present = 0;
     }
 
@@ -128,6 +143,19 @@ impl<'a> Fill<'a> {
             && len - self.touched >= ADVISE_UNTOUCHED
             // Both ends, and the region that is being filled.
             && self.full + 3 * HUGE_2M >= self.touched / 16 * 15
+    }
+}
+
+/// Mappings of at least [`LARGE_BLOCK`] bytes: what huge pages would take for what is touched of them, and what that is.
+#[derive(Debug, Default)]
+struct Largest(Found);
+
+impl Largest {
+    fn add(&mut self, len: usize, fill: &Fill<'_>) {
+        if len >= LARGE_BLOCK {
+            self.0.seen += (fill.regions * HUGE_2M) as u64;
+            self.0.touched += fill.touched as u64;
+        }
     }
 }
 
@@ -166,6 +194,7 @@ impl Collapser {
         let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
         std::mem::swap(&mut self.before, &mut self.now);
         self.now.count = 0;
+        let mut largest = Largest::default();
         let (pagemap, dense) = (&self.pagemap, &mut self.now);
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
@@ -181,11 +210,17 @@ impl Collapser {
             }
             fill.close();
             let advised = mapped.is_advised(start);
+            let untouched = end - start - fill.touched;
+            look.may_grow |= of_heap && heap.has_sparse_blocks() && untouched >= MAY_GROW;
+            if !of_heap {
+                largest.add(end - start, &fill);
+            }
             if !advised && !of_heap {
-                look.may_grow |= end - start - fill.touched >= MAY_GROW;
+                look.may_grow |= untouched >= MAY_GROW;
                 look.pending |= fill.is_growing() && mapped.advise(&Kernel, start, end);
             }
         })?;
+        note(largest.0, heap, mapped);
         look.cost = start.elapsed();
         self.collapse(heap, &mut look);
         Ok(look)
@@ -224,6 +259,16 @@ impl Collapser {
         }
         collapse_batch(batch, look);
     }
+}
+
+/// Tells the launcher what was found of own mappings: of the largest ones at the look that saw most of them.
+fn note(largest: Found, heap: &HugeHeap, mapped: &Mapped) {
+    let ledger = heap.ledger();
+    let is_most = largest.seen > 0 && largest.seen >= ledger.maps_found(Maps::Huge).seen;
+    if is_most && !mapped.knows_largest() {
+        ledger.found_maps(Maps::Huge, largest);
+    }
+    mapped.tell(ledger);
 }
 
 /// Whether it went well.
@@ -282,6 +327,28 @@ mod tests {
         assert!(!dense_of((0, 8000), &[run(0, 5000, false)]).1, "little is left");
         let sparse: Vec<PresentRun> = (0..all / 2).map(|at| run(2 * at, 2 * at + 1, false)).collect();
         assert!(!dense_of((0, all), &sparse).1);
+    }
+
+    #[test]
+    fn what_huge_pages_would_take_is_told_from_what_is_touched() {
+        let found = |pages: usize, runs: &[PresentRun]| {
+            let mut dense = Ranges::new();
+            let mut fill = Fill::new(BASE, BASE + pages * BASE_PAGE, LEAST_PRESENT, &mut dense);
+            runs.iter().for_each(|run| fill.add(*run));
+            fill.close();
+            let mut largest = Largest::default();
+            largest.add(pages * BASE_PAGE, &fill);
+            largest.0
+        };
+        let all = 64 << 8;
+        let full = found(all, &[run(0, 1024, true), run(1024, all, false)]);
+        assert_eq!((full.seen, full.touched), (64 << 20, 64 << 20));
+        // One page of each region, and of the last one none.
+        let sparse: Vec<PresentRun> = (0..31).map(|at| run(512 * at, 512 * at + 1, false)).collect();
+        let sparse = found(all, &sparse);
+        assert_eq!((sparse.seen, sparse.touched), (62 << 20, 31 << 12));
+        assert!(full.is_dense() && !sparse.is_dense());
+        assert_eq!(found(all / 4, &[run(0, 1024, false)]), Found::default(), "it is small");
     }
 
     #[test]

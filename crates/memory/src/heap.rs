@@ -12,6 +12,7 @@
 //! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
+mod blocks;
 mod broker;
 mod density;
 mod first;
@@ -22,12 +23,14 @@ mod mend;
 
 pub use mend::{Mend, Mended};
 
+use self::blocks::Blocks;
 use self::broker::Stock;
 use self::density::InUse;
 use self::first::FirstChunks;
 use self::hugetlb::{Dry, Fit};
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
+use crate::learned::{Hints, LARGE_BLOCK};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_kernel::{
@@ -50,7 +53,7 @@ const ARENA_1G_AT: u64 = 2 << 30;
 const GROUP: usize = 16;
 /// Commits of at least this many bytes are one large object: it is populated at first touch where that is
 /// safe, for a program may never touch all of it.
-const BULK: usize = 32 << 20;
+const BULK: usize = LARGE_BLOCK;
 /// How often, in milliseconds, the available memory is looked at.
 const SHORT_MS: u64 = 100;
 const LOCKS: usize = 64;
@@ -82,9 +85,20 @@ pub struct HugeHeap {
     split: AtomicBool,
     first_chunks: FirstChunks,
     in_use: InUse,
+    /// The large blocks, and what is known of such at the start.
+    blocks: Blocks,
     collapsed: AtomicBool,
     short_checked: AtomicU64,
     short: AtomicBool,
+}
+
+/// A large object that is being committed.
+#[derive(Clone, Copy, Debug)]
+struct Bulk {
+    /// The first chunk after it.
+    end: usize,
+    /// Objects of its size were hardly touched in an earlier run: it gets base pages, and is collapsed where it fills up.
+    is_sparse: bool,
 }
 
 /// What [`HugeHeap::reserve`] obtained.
@@ -123,6 +137,7 @@ impl HugeHeap {
             split: AtomicBool::new(false),
             first_chunks: FirstChunks::new(),
             in_use: InUse::new(),
+            blocks: Blocks::new(),
             collapsed: AtomicBool::new(false),
             short_checked: AtomicU64::new(0),
             short: AtomicBool::new(false),
@@ -141,14 +156,16 @@ impl HugeHeap {
         self.config.with(|config| *config)
     }
 
-    /// Continues the account in a page that the launcher reads.
-    pub fn attach_ledger(&self, words: SharedWords, pid: u32) {
-        if let Some(ledger) = Ledger::claim(words, pid) {
-            ledger.continue_from(&self.private);
-            if self.shared.set(ledger).is_ok() {
-                self.attached.store(true, Relaxed);
-            }
+    /// Continues the account in a page that the launcher reads. What the launcher knows of the program.
+    pub fn attach_ledger(&self, words: SharedWords, pid: u32) -> Hints {
+        let Some(ledger) = Ledger::claim(words, pid) else { return Hints::default() };
+        ledger.continue_from(&self.private);
+        let hints = ledger.take_hints();
+        if self.shared.set(ledger).is_ok() {
+            self.attached.store(true, Relaxed);
         }
+        self.learn(hints);
+        hints
     }
 
     /// The account in use.
@@ -216,6 +233,7 @@ impl HugeHeap {
     pub fn release(&self, address: usize, len: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let whole = len.next_multiple_of(HUGE_2M);
+        self.end_blocks(address, len);
         match self.spans.with(|spans| spans.remove(address, whole)) {
             Some(span) => self.walks.with(|| self.release_span(span)),
             None => OwnedRange::of_allocator(address, len).release(),
@@ -256,7 +274,9 @@ impl HugeHeap {
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept
     /// then of what was committed for it.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
-        let bulk = (end - start >= BULK).then(|| end.div_ceil(HUGE_2M));
+        let len = end - start;
+        let bulk =
+            (len >= BULK).then(|| Bulk { end: end.div_ceil(HUGE_2M), is_sparse: self.blocks.is_sparse(len) });
         if end - start >= HUGE_1G {
             self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
@@ -270,7 +290,7 @@ impl HugeHeap {
             // What another thread has asked for may be gone before this one comes to it.
             let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, bulk.is_some());
             if asks(index, asked) {
-                self.ask_broker(bulk.map_or(1, |end| end - index));
+                self.ask_broker(bulk.map_or(1, |bulk| bulk.end - index));
             }
             let group_end = ((index / GROUP + 1) * GROUP).min(end.div_ceil(HUGE_2M));
             let lock = self.group_lock(span, index);
@@ -299,6 +319,9 @@ impl HugeHeap {
                 return None;
             }
         }
+        if bulk.is_some() {
+            self.blocks.begin(span.range.start() + start, len);
+        }
         Some(clean)
     }
 
@@ -317,9 +340,9 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready; `bulk` is where a large object ends, of which it is a part. With
-    /// its group locked.
-    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>, mask: u32) -> bool {
+    /// Makes sure that chunk `index` is mapped and ready; `bulk` is the large object of which it is a part. With its group
+    /// locked.
+    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
             Mapping::Mapped(_) => return true,
@@ -338,8 +361,9 @@ impl HugeHeap {
     }
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
-    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<usize>, mask: u32) -> bool {
-        let (ahead, bulk) = (bulk.map(|end| end - index), bulk.is_some());
+    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>, mask: u32) -> bool {
+        let is_sparse = bulk.is_some_and(|bulk| bulk.is_sparse);
+        let (ahead, bulk) = (bulk.map(|bulk| bulk.end - index), bulk.is_some());
         let config = self.config();
         let held = self.held();
         if config.heap == Heap::None {
@@ -373,6 +397,10 @@ impl HugeHeap {
             })
         {
             return true;
+        }
+        if is_sparse {
+            self.ledger().fell_back(FallBack::Sparse, HUGE_2M as u64, 0);
+            return self.map_base(span, index);
         }
         self.map_thp(span, index, mask)
     }

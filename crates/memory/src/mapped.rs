@@ -18,18 +18,18 @@
 mod advised;
 mod scattered;
 
+use crate::learned::{Found, Hints, Maps};
+use crate::ledger::Ledger;
 use advised::{Advised, Range};
 use megapage_kernel::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use scattered::Scattered;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The smallest request that is looked at, in bytes.
 pub const SMALLEST: usize = 64 << 10;
 /// Requests of at least this many bytes are no arenas: one may never be touched all over, and is left to the collapser.
 const LARGEST: usize = 32 << 20;
-/// Probes count as dense when so many sixteenths of them are present.
-const DENSE_SIXTEENTHS: usize = 15;
 /// How many probes of a kind are remembered.
 const PROBES: usize = 8;
 /// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
@@ -88,6 +88,8 @@ struct Kind {
     next_probe: usize,
     /// Bytes of probes after which they are looked at.
     window: usize,
+    /// What all looks have found.
+    found: Found,
 }
 
 impl Kind {
@@ -95,7 +97,15 @@ impl Kind {
     const START: u64 = 4 << 20;
 
     const fn new(window: usize) -> Kind {
-        Kind { mapped: 0, unjudged: 0, left: 0, probes: [(0, 0); PROBES], next_probe: 0, window }
+        Kind {
+            mapped: 0,
+            unjudged: 0,
+            left: 0,
+            probes: [(0, 0); PROBES],
+            next_probe: 0,
+            window,
+            found: Found { seen: 0, touched: 0 },
+        }
     }
 
     fn note_probe(&mut self, range: Range) {
@@ -121,8 +131,21 @@ impl Kind {
             }
         }
         self.probes = [(0, 0); PROBES];
-        if bytes >= self.window && present >= bytes / 16 * DENSE_SIXTEENTHS {
+        if bytes < self.window {
+            return;
+        }
+        let found = Found { seen: bytes as u64, touched: present as u64 };
+        self.found.seen += found.seen;
+        self.found.touched += found.touched;
+        if found.is_dense() {
             self.left = stretch(self.mapped);
+        }
+    }
+
+    /// What an earlier run has found: dense memory is served huge from the first request on, until the next probe.
+    fn learn(&mut self, is_dense: bool) {
+        if is_dense {
+            self.left = stretch(0);
         }
     }
 }
@@ -159,6 +182,8 @@ pub struct Mapped {
     advised: Locked<Advised>,
     /// Whether anything was ever advised.
     any: AtomicBool,
+    /// Bytes of requests of at least [`LARGEST`] that are advised at once, for they are known to be filled; 0: nothing is known.
+    largest: AtomicU64,
     scattered: Locked<Scattered>,
 }
 
@@ -180,6 +205,7 @@ impl Mapped {
             }),
             advised: Locked::new(Advised::new()),
             any: AtomicBool::new(false),
+            largest: AtomicU64::new(0),
             scattered: Locked::new(Scattered::new()),
         }
     }
@@ -196,11 +222,42 @@ impl Mapped {
     }
 
     /// Remembers what the kernel answered to a request that [`Mapped::place`] did not serve.
-    pub fn probe(&self, start: usize, len: usize) {
+    pub fn probe(&self, calls: &impl Calls, start: usize, len: usize) {
+        let end = start + len.next_multiple_of(BASE_PAGE);
         if (SMALLEST..LARGEST).contains(&len) {
-            let end = start + len.next_multiple_of(BASE_PAGE);
             self.state.try_with(|state| state.kind(len).note_probe((start, end)));
+        } else if len >= LARGEST && self.take_largest(len) && !calls.is_confined() {
+            let _errno = ErrnoGuard::save();
+            self.advise(calls, start, end);
         }
+    }
+
+    /// Takes over what an earlier run has found out. Before the program maps anything.
+    pub fn learn(&self, hints: Hints) {
+        self.state.try_with(|state| {
+            state.small.learn(hints.is_dense_map(Maps::Small));
+            state.large.learn(hints.is_dense_map(Maps::Large));
+        });
+        self.largest.store(hints.filled_bytes, Relaxed);
+    }
+
+    /// Whether anything was known of requests of at least 32 MiB.
+    pub(crate) fn knows_largest(&self) -> bool {
+        self.largest.load(Relaxed) > 0
+    }
+
+    /// Whether as much as this is known to be filled yet.
+    fn take_largest(&self, len: usize) -> bool {
+        let take = |left: u64| left.checked_sub(len as u64).filter(|left| *left > 0);
+        self.largest.fetch_update(Relaxed, Relaxed, take).is_ok()
+    }
+
+    /// Notes in the ledger what the probes of smaller requests have shown. Never waits.
+    pub fn tell(&self, ledger: &Ledger) {
+        self.state.try_with(|state| {
+            ledger.found_maps(Maps::Small, state.small.found);
+            ledger.found_maps(Maps::Large, state.large.found);
+        });
     }
 
     /// Whether the kernel may choose the place of a small reservation without access, for which the program names one: it
@@ -416,7 +473,7 @@ mod tests {
                 Some(address) => (address, true),
                 None => {
                     let address = self.map(len.next_multiple_of(BASE_PAGE));
-                    mapped.probe(address, len);
+                    mapped.probe(self, address, len);
                     (address, false)
                 }
             }
@@ -481,6 +538,29 @@ mod tests {
         calls.present_percent.set(10);
         let late = (0..400).filter(|_| calls.request(&mapped, MIB).1).count();
         assert!(late * MIB <= stretch(400 << 20), "{late} MiB");
+    }
+
+    #[test]
+    fn what_was_dense_before_is_huge_at_once_and_found_out_when_it_no_longer_is() {
+        let maps = |maps: Maps| Hints { dense_maps: 1 << maps as usize, ..Hints::default() };
+        let (calls, mapped, ledger) = (Fake::new(10), Mapped::new(), Ledger::private());
+        mapped.learn(maps(Maps::Small));
+        let served: Vec<bool> = (0..200).map(|_| calls.request(&mapped, MIB).1).collect();
+        assert!(served[..8].iter().all(|huge| *huge) && served[8..].iter().all(|huge| !huge));
+        mapped.tell(&ledger);
+        let found = ledger.maps_found(Maps::Small);
+        assert!(found.seen >= 100 << 20 && !found.is_dense(), "{found:?}");
+        assert!(!calls.request(&mapped, 4 * MIB).1, "another kind");
+        let large = 64 * MIB;
+        let before = calls.advised.borrow().len();
+        calls.request(&mapped, large);
+        assert_eq!(calls.advised.borrow().len(), before);
+        mapped.learn(Hints { filled_bytes: 100 << 20, ..Hints::default() });
+        let (start, _) = calls.request(&mapped, large);
+        assert_eq!(calls.advised.borrow().last(), Some(&(start, start + large)));
+        calls.request(&mapped, large);
+        assert_eq!(calls.advised.borrow().len(), before + 1, "no more than it has filled before");
+        assert!(mapped.knows_largest());
     }
 
     #[test]

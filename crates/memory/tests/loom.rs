@@ -12,6 +12,8 @@
 mod chunk;
 #[path = "loom/futex.rs"]
 mod futex;
+#[path = "../src/learned.rs"]
+mod learned;
 #[path = "../src/ledger.rs"]
 mod ledger;
 #[path = "../../kernel/src/lock.rs"]

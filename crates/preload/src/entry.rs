@@ -11,6 +11,7 @@
 
 use crate::threads;
 use megapage_kernel::{ErrnoGuard, set_errno};
+use megapage_memory::LARGE_BLOCK;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 
@@ -25,14 +26,22 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
 }
 
+/// Starts the threads that a large block has made wanted: its program may call nothing here again before it fills it.
+#[inline]
+fn start_for(size: usize) {
+    if size >= LARGE_BLOCK && threads::is_wanted() {
+        threads::start_wanted();
+    }
+}
+
 /// malloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size is allowed.
+    let block = unsafe { megapage_malloc(size) };
     if threads::is_wanted() {
         threads::start_wanted();
     }
-    // SAFETY: any size is allowed.
-    let block = unsafe { megapage_malloc(size) };
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -41,6 +50,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: any count and size are allowed; an overflow of their product answers null.
     let block = unsafe { mi_calloc(count, size) };
+    start_for(count.saturating_mul(size));
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -57,6 +67,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     }
     // SAFETY: the caller's promise.
     let moved = unsafe { megapage_realloc(block, size) };
+    start_for(size);
     if moved.is_null() { out_of_memory() } else { moved }
 }
 
@@ -115,6 +126,7 @@ unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, 
     let _errno = ErrnoGuard::save();
     // SAFETY: the alignment is a power of two.
     let block = unsafe { mi_malloc_aligned(size, alignment) };
+    start_for(size);
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -132,6 +144,7 @@ extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     }
     // SAFETY: the alignment is a power of two.
     let block = unsafe { mi_malloc_aligned(size, alignment) };
+    start_for(size);
     if block.is_null() { out_of_memory() } else { block }
 }
 

@@ -113,7 +113,7 @@ extern "C" fn start() {
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
     {
-        HEAP.attach_ledger(words, std::process::id());
+        MAPPED.learn(HEAP.attach_ledger(words, std::process::id()));
     }
     leave_environment();
 }
@@ -152,12 +152,15 @@ fn leave_environment() {
     }
 }
 
-/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
+/// At exit(3), after the program's own handlers: what the run has found out goes to the launcher, and it reads the kernel's
+/// last figures.
 extern "C" fn end() {
     let ledger = HEAP.ledger();
     if ledger.pid() != std::process::id() {
         return;
     }
+    HEAP.judge_blocks();
+    MAPPED.tell(ledger);
     ledger.exit_handshake().announce_and_wait();
 }
 

@@ -165,7 +165,7 @@ fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mu
             if mapped == libc::MAP_FAILED {
                 return mapped;
             }
-            MAPPED.probe(mapped as usize, len);
+            MAPPED.probe(&Kernel, mapped as usize, len);
             mapped
         }
     };

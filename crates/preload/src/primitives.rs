@@ -28,6 +28,9 @@ unsafe extern "C" fn megapage_reserve(
 ) -> c_int {
     match HEAP.reserve(size, alignment, commit) {
         Ok(reserved) => {
+            if commit {
+                collapser::consider_later(size);
+            }
             // SAFETY: valid for writing, by the contract.
             unsafe {
                 *is_zero = reserved.clean;

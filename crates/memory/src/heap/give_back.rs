@@ -15,6 +15,7 @@ impl HugeHeap {
     /// again before use.
     pub fn decommit(&self, address: usize, len: usize) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
+        self.end_blocks(address, len);
         let Some(span) = self.spans.with(|spans| spans.find(address)) else {
             OwnedRange::of_allocator(address, len).discard()?;
             return Ok(false);
