@@ -14,6 +14,7 @@ mod one_process;
 mod output;
 mod pool;
 mod prime;
+mod profile;
 mod remap;
 mod run;
 mod sampling;
@@ -48,6 +49,7 @@ enum Command {
     Bench(bench::Args),
     Remap(remap::Args),
     Prime(prime::Args),
+    Profile(profile::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(args),
         Command::Remap(args) => remap::main(args),
         Command::Prime(args) => prime::main(args),
+        Command::Profile(args) => profile::main(args),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);

@@ -75,6 +75,9 @@ pub struct Args {
     /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
     #[arg(long, value_name = "WHY", default_value = "auto")]
     fork: Fork,
+    /// Neither use what earlier runs of the program have found out, nor keep what this one does
+    #[arg(long)]
+    no_profile: bool,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -82,7 +85,7 @@ pub struct Args {
     #[arg(long, value_name = "PID", value_parser = pid,
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
-            "jvm", "fix",
+            "jvm", "fix", "no_profile",
         ])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
@@ -182,6 +185,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         watched: path.is_some() || args.require,
         jvm: args.jvm,
         fix: args.fix,
+        profile: !args.no_profile,
     };
     let prepared = prepare(&root, request).map_err(failure)?;
     if args.dry_run {

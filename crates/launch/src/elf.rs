@@ -90,6 +90,39 @@ pub fn inspect_file(path: &Path) -> io::Result<FileKind> {
     inspect_elf(&cache).map(FileKind::Elf64)
 }
 
+/// The longest name of a build that is believed, in bytes: linkers make 8 to 20, Go's some 90.
+const LONGEST_BUILD: usize = 256;
+/// The longest notes that are looked through, in bytes.
+const LONGEST_NOTES: u64 = 64 << 10;
+/// The name and the type of the note in which Go's linker puts it.
+const GO_BUILD: (&[u8], u32) = (b"Go", 4);
+
+/// The name that the linker gave to this build of an ELF file (`.note.gnu.build-id`, or Go's), in hexadecimal digits. `None`
+/// where it gave none, or the file is no well-formed 64-bit ELF file. Reads the headers and the notes alone.
+pub fn build_id(file: File) -> Option<String> {
+    let cache = ReadCache::new(file);
+    let header = elf::FileHeader64::<Endianness>::parse(&cache).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &cache).ok()?;
+    let mut found = None;
+    for segment in segments.iter().filter(|it| it.p_filesz(endian) <= LONGEST_NOTES) {
+        let Ok(Some(mut notes)) = segment.notes(endian, &cache) else { continue };
+        while let Ok(Some(note)) = notes.next() {
+            let (name, kind) = (note.name(), note.n_type(endian));
+            let is_gnu = name == elf::ELF_NOTE_GNU && kind == elf::NT_GNU_BUILD_ID;
+            if is_gnu || (found.is_none() && (name, kind) == GO_BUILD) {
+                found = Some(note.desc());
+            }
+        }
+    }
+    found.filter(|id| (1..=LONGEST_BUILD).contains(&id.len())).map(hexadecimal)
+}
+
+/// Two digits for each byte.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn malformed(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
@@ -177,6 +210,23 @@ pub fn machine_name(machine: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_build_has_a_name_unless_the_linker_gave_none() {
+        let own = build_id(File::open(std::env::current_exe().unwrap()).unwrap());
+        let shown =
+            std::process::Command::new("readelf").arg("-n").arg(std::env::current_exe().unwrap()).output();
+        let Ok(shown) = shown else { return megapage_testing::skip("needs readelf") };
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let listed = shown.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
+        assert_eq!(own.as_deref(), listed);
+        let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz/elf_launch");
+        for input in std::fs::read_dir(inputs).unwrap() {
+            // None of them makes it panic, or go on without end.
+            let _ = build_id(File::open(input.unwrap().path()).unwrap());
+        }
+        assert_eq!(build_id(File::open("/etc/passwd").unwrap()), None);
+    }
 
     /// 300 symbols, each of whose names is the rest of a table of 8 KiB without an end of a string in it.
     #[test]

@@ -17,6 +17,7 @@ mod libraries;
 pub mod machine;
 pub mod mechanism;
 pub mod messages;
+pub mod profile;
 pub mod program;
 pub mod promoter;
 mod proof;

@@ -7,6 +7,7 @@ use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
+use crate::profile::ProfileReport;
 use crate::program::{Allocator, Linkage, Program};
 use crate::proof::allowance;
 use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text};
@@ -469,6 +470,8 @@ pub struct RunReport {
     pub java: Option<JavaReport>,
     /// What the program has said of huge pages, where that went into a file.
     pub said: Vec<Explained>,
+    /// What became of what earlier runs have found out; `None` of a process that runs already.
+    pub profile: Option<ProfileReport>,
 }
 
 /// What a JVM takes, and what it was given before the start. Bytes.
@@ -594,6 +597,7 @@ impl Pieces<'_> {
             notes: self.plan.notes.iter().cloned().chain(self.notes).chain(remote(samples)).collect(),
             java: self.plan.java.as_ref().map(JavaReport::of),
             said: self.said,
+            profile: None,
         };
         if self.ledger.is_some_and(|ledger| ledger.pid() != 0 && !ledger.is_plausible()) {
             report.notes.push(IMPLAUSIBLE.into());

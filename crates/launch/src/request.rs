@@ -330,10 +330,12 @@ pub struct Request {
     pub jvm: bool,
     /// Add what is missing in the pools for the length of the run.
     pub fix: bool,
+    /// Use what earlier runs of the program have found out, and keep what this one does.
+    pub profile: bool,
 }
 
 impl Request {
-    /// A run of `program` with nothing but defaults, which nobody is told of at the end.
+    /// A run of `program` with nothing but defaults, which nobody is told of at the end, and of which nothing is kept.
     pub fn plain(program: impl Into<OsString>) -> Request {
         Request {
             program: program.into(),
@@ -350,6 +352,7 @@ impl Request {
             watched: false,
             jvm: false,
             fix: false,
+            profile: false,
         }
     }
 }

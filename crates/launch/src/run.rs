@@ -8,6 +8,7 @@ use crate::fix::Added;
 use crate::jvm::Java;
 use crate::machine::Machine;
 use crate::mechanism::{Plan, Refusal, choose};
+use crate::profile::{self, Identity, Learned, Seen};
 use crate::program::{InspectError, Program};
 use crate::report::{RunReport, Totals};
 use crate::request::{Mechanism, Request, Text};
@@ -28,7 +29,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -145,6 +146,8 @@ pub struct Prepared {
     preloaded: Option<String>,
     /// Whether a supervisor knows the program by our process number.
     supervised: bool,
+    /// What earlier runs of the program have found out.
+    learned: Learned,
 }
 
 /// Looks at the program and the machine and decides. Changes nothing.
@@ -175,7 +178,12 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         false => None,
     };
     let supervised = in_place::is_supervised(&machine);
-    Ok(Prepared { program, plan, text, waits, request, preloaded, supervised })
+    let mut prepared =
+        Prepared { program, plan, text, waits, request, preloaded, supervised, learned: Learned::off() };
+    if prepared.request.profile {
+        prepared.learn(machine.library.as_deref().ok());
+    }
+    Ok(prepared)
 }
 
 impl Prepared {
@@ -187,6 +195,26 @@ impl Prepared {
     /// The decision.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Looks for what earlier runs have found out.
+    fn learn(&mut self, library: Option<&Path>) {
+        if self.program.privilege.is_some() {
+            self.learned = Learned::refused("the program runs with rights that the caller lacks");
+            return;
+        }
+        let preloaded = self.preloaded.as_deref();
+        let arguments = self.arguments();
+        let identity =
+            || Identity::of(&self.program, &self.plan, &self.request, &arguments, preloaded, library);
+        self.learned = Learned::look(profile::directory(), identity);
+        if !self.plan.uses(Mechanism::Preload) {
+            self.learned.without_hints("only the preloaded library can be told");
+        }
+        if self.request.require {
+            self.learned
+                .without_hints("--require wants all of the heap on huge pages, what is hardly touched too");
+        }
     }
 
     /// The run as shell lines: the reasons as comments, then the command.
@@ -204,6 +232,9 @@ impl Prepared {
             format!("# pool {} {used}: {}", pool.socket, pool.reason)
         }));
         lines.extend(self.plan.notes.iter().map(|note| format!("# {note}")));
+        if self.request.profile {
+            lines.push(format!("# profile: {}", self.learned.report().in_words()));
+        }
         if self.plan.uses(Mechanism::Outside) {
             lines.push("# while it runs: megapage run --attach its PID".into());
         }
@@ -303,7 +334,9 @@ impl Prepared {
             false => (None, None),
             true => {
                 let (file, words) = SharedWords::create(c"megapage-ledger", 1).map_err(system("ledger"))?;
-                (Some(file), Some(Ledger::launcher(words)))
+                let ledger = Ledger::launcher(words);
+                ledger.hint(self.learned.hints());
+                (Some(file), Some(ledger))
             }
         };
         if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
@@ -346,7 +379,10 @@ impl Prepared {
         signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
         running.notes.extend(added.take_out());
         running.said = said.explain();
-        Ok(running.report(Some(totals)))
+        let mut report = running.report(Some(totals));
+        let seen = if running.has_executed() { Seen::Several } else { Seen::One(running.ledger()) };
+        report.profile = Some(self.learned.finish(&report, seen));
+        Ok(report)
     }
 
     fn command(&self, ledger: Option<&File>, text_ledger: Option<&File>) -> Command {

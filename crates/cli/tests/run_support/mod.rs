@@ -31,6 +31,9 @@ pub fn library() -> &'static Path {
 /// A broker on a busy machine may take its time.
 pub const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
 
+/// The directory of profiles.
+pub const PROFILES: &str = "MEGAPAGE_PROFILES";
+
 /// `megapage run` with these arguments.
 pub fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
@@ -40,6 +43,8 @@ pub fn run(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command.env(PATIENCE.0, PATIENCE.1);
+    // What one test has found out about a program is not for the next one.
+    command.env(PROFILES, "none");
     command
 }
 

@@ -323,8 +323,13 @@ impl<'a> Running<'a> {
         std::fs::canonicalize(&self.run.program.executable).is_ok_and(|path| path == now)
     }
 
+    /// Whether the process was seen, or its ledger says, to have replaced itself by another program.
+    pub(super) fn has_executed(&self) -> bool {
+        self.replaced || self.ledger.as_ref().is_some_and(|ledger| ledger.claims() > 1)
+    }
+
     /// The ledger, as long as it is of the program that the process runs.
-    fn ledger(&self) -> Option<&Ledger> {
+    pub(super) fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
     }
 
@@ -376,6 +381,12 @@ impl<'a> Running<'a> {
     }
 
     pub(super) fn report(&self, totals: Option<Totals>) -> RunReport {
+        let mut report = self.pieces(totals).report();
+        report.profile = Some(self.run.learned.report().clone());
+        report
+    }
+
+    fn pieces(&self, totals: Option<Totals>) -> Pieces<'_> {
         Pieces {
             program: ProgramFacts::of(&self.run.program, self.pid),
             asked: Asked::of(&self.run.request),
@@ -403,6 +414,5 @@ impl<'a> Running<'a> {
             said: self.said.clone(),
             rss_at_start: self.rss_at_start,
         }
-        .report()
     }
 }

@@ -1,0 +1,213 @@
+//! Where profiles are kept: one small file each, in a directory of the user's own.
+
+use super::MOST_BYTES;
+use megapage_kernel::directory::Directory;
+use megapage_kernel::effective_uid;
+use megapage_kernel::trusted::{Replace, make_directory_of, open_own_directory};
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Environment variable: the directory of profiles; `none` for neither reading nor writing any.
+pub const PROFILES_VARIABLE: &str = "MEGAPAGE_PROFILES";
+/// Root's.
+const ROOTS: &str = "/var/lib/megapage/profiles";
+/// Below the directory of the user's state.
+const BELOW_STATE: &str = "megapage/profiles";
+/// Profiles of one user; the oldest ones go.
+const MOST_PROFILES: usize = 512;
+/// Names that are looked at in the directory.
+const MOST_NAMES: usize = 4096;
+const END: &str = ".json";
+
+/// The directory of the calling user's profiles; why there is none.
+pub fn directory() -> Result<PathBuf, String> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    directory_of(effective_uid(), variable)
+}
+
+fn directory_of(user: u32, variable: impl Fn(&'static str) -> Option<OsString>) -> Result<PathBuf, String> {
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match variable(PROFILES_VARIABLE) {
+        Some(named) if named == "none" => return Err(format!("{PROFILES_VARIABLE} is none")),
+        Some(named) if Path::new(&named).is_absolute() => return Ok(named.into()),
+        Some(_) => return Err(format!("{PROFILES_VARIABLE} is no absolute path")),
+        None if user == 0 => return Ok(ROOTS.into()),
+        None => {}
+    }
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Ok(state.ok_or("neither XDG_STATE_HOME nor HOME names a directory")?.join(BELOW_STATE))
+}
+
+/// The profiles of one user.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// Those in the directory `path`, which may be missing.
+    pub fn at(path: PathBuf) -> Store {
+        Store { path }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of a profile.
+    pub fn file(&self, key: &str) -> PathBuf {
+        self.path.join(format!("{key}{END}"))
+    }
+
+    /// The bytes of a profile; `None` where there is none.
+    pub fn read(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
+        let read = open_own_directory(&self.path)
+            .and_then(|it| it.read_own_file(&format!("{key}{END}"), MOST_BYTES));
+        match read {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// Replaces a profile, or adds one, for which the oldest ones beyond the bound go.
+    pub fn write(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        let directory = match open_own_directory(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => self.make()?,
+            opened => opened?,
+        };
+        let name = OsString::from(format!("{key}{END}"));
+        let is_new = directory.open_file_to_read(&format!("{key}{END}")).is_err();
+        directory.replace_file(&name, bytes, Replace { mode: 0o600, durable: false })?;
+        if is_new { thin_out(&directory, MOST_PROFILES) } else { Ok(()) }
+    }
+
+    fn make(&self) -> io::Result<Directory> {
+        make_directory_of(&self.path)?;
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        open_own_directory(&self.path)
+    }
+
+    /// The keys of all profiles.
+    pub fn keys(&self) -> io::Result<Vec<String>> {
+        match open_own_directory(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            opened => {
+                let (names, _) = opened?.names(MOST_NAMES)?;
+                Ok(names.iter().filter_map(|name| key_of(name)).map(String::from).collect())
+            }
+        }
+    }
+
+    /// Removes a profile.
+    pub fn remove(&self, key: &str) -> io::Result<()> {
+        open_own_directory(&self.path)?.remove_file(OsStr::new(&format!("{key}{END}")))
+    }
+}
+
+/// The key that a file's name holds; `None` of another file.
+fn key_of(name: &OsStr) -> Option<&str> {
+    let key = name.to_str()?.strip_suffix(END)?;
+    (key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(key)
+}
+
+/// Removes the oldest profiles, and drafts that a killed writer has left, so that `most` stay.
+fn thin_out(directory: &Directory, most: usize) -> io::Result<()> {
+    let (names, _) = directory.names(MOST_NAMES)?;
+    let age = |name: &OsString| {
+        let written = directory.open_file_to_read(name.to_str()?).and_then(|file| file.metadata());
+        // What cannot be read goes first.
+        Some(written.map_or((i64::MIN, 0), |it| (it.mtime(), it.mtime_nsec())))
+    };
+    let is_ours = |name: &&OsString| key_of(name).is_some() || name.as_bytes().ends_with(b".new");
+    if names.len() <= most {
+        return Ok(());
+    }
+    let mut ours: Vec<_> = names.iter().filter(is_ours).filter_map(|name| Some((age(name)?, name))).collect();
+    ours.sort();
+    for (_, name) in ours.iter().take(ours.len().saturating_sub(most)) {
+        // Another run may have removed it just now.
+        let _ = directory.remove_file(name);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key(number: usize) -> String {
+        format!("{number:064x}")
+    }
+
+    #[test]
+    fn profiles_are_written_read_listed_and_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let store = Store::at(base.path().join("state/profiles"));
+        assert_eq!(store.read(&key(1)).unwrap(), None);
+        assert!(store.keys().unwrap().is_empty());
+        store.write(&key(1), b"first").unwrap();
+        store.write(&key(1), b"second").unwrap();
+        assert_eq!(store.read(&key(1)).unwrap().unwrap(), b"second");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(store.path()), mode(&store.file(&key(1)))), (0o700, 0o600));
+        fs::write(store.path().join("README"), "not ours").unwrap();
+        assert_eq!(store.keys().unwrap(), [key(1)]);
+        store.remove(&key(1)).unwrap();
+        assert_eq!(store.read(&key(1)).unwrap(), None);
+    }
+
+    #[test]
+    fn the_oldest_profiles_go() {
+        let base = tempfile::tempdir().unwrap();
+        let store = Store::at(base.path().join("profiles"));
+        for number in 0..8 {
+            store.write(&key(number), b"x").unwrap();
+            let file = File::options().write(true).open(store.file(&key(number))).unwrap();
+            let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000 - number as u64);
+            file.set_modified(at).unwrap();
+        }
+        thin_out(&open_own_directory(store.path()).unwrap(), 3).unwrap();
+        assert_eq!(store.keys().unwrap(), [key(0), key(1), key(2)]);
+    }
+
+    #[test]
+    fn a_store_of_others_is_not_used() {
+        let base = tempfile::tempdir().unwrap();
+        let store = Store::at(base.path().join("profiles"));
+        store.write(&key(1), b"x").unwrap();
+        fs::set_permissions(store.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(store.read(&key(1)).is_err() && store.write(&key(1), b"y").is_err());
+        fs::set_permissions(store.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(store.file(&key(2)), vec![b' '; MOST_BYTES as usize + 1]).unwrap();
+        assert_eq!(store.read(&key(2)).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn the_directory_is_the_users_own() {
+        let of = |user, set: &[(&str, &str)]| {
+            let find = |name| set.iter().find(|(it, _)| *it == name).map(|(_, value)| OsString::from(value));
+            directory_of(user, find).map(|path| path.to_str().unwrap().to_string())
+        };
+        let home = ("HOME", "/home/a");
+        assert_eq!(of(0, &[home]).unwrap(), ROOTS);
+        assert_eq!(of(7, &[home]).unwrap(), "/home/a/.local/state/megapage/profiles");
+        assert_eq!(of(7, &[home, ("XDG_STATE_HOME", "/s")]).unwrap(), "/s/megapage/profiles");
+        assert_eq!(
+            of(7, &[home, ("XDG_STATE_HOME", "s")]).unwrap(),
+            "/home/a/.local/state/megapage/profiles"
+        );
+        assert_eq!(of(0, &[(PROFILES_VARIABLE, "/x")]).unwrap(), "/x");
+        assert!(of(7, &[]).is_err() && of(7, &[(PROFILES_VARIABLE, "none"), home]).is_err());
+        assert!(of(7, &[(PROFILES_VARIABLE, "x"), home]).is_err());
+    }
+}
