@@ -3,7 +3,7 @@
 import statistics
 
 import estimate
-from ways import BASELINE, OURS
+from ways import BASELINE, LEARNED, OURS
 
 SLOWER = 1.01
 MEMORY_RATIO, MEMORY_SLACK = 1.05, 16 << 20
@@ -71,7 +71,7 @@ def bigger(figures):
 
 def against_best(figures):
     """(the best other way, ours against it): of the steady phase's processor time."""
-    others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way != OURS}
+    others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way not in (OURS, LEARNED)}
     if OURS not in figures.ways or not others:
         return None
     best = min(others, key=others.get)

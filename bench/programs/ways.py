@@ -5,17 +5,19 @@ import pathlib
 import re
 
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-BASELINE, OURS, OTHER = "plain", "ours", "other"
+BASELINE, OURS, LEARNED, OTHER = "plain", "ours", "learned", "other"
 
 
 class Way:
     """One way."""
 
-    def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None):
+    def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None, asked=False):
         self.name, self.what, self.variables = name, what, variables or {}
         self.library, self.thp = library, thp
         # The `megapage` that runs the program.
         self.build = build
+        # Only where it is named.
+        self.asked = asked
 
     def missing(self):
         """Why it cannot be had here; None where it can."""
@@ -44,6 +46,7 @@ def all_ways(venv, megapage, other=None):
             {"MALLOC_CONF": "thp:always,metadata_thp:auto"},
             library=jemalloc or pathlib.Path("/usr/lib/libjemalloc.so.2")),
         Way(OURS, "megapage run, no options", build=megapage),
+        Way(LEARNED, "the same, with what an earlier run has found out", build=megapage, asked=True),
         *others,
     ]
 

@@ -161,6 +161,8 @@ def run(case, mode, scratch):
         WORK=str(work),
         SCRATCH=str(scratch),
         REPOSITORY=str(driving.REPOSITORY),
+        # What one mode has found out about a program is not for the next one.
+        MEGAPAGE_PROFILES="none",
     )
     wants_pool = "pool" in case.needs or (mode != "plain" and MODES[mode][1])
     with pool(POOL_PAGES if wants_pool else 0) as got:

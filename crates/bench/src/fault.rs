@@ -358,7 +358,9 @@ fn program(
     broker: &Broker<'_>,
 ) -> Result<(Vec<u64>, Duration, f64)> {
     let mut command = Command::new(&place.megapage);
-    command.args(["run", "--mechanism", "preload", "--heap", "thp"]).env("MEGAPAGE_LIBRARY", &place.library);
+    command
+        .args(["run", "--no-profile", "--mechanism", "preload", "--heap", "thp"])
+        .env("MEGAPAGE_LIBRARY", &place.library);
     if source == Source::RunPool {
         command.arg("--pool").arg(&broker.path);
     }

@@ -76,7 +76,7 @@ fn command(peer: &Peer, place: &Place, arguments: &[String]) -> Result<Command> 
     let mut command = match peer.start {
         Start::Run(options) => {
             let mut command = Command::new(&place.megapage);
-            command.arg("run").args(options).arg("--").arg(&place.workload);
+            command.args(["run", "--no-profile"]).args(options).arg("--").arg(&place.workload);
             command
         }
         _ => Command::new(&place.workload),

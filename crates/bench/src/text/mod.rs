@@ -364,7 +364,9 @@ impl Bench<'_> {
         for variable in FOREIGN_VARIABLES {
             command.env_remove(variable);
         }
-        command.args(["run", "--heap", "none", "--text", way.text(), "--json", "--report"]).arg(&file);
+        command
+            .args(["run", "--no-profile", "--heap", "none", "--text", way.text(), "--json", "--report"])
+            .arg(&file);
         command.arg("--");
         if let (Way::Libhugetlbfs, Some(library)) = (way, LIBHUGETLBFS.find()) {
             // Through env(1): the launcher itself has nothing to remap.
