@@ -348,6 +348,10 @@ mod tests {
         let named = Options { size: Bytes::gib(1), configurations: vec!["huge".into()], ..options.clone() };
         assert!(dry_run(&named).unwrap_err().to_string().contains("they are base, thp, run-snapshot"));
         let lines = dry_run(&Options { size: Bytes::gib(1), ..options }).unwrap();
-        assert!(lines.iter().any(|line| line.starts_with("megapage run --fork snapshot -- redis-server")));
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.starts_with("megapage run --no-profile --fork snapshot -- redis-server"))
+        );
     }
 }
