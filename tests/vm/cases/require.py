@@ -25,7 +25,7 @@ def attempt(what, options, program, pool=0, heap=True):
     huge = true.hugetlb_bytes + true.thp if true else 0
     share = 100 * huge / max(1, huge + true.anonymous_base) if true else 0
     if done.status == 0 and heap:
-        # Of the heap at most 8 MiB, or a twentieth, may be on plainer pages (docs/run.md); a MiB is stack and data.
+        # Of the heap at most 8 MiB, or a twentieth, may be on plainer pages (docs/run-report.md); a MiB is stack and data.
         allowance = max(8 * vm.MIB, (huge + true.anonymous_base) / 20) + vm.MIB if true else 0
         vm.check(ROW, f"{what}: passes only on huge pages", true is not None and true.anonymous_base <= allowance, "status 0",
                  f"{share:.1f} % huge, {true and true.anonymous_base} bytes on base pages")
