@@ -6,21 +6,24 @@ import platform
 HEADER = """\
 # Real programs under `megapage run`
 
-Written by `tests/programs/driver.py --table docs/programs.md`; each line is one program by its own test suite, its own
-benchmark with its data compared, or work whose output is compared with a plain run. The scripts are in
-[tests/programs/cases](../tests/programs/cases).
+Each line is a program that was started by `megapage run` and checked: by its own test suite, by its own benchmark with its data
+compared, or by comparing its output with a plain run. Every result was as without megapage{failed}.
+
+```sh
+tests/programs/driver.py --only redis --mode default --keep    # one program in one mode, its scratch directory kept
+tests/programs/driver.py --table docs/programs.md              # this page; the cases are in tests/programs/cases
+```
+
+- *Mode*: `default` is `megapage run` without options; `preload-2m` and `preload-thp` force the preloaded allocator and its
+  backing; `tunable`, `runtime` and `outside` force that mechanism. In `default`, `preload-2m` and `tunable` the pool has
+  {pool} MiB of 2 MiB pages, so that larger programs run it dry.
+- *Mechanism*, and what backed the program's anonymous memory at its peak, in MiB, come from the report, that is from the kernel's
+  counters. If a case runs several programs, the largest counts. A program too short to be sampled has none.
 
 Machine: {machine}.
 
-*Asked* is the mode: `default` is `megapage run` without options; `preload-2m` and `preload-thp` force the preloaded
-allocator and its backing; `tunable`, `runtime` and `outside` force that mechanism. The modes `default`, `preload-2m`
-and `tunable` find a pool of {pool} MiB of 2 MiB pages, so that bigger programs also run it dry. *Mechanism*,
-and what backed the program's anonymous memory when it was largest, are from the launcher's report, that is from the
-kernel's figures; where a case runs several programs, it is the largest one's. A program that was too short to be
-sampled has none.
-
-| program | version | asked | mechanism | 2 MiB hugetlb | THP | base pages | huge | result |
-|---|---|---|---|---|---|---|---|---|
+| program | version | mode | mechanism | hugetlb | THP | base | huge, % |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -29,27 +32,37 @@ def markdown(results, pool_mib):
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     libc = " ".join(platform.libc_ver())
     machine = f"Linux {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs, {memory} GiB, {libc}"
-    return HEADER.format(machine=machine, pool=pool_mib) + "".join(row(result) + "\n" for result in results)
+    failed = [result for result in results if result.outcome != "passed"]
+    listed = f", but for {len(failed)} of {len(results)}, listed below" if failed else ""
+    rows, program = [], None
+    for result in results:
+        rows.append(row(result, result.case.program == program) + "\n")
+        program = result.case.program
+    document = HEADER.format(machine=machine, pool=pool_mib, failed=listed) + "".join(rows)
+    if failed:
+        document += "\n" + "".join(failure(result) + "\n" for result in failed)
+    return document
 
 
-def row(result):
-    """One line of the table."""
+def row(result, continued):
+    """One line of the table. `continued`: the line above is of the same program."""
     largest = max(result.reports, key=size_at_peak, default=None)
-    cells = [result.case.program, result.case.shown_version, result.mode]
-    if largest is None:
-        cells += ["", "", "", "", ""]
+    cells = ["", ""] if continued else [result.case.program, result.case.shown_version]
+    cells.append(result.mode)
+    memory = largest and (largest["peak"] or {}).get("anonymous")
+    cells.append("" if largest is None else " + ".join(largest["mechanisms"]) or "none applies")
+    if memory:
+        cells += [mebibytes(memory[kind]) for kind in ("hugetlb_2m_bytes", "thp_bytes", "base_bytes")]
+        cells.append("" if memory["huge_percent"] is None else f"{memory['huge_percent']:.0f}")
     else:
-        mechanisms = " + ".join(largest["mechanisms"]) or "none applies"
-        memory = (largest["peak"] or {}).get("anonymous")
-        if memory is None:
-            cells += [mechanisms, "", "", "", ""]
-        else:
-            kinds = ("hugetlb_2m_bytes", "thp_bytes", "base_bytes")
-            percent = memory["huge_percent"]
-            cells += [mechanisms, *(mebibytes(memory[kind]) for kind in kinds)]
-            cells.append("" if percent is None else f"{percent:.0f} %")
-    cells.append(result.outcome + (f": {result.why.splitlines()[0]}" if result.why else ""))
+        cells += [""] * 4
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def failure(result):
+    """One line below the table, for a program that did not pass."""
+    why = f": {result.why.splitlines()[0]}" if result.why else ""
+    return f"- {result.case.program}, `{result.mode}`: **{result.outcome}**{why}"
 
 
 def size_at_peak(report):
@@ -58,5 +71,5 @@ def size_at_peak(report):
 
 
 def mebibytes(count):
-    """For people, in MiB."""
-    return f"{count / (1 << 20):.0f} MiB" if count else "0"
+    """In MiB."""
+    return f"{count / (1 << 20):.0f}"
