@@ -124,7 +124,8 @@ fn each_kind_is_told_and_they_add_up() {
     assert!(reasons(&report, "files").iter().all(|it| of_files.contains(&it.as_str())), "{report:#}");
     assert!(reasons(&report, "stacks").contains(&"mapping-small".into()), "{report:#}");
     // As far as it is known: each reason is one of the lists in the docs.
-    let lists = [include_str!("../../../docs/doctor.md"), include_str!("../../../docs/run-report.md")].concat();
+    let lists =
+        [include_str!("../../../docs/doctor.md"), include_str!("../../../docs/run-report.md")].concat();
     for kind in found.keys() {
         for reason in reasons(&report, kind) {
             let listed = [format!("### {reason}\n"), format!("| `{reason}`"), format!("`{reason}`.")];

@@ -21,8 +21,8 @@ pub struct KindReport {
 /// A reason for memory not to be on huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WhyNotMore {
-    /// One of `megapage doctor --why` (docs/doctor.md), or of the preloaded heap (docs/run-report.md); `unexplained` where nothing is
-    /// known.
+    /// One of `megapage doctor --why` (docs/doctor.md), or of the preloaded heap (docs/run-report.md); `unexplained` if
+    /// neither has one.
     pub reason: &'static str,
     /// How many bytes of the kind it explains; `None` where several reasons of the preloaded heap share them.
     pub bytes: Option<u64>,
