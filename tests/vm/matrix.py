@@ -73,8 +73,9 @@ def section(document):
     releases = {row["kernel"]: row["release"] for row in document["results"] if row["release"]}
     commands = sorted({command for row in document["results"] for command in row["commands"]})
     lines = [
-        "`n` claims of a command compared with the kernel's own figures, all right; `n, refused` where the kernel lacks what",
-        "it takes, and the command says so; **wrong** where a claim is not so, or the command failed; `-` not applicable there.",
+        "`n`: claims of a command that agree with the kernel's own counts. `n*`: the kernel lacks what some of them need, and the",
+        "command says so; `n, refused`: what all of them need. **wrong**: a claim is false, or the command failed. `-`: not",
+        "applicable.",
         "",
         "| command | " + " | ".join(heading(kernel, releases.get(kernel)) for kernel in kernels) + " |",
         "|---|" + "---|" * len(kernels),
@@ -92,7 +93,7 @@ def section(document):
             if bad:
                 cells.append(f"**{len(bad)} wrong** of {right + lacking + len(bad)}")
             elif lacking:
-                cells.append(f"{right + lacking}, refused" if not right else f"{right + lacking}, in part refused")
+                cells.append(f"{right + lacking}, refused" if not right else f"{right + lacking}*")
             else:
                 cells.append(str(right) if right else "-")
         lines.append(f"| {command} | " + " | ".join(cells) + " |")
