@@ -13,32 +13,34 @@ use megapage_report::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Promote what is hot, take back what is bloat: the policies on this machine, for programs nobody changed
+/// Promote hot memory and recover bloat in unmodified programs
 ///
-/// Watches processes, has a policy decide which memory becomes huge and which does not any longer, and acts through the
-/// kernel's own interfaces, within budgets. SIGHUP reads the configuration again, SIGTERM ends it cleanly. What is given
-/// here comes before the file.
+/// Watches processes, lets a policy decide which memory to promote, split or recover, and acts through the kernel's own
+/// interfaces, within budgets. SIGHUP rereads the configuration, SIGTERM ends the daemon cleanly. Arguments override the
+/// file.
+///
+/// Exit status: 0 stopped as requested; 1 --once did not obtain all; 2 bad input, or it cannot run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these processes: identifiers, or regular expressions for names; default: as the file says
+    /// Only these processes: PIDs, or regular expressions for names [default: those of the file]
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
     /// The policy: megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux, or a variant of these
     #[arg(long, value_name = "NAME", value_parser = policy)]
     policy: Option<String>,
-    /// The configuration; default /etc/megapage/daemon.toml, which need not be there
+    /// The configuration [default: /etc/megapage/daemon.toml, which may be missing]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Make one pass, show what it did, and leave
+    /// Make one pass, show what it did, and exit
     #[arg(long)]
     once: bool,
-    /// Show what would be done, and do none of it. Accesses are sampled, unless a daemon is running that samples them
+    /// Show what would be done, and change nothing. Samples accesses unless a running daemon does
     #[arg(long)]
     dry_run: bool,
     /// Print JSON (schema megapage.daemon/1), one document for each pass
     #[arg(long)]
     json: bool,
-    /// Check the configuration, print the one in effect, and leave
+    /// Check the configuration, print the effective one, and exit
     #[arg(long, conflicts_with_all = ["once", "dry_run", "json"])]
     check_config: bool,
 }

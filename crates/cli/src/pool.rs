@@ -8,7 +8,7 @@ mod set;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// See, size and keep the pools of hugetlb pages.
+/// Show, size and keep the pools of hugetlb pages.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

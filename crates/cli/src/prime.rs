@@ -13,18 +13,18 @@ use std::process::ExitCode;
 
 /// Bring the cached pages of files into folios of 2 MiB, which the kernel maps by huge pages: indexes, model weights, code
 ///
-/// Every process that maps a file shared, or private for reading, from then on has it on huge pages, shared with all others. Of
-/// executables and libraries it is the code and constants, as megapage remap prime. Eviction undoes it: repeat it by a timer
-/// (megapage-prime@.timer). What is huge already is left alone. Since Linux 7.2 what running processes have mapped is collapsed in
-/// place; before, they keep the pages that they have.
+/// Every process that maps a file afterwards, shared or private read-only, has it on huge pages, shared with all others. For
+/// executables and libraries that means code and constants, as with megapage remap prime. Eviction undoes this: repeat it by a
+/// timer (megapage-prime@.timer). It skips what is huge already. Since Linux 7.2 pages that running processes have mapped are
+/// collapsed in place; before, those processes keep them.
 ///
-/// Exit status: 0 all that is possible was obtained; 1 a part; 2 nothing could be done.
+/// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files; or processes by number, for all files of which they map 2 MiB and more, largest first (./NAME of a file of digits)
+    /// Files; or PIDs, for all files of which they map 2 MiB or more, largest first (./NAME for a file of digits)
     #[arg(value_name = "FILE|PID", required_unless_present = "mapped_by")]
     what: Vec<PathBuf>,
-    /// The files that processes of this name (as pgrep: a regular expression) or number map
+    /// Files that processes of this name (a regular expression, as for pgrep) or PID map
     #[arg(long, value_name = "NAME")]
     mapped_by: Vec<String>,
     /// Change nothing; print the equivalent shell lines

@@ -7,7 +7,7 @@ pub mod prime;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Put code and constants of programs on huge pages: what a file would gain, and getting it there
+/// Put code and constants of programs on huge pages
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -6,13 +6,13 @@ use std::time::Duration;
 /// How access bits are sampled.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct SamplingArgs {
-    /// Sample by this tracker alone: bpf, idle-pages, damon-virtual, pagemap or smaps; default: the best that works
+    /// The only tracker to use: bpf, idle-pages, damon-virtual, pagemap or smaps [default: the best that works]
     #[arg(long, value_name = "NAME", value_parser = tracker)]
     tracker: Option<TrackerKind>,
-    /// Do not sample: change nothing about the processes, not even a bit
+    /// Do not sample: change nothing in the processes, not even an accessed bit
     #[arg(long, conflicts_with = "tracker")]
     no_sample: bool,
-    /// The largest slow-down of a process by sampling, in per cent of its processor time
+    /// The largest slow-down of a process by sampling, in percent of its CPU time
     #[arg(long, value_name = "PER CENT", default_value = "1", value_parser = budget)]
     budget: f64,
 }

@@ -1,4 +1,4 @@
-//! `megapage segments`: see, check and remove huge memory that outlives programs.
+//! `megapage segments`: show, check and remove huge memory that outlives programs.
 
 mod human;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// See, check and remove segments: named huge memory that outlives its program
+/// Show, check and remove segments: named huge memory that outlives its program
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -30,12 +30,12 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Where {
-    /// Look in this directory, too, besides all hugetlbfs that are mounted; may be given several times
+    /// Search this directory besides all mounted hugetlbfs. Repeatable
     #[arg(long, value_name = "DIR")]
     directory: Vec<PathBuf>,
 }
 
-/// Show every segment: its size, how much of it may hold old bytes, whether somebody has it open
+/// Show every segment: its size, how much of it may hold old bytes, whether it is in use
 #[derive(Debug, clap::Args)]
 struct List {
     #[command(flatten)]
@@ -45,7 +45,7 @@ struct List {
     json: bool,
 }
 
-/// Show all that is known of one segment
+/// Show everything about one segment
 #[derive(Debug, clap::Args)]
 struct Show {
     /// NAME, APPLICATION/NAME, or the path
@@ -58,7 +58,7 @@ struct Show {
     json: bool,
 }
 
-/// Remove segments that nobody has open: their memory goes back to the pool, and what was in it is lost
+/// Remove segments that are not in use: their memory returns to the pool, and their data is lost
 ///
 /// Exit status: 0 all removed; 1 some; 2 none.
 #[derive(Debug, clap::Args)]
@@ -76,10 +76,10 @@ struct Remove {
     json: bool,
 }
 
-/// Check segments that nobody has open, and the heaps in them: every header, and that clean memory is zero
+/// Check segments that are not in use, and their heaps: every header, and that clean memory is zero
 ///
-/// Each is opened as its program would, which completes an operation that a kill has left half done. Without a name,
-/// all of this user's that are not open. Exit status: 0 all sound; 1 not all.
+/// Opens each as its program would, which completes an operation that a kill interrupted. Without a name, checks all of
+/// the user's segments that are not in use. Exit status: 0 all sound; 1 not all; 2 bad input.
 #[derive(Debug, clap::Args)]
 struct Verify {
     /// NAME, APPLICATION/NAME, or the path

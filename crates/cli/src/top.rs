@@ -20,43 +20,42 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use terminal::{Terminal, Wish};
 
-/// Watch the machine and its processes: who is on huge pages, who is hot, what translation costs
+/// Watch the machine and its processes: huge pages, hot memory, cost of translation
 ///
-/// The columns: memory resident (hugetlb pages included); the part of it on pages of 2 MiB or more; the mean
-/// coverage of the 2 MiB regions that were sampled; the share of cycles that address translation takes, with its
-/// interval; zeros in huge pages (> where not all are scanned yet); the change of the huge part since the last refresh;
-/// memory swapped out; how old the oldest sample is, the part of the memory that was sampled, and what that costs the
-/// process. A dash is what is not known.
+/// The columns: resident memory (hugetlb pages included); its share on pages of 2 MiB or more; the mean coverage of the
+/// sampled 2 MiB regions; the share of cycles spent on address translation, with its interval; zeros in huge pages (>
+/// while not all are scanned); the change of huge memory since the last refresh; swapped memory; the age of the oldest
+/// sample, the share of memory that was sampled, and what that costs the process. A dash means unknown.
 ///
-/// Where a megapage daemon runs, its policy, its last pass and its last decisions are shown as well, and in the column
-/// DAEMON what it did to each process: memory made huge (+) and given back (-), or how often it tried in vain.
+/// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the column DAEMON what it
+/// did to each process: memory promoted (+) and freed (-), or how many actions failed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these processes: identifiers, or names as pgrep takes them
+    /// Only these processes: PIDs, or names as for pgrep
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
-    /// Seconds between two refreshes: 3, with --once 1
+    /// Seconds between two refreshes [default: 3, with --once 1]
     #[arg(short, long, value_name = "SECONDS", value_parser = crate::sampling::seconds)]
     delay: Option<Duration>,
-    /// A line for each NUMA node
+    /// Show a line for each NUMA node
     #[arg(short, long)]
     numa: bool,
-    /// Show one table, with what changed in the time of --delay, and leave
+    /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]
     once: bool,
     /// Sort by pid, name, resident, huge, coverage, cost, bloat, change or swap
     #[arg(short, long, value_name = "COLUMN", default_value = "resident", value_parser = key)]
     sort: Key,
-    /// Least first
+    /// Sort in ascending order
     #[arg(short, long)]
     reverse: bool,
-    /// Show all processes with at least this much resident
+    /// Show processes with at least this much resident memory
     #[arg(long, value_name = "SIZE", default_value = "16m", conflicts_with = "processes")]
     least: Bytes,
     /// Print JSON (schema megapage.top/1), one document for each refresh
     #[arg(long)]
     json: bool,
-    /// The socket of the daemon whose decisions are shown [default: the usual one, where a daemon answers]
+    /// The socket of the daemon whose decisions to show [default: /run/megapage/daemon.sock, if a daemon answers]
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
     #[command(flatten)]

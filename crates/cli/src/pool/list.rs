@@ -9,13 +9,13 @@ use megapage_units::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show every pool: its size on the machine and on each node, what is left, who uses it, what limits apply.
+/// Show every pool: its size on the machine and on each node, free pages, users, and limits.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print JSON (schema megapage.pool-list/1).
     #[arg(long)]
     json: bool,
-    /// Read the kernel's files below this directory (a captured tree) instead of the running machine's.
+    /// Read the kernel's files below this directory (a captured tree), not those of this machine.
     #[arg(long, value_name = "DIR")]
     kernel_root: Option<PathBuf>,
 }

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 /// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
 ///
-/// Without --apply it changes nothing and prints the equivalent shell lines. Without a POOL it keeps the pools as
-/// they are now. A call states the whole: what it does not name is not kept.
+/// Without --apply it changes nothing and prints the equivalent shell lines. Without a POOL it keeps the present pools.
+/// A call states the whole: it drops what it does not name.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Pools to keep: 2m=512, 1g=2, 2m=4g (memory), 2m=0:100,1:300 (pages for each node).
@@ -30,10 +30,10 @@ pub struct Args {
     /// Use boot parameters for the default size too: before memory is fragmented.
     #[arg(long)]
     boot: bool,
-    /// Whose files hold the kernel's command line.
+    /// The boot loader whose files hold the kernel's command line.
     #[arg(long, value_enum, default_value_t = LoaderChoice::Auto)]
     loader: LoaderChoice,
-    /// Take away everything that was kept.
+    /// Remove everything that was kept.
     #[arg(long, conflicts_with_all = ["pools", "overcommit", "cma", "boot"])]
     remove: bool,
     /// Write the files.
@@ -45,7 +45,7 @@ pub struct Args {
     /// Edit the files below this directory, such as an image's root.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// The memory of the machine that will boot; by default this one's.
+    /// The memory of the machine that will boot [default: that of this machine].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Print JSON (schema megapage.pool-persist/1).
@@ -55,7 +55,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LoaderChoice {
-    /// Found out by the files that are there.
+    /// Detected from the files that exist.
     Auto,
     /// /etc/default/grub.d (Debian, Ubuntu).
     Grub,

@@ -12,9 +12,9 @@ use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Keep a stock of pre-zeroed huge pages, and hand them to programs over a socket.
+/// Keep a stock of pre-zeroed huge pages and hand them to programs over a socket.
 ///
-/// Runs until SIGTERM or SIGINT comes: what is out stays with its programs, the stock and the pages of --grow go back.
+/// Runs until SIGTERM or SIGINT: leased pages stay with their programs, the stock and the pages of --grow are released.
 /// See docs/broker.md.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -24,41 +24,41 @@ pub struct Args {
     /// The size of the pages: 2m or 1g.
     #[arg(long, value_name = "SIZE", default_value = "2m")]
     size: PageSize,
-    /// Pages that are kept ready.
+    /// Pages to keep ready: a multiple of --parcel.
     #[arg(long, value_name = "PAGES", default_value_t = 64)]
     stock: u64,
-    /// Pages that are handed out at a time, as one memory file: the stock is a multiple of it. Default: 16 of 2m, 1 of 1g.
+    /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of 2m, 1 of 1g].
     #[arg(long, value_name = "PAGES")]
     parcel: Option<u64>,
-    /// Grow the machine's pool by so many pages meanwhile, within the safe floor of available memory.
+    /// Pages to add to the machine's pool meanwhile, within the safe floor of available memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
-    /// Keep the pages of --grow also while tasks wait for memory; without it half of the stock goes back each time.
+    /// Keep the pages of --grow under memory pressure; without it half of the stock is released each time.
     #[arg(long)]
     keep: bool,
-    /// Keep all, and go on clearing, while tasks wait for memory.
+    /// Neither release pages nor stop clearing under memory pressure.
     #[arg(long)]
     ignore_pressure: bool,
-    /// Leave so many available pages of the pool to others.
+    /// Available pages of the pool to leave to others.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     leave: u64,
-    /// What all programs of one user may have of it together; none: as much as there is.
+    /// The limit for all programs of one user together; none: no limit.
     #[arg(long, value_name = "SIZE", default_value = "4g", value_parser = quota)]
     quota_per_uid: Quota,
-    /// How much is cleared in a second, at most.
+    /// The most memory to clear in a second; at least 1m.
     #[arg(long, value_name = "SIZE", default_value = "1g")]
     rate: Bytes,
-    /// Serve this user besides root and the broker's own; may be given several times.
+    /// Serve this user besides root and the broker's own. Repeatable.
     #[arg(long, value_name = "USER")]
     allow_user: Vec<String>,
-    /// Serve the members of this group; may be given several times.
+    /// Serve the members of this group. Repeatable.
     #[arg(long, value_name = "GROUP")]
     allow_group: Vec<String>,
-    /// The socket's mode. Default: 0600, or 0666 with --allow-user or --allow-group. Where neither is given, whoever the
-    /// mode lets in is served.
+    /// The socket's mode. Without --allow-user and --allow-group, the broker serves everyone whom the mode lets in
+    /// [default: 0600; 0666 with --allow-user or --allow-group].
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
-    /// Change nothing; print what would be done, as shell lines.
+    /// Change nothing; print the equivalent shell lines.
     #[arg(long)]
     dry_run: bool,
 }
@@ -125,9 +125,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Show what a broker of pre-zeroed pages has, and who has memory of it.
+/// Show the stock of a broker of pre-zeroed pages, and which users have how much of it.
 ///
-/// Root and the broker's own user see all users, others themselves. Exit status: 0; 2 where no broker answers.
+/// Root and the broker's user see all users, others themselves. Exit status: 0; 2 if no broker answers.
 #[derive(Debug, clap::Args)]
 pub struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.

@@ -9,32 +9,32 @@ use megapage_units::Bytes;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Size pools, as one transaction: weigh it, write, read back, work on a shortfall, explain it.
+/// Size pools as one transaction: check, write, read back, work on a shortfall, explain it.
 ///
 /// A POOL is SIZE=PAGES: 2m=512, 1g=2. Also 2MB:+64 and 2MB:-64 (relative), 2m=4g (memory), default=512, and
 /// 2m=0:100,1:300 (pages for each node).
 ///
-/// Exit status: 0 all pages obtained; 1 a part; 2 refused or put back, with nothing changed.
+/// Exit status: 0 all pages obtained; 1 some; 2 refused or rolled back, with nothing changed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Pools and their sizes. Several are one transaction.
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
-    /// Set how many surplus pages may be taken on demand, in the same form. May be given several times.
+    /// Set how many surplus pages may be taken on demand, in the same form. Repeatable.
     #[arg(long, value_name = "POOL")]
     overcommit: Vec<String>,
     /// Set the pools of this NUMA node instead of the machine's.
     #[arg(long, value_name = "N")]
     node: Option<String>,
     /// Go below the safe floor of available memory (512 MiB, or 5 % of memory if that is more), and shrink a pool
-    /// below what is in use (the rest becomes surplus).
+    /// below what is in use (the remainder becomes surplus).
     #[arg(long)]
     force: bool,
-    /// For how long to work on a shortfall: compact, then drop caches as well, and try again. No new attempt
-    /// starts after it; 0 makes none.
+    /// How long to work on a shortfall: compact, then also drop caches, and retry. No attempt starts after it; with 0
+    /// there is none.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     timeout: String,
-    /// Put everything back unless every page is obtained.
+    /// Roll everything back unless every page is obtained.
     #[arg(long)]
     rollback_on_shortfall: bool,
     /// Change nothing; print the equivalent shell lines.

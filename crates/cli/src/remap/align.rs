@@ -8,12 +8,12 @@ use megapage_units::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Lay an executable or library out anew for pages of 2 MiB, without linking it again
+/// Change the layout of an executable or library for pages of 2 MiB, without linking it again
 ///
 /// OUT is FILE with its segments moved within the file, or its header changed, so that file offsets and addresses agree
-/// modulo 2 MiB. Addresses do not change. OUT is then to be primed.
+/// modulo 2 MiB. Addresses do not change. Prime OUT afterwards.
 ///
-/// Exit status: 0 OUT was written; 2 it is not possible, and why.
+/// Exit status: 0 OUT was written; 2 it is not possible, with the reason.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The executable or shared library (ELF, 64-bit); it is only read

@@ -13,10 +13,10 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what executables and libraries would gain: segments, alignment, sizes, linker flags
+/// Show what executables and libraries would gain: segments, alignment, sizes, linker flags
 ///
-/// Nothing is executed or changed. PRIME is what 2 MiB pages could map after megapage remap prime, ANONYMOUS what a copy
-/// in anonymous memory could have, which is how programs remap themselves.
+/// Executes and changes nothing. PRIME is what 2 MiB entries could map after megapage remap prime, ANONYMOUS what a copy
+/// in anonymous memory could have on huge pages (as programs that remap themselves do).
 ///
 /// Exit status: 0 something to gain; 1 nothing in at least one file; 2 no file could be read.
 #[derive(Debug, clap::Args)]

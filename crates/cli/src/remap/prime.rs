@@ -14,17 +14,17 @@ use std::process::ExitCode;
 
 /// Bring the cached pages of executables and libraries into folios of 2 MiB, which the kernel maps by huge pages
 ///
-/// Every process that maps the file from then on has its code and constants on huge pages, shared with all others;
-/// nothing in it is remapped. Eviction undoes it: repeat it by a timer. What is huge already is left alone. Processes
-/// that run from the file keep the pages that they have.
+/// Every process that maps the file afterwards has its code and constants on huge pages, shared with all others;
+/// nothing in it is remapped. Eviction undoes this: repeat it by a timer. It skips what is huge already. Running
+/// processes keep the pages that they have mapped.
 ///
-/// Exit status: 0 all that is possible was obtained; 1 a part; 2 nothing could be done.
+/// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Executables or shared libraries (ELF, 64-bit)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Let go of the files' cached pages instead, so that they come back in small folios
+    /// Drop the files' cached pages instead, so that they come back in small folios
     #[arg(long)]
     undo: bool,
     /// Change nothing; print the equivalent shell lines
