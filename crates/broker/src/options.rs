@@ -79,11 +79,11 @@ impl Options {
         }
         if self.stock == 0 || !self.stock.is_multiple_of(self.parcel) {
             let (stock, parcel) = (self.stock, self.parcel);
-            return refuse(format!("--stock {stock}: give a multiple of the {parcel} pages of a parcel"));
+            return refuse(format!("--stock {stock}: give a multiple of the {parcel} pages of an extent"));
         }
         let parcel = Bytes(self.size.bytes().0 * self.parcel);
         if let Some(quota) = self.quota.filter(|quota| *quota < parcel) {
-            return refuse(format!("--quota-per-uid {quota}: a parcel is {parcel}; give as much, or none"));
+            return refuse(format!("--quota-per-uid {quota}: an extent is {parcel}; give as much, or none"));
         }
         if self.rate < Bytes::mib(1) {
             return refuse(format!("--rate {}: give at least 1m", self.rate));

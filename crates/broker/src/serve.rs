@@ -43,7 +43,7 @@ pub fn dry_run(root: &KernelRoot, options: &Options) -> Result<Vec<String>, Brok
     options.check()?;
     trust(options)?;
     let mut lines = vec![format!(
-        "# listens on {}, mode {:04o}; keeps {} pages of {} ready, in parcels of {}",
+        "# listens on {}, mode {:04o}; keeps {} pages of {} ready, in extents of {}",
         // An end of a line in it would end the comment.
         one_line(&options.socket.display().to_string()),
         options.mode,
@@ -135,8 +135,8 @@ impl<'a> Serving<'a> {
         let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock) / 2;
         if most_leases == 0 {
             let what = format!(
-                "this process may have {limit} descriptors, and each parcel that is out takes up to two: raise the limit (ulimit -n), \
-                 make parcels larger (--parcel), or the stock smaller"
+                "this process may have {limit} descriptors, and each leased extent takes up to two: raise the limit (ulimit -n), \
+                 make extents larger (--parcel), or the stock smaller"
             );
             return Err(BrokerError::Options(what));
         }

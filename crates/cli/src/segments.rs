@@ -168,7 +168,7 @@ fn remove(args: &Remove) -> Result<ExitCode> {
             Some(error) => say(error),
             None if segment.removed && !args.json => {
                 let memory = megapage_units::Bytes(segment.memory_bytes);
-                print(&format!("{}: removed, {memory} given back\n", shown_path(&segment.path)))?;
+                print(&format!("{}: removed, {memory} released\n", shown_path(&segment.path)))?;
             }
             None => {}
         }

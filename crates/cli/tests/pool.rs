@@ -248,7 +248,7 @@ fn persist_writes_only_when_told_to() {
     assert!(applied.status == 0 && applied.out.starts_with("wrote ") && cfg.exists(), "{}", applied.err);
     let again = pool(&[&arguments[..], &["--apply"]].concat());
     assert!(
-        again.status == 0 && again.out.starts_with("# Every file is already as asked.\n"),
+        again.status == 0 && again.out.starts_with("# Every file is already as requested.\n"),
         "{}",
         again.out
     );

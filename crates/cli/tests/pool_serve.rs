@@ -448,7 +448,7 @@ fn tricks_with_the_path_and_wrong_figures_are_refused() {
         (&["--stock", "4", "--parcel", "0"], "1 to 512"),
         (&["--stock", "0"], "multiple"),
         (&["--rate", "5k"], "at least 1m"),
-        (&["--quota-per-uid", "2m"], "a parcel is"),
+        (&["--quota-per-uid", "2m"], "an extent is"),
         (&["--quota-per-uid", "much"], "or none"),
         (&["--mode", "999"], "octal"),
         (&["--size", "4k"], "2m or 1g"),

@@ -87,13 +87,13 @@ fn our_own_executable_is_laid_out_anew() {
     // Whether or not the file system has large folios, status and report agree.
     let said = remap(&["prime", out]);
     assert!(said.out.contains(" on huge pages (before: "), "{}", said.out);
-    assert_eq!(said.status == 0, !said.out.contains("the rest: "), "{}", said.out);
+    assert_eq!(said.status == 0, !said.out.contains("the remainder: "), "{}", said.out);
     // The kernel itself may hold a page for a moment, which then stays.
     let gone = (0..50).any(|_| {
         let said = remap(&["prime", "--undo", out]);
         assert_eq!(
             said.status == 0,
-            said.out.contains("nothing of it is on huge pages any more"),
+            said.out.contains("nothing of it is on huge pages now"),
             "{}",
             said.out
         );

@@ -20,7 +20,7 @@ const MOST_LINES: u64 = 120;
 const MOST_ACTION_LINES: u64 = 2000;
 /// Processes of one pass that have lines of their own: those with most memory moved.
 const MOST_PROCESSES: usize = 8;
-/// Processes that are passed over of which is remembered that it was told.
+/// Skipped processes whose log line is remembered.
 const MOST_PASSED_OVER: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -113,7 +113,7 @@ pub(crate) struct PassLog {
     lines: Rate,
     actions: Rate,
     was_short: bool,
-    /// What was told of processes that are passed over, or not sampled, and still are.
+    /// The reasons logged for processes that are still skipped or not sampled.
     passed_over: BTreeMap<Pid, String>,
 }
 
@@ -206,7 +206,7 @@ impl PassLog {
             missed.take(MOST_PASSED_OVER).map(|missed| (missed.pid, clean(&missed.what))).collect();
         for (pid, why) in now.iter().filter(|(pid, why)| self.passed_over.get(pid) != Some(why)) {
             if let Some(left_out) = self.lines.allow(pass.at, MOST_LINES) {
-                tracing::info!(pass = pass.number, pid = pid.0, why, left_out, "passed over");
+                tracing::info!(pass = pass.number, pid = pid.0, why, left_out, "skipped");
             }
         }
         self.passed_over = now;
@@ -334,7 +334,7 @@ mod tests {
             ],
         );
         assert_eq!(text.len(), 3, "{text:?}");
-        assert!(text[0].contains("passed over pass=1 pid=7 why=\"not sampled: ?[0m\""), "{text:?}");
+        assert!(text[0].contains("skipped pass=1 pid=7 why=\"not sampled: ?[0m\""), "{text:?}");
         assert!(text[1].contains("pass=3") && text[2].contains("pass=5"), "{text:?}");
     }
 }

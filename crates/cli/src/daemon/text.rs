@@ -7,11 +7,11 @@ use megapage_units::shown::one_line;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::fmt::Write;
 
-/// Lines of single actions in one pass; the rest is counted.
+/// Lines of single actions in one pass; the remainder is counted.
 const MOST_LINES: usize = 40;
 
 /// A pass: a line of its own, one for each action (the calls of a dry run are in its JSON), one for each process that was
-/// passed over. A pass that did nothing has no line unless `always`.
+/// skipped. A pass that did nothing has no line unless `always`.
 pub fn pass(pass: &Pass, always: bool) -> String {
     let mut text = String::new();
     if pass.done.is_empty() && !always {
@@ -29,7 +29,7 @@ pub fn pass(pass: &Pass, always: bool) -> String {
             count => format!("{count} processes"),
         },
         pass.huge,
-        if pass.left > 0 { format!(", {} actions left for later", pass.left) } else { String::new() },
+        if pass.left > 0 { format!(", {} actions deferred", pass.left) } else { String::new() },
         if pass.short { ", memory is short" } else { "" },
     );
     for done in pass.done.iter().take(MOST_LINES) {
@@ -40,7 +40,7 @@ pub fn pass(pass: &Pass, always: bool) -> String {
     }
     if always {
         for missed in &pass.snapshot.missed {
-            let _ = writeln!(text, "  passed over: {}", one_line(&missed.what));
+            let _ = writeln!(text, "  skipped: {}", one_line(&missed.what));
         }
     }
     text
@@ -72,7 +72,7 @@ fn line(pass: &Pass, done: &Done) -> String {
         }
         Action::Sample { process, .. } => (format!("{} sample", who(process.pid)), action.reason()),
         Action::ZeroScan { process, regions, .. } => {
-            (format!("{} look for zeros in {} regions", who(process.pid), regions.len()), action.reason())
+            (format!("{} scan {} regions for zeros", who(process.pid), regions.len()), action.reason())
         }
         Action::PreZero { blocks, .. } => (format!("zero {blocks} free blocks ahead"), action.reason()),
     };

@@ -112,7 +112,7 @@ fn request(args: &Args) -> Result<PersistRequest> {
 fn human(plan: &PersistPlan, applied: bool) -> String {
     let mut text = String::new();
     if plan.is_no_op() {
-        text += "# Every file is already as asked.\n";
+        text += "# Every file is already as requested.\n";
     } else if applied {
         for edit in plan.edits.iter().filter(|edit| !edit.is_no_op()) {
             text += &format!("{} {}\n", verb(edit), shown_path(&edit.path));

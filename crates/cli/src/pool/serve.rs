@@ -151,36 +151,36 @@ pub fn stock(args: StockArgs) -> Result<ExitCode> {
 fn human(status: &Status) -> String {
     let size = Bytes(status.page_bytes);
     let mut text = format!(
-        "{} of {} pages of {size} are ready, in parcels of {}; {} were added to the pool.\n",
+        "{} of {} pages of {size} are ready, in extents of {}; {} were added to the pool.\n",
         status.ready_pages, status.stock_pages, status.parcel_pages, status.added_pages
     );
     let quota =
         status.quota_bytes.map_or("no quota".to_string(), |quota| format!("{} for each user", Bytes(quota)));
     text += &format!("At most {} cleared in a second; {quota}.\n", Bytes(status.rate_bytes));
     text += match status.waits.as_deref() {
-        Some("memory-pressure") => "Waits, because tasks wait for memory.\n",
+        Some("memory-pressure") => "Paused: tasks wait for memory.\n",
         Some(_) => {
-            "Waits, because the pool has no pages to spare: 'megapage pool set' adds some, or --grow.\n"
+            "Paused: the pool has no pages to spare; 'megapage pool set' adds some, or --grow.\n"
         }
         None if !status.watches_pressure => {
-            "Does not heed memory pressure: the kernel does not tell, or is not asked (--ignore-pressure).\n"
+            "Ignores memory pressure: the kernel has no PSI, or --ignore-pressure is set.\n"
         }
         None => "",
     };
     if status.given_back_pages > 0 {
         text += &format!(
-            "{} more went back while tasks waited for memory, until they do no longer.\n",
+            "{} more were released under memory pressure, until it ends.\n",
             status.given_back_pages
         );
     }
     let refused: u64 = status.refused.values().sum();
     text += &format!(
-        "{} parcels handed out, {} of them ended; {refused} requests refused, {} connections dropped.\n",
+        "{} extents handed out, {} of them returned; {refused} requests refused, {} connections dropped.\n",
         status.handed_out, status.ended, status.dropped
     );
     if !status.holders.is_empty() {
         text += &table(
-            &["USER", "PROCESSES", "PARCELS", "MEMORY"],
+            &["USER", "PROCESSES", "EXTENTS", "MEMORY"],
             status.holders.iter().map(|holder| {
                 [
                     holder.uid.to_string(),

@@ -61,7 +61,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&human(&outcome))?;
     }
     if outcome.rolled_back {
-        bail!("not every page was obtained: everything was put back, as --rollback-on-shortfall asks");
+        bail!("not every page was obtained: everything was rolled back, as --rollback-on-shortfall requests");
     }
     Ok(if outcome.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -100,7 +100,7 @@ fn memory(memory: &MemoryImpact) -> String {
 fn dry_run(outcome: &Outcome) -> String {
     let mut text = format!("# {}\n", memory(&outcome.memory));
     if outcome.commands.is_empty() {
-        text += "# Every figure is already as asked.\n";
+        text += "# Every value is already as requested.\n";
     }
     for command in &outcome.commands {
         text += &format!("{command}\n");
@@ -110,9 +110,9 @@ fn dry_run(outcome: &Outcome) -> String {
 
 fn human(outcome: &Outcome) -> String {
     let mut text = table(
-        &["POOL", "BEFORE", "ASKED", "OBTAINED", "MISSING"],
+        &["POOL", "BEFORE", "REQUESTED", "OBTAINED", "SHORT"],
         outcome.steps.iter().map(|step| {
-            // In a rolled-back transaction what is missing is what was missing before.
+            // After a rollback the shortfall is that of before.
             let missing = if outcome.rolled_back { "-".to_string() } else { step.missing().to_string() };
             [
                 title(&step.step),
@@ -125,7 +125,7 @@ fn human(outcome: &Outcome) -> String {
     );
     for step in outcome.steps.iter().filter(|step| step.step.becomes_surplus > 0) {
         text += &format!(
-            "{} pages of {} that are in use became surplus: they go back to the kernel when they are freed.\n",
+            "{} pages of {} that are in use became surplus: the kernel takes them back when they are freed.\n",
             step.step.becomes_surplus,
             title(&step.step)
         );
@@ -156,19 +156,19 @@ fn explain(outcome: &Outcome, shortfall: &Shortfall) -> String {
         let asked = outcome.steps.iter().find(|step| title(&step.step) == missing.pool);
         let asked = asked.map_or(0, |step| step.step.asked);
         text += &wrap(&format!(
-            "{}: asked {asked}, got {}; {} missing because {}.",
+            "{}: requested {asked}, obtained {}; {} short because {}.",
             missing.pool,
             asked - missing.pages,
             missing.pages,
             missing.because
         ));
-        text += "What would help:\n";
+        text += "Remedies:\n";
         for help in &missing.help {
             text += &wrap(&format!("  - {help}"));
         }
     }
     let Some(unmovable) = &shortfall.unmovable else { return text };
-    text += "Processes that hold most memory that cannot be moved:\n";
+    text += "Processes with most unmovable memory:\n";
     text += &table(
         &["PID", "COMMAND", "UNMOVABLE", "PINNED", "PAGE TABLES", "KERNEL STACKS", "LOCKED"],
         unmovable.holders.iter().map(|holder| {

@@ -80,7 +80,7 @@ fn human(check: &Check) -> String {
     if let Some(relro) = check.relro {
         line("RELRO", format!("{} at {:#x}", Bytes(relro.bytes), relro.address));
     }
-    line("on huge pages now", check.now_bytes.map_or("the kernel tells its owner alone".into(), size));
+    line("on huge pages now", check.now_bytes.map_or("only root and its owner can see".into(), size));
     let prime = if check.placed_at_huge { "" } else { " (it is placed at no multiple of 2 MiB)" };
     line("megapage remap prime", format!("{}{prime}", size(check.prime_bytes)));
     match (check.align_bytes, &check.align_refused) {
@@ -100,7 +100,7 @@ fn human(check: &Check) -> String {
     let least = if check.placed_at_huge || check.anonymous_bytes == 0 { "" } else { "at least " };
     line("anonymous copy", format!("{least}{}", size(check.anonymous_bytes)));
     if check.relinked_bytes > check.prime_bytes.max(check.align_bytes.unwrap_or(0)) {
-        line("linked anew", format!("{}, by {} with", size(check.relinked_bytes), check.flags.linker));
+        line("linked again", format!("{}, by {} with", size(check.relinked_bytes), check.flags.linker));
         line("", check.flags.flags.to_string());
         for other in check.other_flags.iter().filter(|other| other.flags != check.flags.flags) {
             line("", format!("{}: {}", other.linker, other.flags));

@@ -91,7 +91,7 @@ fn human(outcome: &Outcome) -> String {
     };
     let mut text = format!("{file}: {obtained} of {possible} on huge pages{before}\n");
     if let Some(missing) = &outcome.missing {
-        text += &format!("  the rest: {missing}\n");
+        text += &format!("  the remainder: {missing}\n");
     }
     for user in outcome.users.iter().filter_map(User::barred).take(MOST_LISTED) {
         text += &format!("  stays on base pages there: {user}\n");
@@ -105,12 +105,12 @@ fn human_undone(undone: &Undone) -> String {
         return undone.commands.iter().map(|command| format!("{command}\n")).collect();
     }
     let left = match undone.left_bytes {
-        Some(0) => "nothing of it is on huge pages any more".to_string(),
+        Some(0) => "nothing of it is on huge pages now".to_string(),
         Some(left) if undone.users.is_empty() => {
-            format!("{} stay on huge pages: something uses them that cannot be seen from here", Bytes(left))
+            format!("{} stay on huge pages: another process uses them that this user cannot see", Bytes(left))
         }
         Some(left) => format!("{} stay on huge pages until the processes below end", Bytes(left)),
-        None => "let go, as far as no process has it mapped".to_string(),
+        None => "dropped, as far as no process maps it".to_string(),
     };
     format!("{file}: {left}\n{}", users(&undone.users))
 }

@@ -18,13 +18,13 @@ pub fn list(found: &Inventory) -> String {
     let kept = found.segments.iter().filter(|one| one.hugetlb && one.condition != Condition::InUse);
     let kept: Bytes = kept.map(|one| one.memory).sum();
     if kept > Bytes::ZERO {
-        text += &format!("\nHugetlb memory in segments that nobody has open: {kept}\n");
+        text += &format!("\nhugetlb memory in segments that are not in use: {kept}\n");
     }
     for why in found.segments.iter().filter(|one| one.condition == Condition::Damaged) {
         text += &(one_line(why.because.as_deref().unwrap_or_default()) + "\n");
     }
     for why in &found.passed_over {
-        text += &format!("Passed over: {}\n", one_line(&why.to_string()));
+        text += &format!("Skipped: {}\n", one_line(&why.to_string()));
     }
     text
 }
@@ -91,12 +91,12 @@ pub fn verify(segments: &[Verification]) -> String {
     for segment in segments {
         text += &format!("{}: ", shown_path(&segment.path));
         text += &match segment {
-            segment if segment.in_use => "not looked at: it is open\n".to_string(),
+            segment if segment.in_use => "not checked: it is in use\n".to_string(),
             Verification { error: Some(error), .. } => format!("not sound\n  {}\n", one_line(error)),
             Verification { heap: false, .. } => "sound, with no heap in it\n".to_string(),
             heap => {
                 let [used, clean, dirty] = [heap.used_bytes, heap.clean_bytes, heap.dirty_bytes].map(Bytes);
-                let recovered = if heap.recovered { "; a half-done operation was completed" } else { "" };
+                let recovered = if heap.recovered { "; an interrupted operation was completed" } else { "" };
                 format!(
                     "sound{recovered}\n  {} blocks of {used}; free: {clean} clean, {dirty} dirty\n",
                     heap.blocks

@@ -98,7 +98,7 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Huge memory of the watched processes; shared memory counts once",
     ),
-    metric("megapage_memory_short", Kind::Gauge, &[], "1 while the policy is told that memory is short"),
+    metric("megapage_memory_short", Kind::Gauge, &[], "1 while memory is short for the policy"),
     metric(
         "megapage_executor_asked_total",
         Kind::Counter,

@@ -34,8 +34,8 @@ pub fn status(status: &DaemonStatus) -> String {
     };
     text += &format!("; {} watched", last.watched);
     for (count, what) in [
-        (last.passed_over, "passed over"),
-        (last.left, "actions left for later"),
+        (last.passed_over, "skipped"),
+        (last.left, "actions deferred"),
         (last.backed_off, "pauses for latency"),
     ] {
         if count > 0 {

@@ -184,7 +184,7 @@ fn pools(pools: &[Pool]) -> String {
     let text = |pool: &Pool| match pool.total {
         0 => format!("{} none", pool.page_size),
         total => format!(
-            "{}: {total} pages, {} free, {} promised, {} available",
+            "{}: {total} pages, {} free, {} reserved, {} available",
             pool.page_size,
             pool.free,
             pool.reserved,
