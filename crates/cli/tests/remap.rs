@@ -91,12 +91,7 @@ fn our_own_executable_is_laid_out_anew() {
     // The kernel itself may hold a page for a moment, which then stays.
     let gone = (0..50).any(|_| {
         let said = remap(&["prime", "--undo", out]);
-        assert_eq!(
-            said.status == 0,
-            said.out.contains("nothing of it is on huge pages now"),
-            "{}",
-            said.out
-        );
+        assert_eq!(said.status == 0, said.out.contains("nothing of it is on huge pages now"), "{}", said.out);
         said.status == 0
     });
     assert!(gone, "50 times something stayed");

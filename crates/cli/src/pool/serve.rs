@@ -159,9 +159,7 @@ fn human(status: &Status) -> String {
     text += &format!("At most {} cleared in a second; {quota}.\n", Bytes(status.rate_bytes));
     text += match status.waits.as_deref() {
         Some("memory-pressure") => "Paused: tasks wait for memory.\n",
-        Some(_) => {
-            "Paused: the pool has no pages to spare; 'megapage pool set' adds some, or --grow.\n"
-        }
+        Some(_) => "Paused: the pool has no pages to spare; 'megapage pool set' adds some, or --grow.\n",
         None if !status.watches_pressure => {
             "Ignores memory pressure: the kernel has no PSI, or --ignore-pressure is set.\n"
         }
