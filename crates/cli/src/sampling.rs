@@ -13,7 +13,7 @@ pub struct SamplingArgs {
     #[arg(long, conflicts_with = "tracker")]
     no_sample: bool,
     /// The largest slow-down of a process by sampling, in percent of its CPU time
-    #[arg(long, value_name = "PER CENT", default_value = "1", value_parser = budget)]
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = budget)]
     budget: f64,
 }
 
