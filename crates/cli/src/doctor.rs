@@ -16,19 +16,19 @@ use std::process::ExitCode;
 /// Find and explain what stands between a user or a program and huge pages
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The user in question, by login name or number; trying as another user needs root
+    /// The user in question, by login name or number; trials as another user need root
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Also look at this program: a path, or a name that is looked up in PATH
+    /// Also look at this program: a path, or a name in PATH
     #[arg(long = "for", value_name = "PROGRAM")]
     program: Option<OsString>,
-    /// Conclude from what can be read, and ask the kernel for no page
+    /// Only read: ask the kernel for no page
     #[arg(long)]
     only_read: bool,
     /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
     #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
     why: Option<String>,
-    /// Explain what a program has said of huge pages in this log; - is standard input
+    /// Explain messages about huge pages in this log; - is standard input
     #[arg(long, value_name = "FILE|-", conflicts_with_all = ["user", "program", "only_read", "why"])]
     log: Option<PathBuf>,
     /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log, megapage.doctor-log/1)
@@ -69,7 +69,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }
 
-/// A process by its number, or by a name that pgrep would find it alone by, and an address of it.
+/// A process by its number, or by a name that matches no other process, and an address of it.
 fn target(root: &KernelRoot, text: &str) -> Result<Target> {
     match text.parse() {
         Ok(target) => return Ok(target),

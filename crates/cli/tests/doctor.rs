@@ -293,7 +293,7 @@ fn the_human_form_fits_a_terminal() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("Huge pages for user nobody (uid 65534) and /"), "{text}");
     assert!(!text.contains('\x1b'), "no colour without a terminal");
-    let too_wide = text.lines().find(|line| line.chars().count() > 100 && !line.starts_with("    mend"));
+    let too_wide = text.lines().find(|line| line.chars().count() > 100 && !line.starts_with("    fix "));
     assert_eq!(too_wide, None);
 }
 

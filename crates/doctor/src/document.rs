@@ -6,57 +6,61 @@ use crate::why::catalog::REASONS;
 const HEAD: &str = "\
 # megapage doctor
 
-`megapage doctor [--user NAME] [--for PROGRAM] [--only-read] [--json]` finds and explains what stands between
-a user or a program and huge pages. It changes nothing. Where it can, it asks the kernel for one huge page in a
-child process, in every way that a program could ask, and reports the answer as *tried*: as another user it
-needs root for that. The rest is *reasoned* from what can be read. `--only-read` tries nothing.
+`megapage doctor` finds and explains what stands between a user or a program and huge pages. It changes nothing.
 
-The exit status is 0 when nothing weightier than a note was found, 1 with a blocker or a warning, 2 for bad
-input. `--json` prints the schema `megapage.doctor/1`: the user, the verdicts (one for each way of asking:
-outcome, error number, a sentence with the reason, the findings that explain it) and the findings.
+```sh
+megapage doctor
+sudo megapage doctor --user tomcat --for java
+megapage doctor --why redis-server
+megapage doctor --log java.log
+```
 
-A **blocker** closes a way to huge pages. A **warning** leaves it open, but huge pages will be fewer, come
-later, or at a risk. A **note** is good to know.
+- `--user NAME`: the user in question, by login name or number. `--for PROGRAM`: also look at this program, by path or by
+  name in PATH.
+- Where it can, doctor asks the kernel for one huge page in a child process, in each way that a program could: the answer is
+  *tried* (as another user this needs root). Everything else is *reasoned* from what it reads. `--only-read` tries nothing.
+- `--json` prints `megapage.doctor/1`: the user, the verdicts (for each way: outcome, error number, a sentence with the
+  reason, the findings behind it) and the findings.
+- Exit status: 0 nothing above a note; 1 a blocker or a warning; 2 bad input.
 
-What a trial cannot show: limits of another user's control group (the child stays in the caller's), pages of
-1 GiB (a trial takes at most 32 MiB), and how many pages beyond the first can be had.
+A **blocker** closes a way to huge pages. A **warning** means fewer or later ones, or a risk. A **note** is good to know.
+Trials do not show limits of another user's control group (the child stays in the caller's), pages of 1 GiB (a trial takes
+at most 32 MiB), or how many pages there are.
 
-Under `Kernel` it lists what this kernel lacks of what megapage can use, since when Linux has it, and what is lost or
-takes its place; `--json` lists all of it, with `known_by` `trial` or `release`. [machines.md](machines.md) has the table.
+`Kernel` lists abilities that this kernel lacks, the Linux release that has them, and what is lost or replaces them; `--json`
+lists all, with `known_by` `trial` or `release` (table: [machines.md](machines.md)).
 
 ## Findings
 
-Capitals in a remedy stand for what you fill in; `megapage doctor` prints it filled in where it knows.
-This list is written from `crates/doctor/src/catalog.rs`: after a change there, run
-`MEGAPAGE_WRITE_DOCS=1 cargo test -p megapage-doctor document`.
+In remedies, capitals stand for what you fill in; `megapage doctor` fills in what it knows. This list comes from
+`crates/doctor/src/catalog.rs`; after a change run `MEGAPAGE_WRITE_DOCS=1 cargo test -p megapage-doctor document`.
 ";
 
 const WHY: &str = "
 ## Why a range is not huge
 
-`megapage doctor --why PROCESS` (number or name) lists the ranges of a running process that hold something and are not on huge pages: most
-memory first, ranges of one mapping with the same reason together, mappings too small for a huge page in one line.
-`--why PROCESS:ADDRESS` (hexadecimal) looks at the 2 MiB around one address. It changes nothing in the process, and needs
-the right to trace it: run it as its user, or as root.
+`megapage doctor --why PROCESS` (number or name) lists the ranges of a running process that hold memory but are not on huge
+pages: largest first, ranges of one mapping with the same reason together, too small mappings in one line. `--why
+PROCESS:ADDRESS` (hexadecimal) shows the 2 MiB around one address. It changes nothing and needs the right to trace the process:
+run it as its user or as root.
 
-Where several reasons apply, the decisive one comes first: as long as it stands, the others do not matter. The first
-kind is what can never be huge as it is mapped, then what the program, an ancestor or a setting asks for, then what the
-range holds, and last what khugepaged has not got round to. A reason can also be one of the findings above, such as
-`thp-never`, `thp-disabled-for-process`, `khugepaged-off`, `shmem-thp-off` or `cgroup-memory-tight`.
+The decisive reason comes first; until it is fixed the others do not matter. The order: what can never be huge as it is
+mapped; what the program, an ancestor or a setting asks for; what the range holds; what khugepaged has not reached. Findings
+from above can be reasons too: `thp-never`, `thp-disabled-for-process`, `khugepaged-off`, `shmem-thp-off`,
+`cgroup-memory-tight`.
 
-Locked memory (mlock(2)) can be huge, and is no reason. Where khugepaged is just now the kernel does not show, and
-which pages are pinned neither. Pages shared with other processes are counted in the first 16 GiB.
+Locked memory (mlock(2)) can be huge. The kernel shows neither khugepaged's position nor which pages are pinned. Pages
+shared with other processes are counted in the first 16 GiB.
 
-The exit status is 0 where all that is present is huge or could not be, 1 where something stands in the way, 2 for a
-process or an address that is not there. `--json` prints the schema `megapage.doctor-why/1`: the process's backing, the
-region asked for, and the groups of ranges, each with its reasons as findings.
+Exit status: 0 everything present is huge or cannot be; 1 something stands in the way; 2 no such process or address. `--json`
+prints `megapage.doctor-why/1`: the process's backing, the region asked for, and the groups of ranges with their findings.
 
 ## What a log says
 
-`megapage doctor --log FILE` (`-` is standard input) explains what programs have said of huge pages: JVMs of each release,
-PostgreSQL, MariaDB, DPDK, QEMU, Redis, memcached, PHP. Each reason is told once, with the first such line, how often, what has
-happened, and what helps. It changes nothing, and reads the first 64 MiB. The exit status is 0 where nothing of it is known, 1
-where something was found, 2 for a file that cannot be read. `--json` prints the schema `megapage.doctor-log/1`: the messages.
+`megapage doctor --log FILE` (`-`: standard input) explains messages about huge pages of JVMs of each release, PostgreSQL,
+MariaDB, DPDK, QEMU, Redis, memcached and PHP: the first such line, how often it came, what happened, and what helps. It
+reads the first 64 MiB. Exit status: 0 no known message; 1 at least one; 2 unreadable file. `--json` prints
+`megapage.doctor-log/1`: the messages.
 
 ## Reasons
 ";

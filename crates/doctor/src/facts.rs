@@ -240,13 +240,13 @@ impl Facts {
 /// What a new mapping can expect of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolState {
-    /// This many pages are free and promised to nobody.
+    /// This many pages are free and not reserved.
     Available(u64),
     /// None is, but the pool may grow by this many.
     OnDemand(u64),
     /// The pool holds no page.
     Empty,
-    /// Every page is in use or promised.
+    /// Every page is in use or reserved.
     Taken,
     /// Those that are free lie on nodes that the process may not have memory from.
     Elsewhere,

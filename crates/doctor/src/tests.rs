@@ -393,7 +393,7 @@ fn a_short_pool_is_errno_12_and_a_missing_group_errno_1() {
     assert_eq!(
         taken.sentence,
         "Fails for user tomcat with errno 12 (ENOMEM) because of 10 pages of 2m none is available: \
-         4 free, 4 of them promised to others."
+         4 free, 4 of them reserved by others."
     );
 }
 

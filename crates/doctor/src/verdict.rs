@@ -285,7 +285,7 @@ fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
         PoolState::Taken => {
             let figures = &pool.figures;
             let clause = format!(
-                "of {} pages of {size} none is available: {} free, {} of them promised to others",
+                "of {} pages of {size} none is available: {} free, {} of them reserved by others",
                 figures.total,
                 figures.free,
                 figures.reserved.unwrap_or(0)

@@ -52,7 +52,7 @@ const MESSAGES: [Message; 17] = [
         forms: &[&["TransparentHugePages is not supported by the operating system"]],
         program: JVM,
         meaning: "transparent huge pages are set to 'never'",
-        remedy: "megapage doctor names the setting; megapage run promotes from outside all the same, as root",
+        remedy: "megapage doctor names the setting; megapage run promotes externally all the same, as root",
     },
     Message {
         forms: &[&["Setting LargePageSizeInBytes has no effect"]],

@@ -1,4 +1,4 @@
-//! `megapage doctor --log`: what programs have said of huge pages, and what it means.
+//! `megapage doctor --log`: messages of programs about huge pages, and their meaning.
 
 use super::text::wrapped;
 use crate::output::print;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const SCHEMA: &str = "megapage.doctor-log/1";
-/// A log that is longer is read in its first part: what is said of memory is said at the start.
+/// Only the start of a longer log is read: programs report on memory when they start.
 const LONGEST: u64 = 64 << 20;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Found {
     messages: Vec<Explained>,
 }
 
-/// 0 where nothing is known of it, 1 where something was found.
+/// 0 without a known message, 1 with one.
 pub fn main(path: &Path, json: bool) -> Result<ExitCode> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".into() } else { path.display().to_string() };
@@ -41,7 +41,7 @@ pub fn main(path: &Path, json: bool) -> Result<ExitCode> {
 
 fn human(messages: &[Explained]) -> String {
     if messages.is_empty() {
-        return "No message about huge pages that is known.\n".into();
+        return "No known message about huge pages.\n".into();
     }
     let mut text = String::new();
     for message in messages {

@@ -26,7 +26,7 @@ pub fn human(diagnosis: &Diagnosis) -> String {
         };
         [verdict.way.clone(), outcome.into(), basis.into(), verdict.sentence.clone()]
     });
-    text += &table(&["asked by", "outcome", "known by", "answer"], rows);
+    text += &table(&["requested by", "outcome", "known by", "answer"], rows);
     if let Some(why) = &diagnosis.untried {
         text += &wrapped(&format!("Not tried: {why}."), "", "");
     }
@@ -70,12 +70,12 @@ pub(super) fn found(finding: &Finding) -> String {
     text
 }
 
-/// What it means and how it is mended.
+/// What it means and how to fix it.
 pub(super) fn meaning(finding: &Finding) -> String {
     let mut text = wrapped(finding.explanation, "    means  ", "           ");
     for line in &finding.remedy {
         // Never broken: it is there to be copied.
-        let _ = writeln!(text, "    mend   {}", one_line(line));
+        let _ = writeln!(text, "    fix    {}", one_line(line));
     }
     text
 }
@@ -126,7 +126,7 @@ mod tests {
             let text = human(&diagnosis(vec![finding]));
             assert!(text.contains(kind.id) && text.contains("its value"), "{text}");
             // A remedy is there to be copied, and so is never broken.
-            let mut others = text.lines().filter(|line| !line.starts_with("    mend"));
+            let mut others = text.lines().filter(|line| !line.starts_with("    fix "));
             assert!(others.all(|line| line.chars().count() <= WIDTH as usize), "{text}");
         }
     }

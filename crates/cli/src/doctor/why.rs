@@ -48,7 +48,7 @@ pub fn human(why: &Why) -> String {
                 continue;
             }
             text += &found(reason);
-            // Said once: many groups have the same.
+            // Shown once: many groups share it.
             if explained.insert(reason.id) {
                 text += &meaning(reason);
             }
