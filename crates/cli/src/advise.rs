@@ -19,39 +19,39 @@ use std::time::Duration;
 
 /// Say whether a program would gain from huge pages, which, how, and at what cost.
 ///
-/// Processes are observed for some seconds each, from outside and at less than 1 % of their time (--trial: 10 %). A program that is
-/// started here runs as it would alone; advice is given once it was observed, and megapage waits for its end. Exit
-/// status: 0 done; 1 a process could not be judged, or the program failed; 2 bad input, or nothing could be judged.
+/// Observes each process for some seconds, from outside, at less than 1 % of its time (--trial: 10 %). A started program runs
+/// as it would alone; the advice follows the observation, and megapage waits for the program's end. Exit status: 0
+/// done; 1 a process could not be judged, or the program failed; 2 bad input, or nothing could be judged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Processes, by number or by name (as pgrep: a regular expression)
     #[arg(value_name = "PID|NAME", required_unless_present = "command")]
     processes: Vec<String>,
-    /// For how long each process is observed
+    /// How long to observe each process
     #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
     seconds: Duration,
-    /// Then make a part of it huge for a while, compare its progress, and undo; needs root
+    /// Then make a subsample of its memory huge for a while, compare its progress, and undo it; needs root
     #[arg(long)]
     trial: bool,
-    /// The part that a trial makes huge, in percent of what could be
+    /// Size of the trial's subsample, in percent of what could be huge
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "trial")]
     trial_share: f64,
-    /// By how much a trial may slow the process while it lasts, in percent of its processor time
+    /// The most that a trial may slow the process while it lasts, in percent of its processor time
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = slowdown, requires = "trial")]
     trial_budget: f64,
-    /// Track accesses this way: bpf, idle-pages, damon-virtual, pagemap or smaps
+    /// Use this tracker alone: bpf, idle-pages, damon-virtual, pagemap or smaps; default: the best that works
     #[arg(long, value_name = "HOW", value_parser = tracker)]
     tracker: Option<TrackerKind>,
     /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error
     #[arg(long)]
     json: bool,
-    /// End the program (SIGTERM) as soon as it was observed
+    /// End the program (SIGTERM) after the observation
     #[arg(long)]
     stop: bool,
-    /// Write what the last estimate was made from to this file: for tests of the estimate
+    /// Write the input of the last estimate to this file: for tests of the estimate
     #[arg(long, value_name = "FILE", hide = true)]
     record: Option<PathBuf>,
-    /// A program to start and advise on, with its arguments
+    /// A program to start and observe, with its arguments
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "processes")]
     command: Vec<OsString>,
 }
@@ -66,7 +66,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.5..=50.0).contains(&number) => Ok(number / 100.0),
-        _ => Err("the part is 0.5 to 50 percent".into()),
+        _ => Err("the share is 0.5 to 50 percent".into()),
     }
 }
 
@@ -161,7 +161,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let seen = document.processes.last().map_or(0.0, |advice| advice.observed.as_secs_f64());
         let left = count - document.processes.len() - document.missed.len();
         let others = if left > 0 { format!(", and {left} were not looked at") } else { String::new() };
-        say(format!("interrupted: the last verdict rests on {seen:.1} s of observation{others}"));
+        say(format!("interrupted: the last verdict is based on {seen:.1} s of observation{others}"));
     }
     for what in document.missed.iter().chain(&failed) {
         say(what);

@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Show the address space of a process as a picture: how hot each part is, beside what backs it
+/// Show the address space of a process as a picture: how hot each range is, beside what backs it
 ///
-/// The accessed bits of its memory are cleared and read again after --seconds: what was accessed in between is hot.
+/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The process: its identifier, or a name that pgrep would find it alone by
+    /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
     #[arg(value_name = "PROCESS")]
     process: String,
     /// Write the picture as SVG to this file; - is standard output, instead of the text

@@ -25,7 +25,7 @@ pub fn tracker(text: &str) -> Result<TrackerKind, String> {
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
-/// A time from one snapshot to the next, or for which they are taken.
+/// The interval between snapshots, or the time for which they are taken.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -33,16 +33,16 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Per cent as a share.
+/// Percent as a share.
 fn budget(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(budget) if budget > 0.0 && budget <= 100.0 => Ok(budget / 100.0),
-        _ => Err("give per cent, above 0 and at most 100".into()),
+        _ => Err("give percent, above 0 and at most 100".into()),
     }
 }
 
 impl SamplingArgs {
-    /// As the observer takes them. What reads a process's memory, and so marks it accessed, is left out with
+    /// As the observer takes them. What reads a process's memory, and so sets accessed bits, is omitted with
     /// `--no-sample`.
     pub fn options(self) -> Options {
         Options {

@@ -24,7 +24,7 @@ use std::thread::available_parallelism;
 
 /// Try policies on a modelled machine: on a recorded program, or on the workloads of the papers
 ///
-/// The policies are those that the daemon runs. The same arguments give the same figures, to the byte.
+/// The policies are those that the daemon runs. The same arguments give the same output, to the byte.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -45,7 +45,7 @@ impl Args {
 enum SimulateCommand {
     /// Record what running processes do with their memory, as a trace
     Record(record::Args),
-    /// Simulate what the HawkEye and Ingens papers publish, and compare figure by figure
+    /// Simulate what the HawkEye and Ingens papers publish, and compare each value
     Papers {
         /// Print JSON (schema megapage.simulate.papers/1)
         #[arg(long)]
@@ -75,17 +75,17 @@ struct RunArgs {
     /// Run the programs in a virtual machine: each page walk is nested
     #[arg(long)]
     virtualized: bool,
-    /// Regions that each policy may promote in a second, the same for all (8 is the papers' testbed), or `own`: as each
-    /// does by default, Linux 0.8
+    /// Regions that every policy may promote in a second (8: the papers' testbed), or `own`: each policy's default (Linux:
+    /// 0.8)
     #[arg(long, value_name = "REGIONS|own", default_value = "8", value_parser = speed)]
     speed: Pace,
     /// Simulated seconds from one step to the next
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = step)]
     step: f64,
-    /// Stop after so many simulated seconds
+    /// Stop after this many simulated seconds
     #[arg(long, value_name = "SECONDS", default_value = "100000", value_parser = longest)]
     longest: f64,
-    /// What all chance comes from
+    /// Source of all randomness
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Write memory.svg, cost.svg and huge-pages.svg to this directory
@@ -223,7 +223,7 @@ fn threads() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// How far long work is, in per cent, on a terminal.
+/// The progress of long work, in percent, on a terminal.
 struct Progress {
     shown: AtomicU64,
     terminal: bool,

@@ -54,7 +54,7 @@ fn bad_input_is_named_in_one_line() {
     refused(&["map", "1", "--seconds", "0"], "give seconds from 0.001 to 3600");
     refused(&["map", "1", "--tracker", "guess"], "the trackers are bpf, idle-pages");
     refused(&["map", "1", "--tracker", "bpf", "--no-sample"], "cannot be used with '--no-sample'");
-    refused(&["map", "1", "--budget", "0"], "give per cent, above 0 and at most 100");
+    refused(&["map", "1", "--budget", "0"], "give percent, above 0 and at most 100");
     refused(&["top", "--delay", "0"], "give seconds from 0.1 to 86400");
     refused(&["top", "--delay", "soon"], "give seconds from 0.1 to 86400");
     refused(&["top", "--sort", "beauty"], "sort by one of pid, name, resident");

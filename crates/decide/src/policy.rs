@@ -135,7 +135,7 @@ pub const POLICIES: &[Known] = &[
     },
     Known {
         name: "megapage",
-        what: "the highest gain for each byte first, with guaranteed shares and moving marks",
+        what: "the highest gain for each byte first, with guaranteed shares and moving watermarks",
         make: || Box::new(Megapage::new(megapage::Parameters::default())),
     },
 ];

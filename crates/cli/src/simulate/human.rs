@@ -129,7 +129,7 @@ fn outcome(run: &Run) -> String {
     }
 }
 
-/// Every figure, then the gates.
+/// Every value, then the gates.
 pub fn papers(papers: &Papers) -> String {
     let mut out = String::new();
     let mut from = 0;
@@ -183,7 +183,7 @@ pub fn papers(papers: &Papers) -> String {
     out
 }
 
-/// Four figures at most.
+/// Four digits at most.
 fn short(value: f64) -> String {
     match value.abs() {
         value_abs if value_abs >= 1e6 => format!("{:.2}M", value / 1e6),

@@ -18,10 +18,10 @@ pub struct Args {
     /// Processes: identifiers, or names as pgrep takes them
     #[arg(value_name = "PROCESS", required = true)]
     processes: Vec<String>,
-    /// How long
+    /// Recording time
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::sampling::seconds)]
     seconds: Duration,
-    /// From one snapshot to the next
+    /// Interval between snapshots
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::sampling::seconds)]
     every: Duration,
     /// The trace; - is standard output

@@ -1,4 +1,4 @@
-//! The daemon beside the table: asked at each refresh, and missed silently unless the user named it.
+//! The daemon beside the table: asked at each refresh, and skipped silently unless the user named it.
 
 use anyhow::Result;
 use megapage_daemon::client::{ClientError, look};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 /// Decisions that are asked for.
 const DECISIONS: usize = 256;
-/// A daemon that nobody asked for does not hold up the table for longer.
+/// A daemon that the user did not name delays the table no longer.
 const UNNAMED_WITHIN: Duration = Duration::from_secs(1);
 /// One that the user named is waited for.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What the daemon told last.
+/// The daemon's last report.
 #[derive(Debug)]
 pub struct Daemon {
     socket: PathBuf,
@@ -56,7 +56,7 @@ impl Daemon {
         result
     }
 
-    /// What it told; `None` where none answers.
+    /// Its report; `None` where none answers.
     pub fn seen(&self) -> Option<&DaemonSeen> {
         self.seen.as_ref()
     }
