@@ -1,7 +1,7 @@
 //! The published figures of the HawkEye and Ingens papers beside ours.
 //!
-//! Each figure says whether a parameter was fitted on it or whether it is a test; gates are judged as
-//! `docs/simulate.md` lists them. A gate that is not met fails: nothing is fitted on a row that tests.
+//! Each value says whether a parameter was fitted on it or whether it is a test. `gates` has the gates; one that is
+//! missed fails: nothing is fitted on a row that tests.
 
 mod gates;
 mod runs;
