@@ -9,21 +9,27 @@ CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
 
-.PHONY: all build build-arm64 check test test-vm loom soak fuzz demo bench bench-programs install uninstall clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo bench bench-programs install uninstall clean
+
+.DEFAULT_GOAL := all
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target what; do printf '  make %-15s %s\n' "$$target" "$$what"; done
 
 all: build
 
-build:
+build: ## the program and its libraries, to target/release
 	scripts/install-deps build
 	cargo build --release --locked
 
 # The same for arm64, on a machine of another architecture: to $(CARGO_TARGET_DIR)/aarch64-unknown-linux-gnu/release.
-build-arm64:
+build-arm64: ## the same for arm64
 	scripts/build-arm64 build --release --locked
 
-# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages. As root the tests run,
-# here and below, under the usual settings of huge pages, which the whole machine has meanwhile (scripts/with-usual-settings).
-check:
+# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages. With MACHINE=1, as root,
+# also unit tests that change the whole machine for their length, under the usual settings of huge pages, which it has meanwhile
+# (scripts/with-usual-settings), as here below.
+check: ## style, lints, invariants, unit tests: before each commit
 	scripts/install-deps build
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
@@ -32,22 +38,22 @@ check:
 	python3 -B bench/programs/test_bench.py --quiet
 	cargo test --locked --quiet --lib --bins --no-run
 	scripts/make-room
-	scripts/with-usual-settings cargo test --locked --quiet --lib --bins
+	$(if $(MACHINE),scripts/with-usual-settings) cargo test --locked --quiet --lib --bins
 
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
-test:
+test: ## everything, on real programs and in virtual machines
 	scripts/test
 
 # What threads share inside malloc (locks, chunks, spans, the ledger), in every order of their accesses that the memory
 # model allows. A build of its own; about a minute.
-loom:
+loom: ## the locks and tables inside malloc, in every order of memory accesses
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		cargo test --locked -p megapage-memory --test loom
 
 # Every case of tests/vm on Linux 5.10, 6.1, 6.12 and 7.x, x86-64 and arm64, in virtual machines, against the kernel's own
 # figures; closes as `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --matrix.
 # Where arm64 cannot be built, the script says why, and the driver skips its cases.
-test-vm:
+test-vm: ## every case on every kernel, in virtual machines (hours)
 	scripts/install-deps build
 	scripts/install-deps vm-arm64
 	cargo build --release --locked
@@ -56,7 +62,7 @@ test-vm:
 
 # Integrity under stress: memory promoted and recovered as fast as the kernel can, every byte checked. Ten minutes, or
 # as many seconds as MEGAPAGE_SOAK_SECONDS says; a minute of it is part of `make test`. Needs root.
-soak:
+soak: ## integrity under stress, ten minutes; as root
 	scripts/install-deps test
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-600} \
 		scripts/with-usual-settings cargo test --release --locked -p megapage-act --test soak -- --nocapture
@@ -66,17 +72,17 @@ soak:
 
 # Every parser and protocol with inputs that libFuzzer makes up, for SECONDS each (60 without it); TARGET=x for one. Needs a
 # nightly compiler and cargo-fuzz.
-fuzz:
+fuzz: ## every parser and protocol; SECONDS, TARGET
 	scripts/install-deps build
 	SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" SANITIZER="$(SANITIZER)" scripts/fuzz
 
 # The main job on real input: a program on huge pages, with proof, compared with 4 KiB pages.
-demo:
+demo: ## a program on huge pages, with proof
 	scripts/demo
 
 # The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
 # an hour and a quarter. Those of the daemon are in docs/bench.md.
-bench: build
+bench: build ## the benches against every peer (over an hour)
 	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
@@ -89,13 +95,13 @@ bench: build
 
 # Some fifty real programs in every way to huge pages (bench/programs/README.md); over an hour, on a quiet machine.
 # BENCH_ARGS takes the driver's options: --only CASE,..., --ways WAY,..., --rounds N.
-bench-programs: build
+bench-programs: build ## some fifty real programs in every way to huge pages (over an hour)
 	bench/programs/install.py
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
 # The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
-install:
+install: ## to PREFIX (/usr/local), below DESTDIR
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
@@ -113,11 +119,11 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
 
 # The configuration in SYSCONFDIR stays.
-uninstall:
+uninstall: ## what install has put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
 
-clean:
+clean: ## what the build has made
 	cargo clean

@@ -52,9 +52,9 @@ pub struct DemoteOutcome {
 }
 
 impl DemoteOutcome {
-    /// Regions that the kernel passed over though nothing speaks against a split: pages that a forked process
+    /// Regions that the kernel skipped though nothing speaks against a split: pages that a forked process
     /// shares, or that something else held at the moment.
-    pub fn passed_over(&self) -> u64 {
+    pub fn skipped(&self) -> u64 {
         let accounted = self.demoted + self.not_splittable + self.unmapped + self.not_tried;
         self.huge_before.saturating_sub(accounted)
     }
@@ -106,7 +106,7 @@ impl Demotion {
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
         for tried in tried {
             match tried.answer {
-                // What is still huge afterwards was passed over.
+                // What is still huge afterwards was skipped.
                 Answer::Accepted | Answer::Refused(Refusal::Busy | Refusal::GroupFull) => {}
                 Answer::NotTried => outcome.not_tried += 1,
                 Answer::Refused(Refusal::Invalid) => outcome.not_splittable += 1,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_over_is_what_remains() {
+    fn what_was_skipped_is_what_remains() {
         let outcome = DemoteOutcome {
             asked: 10,
             huge_before: 8,
@@ -184,6 +184,6 @@ mod tests {
             not_tried: 1,
             ..DemoteOutcome::default()
         };
-        assert_eq!(outcome.passed_over(), 1);
+        assert_eq!(outcome.skipped(), 1);
     }
 }

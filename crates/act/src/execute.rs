@@ -9,6 +9,7 @@ mod options;
 mod pace;
 pub(crate) mod ready;
 mod regions;
+mod turn;
 mod verdict;
 mod work;
 

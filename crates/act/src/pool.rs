@@ -5,17 +5,21 @@
 
 mod addition;
 mod apply;
-mod debt;
 mod error;
+mod impact;
+mod loan;
+mod outcome;
 pub mod persist;
 mod plan;
 mod shortfall;
 mod spec;
 
 pub use addition::{Addition, AdditionError};
-pub use apply::{Outcome, StepOutcome, title};
-pub use debt::Debt;
+pub use apply::Outcome;
 pub use error::PoolError;
-pub use plan::{MemoryImpact, Plan, Request, Step, floor, plan};
+pub use impact::MemoryImpact;
+pub use loan::Loan;
+pub use outcome::{StepOutcome, title};
+pub use plan::{Plan, Request, Step, floor, plan};
 pub use shortfall::{Cause, Evidence, Missing, Shortfall};
 pub use spec::{Amount, Quantity, SizeName, Spec, SpecError};

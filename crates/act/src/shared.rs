@@ -5,7 +5,8 @@
 //! of it this one process has touched; and each block of an object is promoted once, however often it is mapped.
 
 use crate::remote::{RemoteError, refusal};
-use megapage_kernel::shared_memory::{MemoryDevices, ObjectId, SharedObject};
+use megapage_kernel::object::ObjectId;
+use megapage_kernel::shared_memory::{MemoryDevices, SharedObject};
 use megapage_kernel::smaps::Mapping;
 use megapage_kernel::thp::settings;
 use megapage_kernel::{KernelRoot, process};

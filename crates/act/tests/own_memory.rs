@@ -84,7 +84,7 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
     let huge = promoted.obtained_bytes / HUGE_2M as u64;
     assert!(huge > 0, "{promoted:?}");
     assert_eq!((outcome.asked, outcome.huge_before), (regions.len() as u64, huge), "{outcome:?}");
-    // A page that something else holds for a moment is passed over; not all of them.
+    // A page that something else holds for a moment is skipped; not all of them.
     assert!(outcome.demoted >= huge.div_ceil(2), "{outcome:?}");
     assert_eq!((outcome.not_splittable, outcome.unmapped, outcome.not_tried), (0, 0, 0), "{outcome:?}");
     assert!(pages().all(|page| memory[offset + page * BASE_PAGE] == 7), "a byte was lost");
@@ -92,7 +92,7 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
     let most = outcome.demoted * ((512 - WRITTEN) * BASE_PAGE) as u64;
     assert!(outcome.freed_bytes == 0 || outcome.freed_bytes == most, "{outcome:?} of {most}");
     let again = demotion.apply(&root).unwrap();
-    assert_eq!(again.demoted + again.passed_over(), huge - outcome.demoted, "{again:?}");
+    assert_eq!(again.demoted + again.skipped(), huge - outcome.demoted, "{again:?}");
 }
 
 #[test]

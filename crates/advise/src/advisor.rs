@@ -421,7 +421,7 @@ fn without_bits(selected: &Selected) -> Option<String> {
         return None;
     }
     let better: Vec<String> = selected
-        .passed_over
+        .skipped
         .iter()
         .filter(|(kind, _)| *kind <= TrackerKind::IdlePages)
         .map(|(kind, why)| format!("{}: {why}", kind.name()))

@@ -3,8 +3,9 @@
 use megapage_act::promote::SharedMemory;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::maps::read_maps;
+use megapage_kernel::object::{ObjectId, object_of};
 use megapage_kernel::process::read_stat;
-use megapage_kernel::shared_memory::{MemoryDevices, ObjectId, object_of};
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -226,7 +226,7 @@ fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     }
     let forks = !facts.forks.is_empty() || facts.process.sharing_children.is_some_and(|count| count > 0);
     let preloaded = facts.plan.as_ref().is_ok_and(|plan| {
-        plan.uses(Mechanism::Preload) && matches!(plan.heap, Heap::Auto | Heap::Huge2M | Heap::Huge1G)
+        plan.uses(Mechanism::Preload) && matches!(plan.heap, Heap::Auto | Heap::Hugetlb2M | Heap::Hugetlb1G)
     });
     match preloaded && !forks && facts.pool_2m >= facts.process.rss_anonymous {
         true => PageKind::Hugetlb2m,

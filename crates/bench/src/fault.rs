@@ -11,7 +11,7 @@ use megapage_broker::ask;
 use megapage_kernel::first_touch::{Clearing, FirstTouch};
 use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};
-use megapage_kernel::{KernelRoot, hugetlb_available, parcel};
+use megapage_kernel::{KernelRoot, extent, hugetlb_available};
 use megapage_memory::stock::take;
 use megapage_report::table;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
@@ -23,8 +23,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// Pages of a parcel, as the broker has them by default.
-const PARCEL: u64 = 16;
+/// Pages of an extent, as the broker has them by default.
+const EXTENT: u64 = 16;
 /// The median first touch of a page from the broker takes at most this,
 const TOUCH_NS: f64 = 3000.0;
 /// and all of the memory, asked for, mapped and touched, is there so many times sooner than on transparent huge pages.
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Memory of each source; whole parcels of 32 MiB.
+    /// Memory of each source; whole extents of 32 MiB.
     pub size: Bytes,
     /// Rounds that count; one goes before them.
     pub runs: u32,
@@ -161,14 +161,14 @@ struct Broker<'a> {
 }
 
 impl<'a> Broker<'a> {
-    /// With `pages` and a parcel more in stock, for what a heap takes besides.
+    /// With `pages` and an extent more in stock, for what a heap takes besides.
     fn start(place: &Place, signals: &'a Signals, directory: &Path, pages: u64) -> Result<Broker<'a>> {
         let path = directory.join("broker");
-        let pages = pages + PARCEL;
+        let pages = pages + EXTENT;
         let mut command = Command::new(&place.megapage);
         command.args(["pool", "serve", "--socket"]).arg(&path);
         command.args(["--stock", &pages.to_string(), "--grow", &pages.to_string()]);
-        command.args(["--parcel", &PARCEL.to_string(), "--rate", "64g", "--quota-per-uid", "none", "--keep"]);
+        command.args(["--extent", &EXTENT.to_string(), "--rate", "64g", "--quota-per-uid", "none", "--keep"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let pid = signals.spawn_bound(&mut command, signal::SIGTERM).context("megapage pool serve")?;
         let broker = Broker { pid, pidfd: open_pidfd(pid)?, path, signals };
@@ -204,21 +204,21 @@ impl Drop for Broker<'_> {
 /// Runs the bench as root, who may size the pool. What it adds to the pool is taken out at the end, also after a failure or
 /// a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
-    let parcel_bytes = PARCEL * SIZE.bytes().0;
+    let extent_bytes = EXTENT * SIZE.bytes().0;
     ensure!(
-        options.size.0 > 0 && options.size.0.is_multiple_of(parcel_bytes),
+        options.size.0 > 0 && options.size.0.is_multiple_of(extent_bytes),
         "--size {}: give a multiple of {}",
         options.size,
-        Bytes(parcel_bytes)
+        Bytes(extent_bytes)
     );
     let pages = options.size.0 / SIZE.bytes().0;
     // The broker's stock, the pages of the other sources, and transparent ones beside them.
-    must_fit("bench fault", Bytes(3 * (options.size.0 + parcel_bytes)), "a smaller --size")?;
+    must_fit("bench fault", Bytes(3 * (options.size.0 + extent_bytes)), "a smaller --size")?;
     let head = Head::begin("fault")?;
     let signals = stop_signals()?;
     let mut added = Pool::take()?;
-    // A parcel more, for what is given back while another takes it.
-    let besides = Bytes((pages + PARCEL) * SIZE.bytes().0);
+    // An extent more, for what is given back while another takes it.
+    let besides = Bytes((pages + EXTENT) * SIZE.bytes().0);
     added.set(besides).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;
     let directory_path = std::fs::canonicalize(directory.path())?;
@@ -305,18 +305,18 @@ fn pool_now() -> String {
 fn turn(source: Source, size: Bytes, broker: &Broker<'_>) -> Result<(Vec<u64>, Duration, f64)> {
     let bytes = usize::try_from(size.0)?;
     let pages = size.0 / SIZE.bytes().0;
-    let each = PARCEL as usize * HUGE_2M;
+    let each = EXTENT as usize * HUGE_2M;
     // What was used before by this very file is there again.
     let kept = match source {
         Source::Reused => {
             let file = filled(pages)?;
             let length = usize::try_from(pages)? * HUGE_2M;
-            FirstTouch::parcels(&[file.as_fd()], length, SIZE)?.touch();
+            FirstTouch::extents(&[file.as_fd()], length, SIZE)?.touch();
             Some(file)
         }
         _ => None,
     };
-    let mut parcels: Vec<OwnedFd> = Vec::new();
+    let mut extents: Vec<OwnedFd> = Vec::new();
     let start = Instant::now();
     let memory = match source {
         Source::RunTransparent | Source::RunPool => bail!("a program's heap is not ours to touch"),
@@ -324,24 +324,24 @@ fn turn(source: Source, size: Bytes, broker: &Broker<'_>) -> Result<(Vec<u64>, D
         Source::Hugetlb => FirstTouch::hugetlb(bytes, SIZE)?,
         Source::Reused => {
             let file = kept.as_ref().context("made above")?;
-            FirstTouch::parcels(&[file.as_fd()], bytes, SIZE)?
+            FirstTouch::extents(&[file.as_fd()], bytes, SIZE)?
         }
         Source::Broker => {
-            while (parcels.len() as u64) < pages / PARCEL {
-                let left = pages - parcels.len() as u64 * PARCEL;
+            while (extents.len() as u64) < pages / EXTENT {
+                let left = pages - extents.len() as u64 * EXTENT;
                 let granted = take(&broker.path, SIZE, left, false).context("the broker")?;
-                parcels.extend(granted.parcels.into_iter().flatten());
+                extents.extend(granted.extents.into_iter().flatten());
             }
-            let fds: Vec<_> = parcels.iter().map(AsFd::as_fd).collect();
-            FirstTouch::parcels(&fds, each, SIZE)?
+            let fds: Vec<_> = extents.iter().map(AsFd::as_fd).collect();
+            FirstTouch::extents(&fds, each, SIZE)?
         }
     };
     let times = memory.touch();
     let whole = start.elapsed();
     let share = huge_share(&memory)?;
     drop(memory);
-    for parcel in &parcels {
-        parcel::empty(parcel, 0, each as u64)?;
+    for extent in &extents {
+        extent::empty(extent, 0, each as u64)?;
     }
     drop(kept);
     if source == Source::Broker {
@@ -374,23 +374,23 @@ fn program(
 
 /// A file of so many pages that are there.
 fn filled(pages: u64) -> Result<File> {
-    let file = parcel::create(SIZE, pages)?;
-    (0..pages).try_for_each(|page| parcel::fill(&file, SIZE, page)).context("pages of the pool")?;
-    parcel::seal(&file)?;
+    let file = extent::create(SIZE, pages)?;
+    (0..pages).try_for_each(|page| extent::fill(&file, SIZE, page)).context("pages of the pool")?;
+    extent::seal(&file)?;
     Ok(file)
 }
 
 /// What clearing each page takes by the kernel, past the caches, and as by memset(3).
 fn clear(pages: u64) -> Result<[Vec<u64>; 3]> {
-    let file = parcel::create(SIZE, pages)?;
+    let file = extent::create(SIZE, pages)?;
     let mut fallocate = Vec::new();
     for page in 0..pages {
         let start = Instant::now();
-        parcel::fill(&file, SIZE, page).context("pages of the pool")?;
+        extent::fill(&file, SIZE, page).context("pages of the pool")?;
         fallocate.push(start.elapsed().as_nanos() as u64);
     }
-    parcel::seal(&file)?;
-    let memory = FirstTouch::parcels(&[file.as_fd()], usize::try_from(pages)? * HUGE_2M, SIZE)?;
+    extent::seal(&file)?;
+    let memory = FirstTouch::extents(&[file.as_fd()], usize::try_from(pages)? * HUGE_2M, SIZE)?;
     memory.touch();
     Ok([fallocate, memory.clear(Clearing::NonTemporal), memory.clear(Clearing::Plain)])
 }

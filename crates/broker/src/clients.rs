@@ -195,7 +195,7 @@ enum Who {
     Pid(i32),
 }
 
-/// A process that has parcels.
+/// A process that has extents.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) id: u64,
@@ -206,7 +206,7 @@ pub(crate) struct Process {
     image: Option<u64>,
 }
 
-/// The processes that have parcels.
+/// The processes that have extents.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     all: Vec<Process>,

@@ -3,7 +3,7 @@
 use megapage_kernel::hugetlb::{PoolScope, figures};
 use megapage_kernel::pressure::Trigger;
 use megapage_kernel::spawn::set_nice;
-use megapage_kernel::{KernelRoot, parcel};
+use megapage_kernel::{KernelRoot, extent};
 use megapage_units::PageSize;
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ const NICE: i32 = 10;
 pub(crate) struct Order {
     pub root: KernelRoot,
     pub size: PageSize,
-    /// Pages of a parcel.
+    /// Pages of an extent.
     pub pages: u64,
     /// Bytes in a second.
     pub rate: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Order {
     pub ignore_pressure: bool,
 }
 
-/// Why it waits although parcels are missing.
+/// Why it waits although extents are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     Pressure,
@@ -99,7 +99,7 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts it: parcels go to `made`, and a byte to `wake` for each, and whenever tasks have waited for memory.
+    /// Starts it: extents go to `made`, and a byte to `wake` for each, and whenever tasks have waited for memory.
     pub(crate) fn start(order: Order, made: Sender<File>, wake: UnixStream) -> io::Result<Filler> {
         wake.set_nonblocking(true)?;
         let windows = if order.ignore_pressure { &[][..] } else { &WINDOWS };
@@ -133,7 +133,7 @@ impl Filler {
         self.shared.lock().pressed
     }
 
-    /// Tells it how many parcels are missing from the stock, into which `fetched` of those that it made have come since
+    /// Tells it how many extents are missing from the stock, into which `fetched` of those that it made have come since
     /// it was told last.
     pub(crate) fn want(&self, missing: usize, fetched: usize) {
         let mut state = self.shared.lock();
@@ -190,7 +190,7 @@ struct Work {
 }
 
 impl Work {
-    /// Waits until a parcel is missing, and makes it; whether to go on.
+    /// Waits until an extent is missing, and makes it; whether to go on.
     fn make_one(&mut self) -> bool {
         {
             let mut state = self.shared.lock();
@@ -209,7 +209,7 @@ impl Work {
             return !self.shared.pause_until(Instant::now() + AFTER_SHORTAGE, Some(Waits::PoolShort));
         }
         match self.fill() {
-            Ok(Some(parcel)) => {
+            Ok(Some(extent)) => {
                 {
                     let mut state = self.shared.lock();
                     state.missing = state.missing.saturating_sub(1);
@@ -217,7 +217,7 @@ impl Work {
                     state.waits = None;
                 }
                 // Where as many bytes as fit are waiting already, the reader will come without this one.
-                let told = self.made.send(parcel).is_ok();
+                let told = self.made.send(extent).is_ok();
                 let _ = self.wake.write(b"m");
                 told
             }
@@ -234,9 +234,9 @@ impl Work {
         available.is_some_and(|available| available >= pages.saturating_add(self.order.leave))
     }
 
-    /// A parcel, page by page; `None`: to stop. On an error what was taken has been given back.
+    /// An extent, page by page; `None`: to stop. On an error what was taken has been given back.
     fn fill(&mut self) -> io::Result<Option<File>> {
-        let file = parcel::create(self.order.size, self.order.pages)?;
+        let file = extent::create(self.order.size, self.order.pages)?;
         for page in 0..self.order.pages {
             while let Some(end) = self.calm_from() {
                 if self.shared.pause_until(end, Some(Waits::Pressure)) {
@@ -248,13 +248,13 @@ impl Work {
             }
             let spent = Duration::from_secs_f64(self.order.size.bytes().0 as f64 / self.order.rate as f64);
             self.next = self.next.max(Instant::now()) + spent;
-            // Before each: a page that others have taken meanwhile would be made up for by one beyond the pool.
+            // Before each: a page that others have taken meanwhile would be synthetic for by one beyond the pool.
             if !self.has_room(self.order.pages - page) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            parcel::fill(&file, self.order.size, page)?;
+            extent::fill(&file, self.order.size, page)?;
         }
-        parcel::seal(&file)?;
+        extent::seal(&file)?;
         Ok(Some(file))
     }
 
@@ -279,29 +279,29 @@ mod tests {
     }
 
     #[test]
-    fn parcels_are_made_as_wanted_and_are_whole() {
+    fn extents_are_made_as_wanted_and_are_whole() {
         let Some(pool) = PoolGuard::reserve(SIZE, 4) else { return };
-        let (made, parcels) = channel();
+        let (made, extents) = channel();
         let (wake, mut woken) = UnixStream::pair().unwrap();
         let filler = Filler::start(order(0), made, wake).unwrap();
         filler.want(2, 0);
         for _ in 0..2 {
-            let parcel = parcels.recv_timeout(Duration::from_secs(120)).unwrap();
-            assert_eq!(parcel::present(&parcel).unwrap(), 2 * SIZE.bytes().0);
-            assert_eq!(parcel::length(&parcel, SIZE).unwrap(), Some(2 * SIZE.bytes().0));
+            let extent = extents.recv_timeout(Duration::from_secs(120)).unwrap();
+            assert_eq!(extent::present(&extent).unwrap(), 2 * SIZE.bytes().0);
+            assert_eq!(extent::length(&extent, SIZE).unwrap(), Some(2 * SIZE.bytes().0));
             woken.read_exact(&mut [0]).unwrap();
             // As often as one likes: what is on the way is not made again.
             filler.want(2, 0);
         }
         drop(filler);
-        assert!(parcels.try_recv().is_err(), "no more than wanted");
+        assert!(extents.try_recv().is_err(), "no more than wanted");
         drop(pool);
     }
 
     #[test]
     fn a_short_pool_is_waited_for_and_what_is_others_is_left() {
         let Some(pool) = PoolGuard::reserve(SIZE, 3) else { return };
-        let (made, parcels) = channel();
+        let (made, extents) = channel();
         let (wake, _woken) = UnixStream::pair().unwrap();
         let filler = Filler::start(order(u64::MAX / 2), made, wake).unwrap();
         filler.want(1, 0);
@@ -311,7 +311,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(filler);
-        assert!(parcels.try_recv().is_err());
+        assert!(extents.try_recv().is_err());
         drop(pool);
     }
 }

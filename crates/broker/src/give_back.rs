@@ -1,14 +1,14 @@
-//! Gives the pages of parcels back, in a thread of its own: a process can map a parcel so often that the kernel takes seconds
+//! Gives the pages of extents back, in a thread of its own: a process can map an extent so often that the kernel takes seconds
 //! to find all its mappings, and nobody else is to wait for that.
 
-use megapage_kernel::parcel;
+use megapage_kernel::extent;
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Parcels that wait for their turn. Each takes a descriptor. Where there are more, the caller does it: it takes a user 25 GB
+/// Extents that wait for their turn. Each takes a descriptor. Where there are more, the caller does it: it takes a user 25 GB
 /// of mappings to make so many slow.
 pub(crate) const MOST_WAITING: usize = 64;
 /// How long the end waits for what is under way.
@@ -39,11 +39,11 @@ impl GiveBack {
         Ok(GiveBack { queue: Some(queue), done, empty })
     }
 
-    /// Has the pages of a parcel given back.
-    pub(crate) fn give(&self, parcel: File) {
-        let sent = self.queue.as_ref().map(|queue| queue.try_send(parcel));
-        if let Some(Err(TrySendError::Full(parcel) | TrySendError::Disconnected(parcel))) = sent {
-            (self.empty)(parcel);
+    /// Has the pages of an extent given back.
+    pub(crate) fn give(&self, extent: File) {
+        let sent = self.queue.as_ref().map(|queue| queue.try_send(extent));
+        if let Some(Err(TrySendError::Full(extent) | TrySendError::Disconnected(extent))) = sent {
+            (self.empty)(extent);
         }
     }
 }
@@ -56,13 +56,13 @@ impl Drop for GiveBack {
     }
 }
 
-/// Gives the pages of a parcel back to the pool, also where another process has kept a mapping: the process that they were
+/// Gives the pages of an extent back to the pool, also where another process has kept a mapping: the process that they were
 /// for has ended. A touch then takes a new page, as of any mapping on hugetlb pages.
-fn empty(parcel: File) {
-    let length = parcel.metadata().map_or(0, |metadata| metadata.len());
+fn empty(extent: File) {
+    let length = extent.metadata().map_or(0, |metadata| metadata.len());
     if length > 0 {
         // Nothing is sealed against it; where it fails, the last descriptor and mapping give them back.
-        let _ = parcel::empty(&parcel, 0, length);
+        let _ = extent::empty(&extent, 0, length);
     }
 }
 

@@ -1,19 +1,19 @@
 //! A stock of pre-zeroed huge pages for the programs of this machine.
 //!
 //! The kernel clears a huge page when it is first touched, which is most of what touching it costs. The broker has it
-//! done before: it keeps memory files whose pages are there ([`megapage_kernel::parcel`]) and hands them over a socket.
-//! Who may have how much is decided in [`books`], which knows neither files nor sockets.
+//! done before: it keeps memory files whose pages are there ([`megapage_kernel::extent`]) and hands them over a socket.
+//! Who may have how much is decided in [`leases`], which knows neither files nor sockets.
 //!
-//! Architecture invariant: a parcel that was handed out is never handed out again, nor read or written here. Its pages
+//! Architecture invariant: an extent that was handed out is never handed out again, nor read or written here. Its pages
 //! go back to the kernel's pool, which clears them for whoever comes next: so nothing of one user's reaches another,
 //! whatever a client does and whenever the broker or a client is killed.
 
 #![forbid(unsafe_code)]
 
-pub mod books;
 mod clients;
 mod filler;
 mod give_back;
+pub mod leases;
 mod options;
 mod relief;
 mod serve;

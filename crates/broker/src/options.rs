@@ -15,10 +15,10 @@ pub struct Options {
     pub socket: PathBuf,
     /// The size of its pages.
     pub size: PageSize,
-    /// Pages that are kept ready, a multiple of `parcel`.
+    /// Pages that are kept ready, a multiple of `extent`.
     pub stock: u64,
-    /// Pages of a parcel.
-    pub parcel: u64,
+    /// Pages of an extent.
+    pub extent: u64,
     /// Pages by which the machine's pool is grown while it runs.
     pub grow: u64,
     /// Keep what was added while tasks wait for memory; else half of the stock goes back each time.
@@ -74,16 +74,16 @@ impl Options {
     /// Refuses figures that make no sense together.
     pub(crate) fn check(&self) -> Result<(), BrokerError> {
         let refuse = |what: String| Err(BrokerError::Options(what));
-        if self.parcel == 0 || self.parcel > 512 {
-            return refuse(format!("--parcel {}: give 1 to 512 pages", self.parcel));
+        if self.extent == 0 || self.extent > 512 {
+            return refuse(format!("--extent {}: give 1 to 512 pages", self.extent));
         }
-        if self.stock == 0 || !self.stock.is_multiple_of(self.parcel) {
-            let (stock, parcel) = (self.stock, self.parcel);
-            return refuse(format!("--stock {stock}: give a multiple of the {parcel} pages of an extent"));
+        if self.stock == 0 || !self.stock.is_multiple_of(self.extent) {
+            let (stock, extent) = (self.stock, self.extent);
+            return refuse(format!("--stock {stock}: give a multiple of the {extent} pages of an extent"));
         }
-        let parcel = Bytes(self.size.bytes().0 * self.parcel);
-        if let Some(quota) = self.quota.filter(|quota| *quota < parcel) {
-            return refuse(format!("--quota-per-uid {quota}: an extent is {parcel}; give as much, or none"));
+        let extent = Bytes(self.size.bytes().0 * self.extent);
+        if let Some(quota) = self.quota.filter(|quota| *quota < extent) {
+            return refuse(format!("--quota-per-uid {quota}: an extent is {extent}; give as much, or none"));
         }
         if self.rate < Bytes::mib(1) {
             return refuse(format!("--rate {}: give at least 1m", self.rate));

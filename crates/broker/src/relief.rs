@@ -3,8 +3,8 @@
 //! Only what the broker has added to the machine's pool: the rest is the pool's, whose pages nothing but hugetlb can use,
 //! whether in stock or not.
 
-use crate::books::Books;
-use megapage_act::pool::Debt;
+use crate::leases::Leases;
+use megapage_act::pool::Loan;
 use std::time::{Duration, Instant};
 
 /// Pages are taken up again after so long without pressure, and when that has failed.
@@ -13,8 +13,8 @@ pub(crate) const AFTER_RELIEF: Duration = Duration::from_secs(30);
 /// What has gone back.
 #[derive(Debug, Default)]
 pub(crate) struct Relief {
-    /// Parcels that are to be taken up again.
-    parcels: u64,
+    /// Extents that are to be taken up again.
+    extents: u64,
     /// The event that was answered last.
     answered: Option<Instant>,
     next: Option<Instant>,
@@ -22,45 +22,45 @@ pub(crate) struct Relief {
 
 impl Relief {
     /// Pages that are to be taken up again.
-    pub(crate) fn pages(&self, parcel: u64) -> u64 {
-        self.parcels * parcel
+    pub(crate) fn pages(&self, extent: u64) -> u64 {
+        self.extents * extent
     }
 
     /// When there is something to do next.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.next.filter(|_| self.parcels > 0)
+        self.next.filter(|_| self.extents > 0)
     }
 
     /// Answers pressure that came at `pressed`, if it has not been: half of the stock goes back, as far as it was added.
-    /// Else, where all has been calm, a parcel is taken up again. What is dropped of the stock nobody has ever had.
+    /// Else, where all has been calm, an extent is taken up again. What is dropped of the stock nobody has ever had.
     pub(crate) fn work<P>(
         &mut self,
         now: Instant,
         pressed: Option<Instant>,
-        books: &mut Books<P>,
-        debt: &mut Debt,
+        leases: &mut Leases<P>,
+        loan: &mut Loan,
     ) {
-        let parcel = books.rules().parcel_pages;
-        let stock = books.rules().stock;
+        let extent = leases.rules().extent_pages;
+        let stock = leases.rules().stock;
         if pressed > self.answered {
             self.answered = pressed;
             self.next = Some(now + AFTER_RELIEF);
-            let parcels = (stock as u64).div_ceil(2).min(debt.pages() / parcel);
-            if parcels == 0 {
+            let extents = (stock as u64).div_ceil(2).min(loan.pages() / extent);
+            if extents == 0 {
                 return;
             }
-            drop(books.keep_ready(stock - parcels as usize));
+            drop(leases.keep_ready(stock - extents as usize));
             // Forced: should others have taken the pages, they turn into surplus, and go when they are freed.
-            match debt.set(debt.pages() - parcels * parcel, true) {
-                Ok(()) => self.parcels += parcels,
+            match loan.set(loan.pages() - extents * extent, true) {
+                Ok(()) => self.extents += extents,
                 // The pages stay in the pool, and so they are filled again.
-                Err(_) => drop(books.keep_ready(stock)),
+                Err(_) => drop(leases.keep_ready(stock)),
             }
         } else if self.next().is_some_and(|next| next <= now) {
             // Within the floor of available memory, as at the start.
-            if debt.set(debt.pages() + parcel, false).is_ok() {
-                self.parcels -= 1;
-                drop(books.keep_ready(stock + 1));
+            if loan.set(loan.pages() + extent, false).is_ok() {
+                self.extents -= 1;
+                drop(leases.keep_ready(stock + 1));
                 self.next = Some(now);
             } else {
                 self.next = Some(now + AFTER_RELIEF);
@@ -72,7 +72,7 @@ impl Relief {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Rules;
+    use crate::leases::Rules;
     use megapage_kernel::KernelRoot;
     use megapage_testing::PoolGuard;
     use megapage_units::PageSize;
@@ -84,56 +84,56 @@ mod tests {
         let Some(pool) = PoolGuard::reserve(SIZE, 0) else { return };
         let directory = tempfile::tempdir().unwrap();
         let before = pool.figures().persistent();
-        let mut debt = Debt::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
-        debt.set(8, false).unwrap();
+        let mut loan = Loan::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
+        loan.set(8, false).unwrap();
         let rules = Rules {
             page_bytes: SIZE.bytes().0,
-            parcel_pages: 2,
+            extent_pages: 2,
             stock: 4,
             quota: None,
             most_leases: 9,
             most_at_once: 9,
         };
-        let mut books = Books::new(rules);
-        (0..4).for_each(|parcel| books.add(parcel));
+        let mut leases = Leases::new(rules);
+        (0..4).for_each(|extent| leases.add(extent));
         let mut relief = Relief::default();
         let start = Instant::now();
-        relief.work(start, None, &mut books, &mut debt);
-        assert_eq!((debt.pages(), books.ready(), relief.next()), (8, 4, None), "all is calm");
+        relief.work(start, None, &mut leases, &mut loan);
+        assert_eq!((loan.pages(), leases.ready(), relief.next()), (8, 4, None), "all is calm");
 
         let event = |seconds| Some(start + Duration::from_secs(seconds));
-        relief.work(start, event(1), &mut books, &mut debt);
-        assert_eq!((debt.pages(), books.ready(), books.missing()), (4, 2, 0));
+        relief.work(start, event(1), &mut leases, &mut loan);
+        assert_eq!((loan.pages(), leases.ready(), leases.missing()), (4, 2, 0));
         assert_eq!(pool.figures().persistent(), before + 4, "the machine has the memory");
-        relief.work(start, event(1), &mut books, &mut debt);
-        assert_eq!(debt.pages(), 4, "one event is answered once");
-        relief.work(start, event(2), &mut books, &mut debt);
-        assert_eq!((debt.pages(), books.ready(), relief.pages(2)), (2, 1, 6));
+        relief.work(start, event(1), &mut leases, &mut loan);
+        assert_eq!(loan.pages(), 4, "one event is answered once");
+        relief.work(start, event(2), &mut leases, &mut loan);
+        assert_eq!((loan.pages(), leases.ready(), relief.pages(2)), (2, 1, 6));
 
         let calm = relief.next().unwrap();
         assert_eq!(calm, start + AFTER_RELIEF);
         // A machine that has no page at the moment is asked again.
         for _ in 0..100 {
             let Some(next) = relief.next() else { break };
-            relief.work(next, event(2), &mut books, &mut debt);
-            let taken = debt.pages() - 2;
-            assert_eq!((books.missing() as u64 * 2, relief.pages(2)), (taken, 6 - taken));
+            relief.work(next, event(2), &mut leases, &mut loan);
+            let taken = loan.pages() - 2;
+            assert_eq!((leases.missing() as u64 * 2, relief.pages(2)), (taken, 6 - taken));
         }
-        assert_eq!((relief.next(), debt.pages()), (None, 8), "all is as it was");
-        debt.set(0, true).unwrap();
+        assert_eq!((relief.next(), loan.pages()), (None, 8), "all is as it was");
+        loan.set(0, true).unwrap();
         assert_eq!(pool.figures().persistent(), before);
     }
 
     #[test]
     fn what_was_not_added_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let mut debt = Debt::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
+        let mut loan = Loan::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
         let rules =
-            Rules { page_bytes: 1, parcel_pages: 1, stock: 2, quota: None, most_leases: 9, most_at_once: 9 };
-        let mut books = Books::new(rules);
-        (0..2).for_each(|parcel| books.add(parcel));
+            Rules { page_bytes: 1, extent_pages: 1, stock: 2, quota: None, most_leases: 9, most_at_once: 9 };
+        let mut leases = Leases::new(rules);
+        (0..2).for_each(|extent| leases.add(extent));
         let now = Instant::now();
-        Relief::default().work(now, Some(now), &mut books, &mut debt);
-        assert_eq!((books.ready(), debt.pages()), (2, 0));
+        Relief::default().work(now, Some(now), &mut leases, &mut loan);
+        assert_eq!((leases.ready(), loan.pages()), (2, 0));
     }
 }

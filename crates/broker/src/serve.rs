@@ -1,18 +1,18 @@
 //! The broker at work: one loop over the signals, the socket, those who ask, and the processes that have memory of it.
 
-use crate::books::{Books, Rules};
 use crate::clients::{Client, Clients, Heard, Processes};
 use crate::filler::{Filler, Order, Waits};
 use crate::give_back::{GiveBack, MOST_WAITING};
+use crate::leases::{Leases, Rules};
 use crate::options::{BrokerError, Options};
 use crate::relief::Relief;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
-use megapage_act::pool::Debt;
+use megapage_act::pool::Loan;
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::trusted::trusted_directory;
-use megapage_kernel::{KernelRoot, parcel};
+use megapage_kernel::{KernelRoot, extent};
 use megapage_memory::stock::wire::{Answer, Request, Verdict};
 use megapage_service::{Notify, SocketFile, SocketLock};
 use megapage_units::shown::one_line;
@@ -30,8 +30,8 @@ const BACKLOG: i32 = 128;
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Descriptors that are kept for anything but parcels that are out or in stock: connections, processes, the filler, the standard
-/// streams, parcels that are being given back.
+/// Descriptors that are kept for anything but extents that are out or in stock: connections, processes, the filler, the standard
+/// streams, extents that are being given back.
 const OTHER_DESCRIPTORS: u64 = 512 + MOST_WAITING as u64;
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> BrokerError {
@@ -49,13 +49,13 @@ pub fn dry_run(root: &KernelRoot, options: &Options) -> Result<Vec<String>, Brok
         options.mode,
         options.stock,
         options.size,
-        options.parcel
+        options.extent
     )];
-    let debt = Debt::take_over(root, &options.socket, options.size);
-    if debt.pages() > 0 {
-        lines.push(format!("# {} pages of a former broker are in the pool still", debt.pages()));
+    let loan = Loan::take_over(root, &options.socket, options.size);
+    if loan.pages() > 0 {
+        lines.push(format!("# {} pages of a former broker are in the pool still", loan.pages()));
     }
-    lines.extend(debt.commands(options.grow)?);
+    lines.extend(loan.commands(options.grow)?);
     Ok(lines)
 }
 
@@ -82,10 +82,10 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
                     up all others: serve your own user alone (--mode 0600)";
         return Err(BrokerError::Options(what.into()));
     }
-    let mut debt = Debt::take_over(root, &options.socket, options.size);
-    debt.set(options.grow, debt.pages() > options.grow)?;
+    let mut loan = Loan::take_over(root, &options.socket, options.size);
+    loan.set(options.grow, loan.pages() > options.grow)?;
     let served =
-        Serving::start(root, options, &signals, &socket, &mut debt, limit).and_then(|mut serving| {
+        Serving::start(root, options, &signals, &socket, &mut loan, limit).and_then(|mut serving| {
             let ready = format!("serves pages of {} on {}", options.size, options.socket.display());
             notice(&ready);
             Notify::from_environment().send("READY=1");
@@ -94,8 +94,8 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
             Ok(())
         });
     // The stock has gone with the loop. Forced: what programs hold turns into surplus, and goes when they end.
-    if let Err(error) = debt.set(0, true) {
-        notice(&format!("{} pages were not taken out of the pool: {error}", debt.pages()));
+    if let Err(error) = loan.set(0, true) {
+        notice(&format!("{} pages were not taken out of the pool: {error}", loan.pages()));
     }
     drop((socket, lock));
     served
@@ -105,9 +105,9 @@ struct Serving<'a> {
     options: &'a Options,
     signals: &'a Signals,
     socket: &'a SocketFile,
-    debt: &'a mut Debt,
+    loan: &'a mut Loan,
     relief: Relief,
-    books: Books<File>,
+    leases: Leases<File>,
     filler: Filler,
     made: Receiver<File>,
     woken: UnixStream,
@@ -127,22 +127,22 @@ impl<'a> Serving<'a> {
         options: &'a Options,
         signals: &'a Signals,
         socket: &'a SocketFile,
-        debt: &'a mut Debt,
+        loan: &'a mut Loan,
         limit: u64,
     ) -> Result<Serving<'a>, BrokerError> {
-        let stock = options.stock / options.parcel;
-        // One for the parcel, and one for its process.
+        let stock = options.stock / options.extent;
+        // One for the extent, and one for its process.
         let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock) / 2;
         if most_leases == 0 {
             let what = format!(
                 "this process may have {limit} descriptors, and each leased extent takes up to two: raise the limit (ulimit -n), \
-                 make extents larger (--parcel), or the stock smaller"
+                 make extents larger (--extent), or the stock smaller"
             );
             return Err(BrokerError::Options(what));
         }
-        let books = Books::new(Rules {
+        let leases = Leases::new(Rules {
             page_bytes: options.size.bytes().0,
-            parcel_pages: options.parcel,
+            extent_pages: options.extent,
             stock: stock as usize,
             quota: options.quota.map(|quota| quota.0),
             most_leases: usize::try_from(most_leases).unwrap_or(usize::MAX),
@@ -154,20 +154,20 @@ impl<'a> Serving<'a> {
         let order = Order {
             root: root.clone(),
             size: options.size,
-            pages: options.parcel,
+            pages: options.extent,
             rate: options.rate.0,
             leave: options.leave,
             ignore_pressure: options.ignore_pressure,
         };
         let filler = Filler::start(order, send_made, wake).map_err(system("a thread"))?;
-        filler.want(books.missing(), 0);
+        filler.want(leases.missing(), 0);
         Ok(Serving {
             options,
             signals,
             socket,
-            debt,
+            loan,
             relief: Relief::default(),
-            books,
+            leases,
             filler,
             made,
             woken,
@@ -208,7 +208,7 @@ impl<'a> Serving<'a> {
         let fetched = if ready[1] { self.stock_up() } else { 0 };
         if !self.options.keep {
             let pressed = self.filler.pressed();
-            self.relief.work(Instant::now(), pressed, &mut self.books, self.debt);
+            self.relief.work(Instant::now(), pressed, &mut self.leases, self.loan);
         }
         for (client, bytes) in self.clients.heard(&ready[first..clients]) {
             self.answer(client, Request::decode(&bytes));
@@ -216,17 +216,17 @@ impl<'a> Serving<'a> {
         if accepts && ready[2] {
             self.accept(Instant::now());
         }
-        self.filler.want(self.books.missing(), fetched);
+        self.filler.want(self.leases.missing(), fetched);
         Ok(true)
     }
 
-    /// Takes into stock what the filler has made; how many parcels.
+    /// Takes into stock what the filler has made; how many extents.
     fn stock_up(&mut self) -> usize {
-        // As many bytes as parcels and events, or fewer.
+        // As many bytes as extents and events, or fewer.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(64)) {}
         let mut fetched = 0;
-        while let Ok(parcel) = self.made.try_recv() {
-            self.books.add(parcel);
+        while let Ok(extent) = self.made.try_recv() {
+            self.leases.add(extent);
             fetched += 1;
         }
         fetched
@@ -298,9 +298,9 @@ impl<'a> Serving<'a> {
         let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
     }
 
-    fn head(&self, verdict: Verdict, parcels: u64, text: u64) -> Answer {
-        let (page_bytes, parcel_pages) = (self.options.size.bytes().0, self.options.parcel);
-        Answer { verdict, page_bytes, parcel_pages, parcels, text }
+    fn head(&self, verdict: Verdict, extents: u64, text: u64) -> Answer {
+        let (page_bytes, extent_pages) = (self.options.size.bytes().0, self.options.extent);
+        Answer { verdict, page_bytes, extent_pages, extents, text }
     }
 
     fn hand_out(&mut self, client: &Client, pages: u64, fresh: bool) -> Result<(), Verdict> {
@@ -309,46 +309,46 @@ impl<'a> Serving<'a> {
         if fresh && (self.options.quota.is_none() || self.processes.has_executed(process)) {
             self.end(process);
         }
-        let taken = self.books.take(client.peer.uid, process, pages);
+        let taken = self.leases.take(client.peer.uid, process, pages);
         let count = match taken {
-            Ok(parcels) => {
-                let count = parcels.len();
+            Ok(extents) => {
+                let count = extents.len();
                 let head = Answer {
                     verdict: Verdict::Done,
                     page_bytes: self.options.size.bytes().0,
-                    parcel_pages: self.options.parcel,
-                    parcels: count as u64,
+                    extent_pages: self.options.extent,
+                    extents: count as u64,
                     text: 0,
                 };
-                let fds: Vec<_> = parcels.iter().map(|parcel| parcel.as_fd()).collect();
+                let fds: Vec<_> = extents.iter().map(|extent| extent.as_fd()).collect();
                 let bytes = head.encode();
                 let sent = send(client.stream(), &bytes, &fds).is_ok_and(|sent| sent == bytes.len());
                 if sent {
                     self.handed_out += count as u64;
                 } else {
                     // Whether or not it has got them: they are not handed out again.
-                    let parcels = self.books.take_back(process, count);
-                    self.give_back(parcels);
+                    let extents = self.leases.take_back(process, count);
+                    self.give_back(extents);
                 }
                 Ok(())
             }
             Err(verdict) => Err(verdict),
         };
         // One that has nothing is not watched.
-        let books = &self.books;
-        self.processes.retain(|process| books.has(process));
+        let leases = &self.leases;
+        self.processes.retain(|process| leases.has(process));
         count
     }
 
     fn end(&mut self, process: u64) {
-        let parcels = self.books.end(process);
-        self.give_back(parcels);
+        let extents = self.leases.end(process);
+        self.give_back(extents);
     }
 
-    fn give_back(&mut self, parcels: Vec<File>) {
-        for parcel in parcels {
+    fn give_back(&mut self, extents: Vec<File>) {
+        for extent in extents {
             self.ended += 1;
-            self.give_back.give(parcel);
+            self.give_back.give(extent);
         }
     }
 
@@ -369,13 +369,13 @@ impl<'a> Serving<'a> {
 
     fn status(&self) -> Status {
         let mut holders: Vec<Holder> = self
-            .books
+            .leases
             .held(weigh)
             .into_iter()
             .map(|(uid, held)| Holder {
                 uid,
                 processes: held.processes,
-                parcels: held.parcels,
+                extents: held.extents,
                 bytes: held.bytes,
             })
             .collect();
@@ -388,11 +388,11 @@ impl<'a> Serving<'a> {
         Status {
             pid: std::process::id(),
             page_bytes: self.options.size.bytes().0,
-            parcel_pages: self.options.parcel,
+            extent_pages: self.options.extent,
             stock_pages: self.options.stock,
-            ready_pages: self.books.ready() as u64 * self.options.parcel,
-            added_pages: self.debt.pages(),
-            given_back_pages: self.relief.pages(self.options.parcel),
+            ready_pages: self.leases.ready() as u64 * self.options.extent,
+            added_pages: self.loan.pages(),
+            given_back_pages: self.relief.pages(self.options.extent),
             leave_pages: self.options.leave,
             rate_bytes: self.options.rate.0,
             quota_bytes: self.options.quota.map(|quota| quota.0),
@@ -407,9 +407,9 @@ impl<'a> Serving<'a> {
     }
 }
 
-/// Bytes of a parcel that are there.
-fn weigh(parcel: &File) -> u64 {
-    parcel::present(parcel).unwrap_or(u64::MAX)
+/// Bytes of an extent that are there.
+fn weigh(extent: &File) -> u64 {
+    extent::present(extent).unwrap_or(u64::MAX)
 }
 
 fn name(verdict: Verdict) -> &'static str {

@@ -10,7 +10,7 @@ use std::path::Path;
 use thiserror::Error;
 
 /// The schema of [`Status`] as JSON.
-pub const SCHEMA: &str = "megapage.pool-stock/1";
+pub const SCHEMA: &str = "megapage.pool-stock/2";
 /// Bytes of text that a broker sends at most, and a client reads.
 pub(crate) const MOST_TEXT: usize = 64 << 10;
 /// Users that are told of, those with the most memory.
@@ -21,10 +21,10 @@ pub(crate) const MOST_HOLDERS: usize = 100;
 pub struct Holder {
     /// The user.
     pub uid: u32,
-    /// Processes that took parcels and have not ended.
+    /// Processes that took extents and have not ended.
     pub processes: usize,
-    /// Parcels that they took.
-    pub parcels: usize,
+    /// Extents that they took.
+    pub extents: usize,
     /// Bytes of them that are there: what was given back is not.
     pub bytes: u64,
 }
@@ -36,8 +36,8 @@ pub struct Status {
     pub pid: u32,
     /// The size of its pages.
     pub page_bytes: u64,
-    /// Pages of a parcel: what is handed out at least.
-    pub parcel_pages: u64,
+    /// Pages of an extent: what is handed out at least.
+    pub extent_pages: u64,
     /// Pages that are to be ready.
     pub stock_pages: u64,
     /// Pages that are.
@@ -59,9 +59,9 @@ pub struct Status {
     pub waits: Option<String>,
     /// Users who have memory of it: to root and the broker's own user all, to others themselves.
     pub holders: Vec<Holder>,
-    /// Parcels handed out so far.
+    /// Extents handed out so far.
     pub handed_out: u64,
-    /// Parcels whose pages went back, because their process has ended.
+    /// Extents whose pages went back, because their process has ended.
     pub ended: u64,
     /// Requests that were refused, by reason.
     pub refused: BTreeMap<String, u64>,

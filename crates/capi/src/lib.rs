@@ -4,7 +4,7 @@
 //! the files [`types`] and `entry`, whose documentation speaks to C (`cargo xtask header`).
 //!
 //! Architecture invariant: a handle is a number that is looked up, never a pointer that is followed, so that one that
-//! is closed, made up or of another kind is an error. No panic unwinds into C, and no entry point touches the
+//! is closed, synthetic or of another kind is an error. No panic unwinds into C, and no entry point touches the
 //! program's signals, its standard streams or its allocator.
 
 #![deny(unsafe_code)]

@@ -326,8 +326,8 @@ fn share_of_size(text: &str) -> Result<f64, String> {
 
 fn fault_size(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    let parcel = Bytes::mib(32).0;
-    if size.0 == 0 || !size.0.is_multiple_of(parcel) || size > Bytes::gib(64) {
+    let extent = Bytes::mib(32).0;
+    if size.0 == 0 || !size.0.is_multiple_of(extent) || size > Bytes::gib(64) {
         return Err("give a multiple of 32m up to 64g".into());
     }
     Ok(size)

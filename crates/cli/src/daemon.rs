@@ -37,7 +37,7 @@ pub struct Args {
     /// Show what would be done, and change nothing. Samples accesses unless a running daemon does
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (schema megapage.daemon/1), one document for each pass
+    /// Print JSON (schema megapage.daemon/2), one document for each pass
     #[arg(long)]
     json: bool,
     /// Check the configuration, print the effective one, and exit

@@ -54,7 +54,7 @@ pub struct Args {
     /// Write a report when the program has ended; - is standard output
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
-    /// Make the report JSON (schema megapage.run/2); on standard output without --report
+    /// Make the report JSON (schema megapage.run/3); on standard output without --report
     #[arg(long)]
     json: bool,
     /// How the program is reached: auto, preload, tunable, runtime or outside
@@ -231,7 +231,7 @@ fn in_part(report: &RunReport) -> Result<ExitCode, Failure> {
 }
 
 fn json(report: &RunReport) -> String {
-    megapage_report::json("megapage.run/2", report) + "\n"
+    megapage_report::json("megapage.run/3", report) + "\n"
 }
 
 fn print(lines: Vec<String>) -> Result<ExitCode, Failure> {

@@ -1,4 +1,4 @@
-//! `megapage bench fault` end to end, on one parcel: that it measures what it says and puts the pool back. How long
+//! `megapage bench fault` end to end, on one extent: that it measures what it says and puts the pool back. How long
 //! anything takes is not judged here.
 
 mod run_support;
@@ -74,7 +74,7 @@ fn sources_are_measured_and_the_pool_is_put_back() {
 }
 
 #[test]
-fn sizes_that_are_no_parcels_are_refused() {
+fn sizes_that_are_no_extents_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for size in ["33m", "0", "96g", "much"] {
         let output = fault(directory.path(), Path::new("/bin/true"), &["--size", size]);

@@ -331,7 +331,9 @@ fn a_process_is_found_by_its_name() {
     let target = format!("^{name}$");
     // It has its name a moment after it was started.
     let start = std::time::Instant::now();
-    while !doctor(&["--why", &target]).stderr.is_empty() && start.elapsed().as_secs() < 180 {}
+    while !doctor(&["--why", &target]).stderr.is_empty() && start.elapsed().as_secs() < 180 {
+        assert_eq!(child.try_wait().unwrap(), None, "the program has been ended by another");
+    }
     let value = json(&target);
     assert_eq!((&value["pid"], &value["name"]), (&child.id().into(), &name.as_str().into()));
     child.kill().unwrap();

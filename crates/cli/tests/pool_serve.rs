@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// A client of any user: takes parcels, looks whether they are zero, fills them, says so, and waits to be ended.
+/// A client of any user: takes extents, looks whether they are zero, fills them, says so, and waits to be ended.
 /// `keep`: leaves the file, and a mapping of it, to a child that outlives it. `punch`: gives its
 /// pages back, and asks again. `pass`: tries to pass a descriptor. `loop`: in one process after the other, until it is ended.
 const CLIENT: &str = r#"
@@ -72,7 +72,7 @@ if how == "loop":
 verdict, fds = take()
 kept = [os.dup(fd) for fd in fds]
 maps = use(fds)
-print("verdict", verdict, "parcels", len(maps), flush=True)
+print("verdict", verdict, "extents", len(maps), flush=True)
 if how == "keep" and os.fork() == 0:
     print("keeps", flush=True)
     sys.stdin.read()
@@ -143,23 +143,23 @@ fn pages_are_handed_out_zeroed_and_come_back_with_their_process() {
         return;
     }
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "2"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "2"]);
     let status = broker.full();
-    assert_eq!((status["page_bytes"].as_u64(), status["parcel_pages"].as_u64()), (Some(2 << 20), Some(2)));
+    assert_eq!((status["page_bytes"].as_u64(), status["extent_pages"].as_u64()), (Some(2 << 20), Some(2)));
     let granted = take(&path, SIZE, 3, false).unwrap();
-    assert_eq!((granted.count, granted.bytes), (1, 4 << 20), "whole parcels, no more than asked for");
+    assert_eq!((granted.count, granted.bytes), (1, 4 << 20), "whole extents, no more than asked for");
     let mapping = SharedMapping::reserve(4 << 20, HUGE_2M).unwrap();
     mapping
-        .append(&granted.parcels[0].as_ref().unwrap().try_clone().unwrap().into(), 0, 4 << 20, None)
+        .append(&granted.extents[0].as_ref().unwrap().try_clone().unwrap().into(), 0, 4 << 20, None)
         .unwrap();
     assert!(mapping.words(0, (4 << 20) / 8).unwrap().iter().all(|word| word.load(Relaxed) == 0));
     broker.full();
 
     let mut client = Client::start(USERS[0], &path, 100, "wait");
-    assert_eq!(client.line(), "verdict 0 parcels 2");
+    assert_eq!(client.line(), "verdict 0 extents 2");
     let status = broker.wait("it has memory", |status| status["holders"].as_array().unwrap().len() == 2);
     let holder = status["holders"].as_array().unwrap().iter().find(|one| one["uid"] == USERS[0]).unwrap();
-    assert_eq!((holder["parcels"].as_u64(), holder["bytes"].as_u64()), (Some(2), Some(8 << 20)));
+    assert_eq!((holder["extents"].as_u64(), holder["bytes"].as_u64()), (Some(2), Some(8 << 20)));
     client.kill();
     let status = broker.wait("it has none", |status| status["holders"].as_array().unwrap().len() == 1);
     assert_eq!(status["ended"], 2);
@@ -179,7 +179,7 @@ fn one_user_never_sees_what_another_wrote() {
         return;
     }
     let (_tree, path) = place();
-    let arguments = ["--stock", "4", "--parcel", "1", "--rate", "64g"];
+    let arguments = ["--stock", "4", "--extent", "1", "--rate", "64g"];
     let mut broker = Broker::start(&path, &arguments);
     for round in 0..8u64 {
         let mut clients: Vec<Client> =
@@ -222,31 +222,31 @@ fn quotas_hold_and_who_is_not_named_is_refused() {
         return;
     }
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "1", "--quota-per-uid", "4m"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "1", "--quota-per-uid", "4m"]);
     broker.full();
     let mut first = Client::start(USERS[0], &path, 9, "wait");
-    assert_eq!(first.line(), "verdict 0 parcels 2");
+    assert_eq!(first.line(), "verdict 0 extents 2");
     let mut second = Client::start(USERS[0], &path, 1, "wait");
-    assert_eq!(second.line(), "verdict 5 parcels 0");
+    assert_eq!(second.line(), "verdict 5 extents 0");
     let mut other = Client::start(USERS[1], &path, 1, "punch");
-    assert_eq!(other.line(), "verdict 0 parcels 1");
+    assert_eq!(other.line(), "verdict 0 extents 1");
     assert_eq!(other.line(), "again 0");
     drop(other);
     broker.wait("it has none", |status| status["holders"].as_array().unwrap().len() == 1);
     broker.full();
     // What is given back can be touched again: it counts.
     let mut other = Client::start(USERS[1], &path, 2, "punch");
-    assert_eq!(other.line(), "verdict 0 parcels 2");
+    assert_eq!(other.line(), "verdict 0 extents 2");
     assert_eq!(other.line(), "again 5");
     drop(broker);
     drop((first, second, other));
     let named = USERS[0].to_string();
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "1", "--allow-user", &named]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "1", "--allow-user", &named]);
     broker.full();
     let mut first = Client::start(USERS[0], &path, 1, "wait");
-    assert_eq!(first.line(), "verdict 0 parcels 1");
+    assert_eq!(first.line(), "verdict 0 extents 1");
     let mut other = Client::start(USERS[1], &path, 1, "wait");
-    assert_eq!(other.line(), "verdict 2 parcels 0");
+    assert_eq!(other.line(), "verdict 2 extents 0");
     let wrong = take(&path, PageSize::HUGE_1G, 1, false).unwrap_err().to_string();
     assert_eq!(wrong, "the broker has pages of 2048 KiB");
     assert_eq!(broker.status().unwrap()["refused"], serde_json::json!({"denied": 1, "other-size": 1}));
@@ -256,7 +256,7 @@ fn quotas_hold_and_who_is_not_named_is_refused() {
 fn to_say_that_it_has_executed_gives_no_process_twice_its_quota() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 8) else { return };
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "1", "--quota-per-uid", "4m"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "1", "--quota-per-uid", "4m"]);
     broker.full();
     let own = take(&path, SIZE, 2, false).unwrap();
     assert_eq!(own.count, 2);
@@ -268,14 +268,14 @@ fn to_say_that_it_has_executed_gives_no_process_twice_its_quota() {
             "{refused}"
         );
     }
-    assert_eq!(broker.status().unwrap()["holders"][0]["parcels"], 2);
+    assert_eq!(broker.status().unwrap()["holders"][0]["extents"], 2);
 }
 
 #[test]
 fn clients_that_lie_hang_or_flood_are_outlived() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 4) else { return };
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "2", "--parcel", "1"]);
+    let broker = Broker::start(&path, &["--stock", "2", "--extent", "1"]);
     broker.full();
     let mut state = 88_172_645_463_325_252u64;
     let mut random = || {
@@ -307,7 +307,7 @@ fn clients_that_lie_hang_or_flood_are_outlived() {
     }
     let status = broker.wait("it answers still", |status| status["dropped"].as_u64() > Some(0));
     assert!(status["refused"]["malformed"].as_u64() > Some(0), "{status}");
-    // As one process had them all, it may hold parcels that it never looked at; nobody else does.
+    // As one process had them all, it may hold extents that it never looked at; nobody else does.
     assert!(status["holders"].as_array().unwrap().iter().all(|holder| holder["processes"] == 1));
     drop(silent);
     assert_eq!(broker.stop(), Some(0));
@@ -320,7 +320,7 @@ fn nobody_passes_descriptors_to_a_broker() {
         return;
     }
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "1", "--parcel", "1"]);
+    let broker = Broker::start(&path, &["--stock", "1", "--extent", "1"]);
     // To close one can take as long as its sender wishes.
     let mut client = Client::start(USERS[0], &path, 1, "pass");
     assert_eq!(client.line(), "refused");
@@ -342,15 +342,15 @@ fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
     let (_tree, path) = place();
     let mut command = Command::new("unshare");
     command.args(apart).arg(env!("CARGO_BIN_EXE_megapage")).args(["pool", "serve", "--mode", "0666"]);
-    command.args(["--stock", "4", "--parcel", "1", "--socket", path.to_str().unwrap()]);
+    command.args(["--stock", "4", "--extent", "1", "--socket", path.to_str().unwrap()]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut broker = Broker { child, path: path.clone() };
     broker.full();
     // Two of one user, whose numbers are 0 from there.
     let mut first = Client::start(USERS[0], &path, 1, "wait");
-    assert_eq!(first.line(), "verdict 0 parcels 1");
+    assert_eq!(first.line(), "verdict 0 extents 1");
     let mut second = Client::start(USERS[0], &path, 1, "wait");
-    assert_eq!(second.line(), "verdict 0 parcels 1");
+    assert_eq!(second.line(), "verdict 0 extents 1");
     let held = |status: &Value, count: u64| {
         let ours = |one: &&Value| one["uid"] == USERS[0];
         status["holders"].as_array().unwrap().iter().find(ours).map(|one| one["processes"].as_u64())
@@ -369,7 +369,7 @@ fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
 fn a_burst_of_honest_clients_is_answered() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 4) else { return };
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "1", "--parcel", "1"]);
+    let broker = Broker::start(&path, &["--stock", "1", "--extent", "1"]);
     broker.full();
     let clients: Vec<_> = (0..48)
         .map(|_| {
@@ -404,13 +404,13 @@ fn the_pool_is_grown_and_put_back_also_after_a_kill() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 0) else { return };
     let (_tree, path) = place();
     let before = persistent();
-    let arguments = ["--stock", "4", "--parcel", "4", "--keep", "--grow", "6"];
+    let arguments = ["--stock", "4", "--extent", "4", "--keep", "--grow", "6"];
     let mut broker = Broker::start(&path, &arguments);
     assert_eq!(broker.full()["added_pages"], 6);
     assert_eq!(persistent(), before + 6);
     broker.kill();
     assert_eq!(persistent(), before + 6, "nobody was there to put it back");
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4", "--keep", "--grow", "8"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "4", "--keep", "--grow", "8"]);
     assert_eq!(broker.full()["added_pages"], 8, "what the former added counts");
     assert_eq!(persistent(), before + 8);
     assert_eq!(broker.stop(), Some(0));
@@ -445,7 +445,7 @@ fn tricks_with_the_path_and_wrong_figures_are_refused() {
     let socket = name(&path);
     for (arguments, what) in [
         (&["--stock", "15"][..], "a multiple of the 16 pages"),
-        (&["--stock", "4", "--parcel", "0"], "1 to 512"),
+        (&["--stock", "4", "--extent", "0"], "1 to 512"),
         (&["--stock", "0"], "multiple"),
         (&["--rate", "5k"], "at least 1m"),
         (&["--quota-per-uid", "2m"], "an extent is"),
@@ -479,7 +479,7 @@ fn a_dry_run_changes_nothing_and_a_second_broker_is_refused() {
     let line = format!("echo {} > /{file}", persistent() + 3);
     assert!(output.status.success() && text.lines().any(|it| it == line), "{text}");
     assert!(!path.exists());
-    let broker = Broker::start(&path, &["--stock", "1", "--parcel", "1"]);
+    let broker = Broker::start(&path, &["--stock", "1", "--extent", "1"]);
     refused(&serve(&["--socket", socket]).output().unwrap(), "another service answers there");
     let output =
         Command::new(env!("CARGO_BIN_EXE_megapage")).args(["pool", "stock", socket]).output().unwrap();

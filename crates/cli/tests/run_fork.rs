@@ -134,7 +134,7 @@ fn what_a_snapshot_has_split_is_huge_again_when_its_child_is_gone() {
         assert_eq!(status(&output), 3, "{arguments:?} {}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         if arguments.len() == 2 {
-            assert!(mib(&report, "account.mended_bytes") >= HUGE_MIB, "{report:#}");
+            assert!(mib(&report, "account.repaired_bytes") >= HUGE_MIB, "{report:#}");
             assert_eq!(
                 (report["account"]["forks"].as_u64(), &report["asked"]["fork"]),
                 (Some(1), &arguments[1].into())
@@ -155,7 +155,7 @@ fn without_the_option_nothing_brings_them_back() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(status(&finish(child)), 3);
     let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    assert_eq!(report["account"]["mended_bytes"], 0, "{report:#}");
+    assert_eq!(report["account"]["repaired_bytes"], 0, "{report:#}");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_program_that_starts_others_all_the_time_keeps_its_huge_pages() {
 }
 
 #[test]
-fn a_child_that_outlives_its_parent_mends_its_own_heap() {
+fn a_child_that_outlives_its_parent_repairs_its_own_heap() {
     // The pool tests take the memory that huge pages would be made of.
     let _lock = MachineLock::take();
     let directory = tempfile::tempdir().unwrap();
@@ -206,7 +206,7 @@ fn a_child_that_outlives_its_parent_mends_its_own_heap() {
 }
 
 #[test]
-fn pages_that_forks_make_dear_are_refused() {
+fn pages_that_forks_make_expensive_are_refused() {
     for (heap, fork) in [("2m", "snapshot"), ("1g", "cheap")] {
         let output = output(&["--heap", heap, "--fork", fork, "--", "true"]);
         assert_refused(

@@ -1,4 +1,4 @@
-//! `megapage run` with the JVM: switches, what it checks before, what it mends, and what it proves.
+//! `megapage run` with the JVM: switches, what it checks before, what it repairs, and what it proves.
 
 mod run_support;
 
@@ -293,7 +293,7 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
     let printed: Vec<&str> = lines.lines().filter_map(|line| line.strip_prefix("#   megapage ")).collect();
     assert_eq!(printed.len(), 1, "{lines}");
 
-    // The user may not mend it.
+    // The user may not repair it.
     let fixed =
         as_user(&prefix, &home, &[&["--heap", "2m", "--fix", "--"], &program[..]].concat()).output().unwrap();
     assert_refused(&fixed, 125, &format!("helps: megapage {}", printed[0]));

@@ -135,7 +135,7 @@ fn program(directory: &Path) -> Option<String> {
     compile("gcc", directory, "pooled", PROGRAM, &["-pthread"])
 }
 
-/// A pool of twice `pages`, a broker with so many of it in stock, in parcels of 4, and the program.
+/// A pool of twice `pages`, a broker with so many of it in stock, in extents of 4, and the program.
 fn stage(pages: u64, more: &[&str]) -> Option<(PoolGuard, tempfile::TempDir, Broker, String)> {
     let pool = PoolGuard::reserve(SIZE, 2 * pages)?;
     let (tree, path) = place();
@@ -143,7 +143,7 @@ fn stage(pages: u64, more: &[&str]) -> Option<(PoolGuard, tempfile::TempDir, Bro
     let stock = pages.to_string();
     // The tests are root, but for those of several users.
     let mode = if more.contains(&"--mode") { &[][..] } else { &["--mode", "0600"] };
-    let broker = Broker::start(&path, &[&["--stock", &stock, "--parcel", "4"], mode, more].concat());
+    let broker = Broker::start(&path, &[&["--stock", &stock, "--extent", "4"], mode, more].concat());
     broker.full();
     Some((pool, tree, broker, program))
 }
@@ -271,7 +271,7 @@ fn the_heap_is_the_brokers_and_goes_back_at_the_end() {
 
 #[test]
 fn what_the_broker_does_not_give_comes_from_elsewhere_and_the_report_says_why() {
-    // A quota of one parcel.
+    // A quota of one extent.
     let Some((_pool, _tree, broker, program)) = stage(16, &["--quota-per-uid", "8m"]) else { return };
     let (status, report, said) = pooled(&broker, &[], &[&program, "hold", "32"]);
     assert_eq!(status, 3, "{said}\n{report:#}");
@@ -373,14 +373,14 @@ fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
     let report = tree.path().join("report.json");
     let mut holder = Holder::start(hold(&broker, &program, Some(&report)));
     broker.kill();
-    // More than is left of a parcel.
+    // More than is left of an extent.
     (0..12).for_each(|_| holder.more());
     until_reported(&holder.child, &report, "that it is gone", |told| fallen(told, "broker-gone") > 0);
     let path = broker.path.clone();
     drop(broker);
     // A broker's files are gone when the kernel is done with it.
     wait_for("its stock is back in the pool", || pool.figures().available() >= Some(4));
-    let broker = Broker::start(&path, &["--stock", "4", "--parcel", "4", "--mode", "0600"]);
+    let broker = Broker::start(&path, &["--stock", "4", "--extent", "4", "--mode", "0600"]);
     broker.full();
     // It is asked again after a second, or after two, and so on up to a minute: 600 MiB are the most that this takes.
     let mut last = None;

@@ -139,7 +139,7 @@ fn a_fork_that_fails_before_it_begins_does_not_end_the_use_of_the_broker() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 48) else { return };
     let (tree, path) = place();
     let Some(program) = program(tree.path()) else { return };
-    let broker = Broker::start(&path, &["--stock", "24", "--parcel", "4", "--quota-per-uid", "none"]);
+    let broker = Broker::start(&path, &["--stock", "24", "--extent", "4", "--quota-per-uid", "none"]);
     broker.full();
     // Where the broker was slower than the heap is patient, the report says so, and the next run may do better.
     let start = Instant::now();
@@ -165,14 +165,14 @@ fn a_fork_that_fails_before_it_begins_does_not_end_the_use_of_the_broker() {
 fn a_request_of_one_that_has_given_up_ends_nothing() {
     let Some(_pool) = PoolGuard::reserve(SIZE, 16) else { return };
     let (_tree, path) = place();
-    let broker = Broker::start(&path, &["--stock", "8", "--parcel", "4", "--quota-per-uid", "none"]);
+    let broker = Broker::start(&path, &["--stock", "8", "--extent", "4", "--quota-per-uid", "none"]);
     broker.full();
     let taken = std::iter::repeat_with(|| take(&path, SIZE, 4, false))
         .take(100)
         .find_map(Result::ok)
-        .expect("a parcel, though the machine is busy");
-    let file = taken.parcels[0].as_ref().unwrap();
-    let bytes = || megapage_kernel::parcel::present(file).unwrap();
+        .expect("an extent, though the machine is busy");
+    let file = taken.extents[0].as_ref().unwrap();
+    let bytes = || megapage_kernel::extent::present(file).unwrap();
     assert_eq!(bytes(), 4 * SIZE.bytes().0);
     // While the broker stands still, a request comes, and who sent it goes. It says that all of before is over.
     signal(broker.child.id(), "STOP");

@@ -34,7 +34,7 @@ fn a_heap_on_thp_is_proved_by_the_kernel() {
     let on_thp = |report: &Value| report["end"]["heap"]["thp_bytes"].as_u64() >= Some(64 << 20);
     let arguments = ["--heap", "thp", "--require"];
     let (status, report, _) = held_report(&arguments, &[&program, "128", "64"], "64 MiB on THP", on_thp);
-    assert_eq!(report["schema"], "megapage.run/2", "{report:#}");
+    assert_eq!(report["schema"], "megapage.run/3", "{report:#}");
     // Other tests may have left too few free huge pages for the last few of ours; the report then says so.
     let obtained = report["not_obtained"] == serde_json::json!([]);
     assert_eq!(status, if obtained { 3 } else { 125 }, "{report:#}");

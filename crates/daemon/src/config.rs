@@ -1,7 +1,7 @@
 //! What the daemon is told: a TOML file, and the command line over it.
 //!
 //! Every option has an effect and a default; one that is not known is an error. Errors are one line: file, line, what,
-//! how to mend it.
+//! how to repair it.
 
 pub mod text;
 mod validate;
@@ -50,7 +50,7 @@ pub struct ConfigError {
     pub file: String,
     /// Counted from 1; `None` where it is about the file as a whole.
     pub line: Option<usize>,
-    /// What is wrong, and how to mend it.
+    /// What is wrong, and how to repair it.
     pub what: String,
 }
 

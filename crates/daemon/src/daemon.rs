@@ -4,7 +4,7 @@ use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit};
 use crate::filling::Filling;
 use crate::left::{Left, Rests, give_back};
-use crate::newcomers::Newcomers;
+use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::remember::Remembered;
 use crate::select::{Select, Selected};
@@ -74,7 +74,7 @@ pub struct Daemon {
     probed: bool,
     /// Whether the last pass left something to do that is worth doing soon, found memory short, or a large new process.
     busy: bool,
-    newcomers: Newcomers,
+    new_processes: NewProcesses,
     children: Children,
     /// Whether there is a large new process.
     new: bool,
@@ -141,7 +141,7 @@ impl Daemon {
             alarmed: false,
             probed: false,
             busy: false,
-            newcomers: Newcomers::default(),
+            new_processes: NewProcesses::default(),
             children: Children::default(),
             new: false,
             due: false,
@@ -290,7 +290,7 @@ impl Daemon {
         self.rests.note(observed, &left);
         self.began = at;
         self.urgent = actions.iter().any(is_urgent);
-        self.new = self.newcomers.wait(&snapshot);
+        self.new = self.new_processes.wait(&snapshot);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
         self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();
@@ -310,7 +310,7 @@ impl Daemon {
             },
             huge: Bytes(HugePages::of(&snapshot.processes) * HUGE_2M as u64),
             watched: snapshot.processes.len(),
-            passed_over: self.selected.left_out
+            skipped: self.selected.left_out
                 + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
             backed_off: self.parts.actuator.backed_off(),
             executor: self.parts.actuator.counted(),
@@ -478,7 +478,7 @@ fn sampled_by(sampling: &Sampling) -> String {
         true => format!("access bits by {name}"),
         false => format!("no access bits: {name} tells only which memory is in use"),
     };
-    match sampling.passed_over.first() {
+    match sampling.skipped.first() {
         Some((better, why)) => format!("{known} ({} cannot be used: {why})", better.name()),
         None => known,
     }

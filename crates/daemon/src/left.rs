@@ -43,7 +43,7 @@ pub(crate) fn give_back(
         let until = rests_until(action);
         let resting = until.filter(|until| *until > now);
         if resting.is_some() || until.is_none() && !partly {
-            state.passed_over(now, action, resting);
+            state.skipped(now, action, resting);
             left.rests.extend(resting);
         } else {
             state.untried(action);

@@ -21,7 +21,7 @@ const MOST_ACTION_LINES: u64 = 2000;
 /// Processes of one pass that have lines of their own: those with most memory moved.
 const MOST_PROCESSES: usize = 8;
 /// Skipped processes whose log line is remembered.
-const MOST_PASSED_OVER: usize = 64;
+const MOST_SKIPPED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Starts writing to standard error as `config` says. The second call in a process changes nothing: what has been
@@ -114,7 +114,7 @@ pub(crate) struct PassLog {
     actions: Rate,
     was_short: bool,
     /// The reasons logged for processes that are still skipped or not sampled.
-    passed_over: BTreeMap<Pid, String>,
+    skipped: BTreeMap<Pid, String>,
 }
 
 impl PassLog {
@@ -126,13 +126,13 @@ impl PassLog {
         {
             tracing::info!(pass = pass.number, short = pass.short, left_out, "memory pressure");
         }
-        self.passed_over(pass);
+        self.skipped(pass);
         if pass.done.is_empty() && pass.backed_off == 0 {
             tracing::trace!(
                 pass = pass.number,
                 policy = pass.policy,
                 watched = pass.watched,
-                passed_over = pass.passed_over,
+                skipped = pass.skipped,
                 left = pass.left,
                 observe_ms = milliseconds(pass.times.observe),
                 "nothing done"
@@ -198,18 +198,18 @@ impl PassLog {
 
     /// Each process that is not looked at as it should be is told once, as long as the reason is the same. That one has
     /// ended, or executed another program, is nothing to be told.
-    fn passed_over(&mut self, pass: &Pass) {
+    fn skipped(&mut self, pass: &Pass) {
         let is_news =
             |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced | MissedWhy::Postponed);
         let missed = pass.snapshot.missed.iter().filter(|missed| is_news(missed.why));
         let now: BTreeMap<Pid, String> =
-            missed.take(MOST_PASSED_OVER).map(|missed| (missed.pid, clean(&missed.what))).collect();
-        for (pid, why) in now.iter().filter(|(pid, why)| self.passed_over.get(pid) != Some(why)) {
+            missed.take(MOST_SKIPPED).map(|missed| (missed.pid, clean(&missed.what))).collect();
+        for (pid, why) in now.iter().filter(|(pid, why)| self.skipped.get(pid) != Some(why)) {
             if let Some(left_out) = self.lines.allow(pass.at, MOST_LINES) {
                 tracing::info!(pass = pass.number, pid = pid.0, why, left_out, "skipped");
             }
         }
-        self.passed_over = now;
+        self.skipped = now;
     }
 
     fn actions(&mut self, pass: &Pass) {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_passed_over_is_told_once_for_each_reason() {
+    fn who_is_skipped_is_told_once_for_each_reason() {
         let missing = |number: u64, what: &str, why: MissedWhy| {
             let mut one = pass(number, &[]);
             let missed = Missed { pid: Pid(7), why, what: what.into() };

@@ -39,8 +39,8 @@ pub struct Pass {
     pub huge: Bytes,
     /// Processes that are watched.
     pub watched: usize,
-    /// Processes that were selected and could not be looked at, or that are passed over for now.
-    pub passed_over: usize,
+    /// Processes that were selected and could not be looked at, or that are skipped for now.
+    pub skipped: usize,
 }
 
 /// How long the parts of a pass took, on the wall, and what the whole took of a processor.
@@ -61,7 +61,7 @@ pub struct Times {
 }
 
 /// The schema of [`PassDocument`].
-pub const SCHEMA: &str = "megapage.daemon/1";
+pub const SCHEMA: &str = "megapage.daemon/2";
 
 impl Pass {
     /// Changes that were asked for and not obtained. What this machine cannot do at all is no failure, and neither is a
@@ -74,7 +74,7 @@ impl Pass {
     }
 }
 
-/// A pass as JSON has it: without the snapshot, but for who was passed over.
+/// A pass as JSON has it: without the snapshot, but for who was skipped.
 #[derive(Clone, Debug, Serialize)]
 pub struct PassDocument<'a> {
     number: u64,
@@ -84,7 +84,7 @@ pub struct PassDocument<'a> {
     dry_run: bool,
     short: bool,
     watched: usize,
-    passed_over: usize,
+    skipped: usize,
     #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
     huge: Bytes,
     left: u64,
@@ -105,7 +105,7 @@ impl<'a> PassDocument<'a> {
             dry_run: pass.dry_run,
             short: pass.short,
             watched: pass.watched,
-            passed_over: pass.passed_over,
+            skipped: pass.skipped,
             huge: pass.huge,
             left: pass.left,
             backed_off: pass.backed_off,

@@ -1,5 +1,5 @@
 //! What a daemon knows when it starts again: which regions were promoted and split when. It holds for this boot and for
-//! processes that are still the same; anything else is passed over.
+//! processes that are still the same; anything else is skipped.
 //!
 //! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
 

@@ -3,72 +3,13 @@
 use crate::Pass;
 use crate::log::PassLog;
 use crate::observability::MetricsConfig;
+pub use crate::reporter_error::ReporterError;
 use crate::serve::{Listeners, Server};
 use crate::shared::Shared;
 use crate::telemetry::Telemetry;
 use megapage_kernel::trusted::try_replace_file;
 use megapage_kernel::{KernelRoot, boot_time};
-use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Why nobody can be told.
-#[derive(Debug, Error)]
-pub enum ReporterError {
-    /// The socket cannot be opened.
-    #[error(
-        "metrics.socket: {path}: {source}; give a path in a directory that the daemon may write to, or \"\" for none"
-    )]
-    Socket {
-        /// The path.
-        path: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
-    /// There is something else where the socket is to be.
-    #[error("metrics.socket: {path} is there and no socket: remove it, or give another path")]
-    NoSocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Somebody answers there.
-    #[error("metrics.socket: {path}: another daemon answers there: stop that one, or give another path")]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The address cannot be listened on.
-    #[error("metrics.listen: {address}: {source}; give another port, or \"\" for none")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system answered.
-        source: io::Error,
-    },
-    /// There is no such group.
-    #[error("metrics.socket_group: no group '{name}'{}: give the name of one in /etc/group, or a number", source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default())]
-    Group {
-        /// The name.
-        name: String,
-        /// Why groups could not be looked up.
-        source: Option<io::Error>,
-    },
-    /// The textfile cannot be written.
-    #[error(
-        "metrics.textfile: {path}: {source}; give a file in a directory that the daemon may write to, or \"\" for none"
-    )]
-    Textfile {
-        /// The path.
-        path: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
-    /// The thread that answers cannot be started.
-    #[error("the thread that answers clients cannot be started: {0}")]
-    Thread(io::Error),
-}
 
 /// Keeps what passes tell, and answers who asks for it, in a thread of its own. Dropping it ends that, and takes the
 /// socket and the textfile away.

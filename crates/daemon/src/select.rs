@@ -60,7 +60,7 @@ impl Select {
         }
     }
 
-    /// The processes that there are now. One that ends meanwhile is passed over.
+    /// The processes that there are now. One that ends meanwhile is skipped.
     pub fn now(&self, root: &KernelRoot) -> Result<Selected, KernelError> {
         let own = Pid(std::process::id().cast_signed());
         let mut found: Vec<Found> = Vec::new();

@@ -351,7 +351,7 @@ impl<'a> Service<'a> {
         }
         match Remembered::read(path, &self.boot, effective_uid()) {
             Ok(remembered) => self.daemon.restore(&remembered),
-            Err(error) => warn!("{} is passed over: {error}", path.display()),
+            Err(error) => warn!("{} is skipped: {error}", path.display()),
         }
     }
 

@@ -55,7 +55,7 @@ fn pass(number: u64) -> Pass {
         times: Times::default(),
         huge: Bytes::ZERO,
         watched: 0,
-        passed_over: 0,
+        skipped: 0,
     }
 }
 

@@ -106,7 +106,7 @@ impl State {
     /// The same for an action of a process that whoever carries actions out leaves alone for now: its region is not asked
     /// for before `until`, so that others have their turn; where that has passed or is not known, it is let settle from the
     /// time `now`.
-    pub fn passed_over(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
+    pub fn skipped(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
         self.untried(action);
         let until = until.filter(|until| *until > now).unwrap_or(now + self.limits.settle);
         self.guard.put_off(now, action, until);

@@ -11,7 +11,7 @@ pub struct Pace {
     pub every: Duration,
 }
 
-/// Most rounds that are made up for when steps are further apart than rounds.
+/// Most rounds that are synthetic for when steps are further apart than rounds.
 const MOST_ROUNDS: u64 = 1024;
 
 /// Counts the rounds of a [`Pace`].
@@ -35,7 +35,7 @@ impl Rounds {
             0 => 1,
             every => (1 + (now - next).as_nanos() / every).min(u128::from(MOST_ROUNDS)) as u64,
         };
-        // Rounds that are not made up for are lost: a thread that slept too long does not run the faster.
+        // Rounds that are not synthetic for are lost: a thread that slept too long does not run the faster.
         self.next =
             Some((next + pace.every.saturating_mul(rounds as u32)).max(now.saturating_sub(pace.every)));
         rounds.saturating_mul(pace.work).max(left)

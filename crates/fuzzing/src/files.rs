@@ -2,7 +2,7 @@
 
 use crate::tree::{Tree, with_file};
 use megapage_act::pool::persist::{PersistRequest, forget, persist};
-use megapage_act::pool::{Debt, Spec};
+use megapage_act::pool::{Loan, Spec};
 use megapage_daemon::{Config, Remembered};
 use megapage_kernel::effective_uid;
 use megapage_observe::cost::calibrate::AccessTimes;
@@ -62,7 +62,7 @@ pub fn access_times(data: &[u8]) {
 }
 
 /// The note of pages that a former owner has added to a pool, `NAME.added`: never more than the pool has.
-pub fn debt(data: &[u8]) {
+pub fn loan(data: &[u8]) {
     let tree = Tree::new();
     let pool = "sys/kernel/mm/hugepages/hugepages-2048kB";
     for (file, figure) in [
@@ -76,8 +76,8 @@ pub fn debt(data: &[u8]) {
     }
     tree.write("proc/sys/kernel/random/boot_id", b"b\n");
     tree.write("run/name.added", data);
-    let debt = Debt::take_over(&tree.root(), &tree.path().join("run/name"), PageSize::HUGE_2M);
-    assert!(debt.pages() <= 20, "{} pages", debt.pages());
+    let loan = Loan::take_over(&tree.root(), &tree.path().join("run/name"), PageSize::HUGE_2M);
+    assert!(loan.pages() <= 20, "{} pages", loan.pages());
 }
 
 /// Pools that are kept over a boot, in the files of GRUB, systemd-boot and sysctl below a root: applied once, there is

@@ -65,7 +65,7 @@ targets! {
     c_handles: segments,
     broker: protocols,
     broker_status: protocols,
-    broker_books: protocols,
+    broker_leases: protocols,
     http: protocols,
     http_pieces: protocols,
     daemon_answer: protocols,
@@ -79,6 +79,6 @@ targets! {
     config: files,
     state: files,
     access_times: files,
-    debt: files,
+    loan: files,
     pool_persist: files,
 }

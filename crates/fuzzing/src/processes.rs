@@ -68,7 +68,7 @@ pub fn smaps(data: &[u8]) {
         assert!(mapping.hugetlb_shared <= mapping.hugetlb, "a part is not more than the whole");
         let backing = mapping.backing();
         assert!(backing.base <= mapping.rss && backing.total() <= sum);
-        let _ = (mapping.is_heap_like(), mapping.is_parcel(), mapping.has_flag("hg"));
+        let _ = (mapping.is_heap_like(), mapping.is_extent(), mapping.has_flag("hg"));
     }
     // Where a JVM's heap lies, for a heap that is none, small, usual, and as large as an option can make it.
     for largest in [Bytes::ZERO, Bytes::mib(64), Bytes::gib(4), Bytes(u64::MAX)] {

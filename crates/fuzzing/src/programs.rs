@@ -8,7 +8,6 @@ use megapage_launch::jvm::need::Need;
 use megapage_launch::jvm::options::Options;
 use megapage_launch::messages::explain;
 use megapage_launch::request::{Fork, Heap, Mechanism, ReturnAfter, Text};
-use megapage_memory as memory;
 use megapage_remap::own::Pages;
 use megapage_segment::{LONGEST_NAME, Name};
 use megapage_simulate::trace;
@@ -78,11 +77,12 @@ pub fn sizes(data: &[u8]) {
     if let Ok(target) = text.parse::<Target>() {
         assert!(target.pid.0 > 0);
     }
-    // The launcher and the library that it preloads read the same words.
-    let (heap, library) = (text.parse::<Heap>().is_ok(), memory::Heap::parse(text.as_bytes()).is_some());
-    assert_eq!(heap, library);
-    let (fork, library) = (text.parse::<Fork>().is_ok(), memory::Fork::parse(text.as_bytes()).is_some());
-    assert_eq!(fork, library);
+    if let Ok(heap) = text.parse::<Heap>() {
+        assert_eq!(heap.name(), text);
+    }
+    if let Ok(fork) = text.parse::<Fork>() {
+        assert_eq!(fork.name(), text);
+    }
     assert!(Pages::parse(text.as_bytes()).is_none() || text.parse::<Text>().is_ok());
     let _ = text.parse::<Mechanism>();
 }

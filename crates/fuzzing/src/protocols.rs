@@ -1,7 +1,7 @@
 //! What others send: the broker's messages, HTTP, and words in shared memory.
 
 use megapage_broker::Status;
-use megapage_broker::books::{Books, Rules};
+use megapage_broker::leases::{Leases, Rules};
 use megapage_daemon::fuzzing::{converse, http as answer};
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_kernel::{SHARED_WORDS, SharedWords};
@@ -50,54 +50,54 @@ pub fn broker_status(data: &[u8]) {
 /// Who has which extents of the broker, through any sequence of requests: none is handed out twice, and nobody has more
 /// than the rules give.
 ///
-/// The input: rules (parcel pages, quota in parcels, leases at most), then steps of three bytes.
-pub fn broker_books(data: &[u8]) {
-    let Some((&[parcel_pages, quota, most_leases], steps)) = data.split_first_chunk::<3>() else { return };
+/// The input: rules (extent pages, quota in extents, leases at most), then steps of three bytes.
+pub fn broker_leases(data: &[u8]) {
+    let Some((&[extent_pages, quota, most_leases], steps)) = data.split_first_chunk::<3>() else { return };
     let rules = Rules {
         page_bytes: 2 << 20,
-        parcel_pages: u64::from(parcel_pages).max(1),
+        extent_pages: u64::from(extent_pages).max(1),
         stock: 16,
-        quota: (quota > 0).then(|| u64::from(quota) * u64::from(parcel_pages).max(1) * (2 << 20)),
+        quota: (quota > 0).then(|| u64::from(quota) * u64::from(extent_pages).max(1) * (2 << 20)),
         most_leases: usize::from(most_leases),
         most_at_once: 8,
     };
-    let mut books = Books::new(rules);
+    let mut leases = Leases::new(rules);
     let (mut next, mut out) = (0u32, BTreeMap::<u32, (u32, u64)>::new());
     for &[what, process, amount] in steps.as_chunks::<3>().0.iter().take(512) {
         let (uid, process, amount) = (u32::from(process % 4), u64::from(process), u64::from(amount));
         match what % 5 {
-            0 if books.ready() < 64 => {
-                books.add(next);
+            0 if leases.ready() < 64 => {
+                leases.add(next);
                 next += 1;
             }
             1 => {
                 let pages = if amount == 255 { u64::MAX } else { amount };
-                if let Ok(taken) = books.take(uid, process, pages) {
+                if let Ok(taken) = leases.take(uid, process, pages) {
                     assert!(!taken.is_empty() && taken.len() <= rules.most_at_once);
-                    for parcel in taken {
-                        assert_eq!(out.insert(*parcel, (uid, process)), None, "handed out twice");
+                    for extent in taken {
+                        assert_eq!(out.insert(*extent, (uid, process)), None, "handed out twice");
                     }
                 }
             }
-            2 => returned(&mut out, books.end(process), process),
-            3 => returned(&mut out, books.take_back(process, amount as usize), process),
+            2 => returned(&mut out, leases.end(process), process),
+            3 => returned(&mut out, leases.take_back(process, amount as usize), process),
             _ => {
-                let kept: BTreeSet<u32> = books.keep_ready(amount as usize).into_iter().collect();
-                assert!(kept.iter().all(|parcel| !out.contains_key(parcel)), "not in stock");
+                let kept: BTreeSet<u32> = leases.keep_ready(amount as usize).into_iter().collect();
+                assert!(kept.iter().all(|extent| !out.contains_key(extent)), "not in stock");
             }
         }
         assert!(out.len() <= rules.most_leases, "more than all may have");
-        assert_eq!(books.has(process), out.values().any(|(_, holder)| *holder == process));
-        for (uid, held) in books.held(|_| 0) {
-            assert_eq!(held.parcels, out.values().filter(|(user, _)| *user == uid).count());
-            assert!(rules.quota.is_none_or(|quota| held.parcels as u64 * rules.parcel_bytes() <= quota));
+        assert_eq!(leases.has(process), out.values().any(|(_, holder)| *holder == process));
+        for (uid, held) in leases.held(|_| 0) {
+            assert_eq!(held.extents, out.values().filter(|(user, _)| *user == uid).count());
+            assert!(rules.quota.is_none_or(|quota| held.extents as u64 * rules.extent_bytes() <= quota));
         }
     }
 }
 
-fn returned(out: &mut BTreeMap<u32, (u32, u64)>, parcels: Vec<u32>, process: u64) {
-    for parcel in parcels {
-        let holder = out.remove(&parcel).map(|(_, holder)| holder);
+fn returned(out: &mut BTreeMap<u32, (u32, u64)>, extents: Vec<u32>, process: u64) {
+    for extent in extents {
+        let holder = out.remove(&extent).map(|(_, holder)| holder);
         assert_eq!(holder, Some(process), "of another process, or of none");
     }
 }

@@ -165,7 +165,7 @@ fn use_heap(kept: &Kept) {
     let _ = heap.verify(Depth::Memory);
 }
 
-/// Calls of the library for C, with numbers that are open, closed, of another kind or made up: see
+/// Calls of the library for C, with numbers that are open, closed, of another kind or synthetic: see
 /// [`megapage_c::fuzzing::handles`].
 pub fn c_handles(data: &[u8]) {
     thread_local! {

@@ -2,8 +2,8 @@
 /*
  * The descent through page tables: those of x86-64, 4 or 5 levels, or with MEGAPAGE_ARM64 defined those of arm64 with a
  * granule of 4 KiB, 3 to 5 levels (Arm Architecture Reference Manual, D8.3). Levels count from 1, the table of pages;
- * Arm's own count the other way round, from 3. Compiled into the BPF program, and natively into a test with made-up
- * memory (made_up.c). The includer provides the types u32 and u64, and
+ * Arm's own count the other way round, from 3. Compiled into the BPF program, and natively into a test with synthetic
+ * memory (synthetic.c). The includer provides the types u32 and u64, and
  *
  *   int read_memory(void *to, u32 size, u64 kernel_address)       0, or not 0 where nothing is mapped there
  *   int range_at(u32 index, u64 *start, u64 *end)                 the ranges to walk; not 0 past the last

@@ -1,10 +1,7 @@
 //! The size of the kernel's base pages: 4 KiB everywhere on x86-64, and on arm64 what the kernel was built for.
-//!
-//! File-level obligation: sysconf(3) takes no pointer.
-
-#![allow(unsafe_code)]
 
 use crate::KernelRoot;
+use megapage_inside::base_page_size;
 use megapage_units::{BASE_PAGE, Bytes};
 use thiserror::Error;
 
@@ -19,18 +16,6 @@ const AT_PAGESZ: u64 = 6;
      linux-image-arm64 in place of linux-image-arm64-16k)"
 )]
 pub struct OtherBasePages(pub Bytes);
-
-/// The size of this process's base pages in bytes. Neither allocates nor changes errno.
-pub fn base_page_size() -> usize {
-    // SAFETY: it takes a number and answers with one; for this number it cannot fail.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(BASE_PAGE)
-}
-
-/// Whether this process's base pages are those that all code here is for. Neither allocates nor changes errno.
-pub fn has_supported_base_pages() -> bool {
-    base_page_size() == BASE_PAGE
-}
 
 /// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` tells; one without is of 4 KiB.
 pub fn require_base_pages(root: &KernelRoot) -> Result<(), OtherBasePages> {

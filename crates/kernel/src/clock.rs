@@ -8,7 +8,7 @@ use std::time::Duration;
 /// (`CLOCK_PROCESS_CPUTIME_ID` of clock_gettime(2)), and its helper processes ([`crate::helper`]) for it. Unlike the time on the wall it does not grow while the
 /// process waits for a processor.
 pub fn process_cpu_time() -> Duration {
-    own_cpu_time() + crate::helper::cpu_time()
+    own_cpu_time() + crate::helper_time::cpu_time()
 }
 
 /// The same without the helpers'.

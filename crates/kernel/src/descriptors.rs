@@ -7,16 +7,10 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, socklen_t};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-
-/// Descriptors that one message carries at most.
-pub const MOST_DESCRIPTORS: usize = 16;
+use megapage_inside::passing::socket_option;
+pub use megapage_inside::passing::{MOST_DESCRIPTORS, Peer, peer, receive, send};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::io;
 
 /// `SO_PEERGROUPS` and `SO_PEERPIDFD` of socket(7); the C library's headers of older systems lack them.
 const SO_PEERGROUPS: c_int = 59;
@@ -24,43 +18,6 @@ const SO_PEERPIDFD: c_int = 77;
 const SO_PASSRIGHTS: c_int = 83;
 /// `PID_FS_MAGIC` of statfs(2).
 const PIDFS_MAGIC: u64 = 0x5049_4446;
-
-/// Sends `bytes` and with them copies of `descriptors`, at most [`MOST_DESCRIPTORS`] (EINVAL for more); how many bytes
-/// went. The descriptors go with the first of them.
-pub fn send(stream: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    if descriptors.len() > MOST_DESCRIPTORS {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
-}
-
-/// Receives up to `bytes.len()` bytes, and the descriptors that come with them into the free places of `descriptors`,
-/// closed on exec; how many bytes came, 0 at the end. More descriptors than there is room for are closed, and an error.
-pub fn receive(
-    stream: impl AsFd,
-    bytes: &mut [u8],
-    descriptors: &mut [Option<OwnedFd>; MOST_DESCRIPTORS],
-) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut fits = !got.flags.contains(ReturnFlags::CTRUNC);
-    for message in control.drain() {
-        let RecvAncillaryMessage::ScmRights(received) = message else { continue };
-        for descriptor in received {
-            match descriptors.iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(descriptor),
-                None => fits = false,
-            }
-        }
-    }
-    if fits { Ok(got.bytes) } else { Err(io::ErrorKind::InvalidData.into()) }
-}
 
 /// Whether the other side of `stream` is closed, both for reading and for writing (POLLHUP of poll(2)).
 pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
@@ -97,25 +54,6 @@ pub fn process_identity(pidfd: impl AsFd) -> io::Result<Option<u64>> {
     Ok(Some(rustix::fs::fstat(&pidfd)?.st_ino))
 }
 
-/// Who connected, or listens, as it was when that happened (SO_PEERCRED of unix(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The user.
-    pub uid: u32,
-    /// The group.
-    pub gid: u32,
-    /// The process; 0 where it is of a PID namespace that ours does not see.
-    pub pid: i32,
-}
-
-/// The process at the other end of `stream`.
-pub fn peer(stream: impl AsFd) -> io::Result<Peer> {
-    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    // SAFETY: three integers, for which any bytes are valid, and their length.
-    unsafe { option(stream.as_fd(), libc::SO_PEERCRED, (&raw mut found).cast(), size_of::<libc::ucred>()) }?;
-    Ok(Peer { uid: found.uid, gid: found.gid, pid: found.pid })
-}
-
 /// The supplementary groups of the process at the other end (SO_PEERGROUPS), when it connected.
 pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
     // NGROUPS_MAX: a process can't have more.
@@ -124,7 +62,7 @@ pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
     loop {
         let bytes = size_of_val(&groups[..]);
         // SAFETY: integers, and their length in bytes.
-        let got = unsafe { option(stream.as_fd(), SO_PEERGROUPS, groups.as_mut_ptr().cast(), bytes) };
+        let got = unsafe { socket_option(stream.as_fd(), SO_PEERGROUPS, groups.as_mut_ptr().cast(), bytes) };
         match got {
             Ok(length) => {
                 groups.truncate(length / size_of::<u32>());
@@ -143,8 +81,9 @@ pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
 pub fn peer_process(stream: impl AsFd) -> io::Result<OwnedFd> {
     let mut descriptor: c_int = -1;
     // SAFETY: an integer, and its length.
-    let got =
-        unsafe { option(stream.as_fd(), SO_PEERPIDFD, (&raw mut descriptor).cast(), size_of::<c_int>()) };
+    let got = unsafe {
+        socket_option(stream.as_fd(), SO_PEERPIDFD, (&raw mut descriptor).cast(), size_of::<c_int>())
+    };
     match got {
         // SAFETY: the descriptor is new and nobody else's.
         Ok(_) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
@@ -164,27 +103,10 @@ pub fn raise_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// getsockopt(2); the length of the answer.
-///
-/// # Safety
-/// `value` is writable for `length` bytes, of a type for which any bytes are valid.
-unsafe fn option(
-    stream: BorrowedFd<'_>,
-    name: c_int,
-    value: *mut libc::c_void,
-    length: usize,
-) -> io::Result<usize> {
-    let mut length = length as socklen_t;
-    // SAFETY: the caller's promise.
-    let answer = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, value, &mut length) };
-    if answer == 0 { Ok(length as usize) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::io::{Read, Seek, Write};
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -196,42 +118,6 @@ mod tests {
         assert!(!has_hung_up(&ours).unwrap(), "it waits for the answer");
         drop(theirs);
         assert!(has_hung_up(&ours).unwrap(), "though its bytes are still there");
-    }
-
-    #[test]
-    fn descriptors_arrive_with_their_bytes() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(b"content").unwrap();
-        assert_eq!(send(&ours, b"two", &[file.as_fd(), file.as_fd()]).unwrap(), 3);
-        assert_eq!(send(&ours, b"none", &[]).unwrap(), 4);
-        let mut bytes = [0; 64];
-        let mut descriptors = [const { None }; MOST_DESCRIPTORS];
-        assert_eq!(
-            receive(&theirs, &mut bytes, &mut descriptors).unwrap(),
-            3,
-            "a message does not mix with the next"
-        );
-        assert_eq!(descriptors.iter().flatten().count(), 2);
-        let mut got = File::from(descriptors[0].take().unwrap());
-        got.rewind().unwrap();
-        let mut text = String::new();
-        got.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "content");
-        assert_eq!(receive(&theirs, &mut bytes, &mut descriptors).unwrap(), 4);
-        drop(ours);
-        assert_eq!(receive(&theirs, &mut bytes, &mut descriptors).unwrap(), 0);
-    }
-
-    #[test]
-    fn too_many_are_refused_on_both_sides() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let file = tempfile::tempfile().unwrap();
-        assert!(send(&ours, b"x", &[file.as_fd(); MOST_DESCRIPTORS + 1]).is_err());
-        send(&ours, b"x", &[file.as_fd(); MOST_DESCRIPTORS]).unwrap();
-        let mut descriptors = [const { None }; MOST_DESCRIPTORS];
-        descriptors[3] = Some(file.try_clone().unwrap().into());
-        assert!(receive(&theirs, &mut [0; 8], &mut descriptors).is_err());
     }
 
     #[test]

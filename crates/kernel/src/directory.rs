@@ -1,7 +1,7 @@
 //! Directories whose files are opened without ever following a symbolic link.
 
 use crate::no_links::{self, Reach};
-use megapage_units::PageSize;
+pub use megapage_inside::memory_file::{huge_page_size_of, memory_file};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -10,9 +10,6 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// `HUGETLBFS_MAGIC` of statfs(2).
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// An open directory. Everything in it is reached by the descriptor: a directory of the same name that somebody
 /// puts in its place is another one.
@@ -142,26 +139,6 @@ impl Directory {
 /// Whether an opening was refused because a symbolic link is in the way (ELOOP).
 pub fn is_link_in_the_way(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP)
-}
-
-/// The size of the hugetlb pages behind a file or directory on hugetlbfs, or a hugetlb memory file; `None` elsewhere.
-pub fn huge_page_size_of(file: impl AsFd) -> io::Result<Option<PageSize>> {
-    let statfs = rustix::fs::fstatfs(file)?;
-    Ok(if statfs.f_type as u64 == HUGETLBFS_MAGIC { PageSize::new(statfs.f_bsize as u64) } else { None })
-}
-
-/// A new memory file (memfd_create(2)) that can never shrink: on hugetlb pages of this size, or on base pages.
-pub fn memory_file(name: &str, size: Option<PageSize>) -> io::Result<File> {
-    use rustix::fs::{MemfdFlags, SealFlags};
-    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    if let Some(size) = size {
-        // MFD_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
-        flags |= MemfdFlags::HUGETLB;
-        flags |= MemfdFlags::from_bits_retain(size.bytes().0.trailing_zeros() << 26);
-    }
-    let file = rustix::fs::memfd_create(name, flags)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
-    Ok(file.into())
 }
 
 /// Whether the file can become shorter beneath whoever maps it, whose next access would raise SIGBUS: any but a memory file

@@ -2,11 +2,11 @@
 //!
 //! File-level obligation: every address that is written lies in the range that the value owns from its making to its drop,
 //! mapped readable and writable; no reference into it is ever formed. Files that are mapped cannot shrink (they are
-//! parcels).
+//! extents).
 
 #![allow(unsafe_code)]
 
-use crate::heap::OwnedRange;
+use megapage_inside::OwnedRange;
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize, VirtRange};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
@@ -44,8 +44,8 @@ impl FirstTouch {
         Ok(memory)
     }
 
-    /// Parcels of `each` bytes on pages of `size`, mapped shared, one behind the other, at a multiple of 1 GiB.
-    pub fn parcels(files: &[BorrowedFd<'_>], each: usize, size: PageSize) -> io::Result<FirstTouch> {
+    /// Extents of `each` bytes on pages of `size`, mapped shared, one behind the other, at a multiple of 1 GiB.
+    pub fn extents(files: &[BorrowedFd<'_>], each: usize, size: PageSize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve_at(each * files.len(), size.bytes().0 as usize, HUGE_1G)?;
         for (number, file) in files.iter().enumerate() {
             let part = memory.range.part(number * each, each);
@@ -141,7 +141,7 @@ unsafe fn clear_past_caches(address: *mut u8, bytes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parcel;
+    use crate::extent;
     use megapage_testing::PoolGuard;
     use rustix::fd::AsFd;
 
@@ -152,15 +152,15 @@ mod tests {
         assert!(FirstTouch::transparent(5).is_err() && FirstTouch::transparent(0).is_err());
         let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
         assert_eq!(FirstTouch::hugetlb(2 * HUGE_2M, PageSize::HUGE_2M).unwrap().touch().len(), 2);
-        let files = [(), ()].map(|()| parcel::create(PageSize::HUGE_2M, 2).unwrap());
+        let files = [(), ()].map(|()| extent::create(PageSize::HUGE_2M, 2).unwrap());
         // A page that is not there, and cannot be had, would end the whole program.
         for file in &files {
-            (0..2).for_each(|page| parcel::fill(file, PageSize::HUGE_2M, page).unwrap());
-            parcel::seal(file).unwrap();
+            (0..2).for_each(|page| extent::fill(file, PageSize::HUGE_2M, page).unwrap());
+            extent::seal(file).unwrap();
         }
         for how in [Clearing::Plain, Clearing::NonTemporal] {
             let fds = [files[0].as_fd(), files[1].as_fd()];
-            let memory = FirstTouch::parcels(&fds, 2 * HUGE_2M, PageSize::HUGE_2M).unwrap();
+            let memory = FirstTouch::extents(&fds, 2 * HUGE_2M, PageSize::HUGE_2M).unwrap();
             assert_eq!(memory.range().len().0, 4 * HUGE_2M as u64);
             assert_eq!(memory.touch().len(), 4);
             let at = |page: usize| memory.range.start() + page * HUGE_2M;

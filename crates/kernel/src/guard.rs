@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How often a guard of huge pages advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// How many times all ranges are advised: pages that were collapsed just now are passed over until they have
+    /// How many times all ranges are advised: pages that were collapsed just now are skipped until they have
     /// left the queues to the LRU lists. At least 1.
     pub count: u32,
     /// The pause between two of them, under a second.
@@ -77,7 +77,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Guard {
     /// Starts a guard that advises MADV_COLD on `ranges` of the process behind `pidfd`. What that does: see
     /// [`crate::process_madvise::cold`]; one base page inside a huge page splits it. A range that the kernel refuses
-    /// is passed over. Errors are those of pipe(2) and fork(2).
+    /// is skipped. Errors are those of pipe(2) and fork(2).
     pub fn of_huge_pages(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], rounds: Rounds) -> io::Result<Guard> {
         let iovec = |range: &VirtRange| libc::iovec {
             iov_base: ptr::without_provenance_mut(range.start() as usize),
@@ -114,7 +114,7 @@ impl Guard {
         Guard::start(&Last::Remove(terminated(directory)?))
     }
 
-    /// The same as [`Guard::of_files`], after the device was taken out of the machine's swap space, which is passed over where it is not in it.
+    /// The same as [`Guard::of_files`], after the device was taken out of the machine's swap space, which is skipped where it is not in it.
     pub fn of_swap(device: PathBuf, files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
         Guard::start(&Last::SwapOff(terminated(device)?, texts(files)?))
     }
@@ -318,7 +318,7 @@ fn cool(target: i32, mut left: &[libc::iovec]) {
 mod tests {
     use super::*;
     use crate::KernelRoot;
-    use crate::known_child::KnownChild;
+    use crate::canary::Canary;
     use crate::pagemap::Pagemap;
     use crate::spawn::{send_signal, signal};
     use megapage_testing::{is_root, skip};
@@ -327,12 +327,12 @@ mod tests {
     const ROUNDS: Rounds = Rounds { count: 10, pause: Duration::from_millis(20) };
 
     /// A child with huge pages, how many, and a guard of the first page of each region; `None` with the skip told.
-    fn guarded(rounds: Rounds) -> Option<(KnownChild, usize, Guard)> {
+    fn guarded(rounds: Rounds) -> Option<(Canary, usize, Guard)> {
         if !is_root() {
             skip("needs CAP_SYS_NICE to advise on memory of another process");
             return None;
         }
-        let child = KnownChild::start(0, 4).unwrap();
+        let child = Canary::start(0, 4).unwrap();
         // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
         let _ = crate::process_madvise::collapse(open_pidfd(child.pid()).unwrap().as_fd(), &[child.huge()]);
         let before = huge(&child);
@@ -353,7 +353,7 @@ mod tests {
         Some((child, before, guard))
     }
 
-    fn huge(child: &KnownChild) -> usize {
+    fn huge(child: &Canary) -> usize {
         let mut pagemap = Pagemap::open(&KernelRoot::live(), child.pid()).unwrap();
         let regions = pagemap.regions(child.huge()).unwrap();
         regions.iter().filter(|region| region.huge == Some(true)).count()

@@ -21,17 +21,16 @@ mod worker;
 pub use locked::{Counts, Locked};
 
 use crate::KernelRoot;
-use crate::heap::without_signals;
+use crate::helper_time;
 use crate::process::{read_start_time, read_status};
 use body::{DATA, Request};
 use locked::Table;
+use megapage_inside::without_signals;
 use megapage_units::Pid;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::cell::Cell;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use worker::{Reply, Worker};
@@ -83,23 +82,6 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     starter: None,
 });
 static FREED: Condvar = Condvar::new();
-/// Processor time of all helpers, in nanoseconds.
-static CPU: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// The same, of what this thread has asked for.
-    static THREAD_CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
-/// The processor time that helpers have taken for this process so far.
-pub(crate) fn cpu_time() -> Duration {
-    Duration::from_nanos(CPU.load(Ordering::Relaxed))
-}
-
-/// The same, for the calling thread.
-pub(crate) fn thread_cpu_time() -> Duration {
-    THREAD_CPU.get()
-}
 
 /// What was counted so far, and how things are.
 pub fn counts() -> Counts {
@@ -232,8 +214,7 @@ impl Session {
             if worker.wait(left)? {
                 let reply = worker.reply();
                 if let Ok(reply) = &reply {
-                    CPU.fetch_add(reply.took.as_nanos() as u64, Ordering::Relaxed);
-                    THREAD_CPU.set(THREAD_CPU.get() + reply.took);
+                    helper_time::add(reply.took);
                 } else {
                     self.retire();
                 }

@@ -50,7 +50,7 @@ pub struct SysvSegment {
 }
 
 /// The regular files on a hugetlbfs mount, `most` at most, and whether there are more. Directories that this
-/// process may not read are passed over, as is everything deeper than eight directories.
+/// process may not read are skipped, as is everything deeper than eight directories.
 pub fn files(root: &KernelRoot, mount: &HugetlbfsMount, most: usize) -> (Vec<HugetlbFile>, bool) {
     let mut found = Vec::new();
     let mut complete = true;
@@ -81,7 +81,7 @@ pub fn memfds(root: &KernelRoot, pid: Pid) -> Result<Vec<HugetlbFile>, KernelErr
     let mut found: Vec<HugetlbFile> = Vec::new();
     for number in root.list(&directory)? {
         let path = root.path(format!("{directory}/{number}"));
-        // A descriptor may be closed at any time: passed over.
+        // A descriptor may be closed at any time: skipped.
         let Ok(target) = fs::read_link(&path) else { continue };
         let target = target.to_string_lossy();
         let Some(name) = target.strip_prefix("/memfd:").and_then(|name| name.strip_suffix(" (deleted)"))

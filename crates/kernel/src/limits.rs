@@ -66,7 +66,7 @@ impl Limits {
 }
 
 /// The limits of the first process (lowest number) that user `uid` runs; `None` where it runs none whose
-/// limits can be read. A process that ends meanwhile is passed over.
+/// limits can be read. A process that ends meanwhile is skipped.
 pub fn limits_of_user(root: &KernelRoot, uid: u32) -> Option<(Pid, Limits)> {
     list_processes(root).ok()?.into_iter().find_map(|pid| {
         // The real user's limit counts, but a process with another effective one is not that user's own.

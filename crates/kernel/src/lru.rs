@@ -5,7 +5,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io;
 
 /// Brings pages that wait in a processor's queue to the LRU lists. A page on its way there (just faulted in, or just
-/// made cold) is passed over by what works on those lists, MADV_COLD among them.
+/// made cold) is skipped by what works on those lists, MADV_COLD among them.
 #[derive(Debug)]
 pub struct LruDrain {
     memory: OwnedRange,

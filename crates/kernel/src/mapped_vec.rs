@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::heap::{Errno, OwnedRange};
+use megapage_inside::{Errno, OwnedRange};
 use megapage_units::BASE_PAGE;
 use std::marker::PhantomData;
 use std::ptr;

@@ -232,7 +232,7 @@ mod tests {
             ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
             ("sys/fs/cgroup/cgroup.subtree_control", ""),
         ]);
-        // A made-up tree makes no files in a new group: the limit is what fails, at its own path.
+        // A synthetic tree makes no files in a new group: the limit is what fails, at its own path.
         let error = MemoryGroup::create(&root, "bench", Bytes::mib(8)).unwrap_err();
         assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
         assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(limits(), ["8192", "0"], "there is no way round the limit");
         group.allow_swap(Bytes::kib(8), Bytes::kib(4)).unwrap();
         assert_eq!(limits(), ["8192", "4096"]);
-        // The directory of the made-up tree stays: it is not empty, as none of the kernel's ever is.
+        // The directory of the synthetic tree stays: it is not empty, as none of the kernel's ever is.
     }
 
     #[test]

@@ -10,9 +10,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::heap::{Errno, OwnedRange, is_plausible, without_signals};
-use crate::own_mappings::OwnMapping;
 use libc::{c_int, c_void};
+use megapage_inside::own_mappings::OwnMapping;
+use megapage_inside::{Errno, OwnedRange, is_plausible, without_signals};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
 use std::fmt;
@@ -166,7 +166,8 @@ impl Part {
         if got == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        let range = OwnedRange::of_allocator(got.addr(), length);
+        // SAFETY: the mapping was just made, and nobody knows of it.
+        let range = unsafe { OwnedRange::of_allocator(got.addr(), length) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != self.end {
             let _ = range.release();
@@ -182,7 +183,9 @@ impl Part {
     }
 
     fn range(self) -> OwnedRange {
-        OwnedRange::of_allocator(self.start, self.end - self.start)
+        // SAFETY: a part of the program that is loaded; it is copied, and replaced by the same bytes, so that nothing which leads into
+        // it notices.
+        unsafe { OwnedRange::of_allocator(self.start, self.end - self.start) }
     }
 
     /// Reads it into memory, without a signal where that fails (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has
@@ -360,8 +363,8 @@ pub fn exit_at_once(status: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::own_mappings::{mapping_of, own_mappings};
     use crate::{KernelRoot, smaps};
+    use megapage_inside::own_mappings::{mapping_of, own_mappings};
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -438,7 +441,8 @@ mod tests {
             libc::mmap(ptr::null_mut(), length, flags.0, flags.1, file.as_raw_fd(), 0)
         };
         assert_ne!(address, libc::MAP_FAILED);
-        let range = OwnedRange::of_allocator(address.addr(), length);
+        // SAFETY: the mapping was just made.
+        let range = unsafe { OwnedRange::of_allocator(address.addr(), length) };
         let (start, end) = (range.start(), range.end());
         let segment = LoadedSegment { start, file_end: end, end, write: false };
         range.protect(libc::PROT_READ).unwrap();

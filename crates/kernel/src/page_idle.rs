@@ -38,7 +38,7 @@ impl IdleBitmap {
     }
 
     /// Marks `frames` (ascending) idle. Frames that share a word are written with it, at once; no other frame is
-    /// touched. Frames that the kernel does not know, or that are not user memory, are passed over by the kernel.
+    /// touched. Frames that the kernel does not know, or that are not user memory, are skipped by the kernel.
     pub fn mark(&self, frames: &[u64]) -> Result<(), KernelError> {
         for (first, words) in words(frames) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -368,8 +368,8 @@ fn refusal(root: &KernelRoot, source: io::Error) -> OpenError {
 }
 
 #[cfg(test)]
-mod made_up;
+mod synthetic;
 #[cfg(test)]
-mod made_up_arm64;
+mod synthetic_arm64;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,10 @@
 
 use crate::helper::{self, Place, Session, Wait};
 use crate::{KernelError, KernelRoot};
+pub use megapage_inside::pagemap_scan::Entry;
+use megapage_inside::pagemap_scan::{
+    IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument,
+};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use std::fs::File;
 use std::io;
@@ -33,52 +37,6 @@ pub struct Region {
     pub huge: Option<bool>,
 }
 
-/// One base page of a process: an entry of its page map.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry(pub u64);
-
-impl Entry {
-    /// Whether the page is present; the shared page of zeros is.
-    pub const fn is_present(self) -> bool {
-        self.0 & 1 << 63 != 0
-    }
-
-    /// Whether the page is swapped out or migrating.
-    pub const fn is_swapped(self) -> bool {
-        self.0 & 1 << 62 != 0
-    }
-
-    /// Whether it is a page of a file or of shared memory.
-    pub const fn is_file_or_shared(self) -> bool {
-        self.0 & 1 << 61 != 0
-    }
-
-    /// Whether this process alone maps it (Linux 4.2). False of the shared page of zeros.
-    pub const fn is_exclusive(self) -> bool {
-        self.0 & 1 << 56 != 0
-    }
-
-    /// Whether it is an anonymous page that another process maps as well, since a fork(2) or because KSM has merged it;
-    /// also true of the shared page of zeros.
-    pub const fn is_shared(self) -> bool {
-        self.is_present() && !self.is_file_or_shared() && !self.is_exclusive()
-    }
-
-    /// Whether userfaultfd(2) protects it against writing (Linux 5.13).
-    pub const fn is_write_protected(self) -> bool {
-        self.0 & 1 << 57 != 0
-    }
-
-    /// The number of the page frame; `None` where the page is not present, or the reader lacks CAP_SYS_ADMIN.
-    pub const fn frame(self) -> Option<u64> {
-        match self.0 & ((1 << 55) - 1) {
-            0 => None,
-            frame if self.is_present() => Some(frame),
-            _ => None,
-        }
-    }
-}
-
 /// The page map of one process.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -90,61 +48,8 @@ pub struct Pagemap {
     foreign: Option<Pid>,
 }
 
-/// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)`, since Linux 6.7.
-pub(crate) const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610;
-pub(crate) const IS_PRESENT: u64 = 1 << 3;
-pub(crate) const IS_SWAPPED: u64 = 1 << 4;
-pub(crate) const IS_ZERO_PAGE: u64 = 1 << 5;
-pub(crate) const IS_HUGE: u64 = 1 << 6;
 /// Runs of pages that one ioctl returns at most.
 const MOST_RUNS: usize = 4096;
-
-/// `struct pm_scan_arg` of linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-pub(crate) struct ScanArgument {
-    pub(crate) size: u64,
-    pub(crate) flags: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) walk_end: u64,
-    pub(crate) vec: u64,
-    pub(crate) vec_len: u64,
-    pub(crate) max_pages: u64,
-    pub(crate) category_inverted: u64,
-    pub(crate) category_mask: u64,
-    pub(crate) category_anyof_mask: u64,
-    pub(crate) return_mask: u64,
-}
-
-impl ScanArgument {
-    /// Its fields, in their order.
-    fn words(&self) -> [u64; 12] {
-        [
-            self.size,
-            self.flags,
-            self.start,
-            self.end,
-            self.walk_end,
-            self.vec,
-            self.vec_len,
-            self.max_pages,
-            self.category_inverted,
-            self.category_mask,
-            self.category_anyof_mask,
-            self.return_mask,
-        ]
-    }
-}
-
-/// `struct page_region` of linux/fs.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Run {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) categories: u64,
-}
 
 impl Pagemap {
     /// Opens the page map of `pid`. Needs the right to trace the process.

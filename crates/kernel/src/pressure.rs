@@ -103,10 +103,7 @@ mod tests {
         let trigger = match Trigger::on_memory(&root, stall, window) {
             Ok(trigger) => trigger,
             // Not measured, or not allowed.
-            Err(error) => {
-                assert!(error.raw_os_error().is_some(), "{error}");
-                return;
-            }
+            Err(error) => return megapage_testing::skip(&format!("needs memory pressure: {error}")),
         };
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         assert!(!trigger.wait(&[reader.as_fd()], Duration::from_millis(1)).unwrap().1);

@@ -300,7 +300,7 @@ pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelEr
 /// ([`crate::helper`]) for it.
 pub fn own_thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32) + crate::helper::thread_cpu_time()
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32) + crate::helper_time::thread_cpu_time()
 }
 
 /// How long the calling thread has waited for a processor while it could run (`/proc/PID/task/TID/schedstat`, kernel

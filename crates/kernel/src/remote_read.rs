@@ -74,7 +74,7 @@ impl RemoteMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::known_child::KnownChild;
+    use crate::canary::Canary;
     use crate::pagemap::Pagemap;
     use megapage_units::{BASE_PAGE, VirtRange};
 
@@ -103,7 +103,7 @@ mod tests {
         let range = VirtRange::new(start, start + (PAGES * BASE_PAGE) as u64).unwrap();
         let pagemap = Pagemap::open(&KernelRoot::live(), own()).unwrap();
         let shared = || pagemap.entries(range).unwrap().iter().filter(|page| !page.is_exclusive()).count();
-        let child = KnownChild::start(1, 0).unwrap();
+        let child = Canary::start(1, 0).unwrap();
         assert_eq!(shared(), PAGES, "the child was forked from us");
         let reader = RemoteMemory::open(&KernelRoot::live(), own()).unwrap();
         let mut copy = vec![0u8; PAGES * BASE_PAGE];

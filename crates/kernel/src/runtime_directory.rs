@@ -3,6 +3,8 @@
 use crate::KernelRoot;
 use crate::file_locks::flock_holders;
 use crate::process::read_status;
+use megapage_inside::runtime_file::RUNTIME_DIRECTORY;
+pub use megapage_inside::runtime_file::runtime_file;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Metadata};
@@ -13,18 +15,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-const NAME: &str = "run/megapage";
 /// The pause between two tries of a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The directory of the system under `root`.
 pub fn runtime_directory(root: &KernelRoot) -> PathBuf {
-    root.path(NAME)
-}
-
-/// The path of the file `name` in the directory of the running system.
-pub fn runtime_file(name: &str) -> PathBuf {
-    Path::new("/").join(NAME).join(name)
+    root.path(RUNTIME_DIRECTORY)
 }
 
 /// Why a lock is not taken.

@@ -8,8 +8,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::heap::OwnedRange;
 use libc::c_void;
+use megapage_inside::OwnedRange;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -52,7 +52,8 @@ impl SharedMapping {
         if got == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let range = OwnedRange::of_allocator(got.addr(), len);
+        // SAFETY: the mapping was just made, and nobody knows of it.
+        let range = unsafe { OwnedRange::of_allocator(got.addr(), len) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != address {
             let _ = range.release();

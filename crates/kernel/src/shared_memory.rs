@@ -18,20 +18,6 @@ const KERNEL_TMPFS: (u32, u32) = (0, 1);
 /// What one mincore(2) asks about, in bytes: a byte of ours for each page.
 const MOST_ASKED: u64 = 1 << 30;
 
-/// What tells an object from others: device and inode.
-pub type ObjectId = ((u32, u32), u64);
-
-/// The object of a line of maps or smaps. `None` of anonymous memory. Of a SysV segment
-/// the kernel shows its identifier as the inode (newseg() in ipc/shm.c), which may be 0, and may be that of a file, too: those
-/// are set apart by the highest bit. Identifiers of two IPC namespaces may be equal.
-pub fn object_of(device: (u32, u32), inode: u64, name: &str) -> Option<ObjectId> {
-    match (name.starts_with("/SYSV"), inode) {
-        (true, id) => Some((device, id | 1 << 63)),
-        (false, 0) => None,
-        (false, inode) => Some((device, inode)),
-    }
-}
-
 /// The file systems that keep their files in memory, by device: files on them are shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryDevices(BTreeSet<(u32, u32)>);
@@ -143,6 +129,7 @@ impl SharedObject {
 mod tests {
     use super::*;
     use crate::maps::read_maps;
+    use crate::object::object_of;
     use crate::root::captured_tree;
     use crate::smaps::read_own_smaps;
     use std::io::Write;

@@ -5,7 +5,7 @@
 //! and far less for huge ones. Sample accordingly.
 
 use crate::maps::MOST_MAPPINGS;
-use crate::shared_memory::{ObjectId, object_of};
+use crate::object::{ObjectId, object_of};
 use crate::{KernelError, KernelRoot};
 pub use megapage_snapshot::BackingBytes;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
@@ -118,9 +118,9 @@ impl Mapping {
         self.range.start() % HUGE_2M as u64 == self.offset % HUGE_2M as u64
     }
 
-    /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::parcel`]).
-    pub fn is_parcel(&self) -> bool {
-        self.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(crate::parcel::NAME))
+    /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::extent`]).
+    pub fn is_extent(&self) -> bool {
+        self.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(crate::extent::NAME))
     }
 
     /// How this mapping's present memory is backed.
@@ -202,7 +202,7 @@ impl Parser {
             return Ok(());
         };
         let mapping = self.mappings.last_mut().ok_or("a mapping before its fields")?;
-        // Unknown fields come with new kernels: passed over.
+        // Unknown fields come with new kernels: skipped.
         let kib = || {
             let kib = rest.trim().strip_suffix(" kB").and_then(|figure| figure.parse().ok());
             kib.map(Bytes::kib).ok_or("a figure in kB")

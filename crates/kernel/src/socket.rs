@@ -1,13 +1,13 @@
 //! Sockets that the standard library cannot open the way they are wanted: a listener on a path whose rights are set
 //! before anybody can connect, a connection that is refused instead of waited for; and waiting for several of them.
 
+pub use megapage_inside::connect::connect_to;
+use megapage_inside::connect::unix_socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, chmod, chownat};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-};
+use rustix::net::{SocketAddrUnix, bind, listen};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -100,22 +100,9 @@ pub fn set_rights(path: &Path, mode: u32, group: Option<u32>, expected: Option<F
     Ok(chmod(own, Mode::from_raw_mode(mode))?)
 }
 
-/// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
-/// ECONNREFUSED: nobody listens. Reading and writing do not wait either, until the caller says so.
-pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
-    let socket = unix_socket()?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
-}
-
 /// The user as whom the other side of `stream` connected (SO_PEERCRED of unix(7)).
 pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
-}
-
-fn unix_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn swap_comes_and_goes() {
-        if !megapage_testing::require_root() {
+        if !megapage_testing::require_machine() {
             return;
         }
         let _lock = megapage_testing::MachineLock::take();

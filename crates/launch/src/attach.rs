@@ -4,6 +4,7 @@ use crate::kinds::HeapRuntime;
 use crate::mechanism::{Considered, Plan};
 use crate::program::{Program, Runtime};
 use crate::promoter::Promoter;
+use crate::proof::proved;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Shm, Text};
 use crate::run::RunError;
@@ -59,7 +60,7 @@ impl Attachment {
         let (facts, runtime) = self.facts(root, exe.as_deref());
         let plan = plan();
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
-            Pieces {
+            proved(Pieces {
                 program: facts.clone(),
                 asked: Asked {
                     pool: None,
@@ -83,8 +84,7 @@ impl Attachment {
                 notes: (!running).then(|| "the process has ended".into()).into_iter().collect(),
                 said: Vec::new(),
                 rss_at_start: Bytes::ZERO,
-            }
-            .report()
+            })
         };
         let look = if self.watched { LOOK } else { UNWATCHED_LOOK };
         let mut stop = false;

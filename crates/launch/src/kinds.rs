@@ -1,13 +1,14 @@
 //! What a process's memory is for: every mapping is of exactly one kind, so that the kinds add up to all that is present.
 
 use crate::jvm::heap::JavaHeap;
+pub use crate::kind::Kind;
+use crate::memory::Memory;
 use crate::program::Runtime;
-use crate::sample::Memory;
 use crate::why::{Base, Setting, Why};
-use megapage_kernel::shared_memory::{MemoryDevices, ObjectId};
+use megapage_kernel::object::ObjectId;
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::Mapping;
 use megapage_units::{Bytes, PageSize, VirtRange};
-use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// glibc's malloc takes address space for a thread's arena in pieces of this length, at multiples of it (HEAP_MAX_SIZE in
@@ -21,53 +22,6 @@ const LOW: u64 = 32 << 30;
 const LONGEST_LIBRARY_BSS: u64 = 512 << 10;
 /// The guard below a thread's stack is no longer than this.
 const LONGEST_GUARD: u64 = 1 << 20;
-
-/// What memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// malloc's: the preloaded heap, or glibc's (brk, arenas). Where no library of ours provides malloc, what it maps cannot be
-    /// distinguished from what the program maps by itself, and all private anonymous memory that is nothing else is in here.
-    Heap,
-    /// Private anonymous memory that the program has mapped by itself, past malloc.
-    OwnMappings,
-    /// What a language runtime that manages its own heap maps (JVM, Node.js, Go): heap, compiled code, metadata.
-    RuntimeHeap,
-    /// Shared memory: tmpfs, memfd, SysV, shared anonymous, hugetlbfs.
-    Shared,
-    /// Data of mapped files, and of devices.
-    Files,
-    /// Executables and libraries: code, constants, data, .bss; what the kernel maps (vdso).
-    Text,
-    /// Stacks, of threads where the kernel shows them.
-    Stacks,
-}
-
-impl Kind {
-    /// All of them, in the order of reports.
-    pub const ALL: [Kind; 7] = [
-        Kind::Heap,
-        Kind::OwnMappings,
-        Kind::RuntimeHeap,
-        Kind::Shared,
-        Kind::Files,
-        Kind::Text,
-        Kind::Stacks,
-    ];
-
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Heap => "heap",
-            Kind::OwnMappings => "own_mappings",
-            Kind::RuntimeHeap => "runtime_heap",
-            Kind::Shared => "shared",
-            Kind::Files => "files",
-            Kind::Text => "text",
-            Kind::Stacks => "stacks",
-        }
-    }
-}
 
 impl HeapRuntime {
     /// That of a program, where it has such a one.
@@ -109,7 +63,7 @@ pub struct Clues<'a> {
 
 /// Whether the preloaded heap, which lies in `ranges`, has mapped this.
 pub(crate) fn is_preloaded_heap(mapping: &Mapping, ranges: &[VirtRange]) -> bool {
-    (is_anonymous(mapping) || mapping.is_parcel()) && overlaps(mapping, ranges)
+    (is_anonymous(mapping) || mapping.is_extent()) && overlaps(mapping, ranges)
 }
 
 fn overlaps(mapping: &Mapping, ranges: &[VirtRange]) -> bool {

@@ -7,23 +7,29 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+mod backed;
 pub mod broker;
 #[doc(hidden)]
 pub mod elf;
 pub mod fix;
 pub mod jvm;
+pub mod kind;
 pub mod kinds;
 mod libraries;
 pub mod machine;
 pub mod mechanism;
+mod memory;
 pub mod messages;
 pub mod profile;
+mod profile_report;
 pub mod program;
 pub mod promoter;
 mod proof;
+mod regions;
 pub mod report;
 pub mod request;
 pub mod run;
+mod run_error;
 pub mod runtimes;
 mod said;
 pub mod sample;

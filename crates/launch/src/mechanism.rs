@@ -1,17 +1,15 @@
 //! Which mechanisms a run uses, and the reason for each that it uses or not. Pure: facts in, a plan out.
 
+mod apply;
+
+use self::apply::{apply_pool, apply_preload, apply_shm, apply_switch, apply_tunable};
 use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::jvm::obstacles::Obstacle;
 use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
-use crate::request::{Fork, Heap, Mechanism, Request, Shm};
+use crate::request::{Fork, Heap, Mechanism, Request};
 use crate::runtimes::{self, Switch};
-use megapage_memory::shared::SHM_VARIABLE;
-use megapage_memory::stock::POOL_VARIABLE;
-use megapage_memory::{
-    CHILDREN_VARIABLE, FORK_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE,
-};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -45,7 +43,7 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// What is known of the JVM; `None` where there is none.
     pub java: Option<JavaPlan>,
-    /// Why `--fix` cannot mend what is in the way: found before the start.
+    /// Why `--fix` cannot repair what is in the way: found before the start.
     pub unfixed: Option<String>,
 }
 
@@ -86,7 +84,7 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
-    /// `--fork` with pages that forks make dear.
+    /// `--fork` with pages that forks make expensive.
     #[error(
         "--fork {} and --heap {}: a hugetlb page is copied whole by the first write after a fork, and where the pool \
          has none left the child is killed; leave --heap out, or choose thp",
@@ -132,37 +130,13 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
     Ok(plan)
 }
 
-/// Shared memory is asked for by the preloaded library alone.
-fn apply_shm(plan: &mut Plan, request: &Request) -> Result<(), Refusal> {
-    // What the library does by itself is not told to it.
-    if request.shm == Shm::Auto {
-        return Ok(());
-    }
-    let shm = request.shm.name();
-    if plan.uses(Mechanism::Preload) {
-        plan.environment.push((SHM_VARIABLE.into(), shm.into()));
-        return Ok(());
-    }
-    if request.shm == Shm::None {
-        return Ok(());
-    }
-    let reason = plan.considered.iter().find(|it| it.mechanism == Mechanism::Preload);
-    let reason = reason.map_or("it is not used", |it| &it.reason);
-    let why = format!("--shm {shm} takes the preloaded library: {reason}");
-    if request.require {
-        return Err(Refusal::Unobtainable(why));
-    }
-    plan.notes.push(why);
-    Ok(())
-}
-
 fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
     // Huge pages for a program that forks are THP: their page tables are as small, and a write copies 4 KiB.
     let forking = Request {
         heap: match (request.fork, request.heap) {
             (Fork::Auto, heap) | (_, heap @ (Heap::Thp | Heap::None)) => heap,
             (_, Heap::Auto) => Heap::Thp,
-            (fork, heap @ (Heap::Huge1G | Heap::Huge2M)) => {
+            (fork, heap @ (Heap::Hugetlb1G | Heap::Hugetlb2M)) => {
                 return Err(Refusal::HugetlbForks { fork, heap });
             }
         },
@@ -201,10 +175,10 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         None => automatic(program, request.heap, machine, &switch, &preload, &tunable, &outside),
     };
 
-    // The preloaded heap mends itself; for others the launcher does.
-    let mends_itself = wanted.contains(&Mechanism::Preload);
-    let unmended = request.fork != Fork::Auto && !mends_itself && !wanted.contains(&Mechanism::Outside);
-    if unmended && outside.is_ok() {
+    // The preloaded heap repairs itself; for others the launcher does.
+    let repairs_itself = wanted.contains(&Mechanism::Preload);
+    let unrepaired = request.fork != Fork::Auto && !repairs_itself && !wanted.contains(&Mechanism::Outside);
+    if unrepaired && outside.is_ok() {
         wanted.push(Mechanism::Outside);
     }
 
@@ -244,8 +218,8 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         }
         return Ok(plan);
     }
-    if let (true, Err(why)) = (unmended, &outside) {
-        let note = format!("--fork {}: nothing mends what forks split: {why}", request.fork.name());
+    if let (true, Err(why)) = (unrepaired, &outside) {
+        let note = format!("--fork {}: nothing repairs what forks split: {why}", request.fork.name());
         if request.require {
             return Err(Refusal::Unobtainable(note));
         }
@@ -263,7 +237,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     Ok(plan)
 }
 
-/// Why `--fix` has nothing to mend, or cannot: it is never passed over in silence.
+/// Why `--fix` has nothing to repair, or cannot: it is never skipped in silence.
 fn unfixed(runtime: Option<Runtime>, request: &Request, switch: &Result<Switch, String>) -> Option<String> {
     let other = request.mechanism.filter(|mechanism| *mechanism != Mechanism::Runtime);
     match (runtime, switch) {
@@ -420,7 +394,7 @@ fn tunable(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
     let forks = !program.forks.is_empty();
     let hugetlb_is_safe = machine.pool_2m > Bytes::ZERO && !forks && !machine.hugetlb_may_be_refused;
     let heap = match heap {
-        Heap::Auto if machine.thp.is_err() && hugetlb_is_safe => Heap::Huge2M,
+        Heap::Auto if machine.thp.is_err() && hugetlb_is_safe => Heap::Hugetlb2M,
         Heap::Auto => Heap::Thp,
         other => other,
     };
@@ -433,14 +407,14 @@ fn tunable(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
 
 fn tunable_value(heap: Heap) -> &'static str {
     match heap {
-        Heap::Huge1G => "1073741824",
-        Heap::Huge2M => "2",
+        Heap::Hugetlb1G => "1073741824",
+        Heap::Hugetlb2M => "2",
         _ => "1",
     }
 }
 
 fn outside(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
-    if matches!(heap, Heap::Huge1G | Heap::Huge2M) {
+    if matches!(heap, Heap::Hugetlb1G | Heap::Hugetlb2M) {
         return Err("promotion makes transparent huge pages, not hugetlb pages".into());
     }
     if heap == Heap::None {
@@ -461,121 +435,14 @@ fn outside(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
     })
 }
 
-fn apply_switch(plan: &mut Plan, switch: &Switch) {
-    plan.arguments.extend(switch.arguments.iter().cloned());
-    for (name, value) in &switch.environment {
-        plan.environment.push(((*name).into(), value.into()));
-        plan.notes.push(format!("{name}={value} is inherited by the processes that the program starts"));
-    }
-}
-
-fn apply_preload(
-    plan: &mut Plan,
-    accepted: &Accepted,
-    program: &Program,
-    request: &Request,
-    machine: &Machine,
-) {
-    let Ok(library) = &machine.library else { return };
-    plan.heap = accepted.heap;
-    let mut list = library.clone().into_os_string();
-    if let Some(others) = machine.variable("LD_PRELOAD") {
-        list.push(":");
-        list.push(others);
-    }
-    plan.environment.push(("LD_PRELOAD".into(), list));
-    plan.environment.push((HEAP_VARIABLE.into(), accepted.heap.name().into()));
-    plan.environment.push((RETURN_AFTER_VARIABLE.into(), request.return_after.variable().into()));
-    // Children may enter a container, whose limits are not known here.
-    let populate =
-        if machine.hugetlb_may_be_refused || machine.several_nodes || request.children { "1" } else { "0" };
-    plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
-    if request.fork != Fork::Auto {
-        plan.environment.push((FORK_VARIABLE.into(), request.fork.name().into()));
-    }
-    if request.children {
-        plan.environment.push((CHILDREN_VARIABLE.into(), "1".into()));
-        plan.notes.push(
-            "--children: the program's children run with the library too; figures are of the program alone"
-                .into(),
-        );
-    }
-    if !program.missing.is_empty() {
-        plan.notes.push(format!(
-            "not found, and so not looked into for fork or another malloc: {}",
-            program.missing.join(", ")
-        ));
-    }
-}
-
-/// Names the broker to the preloaded heap. One that has nothing, or is not there, is named too: it may be later.
-fn apply_pool(
-    plan: &mut Plan,
-    program: &Program,
-    request: &Request,
-    machine: &Machine,
-) -> Result<(), Refusal> {
-    let Some(broker) = &machine.broker else { return Ok(()) };
-    // What they start does not pass through our fork, which sees to it that the child has all of the heap.
-    let past_us =
-        program.forks.iter().find(|import| ["clone", "_Fork", "__libc_fork"].contains(&&*import.symbol));
-    let refused = if !plan.uses(Mechanism::Preload) {
-        Some("a broker's pages reach a program through the preloaded library alone".to_string())
-    } else if let Some(lacking) = &broker.kernel_lacks {
-        Some(format!("a broker's pages take {lacking}, which this kernel lacks"))
-    } else {
-        past_us.map(|import| {
-            let (file, symbol) = (import.file.display(), &import.symbol);
-            format!("{file} imports {symbol}: a child that is made past fork(2) would lack the heap's shared pages")
-        })
-    };
-    let reason = match (&refused, &broker.ready) {
-        (Some(refused), _) => refused.clone(),
-        (None, Ok(ready)) => format!("the broker has {ready} ready"),
-        (None, Err(why)) => format!("nothing can be had of the broker at present: {why}"),
-    };
-    if request.require && (refused.is_some() || broker.ready.is_err()) {
-        return Err(Refusal::Unobtainable(format!("--pool: {reason}")));
-    }
-    if refused.is_none() {
-        plan.environment.push((POOL_VARIABLE.into(), broker.socket.clone().into()));
-        if let Some(import) = program.forks.first() {
-            plan.notes.push(format!(
-                "--pool: {} imports {}: at its first fork the heap leaves the broker's pages, and a fork while the \
-                 program has several threads is refused (ENOMEM)",
-                import.file.display(),
-                import.symbol
-            ));
-        }
-    }
-    plan.pool = Some(PoolPlan {
-        socket: broker.socket.display().to_string(),
-        used: refused.is_none(),
-        reason,
-        ready_bytes: broker.ready.as_ref().ok().map(|ready| ready.0),
-    });
-    Ok(())
-}
-
-fn apply_tunable(plan: &mut Plan, accepted: &Accepted, machine: &Machine) {
-    plan.heap = accepted.heap;
-    let setting = format!("glibc.malloc.hugetlb={}", tunable_value(accepted.heap));
-    let value = match machine.variable("GLIBC_TUNABLES") {
-        Some(others) => format!("{others}:{setting}"),
-        None => setting,
-    };
-    plan.environment.push(("GLIBC_TUNABLES".into(), value.into()));
-    plan.notes.push("GLIBC_TUNABLES is inherited by the processes that the program starts".into());
-}
-
 /// Why `heap` cannot be obtained on this machine at present, whatever the program.
 fn unobtainable(heap: Heap, machine: &Machine) -> Option<String> {
     let empty = |size: &str| {
         format!("the pool of {size} pages has none available: megapage pool set {size}=N makes some")
     };
     match heap {
-        Heap::Huge1G if machine.pool_1g == Bytes::ZERO => Some(empty("1g")),
-        Heap::Huge2M if machine.pool_2m == Bytes::ZERO => Some(empty("2m")),
+        Heap::Hugetlb1G if machine.pool_1g == Bytes::ZERO => Some(empty("1g")),
+        Heap::Hugetlb2M if machine.pool_2m == Bytes::ZERO => Some(empty("2m")),
         Heap::Thp => {
             machine.thp.clone().err().filter(|_| machine.promotion_lacks.is_some() || machine.collapse_off)
         }

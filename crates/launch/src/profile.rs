@@ -8,6 +8,7 @@ mod identity;
 mod kept;
 mod store;
 
+pub use crate::profile_report::ProfileReport;
 pub use findings::{Blocks, Findings, Mappings};
 pub use identity::{FileState, Identity};
 pub use kept::Kept;
@@ -103,25 +104,6 @@ pub fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
-/// What became of profiles in a run, for its report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ProfileReport {
-    /// `off`, `none-yet`, `used`, `nothing-to-use` (the earlier runs have found nothing that helps) or `not-used`.
-    pub state: &'static str,
-    /// Why it is not used.
-    pub reason: Option<String>,
-    /// When the last run that it is from ended.
-    pub from: Option<String>,
-    /// What the program was started with, in words.
-    pub known: Vec<String>,
-    /// The profile's file.
-    pub file: Option<String>,
-    /// Whether it was written at the end; `None` while the program runs.
-    pub written: Option<bool>,
-    /// Why it was not.
-    pub not_written: Option<String>,
-}
-
 /// Whose doings a run has seen.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
@@ -137,27 +119,6 @@ pub struct Learned {
     place: Option<(Store, Identity, String)>,
     former: Option<Profile>,
     report: ProfileReport,
-}
-
-impl ProfileReport {
-    /// The same in one line.
-    pub fn in_words(&self) -> String {
-        let reason = self.reason.as_deref().unwrap_or_default();
-        let from = self.from.as_deref().unwrap_or_default();
-        let mut words = match self.state {
-            "off" => "off (--no-profile)".to_string(),
-            "none-yet" => "none yet".into(),
-            "used" => format!("used, from {from}: {}", self.known.join(", ")),
-            "nothing-to-use" => format!("nothing to use, from {from}"),
-            _ => format!("not used: {reason}"),
-        };
-        match (self.written, &self.not_written) {
-            (Some(true), _) => words.push_str("; written"),
-            (_, Some(why)) => words.push_str(&format!("; not written: {why}")),
-            _ => {}
-        }
-        words
-    }
 }
 
 impl Learned {
@@ -326,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(date(seconds), expected);
         }
-        // Of a file that says so no date is made up, and nothing overflows.
+        // Of a file that says so no date is synthetic, and nothing overflows.
         assert!(date(u64::MAX).ends_with("UTC"));
     }
 }

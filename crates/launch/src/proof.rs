@@ -1,17 +1,12 @@
 //! Whether a run obtained what was asked for, by the kernel's figures.
 
-use crate::kinds::Kind;
-use crate::report::{Backed, Moment, RunReport};
+use crate::backed::{Backed, allowance};
+use crate::kind::Kind;
+use crate::report::{Moment, Pieces, RunReport};
 use crate::request::{Heap, Mechanism, Shm};
 use megapage_act::promote::SharedMemory;
 use megapage_units::Bytes;
 use std::time::Duration;
-
-/// Base pages that a heap may hold however small it is: its first chunks are on base pages on purpose, so
-/// that small programs stay small.
-const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
-/// Base pages that a larger heap may hold, as a share: one in twenty.
-const BASE_SHARE: u64 = 20;
 
 /// How old the last sample may be where the program did not wait for one at its exit: half of the run, up to this,
 const LONGEST_UNSEEN: Duration = Duration::from_secs(2);
@@ -21,9 +16,11 @@ const UNSEEN_SHARE: u64 = 20;
 /// What makes the end certain to be seen.
 const WAITS: &str = "to be seen to the end, a program has to be dynamic and end by exit(3), or run longer";
 
-/// How much of a memory of `total` bytes may be on plainer pages, or unseen: 8 MiB, or one part in twenty.
-pub(crate) fn allowance(total: u64) -> u64 {
-    BASE_ALLOWANCE.0.max(total / BASE_SHARE)
+/// The report of these pieces, with what was requested and not obtained.
+pub(crate) fn proved(pieces: Pieces<'_>) -> RunReport {
+    let mut report = pieces.report();
+    report.not_obtained = not_obtained(&report);
+    report
 }
 
 /// What was asked and not obtained, each in words.
@@ -165,7 +162,7 @@ fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     let pages: fn(&Backed) -> u64 = match report.asked.shm {
         Shm::None | Shm::Auto => return,
         // What holds no whole GiB is asked for in pages of 2 MiB.
-        Shm::Huge1G | Shm::Huge2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
+        Shm::Hugetlb1G | Shm::Hugetlb2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
         Shm::Thp => |it| it.total_bytes - it.base_bytes,
     };
     for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {
@@ -234,8 +231,8 @@ fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option
     };
     let obtained = match asked {
         Heap::None => return None,
-        Heap::Huge1G => heap.hugetlb_1g_bytes,
-        Heap::Huge2M => heap.hugetlb_1g_bytes + heap.hugetlb_2m_bytes,
+        Heap::Hugetlb1G => heap.hugetlb_1g_bytes,
+        Heap::Hugetlb2M => heap.hugetlb_1g_bytes + heap.hugetlb_2m_bytes,
         Heap::Auto | Heap::Thp => heap.total_bytes - heap.base_bytes,
     };
     let total = heap.total_bytes + heap.swapped_bytes;
@@ -246,8 +243,8 @@ fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option
             Bytes(lacking),
             Bytes(total),
             match asked {
-                Heap::Huge1G => "1 GiB hugetlb pages",
-                Heap::Huge2M => "hugetlb pages",
+                Heap::Hugetlb1G => "1 GiB hugetlb pages",
+                Heap::Hugetlb2M => "hugetlb pages",
                 _ => "huge pages",
             },
             match heap.swapped_bytes {
@@ -291,11 +288,11 @@ mod tests {
         let thp = moment(0, 100, 0);
         assert_eq!(short_of("end", &thp, Heap::Thp, true), None);
         assert_eq!(short_of("end", &thp, Heap::Auto, true), None);
-        let said = short_of("end", &thp, Heap::Huge2M, true).unwrap();
+        let said = short_of("end", &thp, Heap::Hugetlb2M, true).unwrap();
         assert_eq!(said, "at the end, 100 MiB of the heap's 100 MiB were not on hugetlb pages");
         let hugetlb = moment(100, 0, 0);
-        assert_eq!(short_of("end", &hugetlb, Heap::Huge2M, true), None);
-        assert!(short_of("end", &hugetlb, Heap::Huge1G, true).unwrap().contains("1 GiB hugetlb pages"));
+        assert_eq!(short_of("end", &hugetlb, Heap::Hugetlb2M, true), None);
+        assert!(short_of("end", &hugetlb, Heap::Hugetlb1G, true).unwrap().contains("1 GiB hugetlb pages"));
     }
 
     #[test]
@@ -400,13 +397,15 @@ mod tests {
     #[test]
     fn reasons_matter_by_what_was_asked() {
         let matters_without = |reason, heap| matters(reason, heap, false);
-        assert!(!matters_without("too-small", Heap::Huge1G) && !matters("too-small", Heap::Huge1G, true));
-        assert!(matters_without("pool-short-2m", Heap::Huge2M));
+        assert!(
+            !matters_without("too-small", Heap::Hugetlb1G) && !matters("too-small", Heap::Hugetlb1G, true)
+        );
+        assert!(matters_without("pool-short-2m", Heap::Hugetlb2M));
         assert!(!matters_without("pool-short-2m", Heap::Auto));
         assert!(matters_without("thp-off", Heap::Auto) && matters_without("other", Heap::Thp));
         for reason in ["cgroup-limit", "memory-policy", "cpuset", "kernel-too-old", "refused-unexplained"] {
             assert!(
-                matters_without(reason, Heap::Huge2M) && !matters_without(reason, Heap::Auto),
+                matters_without(reason, Heap::Hugetlb2M) && !matters_without(reason, Heap::Auto),
                 "{reason}"
             );
         }

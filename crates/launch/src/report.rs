@@ -1,17 +1,18 @@
-//! What a run says of itself: schema `megapage.run/2`.
+//! What a run says of itself: schema `megapage.run/3`.
 
 mod by_kind;
 mod shared;
 
+pub use crate::backed::Backed;
+use crate::backed::{allowance, percent};
 use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
-use crate::profile::ProfileReport;
+use crate::profile_report::ProfileReport;
 use crate::program::{Allocator, Linkage, Program};
-use crate::proof::allowance;
-use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text};
-use crate::sample::{Memory, Sample, Samples};
+use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text, fork_name, heap_name, shm_name};
+use crate::sample::{Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::{PromoteOutcome, SharedMemory};
 use megapage_kernel::kernel_release;
@@ -26,57 +27,6 @@ use std::time::{Duration, Instant};
 
 pub use by_kind::{ByKind, KindReport, WhyNotMore};
 pub use shared::SharedAccount;
-
-/// Memory by what backs it, in bytes; the kernel's figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Backed {
-    /// 1 GiB hugetlb pages.
-    pub hugetlb_1g_bytes: u64,
-    /// 2 MiB hugetlb pages.
-    pub hugetlb_2m_bytes: u64,
-    /// hugetlb pages of other sizes.
-    pub hugetlb_other_bytes: u64,
-    /// 2 MiB transparent huge pages.
-    pub thp_bytes: u64,
-    /// Shared memory mapped by 2 MiB entries.
-    pub shmem_pmd_bytes: u64,
-    /// Page cache mapped by 2 MiB entries.
-    pub file_pmd_bytes: u64,
-    /// Everything else; transparent huge pages smaller than 2 MiB are in here.
-    pub base_bytes: u64,
-    /// The sum of the above: what is present.
-    pub total_bytes: u64,
-    /// Swapped out besides.
-    pub swapped_bytes: u64,
-    /// The share of all that, swapped out or present, that is on pages of 2 MiB or more, in percent; `None` where there is
-    /// no memory.
-    pub huge_percent: Option<f64>,
-}
-
-/// A share in percent, to a tenth; `None` of nothing. What is not the whole is never rounded to it.
-fn percent(part: u64, whole: u64) -> Option<f64> {
-    let rounded = (part as f64 / whole as f64 * 1000.0).round() / 10.0;
-    (whole > 0).then(|| if part < whole { rounded.min(99.9) } else { 100.0 })
-}
-
-impl From<Memory> for Backed {
-    fn from(memory: Memory) -> Backed {
-        let (bytes, swapped) = (memory.present, memory.swapped.0);
-        let total = bytes.total().0;
-        Backed {
-            hugetlb_1g_bytes: bytes.hugetlb_1g.0,
-            hugetlb_2m_bytes: bytes.hugetlb_2m.0,
-            hugetlb_other_bytes: bytes.hugetlb_other.0,
-            thp_bytes: bytes.thp.0,
-            shmem_pmd_bytes: bytes.shmem_pmd.0,
-            file_pmd_bytes: bytes.file_pmd.0,
-            base_bytes: bytes.base.0,
-            total_bytes: total,
-            swapped_bytes: swapped,
-            huge_percent: percent(bytes.huge().0, total + swapped),
-        }
-    }
-}
 
 /// One moment of the program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -183,10 +133,12 @@ impl ProgramFacts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
     /// `--heap`.
+    #[serde(serialize_with = "heap_name")]
     pub heap: Heap,
     /// `--pool`: the broker's socket.
     pub pool: Option<String>,
     /// `--shm`.
+    #[serde(serialize_with = "shm_name")]
     pub shm: Shm,
     /// `--text`.
     pub text: Text,
@@ -195,6 +147,7 @@ pub struct Asked {
     /// `--require`.
     pub require: bool,
     /// `--fork`.
+    #[serde(serialize_with = "fork_name")]
     pub fork: Fork,
 }
 
@@ -249,7 +202,7 @@ pub struct HeapAccount {
     /// Forks that were refused (ENOMEM), for the hugetlb pool could not carry a second copy.
     pub forks_refused: u64,
     /// Bytes that writes after forks had split, and that the heap has made huge again (`--fork cheap`, `snapshot`).
-    pub mended_bytes: u64,
+    pub repaired_bytes: u64,
 }
 
 impl HeapAccount {
@@ -271,7 +224,7 @@ impl HeapAccount {
             populate_ns,
             forks,
             forks_refused,
-            mended_bytes: ledger.mended_bytes(),
+            repaired_bytes: ledger.repaired_bytes(),
         })
     }
 }
@@ -421,6 +374,7 @@ pub struct RunReport {
     /// The mechanisms in use.
     pub mechanisms: Vec<Mechanism>,
     /// The backing that they were told to use.
+    #[serde(serialize_with = "heap_name")]
     pub heap: Heap,
     /// Every mechanism with its reason.
     pub considered: Vec<Considered>,
@@ -546,6 +500,7 @@ fn marks(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Byt
 }
 
 impl Pieces<'_> {
+    /// The report, without what was not obtained: see [`crate::proof::proved`].
     pub fn report(self) -> RunReport {
         let samples = self.samples;
         let elapsed = self.now.saturating_duration_since(self.start);
@@ -602,7 +557,6 @@ impl Pieces<'_> {
         if self.ledger.is_some_and(|ledger| ledger.pid() != 0 && !ledger.is_plausible()) {
             report.notes.push(IMPLAUSIBLE.into());
         }
-        report.not_obtained = crate::proof::not_obtained(&report);
         report
     }
 }

@@ -1,101 +1,13 @@
 //! What the user asks of a run.
 
-use serde::Serialize;
+pub use megapage_memory::shared::Shm;
+pub use megapage_memory::{Fork, Heap};
+use serde::{Serialize, Serializer};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-
-/// The backing asked for the heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Heap {
-    /// The best that is safe for the program.
-    Auto,
-    /// 1 GiB hugetlb pages.
-    #[serde(rename = "1g")]
-    Huge1G,
-    /// 2 MiB hugetlb pages.
-    #[serde(rename = "2m")]
-    Huge2M,
-    /// Transparent huge pages.
-    Thp,
-    /// Nothing is asked.
-    None,
-}
-
-impl Heap {
-    /// As on the command line, in the preloaded library's variable, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Heap::Auto => "auto",
-            Heap::Huge1G => "1g",
-            Heap::Huge2M => "2m",
-            Heap::Thp => "thp",
-            Heap::None => "none",
-        }
-    }
-}
-
-impl FromStr for Heap {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Heap, String> {
-        [Heap::Auto, Heap::Huge1G, Heap::Huge2M, Heap::Thp, Heap::None]
-            .into_iter()
-            .find(|heap| heap.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of auto, 1g, 2m, thp, none"))
-    }
-}
-
-/// The backing asked for the program's shared memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Shm {
-    /// 1 GiB hugetlb pages for what holds whole GiB, else as `Huge2M`.
-    #[serde(rename = "1g")]
-    Huge1G,
-    /// 2 MiB hugetlb pages, else transparent ones.
-    #[serde(rename = "2m")]
-    Huge2M,
-    /// Transparent huge pages.
-    Thp,
-    /// Nothing is asked: from 64 MiB on it is collapsed once it has filled up.
-    #[default]
-    Auto,
-    /// Nothing is done.
-    None,
-}
-
-impl Shm {
-    /// As on the command line, in the preloaded library's variable, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Shm::Huge1G => "1g",
-            Shm::Huge2M => "2m",
-            Shm::Thp => "thp",
-            Shm::Auto => "auto",
-            Shm::None => "none",
-        }
-    }
-
-    /// Whether the user asks for huge pages.
-    pub const fn is_asked(self) -> bool {
-        matches!(self, Shm::Huge1G | Shm::Huge2M | Shm::Thp)
-    }
-}
-
-impl FromStr for Shm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Shm, String> {
-        [Shm::Huge1G, Shm::Huge2M, Shm::Thp, Shm::Auto, Shm::None]
-            .into_iter()
-            .find(|shm| shm.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, auto, none"))
-    }
-}
 
 /// A way to bring a program onto huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -263,42 +175,6 @@ impl FromStr for ReturnAfter {
     }
 }
 
-/// What the program forks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Fork {
-    /// Nothing is known: what writes after a fork split stays split.
-    #[default]
-    Auto,
-    /// To start other programs: forks are to cost little, and to go on doing so.
-    Cheap,
-    /// To save its memory, as databases do: the first writes after the fork are to cost little, and the heap is to be
-    /// huge again afterwards.
-    Snapshot,
-}
-
-impl Fork {
-    /// As on the command line, in the preloaded library's variable, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fork::Auto => "auto",
-            Fork::Cheap => "cheap",
-            Fork::Snapshot => "snapshot",
-        }
-    }
-}
-
-impl FromStr for Fork {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Fork, String> {
-        [Fork::Auto, Fork::Cheap, Fork::Snapshot]
-            .into_iter()
-            .find(|fork| fork.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of auto, cheap, snapshot"))
-    }
-}
-
 /// A run, as asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -355,6 +231,21 @@ impl Request {
             profile: false,
         }
     }
+}
+
+/// A heap by its name, for reports.
+pub(crate) fn heap_name<S: Serializer>(heap: &Heap, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(heap.name())
+}
+
+/// The same of what the program forks for.
+pub(crate) fn fork_name<S: Serializer>(fork: &Fork, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(fork.name())
+}
+
+/// The same of its shared memory.
+pub(crate) fn shm_name<S: Serializer>(shm: &Shm, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(shm.name())
 }
 
 #[cfg(test)]

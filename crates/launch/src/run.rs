@@ -7,22 +7,21 @@ use crate::broker::Broker;
 use crate::fix::Added;
 use crate::jvm::Java;
 use crate::machine::Machine;
-use crate::mechanism::{Plan, Refusal, choose};
+use crate::mechanism::{Plan, choose};
 use crate::profile::{self, Identity, Learned, Seen};
-use crate::program::{InspectError, Program};
+use crate::program::Program;
 use crate::report::{RunReport, Totals};
 use crate::request::{Mechanism, Request, Text};
+pub use crate::run_error::RunError;
 use crate::said::Said;
 use crate::text::{self, TextPlan};
-use megapage_act::pool::AdditionError;
-use megapage_act::promote::PromoteError;
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelError, KernelRoot, SharedWords};
+use megapage_kernel::{KernelRoot, SharedWords};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
+use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
-use megapage_units::{Bytes, Pid};
 use running::Running;
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,7 +31,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 
 /// Signals that are taken: all that a user, a supervisor or a terminal sends to steer a program.
 const TAKEN: [i32; 10] = [
@@ -58,76 +56,6 @@ const ROUGHLY: Bytes = Bytes::mib(1);
 
 /// Where ld.so(8) finds libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
-
-/// Why a program was not run, or could not be watched to its end.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// The program cannot be looked at.
-    #[error(transparent)]
-    Inspect(#[from] InspectError),
-    /// What was asked is not possible.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// execve(2) failed.
-    #[error("{program}: {source}")]
-    Exec {
-        /// The program.
-        program: String,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// A kernel file could not be read.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// A system call of megapage's own failed.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// `--fix` could not make the pages.
-    #[error("--fix: {0}")]
-    Fix(#[from] AdditionError),
-    /// A signal came before the program was started.
-    #[error("ended by signal {0} before the start")]
-    Interrupted(i32),
-    /// `--fix` cannot mend what is in the way.
-    #[error("--fix: {0}")]
-    Unfixed(String),
-    /// A process cannot be promoted.
-    #[error(transparent)]
-    Promote(#[from] PromoteError),
-    /// A thread of the kernel's was named.
-    #[error("process {pid} ({name}) is a kernel thread: it has no memory of its own")]
-    KernelThread {
-        /// The thread.
-        pid: Pid,
-        /// Its name.
-        name: String,
-    },
-}
-
-impl RunError {
-    /// 127 where there is no such program, 126 where it cannot be executed, 2 where the kernel can promote nothing in a
-    /// process that runs already, 125 for all else.
-    pub fn exit_status(&self) -> u8 {
-        match self {
-            RunError::Inspect(error) => error.exit_status(),
-            RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
-            // No process could be made (fork(2)): the program was not even looked at.
-            RunError::Exec { source, .. }
-                if matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) =>
-            {
-                125
-            }
-            RunError::Exec { .. } => 126,
-            RunError::Promote(PromoteError::Unsupported(_)) => 2,
-            _ => 125,
-        }
-    }
-}
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |source| RunError::System { what, source }
@@ -244,12 +172,12 @@ impl Prepared {
         if !environment.is_empty() {
             command.push_str("env ");
             for (name, value) in &environment {
-                command.push_str(&format!("{name}={} ", quoted(&value.to_string_lossy())));
+                command.push_str(&format!("{name}={} ", shell_word(&value.to_string_lossy())));
             }
         }
-        command.push_str(&quoted(&self.program.executable.to_string_lossy()));
+        command.push_str(&shell_word(&self.program.executable.to_string_lossy()));
         for argument in self.arguments() {
-            command.push_str(&format!(" {}", quoted(&argument.to_string_lossy())));
+            command.push_str(&format!(" {}", shell_word(&argument.to_string_lossy())));
         }
         let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
         let (before, after) = Added::commands(root, add)?;
@@ -401,23 +329,5 @@ impl Prepared {
             }
         }
         command
-    }
-}
-
-/// A word as the shell reads it back.
-pub(crate) fn quoted(word: &str) -> String {
-    shell_word(word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_for_the_shell() {
-        assert_eq!(quoted("plain-1.2/x=y"), "plain-1.2/x=y");
-        assert_eq!(quoted("two words"), "'two words'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
     }
 }

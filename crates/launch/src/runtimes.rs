@@ -107,8 +107,8 @@ fn jvm(
     let options = Options::read(&java, &machine.environment, arguments, is_java);
     let around = &machine.surroundings;
     let need = Need::of(&options, &java, around.memory);
-    let asks_hugetlb = matches!(request.heap, Heap::Huge1G | Heap::Huge2M);
-    let page = if request.heap == Heap::Huge1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
+    let asks_hugetlb = matches!(request.heap, Heap::Hugetlb1G | Heap::Hugetlb2M);
+    let page = if request.heap == Heap::Hugetlb1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
     let by_option = options.chosen.clone();
     // A heap that nobody has sized is no reason to take a quarter of the memory from the pool; a limit that can refuse a
     // page later would kill the JVM.
@@ -193,8 +193,8 @@ fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     }
     let from_pool = machine.pool_2m > Bytes::ZERO;
     let what = match heap {
-        Heap::Huge1G => return Err("PHP has no switch for 1 GiB pages".into()),
-        Heap::Huge2M if from_pool => "take its heap from the hugetlb pool",
+        Heap::Hugetlb1G => return Err("PHP has no switch for 1 GiB pages".into()),
+        Heap::Hugetlb2M if from_pool => "take its heap from the hugetlb pool",
         _ if from_pool => {
             return Err(
                 "PHP's switch takes hugetlb pages while the pool has any, and after a fork a child that \

@@ -3,17 +3,18 @@
 use crate::jvm::heap::java_heap;
 use crate::kinds::{Clues, HeapRuntime, Kinds, is_preloaded_heap, kinds};
 use crate::machine::LIBRARY_NAME;
-use crate::why::{Promoters, Setting, ThpRead, Unread, look_at_regions};
+pub use crate::memory::Memory;
+use crate::regions::look_at_regions;
+use crate::why::{Promoters, Setting, ThpRead, Unread};
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
 use megapage_kernel::shared_memory::MemoryDevices;
-use megapage_kernel::smaps::{BackingBytes, Mapping, read_smaps};
+use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, thp};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// The time since the first sample is at least this many times the cost of all, the next one included as far
@@ -26,43 +27,6 @@ const GROWTH: u64 = 20;
 const AGE_SHARE: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Memory by what backs it, and what of it is swapped out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// What is present.
-    pub present: BackingBytes,
-    /// What is swapped out.
-    pub swapped: Bytes,
-}
-
-impl Memory {
-    /// Of all `mappings`.
-    pub fn of<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Memory {
-        let mut sum = Memory::default();
-        for mapping in mappings {
-            sum += Memory { present: mapping.backing(), swapped: mapping.swap };
-        }
-        sum
-    }
-
-    /// What is present, and not on huge pages.
-    pub fn not_huge(&self) -> Bytes {
-        self.present.base
-    }
-
-    /// Present or swapped out.
-    pub fn total(&self) -> Bytes {
-        self.present.total() + self.swapped
-    }
-}
-
-impl AddAssign for Memory {
-    fn add_assign(&mut self, other: Memory) {
-        self.present += other.present;
-        self.swapped += other.swapped;
-    }
-}
 
 /// How a process's memory was backed at one moment, by the kernel's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +96,7 @@ impl Sample {
         let preloaded = mappings.iter().any(|mapping| mapping.name.ends_with(LIBRARY_NAME));
         let heap = if preloaded { &places.heap[..] } else { &[] };
         let of_heap = |mapping: &&Mapping| {
-            (mapping.is_heap_like() || mapping.is_parcel()) && is_preloaded_heap(mapping, heap)
+            (mapping.is_heap_like() || mapping.is_extent()) && is_preloaded_heap(mapping, heap)
         };
         // "(deleted)" may follow.
         let is_library = |mapping: &Mapping, library: &str| {
@@ -227,7 +191,7 @@ fn devices(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> MemoryDevices {
 fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
     // A broker's pages are heap.
     let is_shared = |mapping: &&Mapping| {
-        may_be_shared(mapping) && !mapping.is_parcel() && devices.holds(mapping.device, &mapping.name)
+        may_be_shared(mapping) && !mapping.is_extent() && devices.holds(mapping.device, &mapping.name)
     };
     let mut shared: Vec<&Mapping> = mappings.iter().filter(is_shared).collect();
     shared.sort_by_key(|mapping| (mapping.object(), mapping.offset));
@@ -382,6 +346,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_kernel::smaps::BackingBytes;
 
     fn sample(at: Instant, base: u64) -> Sample {
         let present = BackingBytes { base: Bytes(base), ..BackingBytes::default() };

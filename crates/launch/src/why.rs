@@ -1,11 +1,9 @@
 //! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings tell.
 
-use crate::kinds::{Kind, Kinds};
-use megapage_kernel::KernelRoot;
+use crate::kind::Kind;
 use megapage_kernel::smaps::Mapping;
 use megapage_kernel::thp::{ThpEnabled, ThpSettings, ThpShmem};
-use megapage_observe::PageTables;
-use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use megapage_units::{Bytes, HUGE_2M, PageSize};
 use std::cmp::Reverse;
 
 const HUGE: u64 = HUGE_2M as u64;
@@ -260,57 +258,6 @@ impl Setting {
             Some(_) => Why::NotCollapsedYet,
             None => Why::Unexplained,
         }
-    }
-}
-
-/// Bytes on base pages that are looked at page by page for one sample: some 20 ms.
-const MOST_LOOKED: u64 = 4 << 30;
-/// The mappings with most of it are looked at, at most so many: some 3 ms.
-const MOST_MAPPINGS_LOOKED: usize = 128;
-/// A longer mapping is not looked at: its page table would be read for what may be little memory.
-const LONGEST_LOOKED: u64 = 64 << 30;
-
-/// Explains by the page tables what the mappings and the settings leave open. What cannot be read stays unexplained.
-pub(crate) fn look_at_regions(
-    root: &KernelRoot,
-    pid: Pid,
-    mappings: &[Mapping],
-    kinds: &[Kind],
-    setting: &Setting,
-    sums: &mut Kinds,
-) {
-    let is_open = |(mapping, kind): &(&Mapping, &Kind)| {
-        mapping.backing().base > Bytes::ZERO
-            && mapping.range.len().0 <= LONGEST_LOOKED
-            && !matches!(kind, Kind::Files)
-            && setting.why(mapping, **kind) == Why::Unexplained
-    };
-    let mut open: Vec<(&Mapping, &Kind)> = mappings.iter().zip(kinds).filter(is_open).collect();
-    open.sort_by_key(|(mapping, _)| Reverse(mapping.backing().base));
-    open.truncate(MOST_MAPPINGS_LOOKED);
-    let mut left = MOST_LOOKED;
-    let mut tables: Option<PageTables> = None;
-    for (mapping, kind) in open {
-        let base = mapping.backing().base;
-        if base.0 > left {
-            continue;
-        }
-        left -= base.0;
-        if tables.is_none() {
-            let Ok(opened) = PageTables::open(root, pid) else { return };
-            tables = Some(opened);
-        }
-        let Some(Ok(regions)) = tables.as_mut().map(|tables| tables.regions_in(mapping)) else { return };
-        let sum = &mut sums.get_mut(*kind).base;
-        let mut edges = base;
-        for region in regions.iter().filter(|region| region.huge != Some(true)) {
-            let present = region.present_bytes().min(edges);
-            edges = edges.saturating_sub(present);
-            // Where nobody can say whether it is huge, nothing is claimed.
-            let why = region.huge.map_or(Why::Unexplained, |_| setting.why_region(region.present, *kind));
-            sum.explain(why, present);
-        }
-        sum.explain(Why::MappingEdge, edges);
     }
 }
 

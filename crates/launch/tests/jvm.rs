@@ -1,8 +1,7 @@
-//! The JVM's switches, on made-up programs and machines: releases that are not here, and what stands in the way.
+//! The JVM's switches, on synthetic programs and machines: releases that are not here, and what stands in the way.
 
-mod made_up;
+mod synthetic;
 
-use made_up::{machine, program};
 use megapage_launch::jvm::Java;
 use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
@@ -10,6 +9,7 @@ use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Program, Runtime};
 use megapage_launch::request::{Heap, Mechanism, Request};
 use megapage_units::{Bytes, PageSize};
+use synthetic::{machine, program};
 
 fn java(release: &str) -> Program {
     Program {
@@ -53,13 +53,13 @@ fn a_pool_that_holds_heap_code_cache_and_tables_is_used() {
             .contains(&"-XX:+UseLargePages".to_string())
     );
     assert_eq!(arguments(&java, Heap::Auto, &["Main"], &machine()), THP, "a heap that nobody has sized");
-    let short = choose(&java, &request(Heap::Huge2M, &["-Xmx1g", "Main"]), &machine()).unwrap();
+    let short = choose(&java, &request(Heap::Hugetlb2M, &["-Xmx1g", "Main"]), &machine()).unwrap();
     assert_eq!(short.arguments, THP);
     assert!(
         reason(&short).contains("the JVM takes") && reason(&short).contains("megapage pool set 2m:+"),
         "{short:?}"
     );
-    let required = Request { require: true, ..request(Heap::Huge2M, &["-Xmx1g", "Main"]) };
+    let required = Request { require: true, ..request(Heap::Hugetlb2M, &["-Xmx1g", "Main"]) };
     let Err(Refusal::Unobtainable(why)) = choose(&java, &required, &machine()) else {
         panic!("it is refused")
     };
@@ -75,17 +75,20 @@ fn each_release_gets_the_switches_that_it_knows() {
         ("17.0.15", vec!["-XX:+UseLargePages", "-XX:LargePageSizeInBytes=2m"]),
         ("21.0.3", vec!["-XX:+UseLargePages", "-XX:LargePageSizeInBytes=2m"]),
     ] {
-        assert_eq!(arguments(&version(release), Heap::Huge2M, &words, &machine()), expected, "{release}");
+        assert_eq!(arguments(&version(release), Heap::Hugetlb2M, &words, &machine()), expected, "{release}");
     }
     // Pages of 1 GiB beside a default of 2 MiB came with Java 17.
     let rich = Machine { pool_1g: Bytes::gib(4), ..machine() };
-    assert_eq!(arguments(&version("21.0.3"), Heap::Huge1G, &words, &rich)[1], "-XX:LargePageSizeInBytes=1g");
-    assert_eq!(arguments(&version("11.0.23"), Heap::Huge1G, &words, &rich), THP);
+    assert_eq!(
+        arguments(&version("21.0.3"), Heap::Hugetlb1G, &words, &rich)[1],
+        "-XX:LargePageSizeInBytes=1g"
+    );
+    assert_eq!(arguments(&version("11.0.23"), Heap::Hugetlb1G, &words, &rich), THP);
     let mut by_default = rich.clone();
     by_default.surroundings.default_page = Some(PageSize::HUGE_1G);
-    assert_eq!(arguments(&version("11.0.23"), Heap::Huge1G, &words, &by_default), ["-XX:+UseLargePages"]);
+    assert_eq!(arguments(&version("11.0.23"), Heap::Hugetlb1G, &words, &by_default), ["-XX:+UseLargePages"]);
     let other = java("JAVA_VERSION=\"17.0.1\"\nJVM_VARIANT=\"Openj9\"\n");
-    let plan = choose(&other, &request(Heap::Huge2M, &words), &machine()).unwrap();
+    let plan = choose(&other, &request(Heap::Hugetlb2M, &words), &machine()).unwrap();
     assert!(plan.arguments.is_empty() && reason(&plan).contains("Openj9 is not HotSpot"), "{plan:?}");
 }
 
@@ -104,7 +107,7 @@ fn scripts_and_tools_are_told_their_own_way() {
     assert!(plan.arguments.is_empty() && reason(&plan).contains("prints a line"));
 
     let script = Program { java: Some(Java::of_release("JAVA_VERSION=\"11.0.2\"")), ..program() };
-    let asked = Request { jvm: true, ..request(Heap::Huge2M, &["run"]) };
+    let asked = Request { jvm: true, ..request(Heap::Hugetlb2M, &["run"]) };
     let mut rich = Machine { pool_2m: Bytes::gib(4), ..machine() };
     rich.environment.insert("JAVA_TOOL_OPTIONS".into(), "-Xmx1g".into());
     let plan = choose(&script, &asked, &rich).unwrap();
@@ -146,7 +149,7 @@ fn what_is_missing_is_added_where_that_is_asked_and_allowed() {
         choose(&java, &Request { fix: true, ..request(heap, words) }, &machine).unwrap()
     };
     let words = ["-Xmx256m", "Main"];
-    for heap in [Heap::Auto, Heap::Huge2M] {
+    for heap in [Heap::Auto, Heap::Hugetlb2M] {
         let plan = fix(heap, Bytes::gib(4), &words);
         assert_eq!(plan.arguments[0], "-XX:+UseLargePages");
         let [(size, pages)] = plan.java.as_ref().unwrap().add[..] else { panic!("{plan:?}") };
@@ -171,6 +174,7 @@ fn what_is_missing_is_added_where_that_is_asked_and_allowed() {
     let plan = fix(Heap::Auto, Bytes::gib(4), &["-XX:+UseLargePages", "-Xmx256m", "Main"]);
     assert!(plan.arguments.is_empty() && plan.unfixed.is_none() && plan.java.unwrap().add.len() == 1);
     // Of other programs nobody knows how much they take.
-    let plan = choose(&program(), &Request { fix: true, ..request(Heap::Huge2M, &[]) }, &machine()).unwrap();
+    let plan =
+        choose(&program(), &Request { fix: true, ..request(Heap::Hugetlb2M, &[]) }, &machine()).unwrap();
     assert!(plan.unfixed.unwrap().contains("known of a JVM alone"));
 }

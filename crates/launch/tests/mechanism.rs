@@ -1,14 +1,14 @@
-//! The choice of mechanisms, on made-up programs and machines.
+//! The choice of mechanisms, on synthetic programs and machines.
 
-mod made_up;
+mod synthetic;
 
-use made_up::{machine, program};
 use megapage_launch::broker::Broker;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
 use megapage_launch::request::{Fork, Heap, Mechanism, Request, Shm};
 use megapage_units::Bytes;
+use synthetic::{machine, program};
 
 fn request(heap: Heap, mechanism: Option<Mechanism>) -> Request {
     Request { heap, mechanism, watched: true, ..Request::plain("program") }
@@ -52,7 +52,7 @@ fn populating_is_asked_where_a_fault_may_be_refused() {
 #[test]
 fn shared_memory_is_asked_of_the_preloaded_library_alone() {
     let asked = |shm, require| Request { shm, require, ..request(Heap::Auto, None) };
-    let plan = choose(&program(), &asked(Shm::Huge2M, true), &machine()).unwrap();
+    let plan = choose(&program(), &asked(Shm::Hugetlb2M, true), &machine()).unwrap();
     assert_eq!(variable(&plan, "MEGAPAGE_SHM").as_deref(), Some("2m"));
     assert_eq!(variable(&auto(&program(), &machine()), "MEGAPAGE_SHM"), None);
     let fixed = Program { linkage: Linkage::Static, ..program() };
@@ -69,19 +69,19 @@ fn a_program_that_forks_gets_thp_unless_asked_otherwise() {
     let plan = auto(&forking, &machine());
     assert_eq!(plan.heap, Heap::Thp);
     assert!(reason(&plan, Mechanism::Preload).contains("/bin/program imports fork"));
-    let plan = choose(&forking, &request(Heap::Huge2M, None), &machine()).unwrap();
-    assert_eq!(plan.heap, Heap::Huge2M);
+    let plan = choose(&forking, &request(Heap::Hugetlb2M, None), &machine()).unwrap();
+    assert_eq!(plan.heap, Heap::Hugetlb2M);
 }
 
 #[test]
-fn what_forks_split_is_mended_by_the_heap_itself_or_from_outside() {
+fn what_forks_split_is_repaired_by_the_heap_itself_or_from_outside() {
     let forks = |fork, heap, mechanism| Request { fork, ..request(heap, mechanism) };
     let machine = machine();
     for (fork, name) in [(Fork::Cheap, "cheap"), (Fork::Snapshot, "snapshot")] {
         let plan = choose(&program(), &forks(fork, Heap::Auto, None), &machine).unwrap();
         assert_eq!((plan.used(), plan.heap), (vec![Mechanism::Preload], Heap::Thp));
         assert_eq!(variable(&plan, "MEGAPAGE_FORK").as_deref(), Some(name));
-        for heap in [Heap::Huge1G, Heap::Huge2M] {
+        for heap in [Heap::Hugetlb1G, Heap::Hugetlb2M] {
             let refused = choose(&program(), &forks(fork, heap, None), &machine);
             assert_eq!(refused.unwrap_err(), Refusal::HugetlbForks { fork, heap });
         }
@@ -95,7 +95,7 @@ fn what_forks_split_is_mended_by_the_heap_itself_or_from_outside() {
     let plain = Machine { promotion_lacks: Some("CAP_SYS_NICE lacks".into()), ..machine };
     let plan = choose(&fixed, &asked, &plain).unwrap();
     assert_eq!(plan.used(), [Mechanism::Tunable]);
-    assert_eq!(plan.notes[0], "--fork snapshot: nothing mends what forks split: CAP_SYS_NICE lacks");
+    assert_eq!(plan.notes[0], "--fork snapshot: nothing repairs what forks split: CAP_SYS_NICE lacks");
     let required = Request { require: true, ..asked };
     assert!(matches!(choose(&fixed, &required, &plain), Err(Refusal::Unobtainable(_))));
     let nothing = forks(Fork::Cheap, Heap::None, None);
@@ -166,7 +166,7 @@ fn without_the_right_to_promote_a_static_program_runs_as_it_is() {
 fn the_tunable_says_what_glibc_does() {
     let plan = choose(&program(), &request(Heap::Auto, Some(Mechanism::Tunable)), &machine()).unwrap();
     assert_eq!(variable(&plan, "GLIBC_TUNABLES").as_deref(), Some("glibc.malloc.hugetlb=1"));
-    let plan = choose(&program(), &request(Heap::Huge2M, Some(Mechanism::Tunable)), &machine()).unwrap();
+    let plan = choose(&program(), &request(Heap::Hugetlb2M, Some(Mechanism::Tunable)), &machine()).unwrap();
     assert_eq!(variable(&plan, "GLIBC_TUNABLES").as_deref(), Some("glibc.malloc.hugetlb=2"));
     let mut others = machine();
     others.environment.insert("GLIBC_TUNABLES".into(), "glibc.malloc.check=1".into());
@@ -203,8 +203,8 @@ fn what_the_machine_cannot_give_is_refused_when_required() {
     for (heap, expected) in [
         (Heap::Auto, "set to 'never', and the hugetlb pools have no page available"),
         (Heap::Thp, "set to 'never'"),
-        (Heap::Huge2M, "the pool of 2m pages has none available"),
-        (Heap::Huge1G, "the pool of 1g pages has none available"),
+        (Heap::Hugetlb2M, "the pool of 2m pages has none available"),
+        (Heap::Hugetlb1G, "the pool of 1g pages has none available"),
     ] {
         let required = Request { require: true, ..request(heap, None) };
         let refused = choose(&program(), &required, &bare).unwrap_err().to_string();

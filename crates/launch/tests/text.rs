@@ -1,8 +1,7 @@
-//! The choice of a way to bring text onto huge pages, on made-up files, programs and machines.
+//! The choice of a way to bring text onto huge pages, on synthetic files, programs and machines.
 
-mod made_up;
+mod synthetic;
 
-use made_up::program;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::Refusal;
 use megapage_launch::program::{Linkage, Privilege, Program};
@@ -12,12 +11,13 @@ use megapage_remap::check::{Check, SegmentCheck};
 use megapage_remap::layout::{LINKER_FLAGS, linker_flags};
 use megapage_remap::{Placement, Segment};
 use megapage_units::Bytes;
+use synthetic::program;
 
 const MIB: u64 = 1 << 20;
 
 /// One without the library for the heap, where text may be moved.
 fn machine() -> Machine {
-    Machine { library: Err("not installed".into()), text_refused: || None, ..made_up::machine() }
+    Machine { library: Err("not installed".into()), text_refused: || None, ..synthetic::machine() }
 }
 
 /// A file with one segment of code, of which so much can be primed, and so much moved.

@@ -10,9 +10,9 @@ use crate::heap::HugeHeap;
 use crate::learned::{Found, LARGE_BLOCK, Maps};
 use crate::ledger::Backing;
 use crate::mapped::{Kernel, Mapped};
-use megapage_kernel::own_mappings::own_mappings;
-use megapage_kernel::program_memory::{OwnPagemap, PresentRun, collapse};
-use megapage_kernel::{Errno, own_resident};
+use megapage_inside::own_mappings::own_mappings;
+use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
+use megapage_inside::{Errno, own_resident};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
-//! What was asked of the heap.
+//! What was requested for the heap.
+
+use std::str::FromStr;
 
 /// The backing asked for, as `megapage run --heap` spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,40 +18,71 @@ pub enum Heap {
 }
 
 impl Heap {
-    /// Reads the spelling of the command line; `None` for any other.
+    /// All of them, in the order of messages.
+    pub const ALL: [Heap; 5] = [Heap::Auto, Heap::Hugetlb1G, Heap::Hugetlb2M, Heap::Thp, Heap::None];
+
+    /// As on the command line, in the variable of the preloaded library, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Heap::Auto => "auto",
+            Heap::Hugetlb1G => "1g",
+            Heap::Hugetlb2M => "2m",
+            Heap::Thp => "thp",
+            Heap::None => "none",
+        }
+    }
+
+    /// Reads a name; `None` for any other text. Allocates nothing.
     pub fn parse(text: &[u8]) -> Option<Heap> {
-        Some(match text {
-            b"auto" => Heap::Auto,
-            b"1g" => Heap::Hugetlb1G,
-            b"2m" => Heap::Hugetlb2M,
-            b"thp" => Heap::Thp,
-            b"none" => Heap::None,
-            _ => return None,
-        })
+        Heap::ALL.into_iter().find(|it| it.name().as_bytes() == text)
     }
 }
 
-/// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap mends what writes after a
+impl FromStr for Heap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Heap, String> {
+        Heap::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of auto, 1g, 2m, thp, none"))
+    }
+}
+
+/// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap repairs what writes after a
 /// fork have split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fork {
-    /// Nothing is known: nothing is mended.
+    /// Nothing is known: nothing is repaired.
+    #[default]
     Auto,
-    /// To start other programs: the heap is mended between the forks, as fast as it goes.
+    /// To start other programs: the heap is repaired between the forks, as fast as it goes.
     Cheap,
-    /// To save its memory: the heap is mended when the child is gone, in small steps.
+    /// To save its memory: the heap is repaired when the child is gone, in small steps.
     Snapshot,
 }
 
 impl Fork {
-    /// Reads the spelling of the command line; `None` for any other.
+    /// All of them, in the order of messages.
+    pub const ALL: [Fork; 3] = [Fork::Auto, Fork::Cheap, Fork::Snapshot];
+
+    /// As on the command line, in the variable of the preloaded library, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fork::Auto => "auto",
+            Fork::Cheap => "cheap",
+            Fork::Snapshot => "snapshot",
+        }
+    }
+
+    /// Reads a name; `None` for any other text. Allocates nothing.
     pub fn parse(text: &[u8]) -> Option<Fork> {
-        Some(match text {
-            b"auto" => Fork::Auto,
-            b"cheap" => Fork::Cheap,
-            b"snapshot" => Fork::Snapshot,
-            _ => return None,
-        })
+        Fork::ALL.into_iter().find(|it| it.name().as_bytes() == text)
+    }
+}
+
+impl FromStr for Fork {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fork, String> {
+        Fork::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of auto, cheap, snapshot"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The ledger's part in the handshake at exit. Apart from [`crate::ledger`], which is also compiled with other atomics.
 
 use crate::ledger::Ledger;
-use megapage_kernel::ExitHandshake;
+use megapage_inside::ExitHandshake;
 
 impl Ledger {
     /// The handshake at exit.

@@ -19,9 +19,9 @@ mod first;
 mod fork;
 mod give_back;
 pub(crate) mod hugetlb;
-mod mend;
+mod repair;
 
-pub use mend::{Mend, Mended};
+pub use repair::{Repair, Repaired};
 
 use self::blocks::Blocks;
 use self::broker::Stock;
@@ -33,8 +33,8 @@ use crate::config::{Config, Heap};
 use crate::learned::{Hints, LARGE_BLOCK};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
-use megapage_kernel::{
-    Errno, ErrnoGuard, Lock, Locked, OwnedRange, SharedWords, is_plausible, thp_is_possible,
+use megapage_inside::{
+    Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, is_plausible, thp_is_possible,
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
@@ -104,8 +104,8 @@ struct Bulk {
 /// What [`HugeHeap::reserve`] obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// The first address.
-    pub address: usize,
+    /// The addresses.
+    pub range: OwnedRange,
     /// Whether the memory is known to be zero.
     pub clean: bool,
 }
@@ -211,7 +211,7 @@ impl HugeHeap {
         }
         self.ledger().spans(span.range.start() as u64, span.range.end() as u64);
         match self.spans.with(|spans| spans.insert(span)) {
-            Ok(()) => Ok(Reserved { address: span.range.start(), clean: true }),
+            Ok(()) => Ok(Reserved { range: span.range.part(0, len), clean: true }),
             Err(span) => {
                 let _ = self.release_span(span);
                 self.reserve_untracked(len, alignment, commit)
@@ -221,22 +221,21 @@ impl HugeHeap {
 
     /// A range without chunks: the allocator's own tables, or what the table of spans cannot hold.
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
-        let range = OwnedRange::reserve(len, alignment)?;
-        if commit && let Err(errno) = range.open() {
-            let _ = range.release();
-            return Err(errno);
+        let range = Reservation::new(len, alignment)?;
+        if commit {
+            range.open()?;
         }
-        Ok(Reserved { address: range.start(), clean: true })
+        Ok(Reserved { range: range.keep(), clean: true })
     }
 
-    /// Gives `[address, address + len)`, which [`HugeHeap::reserve`] returned, back whole.
-    pub fn release(&self, address: usize, len: usize) -> Result<(), Errno> {
+    /// Gives back whole what [`HugeHeap::reserve`] returned.
+    pub fn release(&self, range: OwnedRange) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
-        let whole = len.next_multiple_of(HUGE_2M);
+        let (address, len) = (range.start(), range.len());
         self.end_blocks(address, len);
-        match self.spans.with(|spans| spans.remove(address, whole)) {
+        match self.spans.with(|spans| spans.remove(address, len.next_multiple_of(HUGE_2M))) {
             Some(span) => self.walks.with(|| self.release_span(span)),
-            None => OwnedRange::of_allocator(address, len).release(),
+            None => range.release(),
         }
     }
 
@@ -258,15 +257,15 @@ impl HugeHeap {
 
     // ---- committing -------------------------------------------------------------------------------
 
-    /// Makes `[address, address + len)` usable. `Ok(true)` when all of it is known to be zero.
-    pub fn commit(&self, address: usize, len: usize) -> Result<bool, Errno> {
+    /// Makes a part of what [`HugeHeap::reserve`] returned usable. `Ok(true)` when all of it is known to be zero.
+    pub fn commit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
-        let Some(span) = self.spans.with(|spans| spans.find(address)) else {
-            OwnedRange::of_allocator(address, len).open()?;
+        let Some(span) = self.spans.with(|spans| spans.find(part.start())) else {
+            part.open()?;
             return Ok(false);
         };
-        let start = address - span.range.start();
-        let clean = self.commit_in(&span, start, start + len);
+        let start = part.start() - span.range.start();
+        let clean = self.commit_in(&span, start, start + part.len());
         self.collapse_first_chunks();
         clean.ok_or(Errno::ENOMEM)
     }

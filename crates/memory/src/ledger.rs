@@ -4,6 +4,10 @@
 //! The ledger says what was *asked* and *answered*. What is mapped in the end, the launcher reads from the
 //! kernel; the two are shown side by side, and the kernel is believed.
 
+// The path is for `tests/loom.rs`, which compiles this file as one of its own.
+#[path = "ledger/findings.rs"]
+mod findings;
+
 use crate::learned::{CLASSES, Maps};
 use crate::sync::{AtomicU64, SharedWords};
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,7 +45,7 @@ const CHUNK: u64 = 2 << 20;
 /// MAX_ERRNO of the kernel.
 const MOST_ERRNO: u64 = 4095;
 
-/// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the dearest to the plainest, then what
+/// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most expensive to the plainest, then what
 /// a broker gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -189,7 +193,7 @@ impl FallBack {
 }
 
 /// Word indices. A word is written by the program alone, except `EXIT_ANSWER`, `EXIT_PATIENCE` and the hints.
-pub(crate) mod word {
+mod word {
     pub const FORMAT: usize = 0;
     pub const PID: usize = 1;
     /// Low and high ends of the address ranges that the heap has reserved.
@@ -210,8 +214,8 @@ pub(crate) mod word {
     pub const FORKS: usize = 76;
     pub const FORKS_REFUSED: usize = 77;
     /// Bytes that writes after forks had split, and that are huge again.
-    pub const MENDED_BYTES: usize = 78;
-    /// See [`megapage_kernel::ExitHandshake`].
+    pub const REPAIRED_BYTES: usize = 78;
+    /// See [`megapage_inside::ExitHandshake`].
     pub const EXITING: usize = 80;
     pub const EXIT_ANSWER: usize = 81;
     pub const EXIT_PATIENCE: usize = 82;
@@ -288,7 +292,7 @@ impl Ledger {
         is_ours.then_some(ledger)
     }
 
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+    fn word(&self, index: usize) -> &AtomicU64 {
         match &self.words {
             Words::Private(words) => &words[index],
             Words::Shared(words) => &words[index],
@@ -430,13 +434,13 @@ impl Ledger {
     }
 
     /// Notes that `bytes` that a fork had split are huge again.
-    pub fn mended(&self, bytes: u64) {
-        self.word(word::MENDED_BYTES).fetch_add(bytes, Relaxed);
+    pub fn repaired(&self, bytes: u64) {
+        self.word(word::REPAIRED_BYTES).fetch_add(bytes, Relaxed);
     }
 
     /// Bytes that writes after forks had split, and that were made huge again.
-    pub fn mended_bytes(&self) -> u64 {
-        self.word(word::MENDED_BYTES).load(Relaxed)
+    pub fn repaired_bytes(&self) -> u64 {
+        self.word(word::REPAIRED_BYTES).load(Relaxed)
     }
 
     /// Bytes held now as `backing`, by the heap's own account.

@@ -21,7 +21,7 @@ mod sync;
 pub use chunk::{Chunk, Mapping, SLICE};
 pub use collapse::{Collapser, LEAST_PRESENT, Look};
 pub use config::{Config, Fork, Heap};
-pub use heap::{HugeHeap, Mend, Mended, Reserved};
+pub use heap::{HugeHeap, Repair, Repaired, Reserved};
 pub use learned::{CLASSES, Found, Hints, LARGE_BLOCK, Maps, class_of, class_start};
 pub use ledger::{
     Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,

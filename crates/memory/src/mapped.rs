@@ -21,7 +21,7 @@ mod scattered;
 use crate::learned::{Found, Hints, Maps};
 use crate::ledger::Ledger;
 use advised::{Advised, Range};
-use megapage_kernel::{Errno, ErrnoGuard, Locked, program_memory};
+use megapage_inside::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use scattered::Scattered;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -10,9 +10,10 @@ use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, rest};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
 use crate::ledger::{FallBack, Ledger, SharedBacking};
 use crate::sync::AtomicU64;
-use megapage_kernel::program_shared as calls;
-use megapage_kernel::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
+use megapage_inside::program_shared as calls;
+use megapage_inside::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
+use std::str::FromStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ const MOST_ADDED: usize = 8;
 const MOST_VAIN: u8 = 16;
 
 /// The backing asked for shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Shm {
     /// Nothing is done.
@@ -45,22 +46,33 @@ pub enum Shm {
     /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
     Hugetlb1G = 3,
     /// Nothing is asked for: what is large is collapsed once it has filled up.
+    #[default]
     Auto = 4,
 }
 
 impl Shm {
-    const ALL: [Shm; 5] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G, Shm::Auto];
+    /// All of them, by their numbers.
+    pub const ALL: [Shm; 5] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G, Shm::Auto];
 
-    /// Reads the spelling of the command line; `None` for any other.
+    /// As on the command line, in the variable of the preloaded library, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Shm::Hugetlb2M => "2m",
+            Shm::Hugetlb1G => "1g",
+            Shm::Thp => "thp",
+            Shm::Auto => "auto",
+            Shm::None => "none",
+        }
+    }
+
+    /// Reads a name; `None` for any other text. Allocates nothing.
     pub fn parse(text: &[u8]) -> Option<Shm> {
-        Some(match text {
-            b"none" => Shm::None,
-            b"thp" => Shm::Thp,
-            b"2m" => Shm::Hugetlb2M,
-            b"1g" => Shm::Hugetlb1G,
-            b"auto" => Shm::Auto,
-            _ => return None,
-        })
+        Shm::ALL.into_iter().find(|it| it.name().as_bytes() == text)
+    }
+
+    /// Whether the user requests huge pages.
+    pub const fn is_asked(self) -> bool {
+        matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M | Shm::Thp)
     }
 
     /// The hugetlb pages to try for a request of `len` bytes, the largest first.
@@ -70,6 +82,14 @@ impl Shm {
         let large = (self == Shm::Hugetlb1G && whole).then_some(PageSize::HUGE_1G);
         let small = matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M).then_some(PageSize::HUGE_2M);
         large.into_iter().chain(small)
+    }
+}
+
+impl FromStr for Shm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shm, String> {
+        Shm::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, auto, none"))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The heap against a model, on this kernel: what is clean is zero, what is committed keeps its bytes, what
 //! the pool cannot give is had elsewhere.
 
-use megapage_kernel::{hugetlb_available, own_memory};
+use megapage_inside::{OwnedRange, hugetlb_available};
+use megapage_kernel::own_memory;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
 use megapage_testing::PoolGuard;
 use megapage_units::{HUGE_2M, PageSize};
@@ -21,28 +22,27 @@ fn heap(kind: Heap) -> HugeHeap {
 /// A range of a heap, given back at the end of its test: pages kept longer would be another test's surplus.
 struct Range<'a> {
     heap: &'a HugeHeap,
-    address: usize,
-    len: usize,
+    range: OwnedRange,
     clean: bool,
 }
 
 impl<'a> Range<'a> {
     fn reserve(heap: &'a HugeHeap, len: usize, commit: bool) -> Range<'a> {
         let reserved = heap.reserve(len, HUGE_2M, commit).unwrap();
-        Range { heap, address: reserved.address, len, clean: reserved.clean }
+        Range { heap, range: reserved.range, clean: reserved.clean }
     }
 }
 
 impl Drop for Range<'_> {
     fn drop(&mut self) {
-        self.heap.release(self.address, self.len).unwrap();
+        self.heap.release(self.range).unwrap();
     }
 }
 
 /// Outgrows the base pages that every heap starts with.
 fn grow_past_small(heap: &HugeHeap) -> Range<'_> {
     let arena = Range::reserve(heap, ARENA, false);
-    heap.commit(arena.address, 4 * HUGE_2M).unwrap();
+    heap.commit(arena.range.part(0, 4 * HUGE_2M)).unwrap();
     arena
 }
 
@@ -96,9 +96,9 @@ fn check_against_model(heap: &HugeHeap, steps: &[Step]) {
         match *step {
             Step::Commit { first, count } => {
                 let end = (first + count).min(slices);
-                let clean = heap.commit(arena.address + first * SLICE, (end - first) * SLICE).unwrap();
+                let clean = heap.commit(arena.range.part(first * SLICE, (end - first) * SLICE)).unwrap();
                 for (slice, byte) in model.iter_mut().enumerate().take(end).skip(first) {
-                    let address = arena.address + slice * SLICE + 17;
+                    let address = arena.range.start() + slice * SLICE + 17;
                     if let Some(expected) = *byte {
                         assert!(!clean, "a slice in use was called clean");
                         assert_eq!(byte_at(&memory, address), expected, "a commit changed a slice in use");
@@ -114,24 +114,24 @@ fn check_against_model(heap: &HugeHeap, steps: &[Step]) {
             }
             Step::Decommit { first, count } => {
                 let end = (first + count).min(slices);
-                assert!(heap.decommit(arena.address + first * SLICE, (end - first) * SLICE).unwrap());
+                assert!(heap.decommit(arena.range.part(first * SLICE, (end - first) * SLICE)).unwrap());
                 model[first..end].fill(None);
             }
             Step::Sweep => heap.sweep(),
         }
         for (slice, byte) in model.iter().enumerate() {
             if let Some(expected) = byte {
-                let address = arena.address + slice * SLICE + 17;
+                let address = arena.range.start() + slice * SLICE + 17;
                 assert_eq!(byte_at(&memory, address), *expected, "slice {slice} lost its byte at {step:?}");
             }
         }
         for chunk in 0..ARENA / HUGE_2M {
             let in_use = model[chunk * 32..(chunk + 1) * 32].iter().any(Option::is_some);
-            let mapped = matches!(mapping(heap, arena.address + chunk * HUGE_2M), Mapping::Mapped(_));
+            let mapped = matches!(mapping(heap, arena.range.start() + chunk * HUGE_2M), Mapping::Mapped(_));
             assert!(mapped || !in_use, "chunk {chunk} is in use and not mapped");
         }
     }
-    heap.release(arena.address, ARENA).unwrap();
+    heap.release(arena.range).unwrap();
     assert_eq!(heap.ledger().total_held(), 0, "the account does not close");
 }
 
@@ -176,19 +176,19 @@ fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
 fn first_chunks_follow() -> bool {
     let heap = heap(Heap::Thp);
     let arena = Range::reserve(&heap, ARENA, false);
-    heap.commit(arena.address, SLICE).unwrap();
-    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Base));
+    heap.commit(arena.range.part(0, SLICE)).unwrap();
+    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
     assert_eq!(heap.ledger().fall_backs(FallBack::TooSmall).0, 1);
     // Something to collapse: the kernel refuses an empty range.
-    own_memory().unwrap().write_all_at(&[1], arena.address as u64).unwrap();
-    heap.commit(arena.address, ARENA / 4).unwrap();
-    assert_eq!(mapping(&heap, arena.address), Mapping::Mapped(Backing::Base));
-    assert_eq!(mapping(&heap, arena.address + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
-    assert_eq!(mapping(&heap, arena.address + ARENA / 2), Mapping::None);
+    own_memory().unwrap().write_all_at(&[1], arena.range.start() as u64).unwrap();
+    heap.commit(arena.range.part(0, ARENA / 4)).unwrap();
+    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
+    assert_eq!(mapping(&heap, arena.range.start() + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
+    assert_eq!(mapping(&heap, arena.range.start() + ARENA / 2), Mapping::None);
     // Once it is large, its first chunks follow.
-    heap.commit(arena.address, ARENA).unwrap();
-    assert_eq!(byte_at(&own_memory().unwrap(), arena.address), 1);
-    mapping(&heap, arena.address) == Mapping::Mapped(Backing::Thp)
+    heap.commit(arena.range.part(0, ARENA)).unwrap();
+    assert_eq!(byte_at(&own_memory().unwrap(), arena.range.start()), 1);
+    mapping(&heap, arena.range.start()) == Mapping::Mapped(Backing::Thp)
 }
 
 #[test]
@@ -234,11 +234,11 @@ fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
     let _object = Range::reserve(&heap, 32 << 20, true);
     assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HUGE_2M as u64);
     // The test harness has threads of its own, so that "one thread" is false.
-    assert_eq!(heap.before_fork(1), Err(megapage_kernel::Errno::ENOMEM));
+    assert_eq!(heap.before_fork(1), Err(megapage_inside::Errno::ENOMEM));
     assert_eq!(heap.ledger().forks(), (1, 1));
     // Told that every thread is an idle one of the library, it moves the heap instead. Other tests' threads
     // come and go between the count and its use, so that it may take a few attempts.
-    let moves = || heap.before_fork(megapage_kernel::thread_count().unwrap()) == Ok(());
+    let moves = || heap.before_fork(megapage_inside::thread_count().unwrap()) == Ok(());
     assert!((0..1000).any(|_| moves()));
     assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
     assert!(heap.ledger().fall_backs(FallBack::Fork).1 > 0);
@@ -255,8 +255,11 @@ fn threads_commit_neighbouring_slices_without_loss() {
             scope.spawn(move || {
                 let memory = own_memory().unwrap();
                 for slice in (thread..ARENA / SLICE).step_by(4) {
-                    let address = arena.address + slice * SLICE;
-                    assert!(heap.commit(address, SLICE).unwrap(), "a fresh slice is clean");
+                    let address = arena.range.start() + slice * SLICE;
+                    assert!(
+                        heap.commit(arena.range.part(slice * SLICE, SLICE)).unwrap(),
+                        "a fresh slice is clean"
+                    );
                     assert_eq!(byte_at(&memory, address), 0);
                     memory.write_all_at(&[thread as u8 + 1], address as u64).unwrap();
                 }
@@ -265,6 +268,6 @@ fn threads_commit_neighbouring_slices_without_loss() {
     });
     let memory = own_memory().unwrap();
     for slice in 0..ARENA / SLICE {
-        assert_eq!(byte_at(&memory, arena.address + slice * SLICE), (slice % 4) as u8 + 1);
+        assert_eq!(byte_at(&memory, arena.range.start() + slice * SLICE), (slice % 4) as u8 + 1);
     }
 }

@@ -16,7 +16,7 @@ mod futex;
 mod learned;
 #[path = "../src/ledger.rs"]
 mod ledger;
-#[path = "../../kernel/src/lock.rs"]
+#[path = "../../inside/src/lock.rs"]
 mod lock;
 #[path = "../src/span.rs"]
 mod span;
@@ -150,7 +150,7 @@ fn a_span_is_not_walked_once_it_was_released() {
         span.chunk(0).set_mapping(Mapping::Mapped(Backing::Thp));
         shared.0.with(|spans| spans.insert(span)).unwrap();
         let other = shared.clone();
-        // As `HugeHeap::sweep` and `HugeHeap::mend` walk.
+        // As `HugeHeap::sweep` and `HugeHeap::repair` walk.
         let walker = thread::spawn(move || {
             let (spans, walks, group) = &*other;
             walks.with(|| {
@@ -217,7 +217,7 @@ fn what_was_counted_before_the_exit_is_seen_with_it() {
         let thread = thread::spawn(move || {
             program.obtained(Backing::Hugetlb2M, BYTES);
             program.fell_back(FallBack::PoolShort2M, BYTES, 12);
-            // As `megapage_kernel::ExitHandshake` does, whose atomics are the processor's.
+            // As `megapage_inside::ExitHandshake` does, whose atomics are the processor's.
             program.exit_words()[0].store(1, Release);
         });
         if ledger.exit_words()[0].load(Acquire) != 0 {

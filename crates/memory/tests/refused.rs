@@ -1,7 +1,8 @@
 //! The heap on kernels that refuse: each test in a process of its own, of which the kernel refuses something.
 
+use megapage_inside::{Errno, OwnedRange, thread_count};
+use megapage_kernel::own_memory;
 use megapage_kernel::refusable::with_data_limited;
-use megapage_kernel::{Errno, own_memory, thread_count};
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
 use megapage_testing::{Call, PoolGuard, in_child, refuse, require_root};
 use megapage_units::{HUGE_2M, PageSize};
@@ -44,18 +45,18 @@ fn reasons(heap: &HugeHeap) -> Vec<FallBack> {
 }
 
 /// Fills an arena in small commits and in one large one, and gives some of it back in between.
-fn use_heap(heap: &HugeHeap) -> usize {
+fn use_heap(heap: &HugeHeap) -> OwnedRange {
     let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
     for slice in 0..ARENA / 2 / SLICE {
-        heap.commit(arena.address + slice * SLICE, SLICE).unwrap();
+        heap.commit(arena.range.part(slice * SLICE, SLICE)).unwrap();
     }
-    heap.commit(arena.address + ARENA / 2, ARENA / 2).unwrap();
-    write(arena.address, ARENA);
-    heap.decommit(arena.address + ARENA / 2, ARENA / 4).unwrap();
-    heap.commit(arena.address + ARENA / 2, ARENA / 4).unwrap();
-    write(arena.address, ARENA);
-    check(arena.address, ARENA);
-    arena.address
+    heap.commit(arena.range.part(ARENA / 2, ARENA / 2)).unwrap();
+    write(arena.range.start(), ARENA);
+    heap.decommit(arena.range.part(ARENA / 2, ARENA / 4)).unwrap();
+    heap.commit(arena.range.part(ARENA / 2, ARENA / 4)).unwrap();
+    write(arena.range.start(), ARENA);
+    check(arena.range.start(), ARENA);
+    arena.range
 }
 
 /// EPERM: what a filter of system calls answers.
@@ -67,13 +68,13 @@ fn takes_no_hugetlb(call: Call, errno: Errno, expected: FallBack) {
     refuse(call, errno.0);
     for kind in [Heap::Auto, Heap::Hugetlb1G, Heap::Hugetlb2M] {
         let heap = heap(kind);
-        let address = use_heap(&heap);
+        let range = use_heap(&heap);
         assert_eq!(reasons(&heap), [expected], "{kind:?}");
         assert_eq!(heap.ledger().last_errno(), errno.0);
         assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
         assert_eq!(pool.figures(), before, "{kind:?}: nothing is taken from the pool, nor reserved");
         assert_eq!(heap.before_fork(1), Ok(()));
-        heap.release(address, ARENA).unwrap();
+        heap.release(range).unwrap();
         assert_eq!(heap.ledger().total_held(), 0);
     }
 }
@@ -109,13 +110,13 @@ fn what_is_refused_later_loses_no_byte() {
             let first = use_heap(&heap);
             refuse(call, FORBIDDEN.0);
             let second = use_heap(&heap);
-            check(first, ARENA);
+            check(first.start(), ARENA);
             // Told that it runs in one thread it moves what it has on hugetlb pages, or tries to.
             let _ = heap.before_fork(thread_count().unwrap());
-            check(first, ARENA);
-            check(second, ARENA);
-            heap.release(second, ARENA).unwrap();
-            heap.release(first, ARENA).unwrap();
+            check(first.start(), ARENA);
+            check(second.start(), ARENA);
+            heap.release(second).unwrap();
+            heap.release(first).unwrap();
         }
     });
 }
@@ -126,19 +127,19 @@ fn a_commit_that_fails_midway_keeps_nothing() {
         let heap = heap(Heap::Thp);
         let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
         // In use before, and after.
-        heap.commit(arena.address, 2 * SLICE).unwrap();
-        heap.commit(arena.address + 5 * HUGE_2M, SLICE).unwrap();
-        write(arena.address, 2 * SLICE);
-        write(arena.address + 5 * HUGE_2M, SLICE);
+        heap.commit(arena.range.part(0, 2 * SLICE)).unwrap();
+        heap.commit(arena.range.part(5 * HUGE_2M, SLICE)).unwrap();
+        write(arena.range.start(), 2 * SLICE);
+        write(arena.range.start() + 5 * HUGE_2M, SLICE);
         let held = heap.ledger().total_held();
         // Memory that is writable counts: the limit is reached in the middle.
         let failed =
-            with_data_limited(ARENA as u64 / 4, || heap.commit(arena.address + SLICE, ARENA - SLICE));
+            with_data_limited(ARENA as u64 / 4, || heap.commit(arena.range.part(SLICE, ARENA - SLICE)));
         let failed = failed.unwrap();
         assert_eq!(failed, Err(Errno::ENOMEM));
         assert_eq!(heap.ledger().total_held(), held, "what it got until then went back");
         for chunk in 0..ARENA / HUGE_2M {
-            let at = heap.chunk_at(arena.address + chunk * HUGE_2M).unwrap();
+            let at = heap.chunk_at(arena.range.start() + chunk * HUGE_2M).unwrap();
             let expected = match chunk {
                 0 => 0b11,
                 5 => 1,
@@ -147,11 +148,11 @@ fn a_commit_that_fails_midway_keeps_nothing() {
             assert_eq!(at.committed(), expected, "chunk {chunk}");
             assert_eq!(matches!(at.mapping(), Mapping::Mapped(_)), expected != 0, "chunk {chunk}");
         }
-        check(arena.address, 2 * SLICE);
-        check(arena.address + 5 * HUGE_2M, SLICE);
+        check(arena.range.start(), 2 * SLICE);
+        check(arena.range.start() + 5 * HUGE_2M, SLICE);
         // The limit gone, it goes.
-        heap.commit(arena.address + SLICE, ARENA - SLICE).unwrap();
-        heap.release(arena.address, ARENA).unwrap();
+        heap.commit(arena.range.part(SLICE, ARENA - SLICE)).unwrap();
+        heap.release(arena.range).unwrap();
         assert_eq!(heap.ledger().total_held(), 0);
     });
 }
@@ -164,14 +165,14 @@ fn a_thread_that_was_just_joined_refuses_no_fork() {
         let own = thread_count().unwrap();
         for round in 0..5 {
             let heap = heap(Heap::Hugetlb2M);
-            let address = use_heap(&heap);
+            let range = use_heap(&heap);
             assert!(heap.ledger().held(Backing::Hugetlb2M) > 0);
             // The kernel counts a thread for a moment after it was joined; this one for longer.
             let _ending = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(4)));
             assert_eq!(heap.before_fork(own), Ok(()), "round {round}");
             assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
-            check(address, ARENA);
-            heap.release(address, ARENA).unwrap();
+            check(range.start(), ARENA);
+            heap.release(range).unwrap();
         }
     });
 }
@@ -272,12 +273,12 @@ fn is_limited_by(limit: Limit) {
     let Some(_group) = Group::enter(limit) else { return };
     for kind in [Heap::Auto, Heap::Hugetlb2M] {
         let heap = heap(kind);
-        let address = use_heap(&heap);
+        let range = use_heap(&heap);
         assert_eq!(reasons(&heap), [FallBack::CgroupLimit], "{limit:?}, {kind:?}");
         let held = heap.ledger().held(Backing::Hugetlb2M);
         assert!(held > 0 && held <= 8 << 20, "{limit:?}, {kind:?}: {held}");
         assert!(pool.figures().available().unwrap() > 20, "the pool was not short");
-        heap.release(address, ARENA).unwrap();
+        heap.release(range).unwrap();
     }
 }
 

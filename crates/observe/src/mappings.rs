@@ -5,7 +5,8 @@
 //! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
 
 use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
-use megapage_kernel::shared_memory::{MemoryDevices, object_of};
+use megapage_kernel::object::object_of;
+use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, MappedObject, Mapping, MappingFlags, MappingKind, thp::ThpSettings};

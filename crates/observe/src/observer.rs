@@ -166,7 +166,7 @@ impl Observer {
         Ok(observer)
     }
 
-    /// An observer with given parts: of a made-up tree, with a made-up clock and tracker, or of this machine without
+    /// An observer with given parts: of a synthetic tree, with a synthetic clock and tracker, or of this machine without
     /// a tracker. `selected` is not used where `options.sample` is off.
     pub fn with_parts(
         root: &KernelRoot,
@@ -179,7 +179,7 @@ impl Observer {
         let sampling = selected.as_ref().map(|selected| Sampling {
             tracker: selected.tracker.kind(),
             lacks: selected.tracker.lacks().to_vec(),
-            passed_over: selected.passed_over.clone(),
+            skipped: selected.skipped.clone(),
             first_access_ns: selected.first_access_ns,
             budget: options.budget,
             machine_access: None,

@@ -6,7 +6,7 @@ use megapage_snapshot::Outline;
 use megapage_units::{Bytes, Pid};
 
 /// The processes with memory of their own of which at least `least` is resident, hugetlb pages included, ascending.
-/// The calling process is left out. One that ends meanwhile is passed over; those of other users are missing where
+/// The calling process is left out. One that ends meanwhile is skipped; those of other users are missing where
 /// `/proc` is mounted with `hidepid`.
 pub fn outlines(root: &KernelRoot, least: Bytes) -> Result<Vec<Outline>, KernelError> {
     let own = Pid(std::process::id().cast_signed());
@@ -25,7 +25,7 @@ pub fn outlines(root: &KernelRoot, least: Bytes) -> Result<Vec<Outline>, KernelE
     Ok(found)
 }
 
-/// The outlines of these processes; those that have ended are passed over.
+/// The outlines of these processes; those that have ended are skipped.
 pub fn outlines_of(root: &KernelRoot, pids: &[Pid]) -> Vec<Outline> {
     pids.iter().filter_map(|&pid| read_status(root, pid).ok()).map(|status| of(&status)).collect()
 }

@@ -291,7 +291,7 @@ fn zero_frame(root: &KernelRoot, flags: &FrameFlags) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_kernel::known_child::KnownChild;
+    use megapage_kernel::canary::Canary;
     use megapage_testing::require_root;
 
     fn range(first: u64, last: u64) -> VirtRange {
@@ -333,7 +333,7 @@ mod tests {
             return;
         }
         let root = KernelRoot::live();
-        let child = KnownChild::start(0, 1).unwrap();
+        let child = Canary::start(0, 1).unwrap();
         let mut by_frames = PageTables::open(&root, child.pid()).unwrap();
         by_frames.frames = Some(Frames::open(&root));
         let asked = [child.huge()];

@@ -77,7 +77,7 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         boot: &str,
         key: K,
     ) -> Remembered<K> {
-        let boot = Boot { boot_id: boot.into(), processor: "made up".into() };
+        let boot = Boot { boot_id: boot.into(), processor: "synthetic".into() };
         Remembered { directory: directory.to_path_buf(), file, schema, boot, key }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let path = top.path().join("megapage");
         let key = || Key { of: "this".into() };
         let of = |schema, boot| Remembered::within(&path, "times.json", schema, boot, key());
-        let ours = || of("made-up/2", "one");
+        let ours = || of("synthetic/2", "one");
         let any = |time: &f64| *time > 0.0;
         assert!(ours().read(any).is_empty(), "there is none yet");
         ours().write(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
@@ -147,8 +147,8 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("times.json"))), (0o755, 0o644), "others read it");
         assert!(ours().read(|time: &f64| *time > 2.0).is_empty(), "one of them makes no sense");
-        assert!(of("made-up/2", "two").read(any).is_empty());
-        assert!(of("made-up/3", "one").read(any).is_empty());
+        assert!(of("synthetic/2", "two").read(any).is_empty());
+        assert!(of("synthetic/3", "one").read(any).is_empty());
         let file = path.join("times.json");
         let whole = fs::read_to_string(&file).unwrap();
         for damaged in [whole[..whole.len() / 2].to_string(), whole.replace("2.0", "[]"), String::new()] {

@@ -1,6 +1,6 @@
 //! The BPF tracker on children whose accesses are known.
 
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, OwnedRange, maps, thp};
@@ -26,7 +26,7 @@ fn open() -> Option<(MutexGuard<'static, ()>, BpfTracker)> {
     require_root().then(|| (alone, BpfTracker::open(&KernelRoot::live()).expect("as root")))
 }
 
-fn all(child: &KnownChild) -> [VirtRange; 1] {
+fn all(child: &Canary) -> [VirtRange; 1] {
     [VirtRange::new(child.base().start(), child.huge().end()).unwrap()]
 }
 
@@ -43,7 +43,7 @@ fn pages(read: &[RegionBits]) -> BTreeSet<usize> {
 }
 
 /// Whether somebody else has cleared the accessed bit of a page: DAMON, which marks it so.
-fn cleared_by_others(child: &KnownChild, page: usize) -> bool {
+fn cleared_by_others(child: &Canary, page: usize) -> bool {
     let root = KernelRoot::live();
     let start = child.base().start() + 4096 * page as u64;
     let page = VirtRange::new(start, start + 4096).unwrap();
@@ -55,7 +55,7 @@ fn cleared_by_others(child: &KnownChild, page: usize) -> bool {
 #[test]
 fn known_accesses_are_read_exactly() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let mut child = KnownChild::start(REGIONS, HUGE_REGIONS).unwrap();
+    let mut child = Canary::start(REGIONS, HUGE_REGIONS).unwrap();
     for round in 0..8 {
         tracker.clear(child.pid(), &all(&child)).unwrap();
         let read = tracker.read(child.pid(), &all(&child)).unwrap();
@@ -79,7 +79,7 @@ fn known_accesses_are_read_exactly() {
 #[test]
 fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let mut child = KnownChild::start(REGIONS, HUGE_REGIONS).unwrap();
+    let mut child = Canary::start(REGIONS, HUGE_REGIONS).unwrap();
     let base = 0..REGIONS * usize::from(PAGES);
     let place = |page: usize| {
         let region = page / usize::from(PAGES);
@@ -105,7 +105,7 @@ fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
 #[test]
 fn what_was_never_cleared_is_not_told() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let child = KnownChild::start(2, 0).unwrap();
+    let child = Canary::start(2, 0).unwrap();
     let first = VirtRange::new(child.base().start(), child.base().start() + 4096 * 512).unwrap();
     tracker.clear(child.pid(), &[first]).unwrap();
     let told: Vec<bool> = tracker
@@ -120,7 +120,7 @@ fn what_was_never_cleared_is_not_told() {
 #[test]
 fn one_that_has_ended_is_gone() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let child = KnownChild::start(1, 0).unwrap();
+    let child = Canary::start(1, 0).unwrap();
     let (pid, range) = (child.pid(), all(&child));
     tracker.clear(pid, &range).unwrap();
     drop(child);
@@ -312,7 +312,7 @@ fn without_rights_the_next_tracker_is_taken_and_the_reason_kept() {
         return run_as_nobody("without_rights_the_next_tracker_is_taken_and_the_reason_kept", &[]);
     }
     let selected = select(&KernelRoot::live(), None).unwrap();
-    let (kind, why) = &selected.passed_over[0];
+    let (kind, why) = &selected.skipped[0];
     assert_eq!(*kind, TrackerKind::Bpf);
     assert!(why.contains("CAP_BPF and CAP_PERFMON") && !why.contains('\n'), "{why}");
     let error = select(&KernelRoot::live(), Some(TrackerKind::Bpf)).unwrap_err().to_string();
@@ -336,7 +336,7 @@ fn without_the_right_to_clear_a_process_is_denied() {
     if std::env::var_os(AS_NOBODY).is_some() {
         // CAP_SYS_NICE lacks.
         let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
-        let mut child = KnownChild::start(1, 0).unwrap();
+        let mut child = Canary::start(1, 0).unwrap();
         let range = all(&child);
         child.touch([1]).unwrap();
         let denied = tracker.clear(child.pid(), &range).unwrap_err();

@@ -2,7 +2,7 @@
 //! child is forked from this process, and shares its memory.
 
 use megapage_kernel::KernelRoot;
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use megapage_observe::tracker::{BpfTracker, Selected};
 use megapage_observe::{BootClock, Leaf, Observer, Options, Region, Snapshot};
 use megapage_testing::skip;
@@ -33,14 +33,14 @@ fn sampling_at(window: Duration, first_access_ns: f64) -> Option<Observer> {
             return None;
         }
     };
-    let selected = Selected { tracker, passed_over: Vec::new(), first_access_ns };
+    let selected = Selected { tracker, skipped: Vec::new(), first_access_ns };
     // All of a small process at once.
     let options = Options { window, budget: 1.0, ..Options::default() };
     Some(Observer::with_parts(&root, options, Some(selected), Box::new(BootClock)).unwrap())
 }
 
 /// By region of the child: what maps it, and its coverage.
-fn sampled(snapshot: &Snapshot, child: &KnownChild) -> Vec<(Leaf, Option<u16>)> {
+fn sampled(snapshot: &Snapshot, child: &Canary) -> Vec<(Leaf, Option<u16>)> {
     let regions = &snapshot.process(child.pid()).expect("observed").regions;
     let inside = |region: &&Region| child.base().start() <= region.start && region.start < child.huge().end();
     let figures = |region: &Region| (region.leaf, region.accessed.map(|accessed| accessed.coverage));
@@ -52,7 +52,7 @@ fn what_a_child_accesses_between_two_snapshots_is_seen() {
     let window = Duration::from_millis(20);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut observer) = sampling_observer(window) else { return };
-    let mut child = KnownChild::start(3, 2).unwrap();
+    let mut child = Canary::start(3, 2).unwrap();
     let pages = || (0..100).chain(2 * 512 + 5..2 * 512 + 12).chain([4 * 512 + 77]);
     let expected =
         [(Leaf::Base, 100), (Leaf::Base, 0), (Leaf::Base, 7), (Leaf::Huge2m, 0), (Leaf::Huge2m, 512)];
@@ -93,7 +93,7 @@ fn memory_that_a_fork_shares_is_not_shown_as_hot() {
     };
     write(0..1024, 1);
     // The child has this process's memory as it was, copy-on-write.
-    let child = KnownChild::start(1, 0).unwrap();
+    let child = Canary::start(1, 0).unwrap();
     // Copied again, for a part of the second region: the process's own.
     write(512..562, 2);
     let Some(mut observer) = sampling_observer(window) else { return };
@@ -124,7 +124,7 @@ fn where_all_would_cost_too_much_a_part_of_each_region_tells_which_are_hot() {
     const COLD: usize = 30;
     let window = Duration::from_secs(1);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = KnownChild::start(REGIONS, 1).unwrap();
+    let mut child = Canary::start(REGIONS, 1).unwrap();
     let mut told = Vec::new();
     // Others who clear accessed bits, such as DAMON, may make a sample miss pages, but not each time.
     for _ in 0..5 {

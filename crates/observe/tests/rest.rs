@@ -118,7 +118,7 @@ impl Drop for Sleeper {
 fn observer(promotes: bool) -> (Observer, Arc<AtomicUsize>) {
     let clearings = Arc::new(AtomicUsize::new(0));
     let tracker = Box::new(Counting(clearings.clone()));
-    let selected = Selected { tracker, passed_over: Vec::new(), first_access_ns: 400.0 };
+    let selected = Selected { tracker, skipped: Vec::new(), first_access_ns: 400.0 };
     let options = Options { window: WINDOW, budget: 1.0, promotes, ..Options::default() };
     let observer =
         Observer::with_parts(&KernelRoot::live(), options, Some(selected), Box::new(BootClock)).unwrap();

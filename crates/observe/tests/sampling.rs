@@ -1,12 +1,12 @@
-//! Sampling on made-up processes, with a made-up tracker and clock: budgets, histories, and processes that go away.
+//! Sampling on synthetic processes, with a synthetic tracker and clock: budgets, histories, and processes that go away.
 
-mod made_up;
+mod synthetic;
 
-use made_up::{BASE, EXCLUSIVE, Fault, PID, PRESENT, World};
 use megapage_observe::{CostSource, NEW_WEIGHT, ObserveError};
 use megapage_observe::{Leaf, MissedWhy, Observer, Options, Snapshot, TrackerKind, TranslationCost};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 use std::time::Duration;
+use synthetic::{BASE, EXCLUSIVE, Fault, PID, PRESENT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 

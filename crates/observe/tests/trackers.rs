@@ -271,7 +271,7 @@ fn damon_has_a_monitor_for_each_process_and_leaves_the_others_on() {
 }
 
 #[test]
-fn damon_is_passed_over_with_the_reason() {
+fn damon_is_skipped_with_the_reason() {
     let reason = |tree: &Tree| DamonVirtual::new(&tree.root()).unwrap_err().to_string();
     assert!(reason(&Tree::new()).contains("CONFIG_DAMON_SYSFS"));
     let tree = damon_tree();

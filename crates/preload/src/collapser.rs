@@ -6,8 +6,8 @@
 
 use crate::threads::{self, Started};
 use crate::{HEAP, MAPPED, SHARED};
-use megapage_kernel::leave_descriptors;
-use megapage_kernel::program_memory::is_confined;
+use megapage_inside::leave_descriptors;
+use megapage_inside::program_memory::is_confined;
 use megapage_memory::{Backing, Collapser};
 use std::os::raw::c_void;
 use std::ptr;

@@ -9,8 +9,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::threads;
-use megapage_kernel::{ErrnoGuard, set_errno};
+use crate::{threads, wanted};
+use megapage_inside::{ErrnoGuard, set_errno};
 use megapage_memory::LARGE_BLOCK;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -30,7 +30,7 @@ unsafe extern "C" {
 #[inline]
 fn start_for(size: usize) {
     if size >= LARGE_BLOCK && threads::is_wanted() {
-        threads::start_wanted();
+        wanted::start_wanted();
     }
 }
 
@@ -40,7 +40,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
     let block = unsafe { megapage_malloc(size) };
     if threads::is_wanted() {
-        threads::start_wanted();
+        wanted::start_wanted();
     }
     if block.is_null() { out_of_memory() } else { block }
 }

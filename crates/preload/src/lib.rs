@@ -19,6 +19,7 @@ mod primitives;
 mod returner;
 mod segments;
 mod threads;
+mod wanted;
 mod wish;
 
 use megapage_memory::HugeHeap;

@@ -12,8 +12,8 @@
 use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, segments, threads};
 use libc::off_t;
-use megapage_kernel::program_memory::program_begins;
-use megapage_kernel::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
+use megapage_inside::program_memory::program_begins;
+use megapage_inside::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
 use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
@@ -71,7 +71,7 @@ unsafe fn next_mmap(
         Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
         // SAFETY: the caller's promise.
         None => unsafe {
-            megapage_kernel::program_memory::system_mmap(address, len, protection, flags, fd, offset)
+            megapage_inside::program_memory::system_mmap(address, len, protection, flags, fd, offset)
         },
     }
 }
@@ -264,7 +264,7 @@ unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_in
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Mprotect>(next)(address, len, protection) },
         // SAFETY: the caller's promise.
-        None => unsafe { megapage_kernel::program_memory::system_mprotect(address, len, protection) },
+        None => unsafe { megapage_inside::program_memory::system_mprotect(address, len, protection) },
     };
     if answer == 0 && protection == WRITABLE && len >= SMALLEST && ACTIVE.load(Relaxed) {
         collapser::consider(len);

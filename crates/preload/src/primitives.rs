@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, returner};
+use megapage_inside::OwnedRange;
 use std::os::raw::{c_int, c_void};
 
 /// Called once, before anything else here, when mimalloc initialises: at the first allocation.
@@ -34,7 +35,7 @@ unsafe extern "C" fn megapage_reserve(
             // SAFETY: valid for writing, by the contract.
             unsafe {
                 *is_zero = reserved.clean;
-                *address = reserved.address as *mut c_void;
+                *address = reserved.range.start() as *mut c_void;
             }
             0
         }
@@ -49,7 +50,9 @@ unsafe extern "C" fn megapage_reserve(
 /// Releases what `megapage_reserve` returned; 0 or an errno.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
-    HEAP.release(address as usize, size).map_or_else(|errno| errno.0, |()| 0)
+    // SAFETY: the allocator hands back what it was given, once.
+    let range = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    HEAP.release(range).map_or_else(|errno| errno.0, |()| 0)
 }
 
 /// Commits a part of a reserved range; 0 or an errno.
@@ -58,7 +61,9 @@ extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
 /// `is_zero` must be valid for writing, as prim.h promises.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn megapage_commit(address: *mut c_void, size: usize, is_zero: *mut bool) -> c_int {
-    match HEAP.commit(address as usize, size) {
+    // SAFETY: the allocator commits a part of what it was given and still has.
+    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    match HEAP.commit(part) {
         Ok(clean) => {
             returner::consider();
             collapser::consider_later(size);
@@ -80,7 +85,9 @@ unsafe extern "C" fn megapage_decommit(
     size: usize,
     needs_recommit: *mut bool,
 ) -> c_int {
-    match HEAP.decommit(address as usize, size) {
+    // SAFETY: as above; no block is live in what it decommits.
+    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    match HEAP.decommit(part) {
         Ok(needed) => {
             if HEAP.wants_sweep() {
                 returner::much_waits();

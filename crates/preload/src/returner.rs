@@ -1,10 +1,10 @@
-//! The thread that gives freed memory back when the program has stopped calling the allocator, and mends what forks have
+//! The thread that gives freed memory back when the program has stopped calling the allocator, and repairs what forks have
 //! split.
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
 //! it. So a process whose heap has outgrown [`THRESHOLD`], or that has freed much (waiting.c), gets one thread, which blocks
 //! every signal, wakes when something expires (or once per delay, to look) and purges it. It ends when the heap is small and
-//! nothing waits. With `--return-after never` there is none, unless forks are to be mended.
+//! nothing waits. With `--return-after never` there is none, unless forks are to be repaired.
 //!
 //! File-level obligation: mimalloc's functions are called with its contract, which lets any thread purge.
 
@@ -12,8 +12,8 @@
 
 use crate::HEAP;
 use crate::threads::{self, Started, WORKING};
-use megapage_kernel::leave_descriptors;
-use megapage_memory::{Fork, Mend, Mended};
+use megapage_inside::leave_descriptors;
+use megapage_memory::{Fork, Repair, Repaired};
 use std::os::raw::{c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,10 +24,10 @@ const THRESHOLD: u64 = 64 << 20;
 /// The thread wakes at most this often, however short the delay, in milliseconds.
 const SHORTEST_MS: u64 = 50;
 
-/// Where forks are to be mended the thread looks this often, in milliseconds,
-const MEND_MS: u64 = 250;
+/// Where forks are to be repaired the thread looks this often, in milliseconds,
+const REPAIR_MS: u64 = 250;
 /// but a walk over the heap costs at most this part of the time.
-const MEND_SHARE: u32 = 50;
+const REPAIR_SHARE: u32 = 50;
 /// After each huge page it rests for so many times what that took, with `--fork snapshot` and otherwise: the program's
 /// next fault does not wait again, and has the processor.
 const RESTS: [u64; 2] = [3, 1];
@@ -40,8 +40,8 @@ unsafe extern "C" {
 
 /// The delay in milliseconds; 0 for "never": nothing is given back.
 static DELAY_MS: AtomicU64 = AtomicU64::new(0);
-/// Whether what forks have split is mended,
-static MENDS: AtomicBool = AtomicBool::new(false);
+/// Whether what forks have split is repaired,
+static REPAIRS: AtomicBool = AtomicBool::new(false);
 /// and with what rests.
 static REST: AtomicU64 = AtomicU64::new(RESTS[1]);
 /// Threads that wait for [`WORKING`] to fork: the thread lets them go first.
@@ -56,12 +56,12 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Sets the delay, `None` for never; and what the program forks for.
 pub fn configure(delay_ms: Option<u64>, fork: Fork) {
     DELAY_MS.store(delay_ms.map_or(0, |ms| ms.max(SHORTEST_MS)), Relaxed);
-    MENDS.store(fork != Fork::Auto, Relaxed);
+    REPAIRS.store(fork != Fork::Auto, Relaxed);
     REST.store(RESTS[usize::from(fork != Fork::Snapshot)], Relaxed);
 }
 
 fn has_work() -> bool {
-    DELAY_MS.load(Relaxed) != 0 || MENDS.load(Relaxed)
+    DELAY_MS.load(Relaxed) != 0 || REPAIRS.load(Relaxed)
 }
 
 /// Called after the heap has grown.
@@ -82,7 +82,7 @@ fn held() -> u64 {
     HEAP.ledger().total_held()
 }
 
-/// Starts the thread where one is wanted: see [`threads::start_wanted`].
+/// Starts the thread where one is wanted: see [`crate::wanted::start_wanted`].
 pub fn start() {
     // A limit on threads may refuse it: the program comes first, and mimalloc still purges on later calls.
     // RUNNING stays set, so that the attempt is not repeated.
@@ -101,17 +101,17 @@ fn want() {
 fn pause(look: Instant, purge: Instant) -> Duration {
     let now = Instant::now();
     let until = |due: Instant| due.saturating_duration_since(now);
-    match (MENDS.load(Relaxed), DELAY_MS.load(Relaxed) != 0) {
+    match (REPAIRS.load(Relaxed), DELAY_MS.load(Relaxed) != 0) {
         (true, true) => until(look).min(until(purge)),
         (true, false) => until(look),
         (false, _) => until(purge),
     }
 }
 
-/// Walks over the heap and mends it, where the program has forked. Answers what looking cost; what mending took is paid
+/// Walks over the heap and repairs it, where the program has forked. Answers what looking cost; what repairing took is paid
 /// for by the rests, or by being done.
-fn mend() -> Duration {
-    let mut walk = Mend::default();
+fn repair() -> Duration {
+    let mut walk = Repair::default();
     let mut looked = Duration::ZERO;
     if !HEAP.may_be_split() {
         return looked;
@@ -123,15 +123,15 @@ fn mend() -> Duration {
         }
         let (step, took) = WORKING.with(|| {
             let start = Instant::now();
-            (HEAP.mend(&mut walk), start.elapsed())
+            (HEAP.repair(&mut walk), start.elapsed())
         });
         match step {
-            Mended::Nothing => looked += took,
-            Mended::Ready => {}
+            Repaired::Nothing => looked += took,
+            Repaired::Ready => {}
             // The process ends only when this thread does.
-            Mended::Chunk if threads::program_has_ended() => return looked,
-            Mended::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
-            Mended::End { .. } => return looked + took,
+            Repaired::Chunk if threads::program_has_ended() => return looked,
+            Repaired::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
+            Repaired::End { .. } => return looked + took,
         }
     }
 }
@@ -139,9 +139,9 @@ fn mend() -> Duration {
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     threads::set_name(c"megapage-return");
     // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
-    // and replaces by their numbers. Where there is no other table nothing is mended.
-    if MENDS.load(Relaxed) && !leave_descriptors() {
-        MENDS.store(false, Relaxed);
+    // and replaces by their numbers. Where there is no other table nothing is repaired.
+    if REPAIRS.load(Relaxed) && !leave_descriptors() {
+        REPAIRS.store(false, Relaxed);
     }
     let mut look = Instant::now();
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
@@ -162,9 +162,9 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
             });
             purge = Instant::now() + Duration::from_millis(next);
         }
-        if MENDS.load(Relaxed) && look <= Instant::now() {
-            let busy = mend();
-            look = Instant::now() + Duration::from_millis(MEND_MS).max(busy * MEND_SHARE);
+        if REPAIRS.load(Relaxed) && look <= Instant::now() {
+            let busy = repair();
+            look = Instant::now() + Duration::from_millis(REPAIR_MS).max(busy * REPAIR_SHARE);
         }
     }
     threads::end();

@@ -8,7 +8,7 @@
 use crate::next::Next;
 use crate::{HEAP, SHARED, collapser};
 use libc::key_t;
-use megapage_kernel::ErrnoGuard;
+use megapage_inside::ErrnoGuard;
 use megapage_memory::shared::{Shm, note_refused};
 use std::mem::transmute;
 use std::os::raw::{c_int, c_void};

@@ -8,8 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{collapser, returner};
-use megapage_kernel::{ErrnoGuard, Lock, main_has_ended};
+use megapage_inside::{ErrnoGuard, Lock, main_has_ended};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::raw::c_void;
@@ -34,19 +33,15 @@ pub fn want() {
     WANTED.store(true, Relaxed);
 }
 
-/// Whether [`start_wanted`] should be called. One load, for malloc's fast path.
+/// Whether [`crate::wanted::start_wanted`] should be called. One load, for malloc's fast path.
 #[inline]
 pub fn is_wanted() -> bool {
     WANTED.load(Relaxed)
 }
 
-/// Starts the threads that are wanted. Called from malloc, where the caller holds no lock of the allocator; whatever
-/// pthread_create allocates comes back here and finds nothing wanted any more.
-#[cold]
-pub fn start_wanted() {
-    WANTED.store(false, Relaxed);
-    returner::start();
-    collapser::start();
+/// Whether one is wanted: the first caller is to start it.
+pub fn take_wanted() -> bool {
+    WANTED.swap(false, Relaxed)
 }
 
 /// What came of a start.

@@ -12,8 +12,8 @@
 #![allow(unsafe_code)]
 
 use crate::mappings::is_active;
-use megapage_kernel::program_memory::{disable_thp_except_advised, system_prctl};
-use megapage_kernel::{ErrnoGuard, thp_only_on_advice};
+use megapage_inside::program_memory::{disable_thp_except_advised, system_prctl};
+use megapage_inside::{ErrnoGuard, thp_only_on_advice};
 use std::os::raw::{c_int, c_ulong};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

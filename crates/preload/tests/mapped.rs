@@ -24,7 +24,7 @@ fn the_mmap_family_answers_as_the_kernel_does() {
     let said = text(&run.stdout);
     assert!(run.status.success(), "{}: {said}{}", run.status, text(&run.stderr));
     assert_eq!(figure(&said, "calls").to_string(), calls);
-    if megapage_kernel::thp_is_possible() {
+    if megapage_inside::thp_is_possible() {
         assert!(figure(&said, "advised") > 0, "nothing of the library's was at work: {said}");
     } else {
         megapage_testing::skip("needs transparent huge pages");

@@ -2,7 +2,7 @@
 
 mod preloaded;
 
-use megapage_kernel::{thp_is_possible, thp_only_on_advice};
+use megapage_inside::{thp_is_possible, thp_only_on_advice};
 use preloaded::{preloaded, program, text};
 
 fn passes(part: &str) {

@@ -92,7 +92,7 @@ pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelE
         if pid == own {
             continue;
         }
-        // A process that ends meanwhile, or may not be looked at, is passed over.
+        // A process that ends meanwhile, or may not be looked at, is skipped.
         let Ok(mappings) = maps::read_maps(root, pid) else { continue };
         let of_file: Vec<_> = mappings.iter().filter(|m| (m.device, m.inode) == identity).collect();
         if of_file.is_empty() {

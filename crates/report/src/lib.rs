@@ -7,10 +7,10 @@
 pub mod chart;
 pub mod figure;
 pub mod line;
-#[cfg(test)]
-mod made_up;
 pub mod map;
 pub mod svg;
+#[cfg(test)]
+mod synthetic;
 pub mod top;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -63,7 +63,7 @@ where
 /// What is said in place of samples where the tracker tells no accesses, and why there is no better one.
 fn tells_use_alone(sampling: &Sampling) -> String {
     let name = sampling.tracker.name();
-    let better = sampling.passed_over.first().map_or_else(String::new, |(better, why)| {
+    let better = sampling.skipped.first().map_or_else(String::new, |(better, why)| {
         format!(" (the {} tracker cannot be used: {why})", better.name())
     });
     format!(

@@ -300,7 +300,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::synthetic;
     use megapage_snapshot::{Leaf, MappingKind};
 
     fn outline(pid: i32, rss: u64) -> Outline {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     fn two() -> (Snapshot, Snapshot) {
-        let before = made_up::snapshot(vec![made_up::store(), made_up::process(12, "idle")]);
+        let before = synthetic::snapshot(vec![synthetic::store(), synthetic::process(12, "idle")]);
         let mut now = before.clone();
         now.taken += Duration::from_secs(2);
         *now.machine.counters.get_mut("thp_fault_alloc").unwrap() += 25;
@@ -348,10 +348,10 @@ mod tests {
         // The heap's four regions of 580 MiB and more; one of them was sampled a minute ago.
         let mut few = regions.iter_mut().skip(3).take(4);
         few.by_ref().take(1).for_each(|region| {
-            region.accessed = made_up::accessed(17);
+            region.accessed = synthetic::accessed(17);
             region.accessed.as_mut().unwrap().sampled -= Duration::from_secs(60);
         });
-        few.for_each(|region| region.accessed = made_up::accessed(17));
+        few.for_each(|region| region.accessed = synthetic::accessed(17));
         let top = Top::new(None, &now, &[]);
         let row = &top.processes[0];
         assert_eq!((row.sampled_ago_seconds, row.oldest_sample_seconds), (Some(3.0), Some(63.0)));
@@ -368,7 +368,7 @@ mod tests {
     fn bloat_is_whole_when_all_that_is_private_was_scanned() {
         let (_, mut now) = two();
         // Shared huge pages are not scanned.
-        made_up::map(&mut now.processes[0], 0x7fff_0000_0000, 4, MappingKind::Shared, "", |_, region| {
+        synthetic::map(&mut now.processes[0], 0x7fff_0000_0000, 4, MappingKind::Shared, "", |_, region| {
             region.leaf = Leaf::Huge2m;
         });
         let share = |now: &Snapshot| Top::new(None, now, &[]).processes[0].bloat_share;
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn what_is_not_known_comes_last() {
         let (before, mut now) = two();
-        now.processes.push(made_up::process(7, "a"));
+        now.processes.push(synthetic::process(7, "a"));
         now.processes[1].translation = now.processes[0].translation.map(|mut cost| {
             cost.share = 0.2;
             cost

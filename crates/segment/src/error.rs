@@ -1,4 +1,4 @@
-//! What can go wrong with pools and segments. Each message is one line: what, where, how to mend it.
+//! What can go wrong with pools and segments. Each message is one line: what, where, how to repair it.
 
 use crate::name::Name;
 use megapage_kernel::{KernelError, OtherBasePages};

@@ -101,7 +101,7 @@ pub struct Inventory {
     /// The segments, by path.
     pub segments: Vec<Listed>,
     /// Directories of applications that this user may not look into, or that are not what they should be.
-    pub passed_over: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// Why a segment that was named is not found.
@@ -149,7 +149,7 @@ pub fn inventory(root: &KernelRoot, directories: &[PathBuf]) -> Result<Inventory
     for parent in parents {
         let Ok(directory) = Directory::open(&parent) else { continue };
         let Ok((names, _)) = directory.names(MOST) else {
-            found.passed_over.push(format!("{}: it may not be read", parent.display()));
+            found.skipped.push(format!("{}: it may not be read", parent.display()));
             continue;
         };
         for name in names {
@@ -163,7 +163,7 @@ pub fn inventory(root: &KernelRoot, directories: &[PathBuf]) -> Result<Inventory
             };
             match pool {
                 Ok(pool) => list(&pool, &application, &mut found),
-                Err(error) => found.passed_over.push(error.to_string()),
+                Err(error) => found.skipped.push(error.to_string()),
             }
         }
     }
@@ -179,7 +179,7 @@ fn application_of(name: &str) -> Option<(u32, Name)> {
 
 fn list(pool: &Pool, application: &Name, found: &mut Inventory) {
     let Ok((names, _)) = pool.directory().names(MOST) else {
-        found.passed_over.push(format!("{}: it may not be read", pool.path().display()));
+        found.skipped.push(format!("{}: it may not be read", pool.path().display()));
         return;
     };
     for name in names {

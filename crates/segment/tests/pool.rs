@@ -221,7 +221,7 @@ fn truncated_and_foreign_files_are_refused() {
         assert!(pool.open_segment(&other).unwrap_err().to_string().contains("it is segment one"));
         fs::rename(pool.path().join("two"), pool.path().join("one")).unwrap();
         // Files that are none of a segment's: not removed, whatever is asked for.
-        fs::write(pool.path().join("one/diary"), "dear diary").unwrap();
+        fs::write(pool.path().join("one/diary"), "expensive diary").unwrap();
         for unlink in [Unlink::Never, Unlink::Existing, Unlink::Always] {
             let error = pool.open_segment(&options(layout, unlink, 3)).unwrap_err();
             assert!(matches!(error, SegmentError::Foreign { .. }), "{error}");

@@ -339,8 +339,8 @@ impl Machine {
     /// What a program does in `budget` seconds from `begins` on.
     fn advance(&mut self, at: usize, begins: f64, budget: f64) {
         let end = begins + budget;
-        let mut left = budget - self.processes[at].debt;
-        self.processes[at].debt = 0.0;
+        let mut left = budget - self.processes[at].loan;
+        self.processes[at].loan = 0.0;
         while left > INSTANT && self.processes[at].is_running() {
             let process = &mut self.processes[at];
             let Some(operation) = process.program.operations.get(process.next) else {
@@ -405,7 +405,7 @@ impl Machine {
                 }
             }
         }
-        self.processes[at].debt = (-left).max(0.0);
+        self.processes[at].loan = (-left).max(0.0);
     }
 
     /// The next region of a `Touch` or `Populate`. Answers the seconds that it took.

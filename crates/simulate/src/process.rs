@@ -108,7 +108,7 @@ pub(crate) struct Process {
     mark: usize,
     repeats: Option<u32>,
     /// Seconds of the next step that are used already.
-    pub debt: f64,
+    pub loan: f64,
     pub phase: Option<String>,
     pub fate: Fate,
     pub account: Account,
@@ -152,7 +152,7 @@ impl Process {
             done_seconds: 0.0,
             mark: 0,
             repeats: None,
-            debt: 0.0,
+            loan: 0.0,
             phase: None,
             fate: Fate::Running,
             account: Account::default(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The schema of [`DaemonStatus`] as JSON.
-pub const STATUS_SCHEMA: &str = "megapage.status/1";
+pub const STATUS_SCHEMA: &str = "megapage.status/2";
 /// The schema of [`Decisions`] as JSON.
 pub const DECISIONS_SCHEMA: &str = "megapage.decisions/1";
 
@@ -66,7 +66,7 @@ pub struct PassStatus {
     /// Processes that are watched.
     pub watched: u64,
     /// Processes that were selected and are not watched for now.
-    pub passed_over: u64,
+    pub skipped: u64,
     /// Anonymous huge memory of the watched processes, in bytes.
     pub huge_bytes: u64,
     /// Whether the policy was told that memory runs short.

@@ -2,7 +2,7 @@
 //! reports and the simulator read.
 //!
 //! Architecture invariant: no I/O, no clock, no threads. A snapshot holds no file and no path to be read later, so
-//! that a made-up one is as good as an observed one.
+//! that a synthetic one is as good as an observed one.
 
 #![forbid(unsafe_code)]
 

@@ -70,7 +70,7 @@ pub struct Sampling {
     /// What it cannot give, one sentence each.
     pub lacks: Vec<&'static str>,
     /// The better trackers that are not used, each with the reason.
-    pub passed_over: Vec<(TrackerKind, String)>,
+    pub skipped: Vec<(TrackerKind, String)>,
     /// What the first access to a base page after its bit was cleared costs the target, in nanoseconds, as
     /// measured at the start; 0 with a tracker that clears nothing.
     pub first_access_ns: f64,

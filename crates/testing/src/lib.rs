@@ -22,4 +22,7 @@ pub use held_lock::HeldLock;
 pub use lock::MachineLock;
 pub use pool::{LEAST_AVAILABLE, PoolGuard};
 pub use refuse::{Call, in_child, refuse};
-pub use skip::{NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, require_root, skip};
+pub use skip::{
+    MACHINE_VARIABLE, NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, may_change_machine, require_machine,
+    require_root, skip,
+};

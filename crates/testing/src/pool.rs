@@ -2,8 +2,8 @@
 
 mod record;
 
-use self::record::Record;
 pub(crate) use self::record::recover;
+use self::record::{Record, restore};
 use crate::{MachineLock, skip};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, meminfo, reclaim};
@@ -29,7 +29,7 @@ pub struct PoolGuard {
 
 impl PoolGuard {
     /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only put back in the end.
-    /// `None`, after a loud skip, without root, without a pool of that size, where less than
+    /// `None`, after a loud skip, where tests may not change the machine, without a pool of that size, where less than
     /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages.
     pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
         PoolGuard::try_reserve(size, pages)
@@ -38,9 +38,7 @@ impl PoolGuard {
     }
 
     fn try_reserve(size: PageSize, pages: u64) -> Result<PoolGuard, String> {
-        if !crate::is_root() {
-            return Err("not root".into());
-        }
+        crate::may_change_machine()?;
         let lock = MachineLock::take();
         let root = KernelRoot::live();
         let former = hugetlb::figures(&root, size, PoolScope::Machine).map_err(|error| error.to_string())?;
@@ -96,25 +94,6 @@ impl Drop for PoolGuard {
     }
 }
 
-/// Sets a pool to `persistent` pages and its overcommit, as far as it differs.
-fn restore(root: &KernelRoot, size: PageSize, persistent: u64, overcommit: Option<u64>) {
-    let write = |file, pages| {
-        if let Err(error) = hugetlb::write(root, size, PoolScope::Machine, file, pages) {
-            // A panic in a drop would hide the test's own.
-            eprintln!("the pool of {size} was not restored: {error}");
-        }
-    };
-    let now = hugetlb::figures(root, size, PoolScope::Machine).unwrap_or_default();
-    if let Some(pages) = overcommit
-        && now.overcommit != overcommit
-    {
-        write(PoolFile::Overcommit, pages);
-    }
-    if now.persistent() != persistent {
-        write(PoolFile::Pages, persistent);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,7 +124,7 @@ mod tests {
             assert_eq!(before().persistent(), former + 1);
             panic!("as a failing test does");
         });
-        assert_eq!(result.is_err(), crate::is_root());
+        assert_eq!(result.is_err(), crate::may_change_machine().is_ok());
         assert_eq!(before().persistent(), former);
     }
 
@@ -160,7 +139,7 @@ mod tests {
             // No destructor runs, as after SIGKILL.
             std::process::abort();
         }
-        if !crate::require_root() {
+        if !crate::require_machine() {
             return;
         }
         let persistent = || {
@@ -184,7 +163,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_needed_stays() {
-        if !crate::require_root() {
+        if !crate::require_machine() {
             return;
         }
         let total = meminfo(&KernelRoot::live()).unwrap().total.unwrap();

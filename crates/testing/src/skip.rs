@@ -8,6 +8,10 @@ pub const SKIPPED_VARIABLE: &str = "MEGAPAGE_SKIPPED";
 /// Environment variable: when set, a skip fails the test.
 pub const NO_SKIP_VARIABLE: &str = "MEGAPAGE_NO_SKIP";
 
+/// Environment variable: when set, tests may change what the whole machine has, such as pools of hugetlb pages, for their
+/// length. `scripts/with-usual-settings` sets it.
+pub const MACHINE_VARIABLE: &str = "MEGAPAGE_TEST_MACHINE";
+
 /// Says `SKIPPED: TEST: why` on standard error, where libtest cannot capture it, and in the file that
 /// `MEGAPAGE_SKIPPED` names. The caller then returns.
 ///
@@ -37,6 +41,26 @@ pub fn skip(why: &str) {
 /// Whether the effective user is root.
 pub fn is_root() -> bool {
     megapage_kernel::effective_uid() == 0
+}
+
+/// Whether tests may change the machine: as root, and where [`MACHINE_VARIABLE`] asks for it. `Err`: why not.
+pub fn may_change_machine() -> Result<(), String> {
+    if !is_root() {
+        return Err("not root".into());
+    }
+    match std::env::var_os(MACHINE_VARIABLE) {
+        Some(_) => Ok(()),
+        None => Err(format!("{MACHINE_VARIABLE} is not set (make test, make check MACHINE=1)")),
+    }
+}
+
+/// Whether tests may change the machine; skips where they may not.
+pub fn require_machine() -> bool {
+    let may = may_change_machine();
+    if let Err(why) = &may {
+        skip(why);
+    }
+    may.is_ok()
 }
 
 /// Whether the effective user is root; skips where it is not.

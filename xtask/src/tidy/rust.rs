@@ -2,11 +2,12 @@
 
 use super::{Finding, scan::Source};
 
-/// The longest source file, in lines: past that, a file has stopped fitting its name.
-const MOST_LINES: usize = 700;
+/// The longest source file, in lines of code (comments and empty lines do not count): past that, a file has stopped fitting
+/// its name.
+const MOST_LINES: usize = 500;
 
-/// Crates that may hold unsafe code and call the C library: the kernel crate, and the C entry points.
-const UNSAFE_CRATES: [&str; 4] = ["kernel", "preload", "text", "capi"];
+/// Crates that may hold unsafe code and call the C library: inside and kernel, and the C entry points.
+const UNSAFE_CRATES: [&str; 5] = ["inside", "kernel", "preload", "text", "capi"];
 
 /// Crates whose functions depend on their arguments alone.
 const PURE_CRATES: [&str; 4] = ["units", "tlb", "snapshot", "decide"];
@@ -30,7 +31,8 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 13] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 14] = [
+    ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
@@ -41,7 +43,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 13] = [
     ("crates/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
     ("crates/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
     ("crates/memory/tests/refused.rs", "puts itself into a control group"),
-    ("crates/observe/tests/made_up/mod.rs", "makes up a process whose accesses are known"),
+    ("crates/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
     ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
 ];
@@ -50,7 +52,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 13] = [
 pub fn check(path: &str, text: &str) -> Vec<Finding> {
     let file = File { path, krate: crate_of(path), source: Source::scan(text) };
     let mut findings = Vec::new();
-    file.length(text, &mut findings);
+    file.length(&mut findings);
     file.leftovers(&mut findings);
     file.forbids_unsafe(&mut findings);
     file.unsafe_is_explained(&mut findings);
@@ -93,11 +95,11 @@ impl File<'_> {
             .map(|(number, line)| (number, line.as_str()))
     }
 
-    fn length(&self, text: &str, findings: &mut Vec<Finding>) {
-        let lines = text.lines().count();
+    fn length(&self, findings: &mut Vec<Finding>) {
+        let lines = self.source.code.iter().filter(|line| !line.trim().is_empty()).count();
         if lines > MOST_LINES {
             findings.push(
-                self.finding(MOST_LINES, format!("{lines} lines, more than {MOST_LINES}: split the file")),
+                self.finding(0, format!("{lines} lines of code, more than {MOST_LINES}: split the file")),
             );
         }
     }
@@ -181,7 +183,7 @@ impl File<'_> {
     fn kernel_paths(&self, findings: &mut Vec<Finding>) {
         // This file has to spell the paths that it looks for.
         // Fuzz targets build trees for kernel's readers.
-        let may = ["kernel", "xtask", "fuzzing"].contains(&self.krate);
+        let may = ["inside", "kernel", "xtask", "fuzzing"].contains(&self.krate);
         if may || TESTS_THAT_NAME_KERNEL_PATHS.iter().any(|(path, _)| *path == self.path) {
             return;
         }
@@ -190,7 +192,7 @@ impl File<'_> {
             if !self.source.test[*number] && names_kernel_path(text) {
                 findings.push(self.finding(
                     *number,
-                    format!("\"{text}\" names a kernel file: only crates/kernel may (a test needs an entry in xtask/src/tidy/rust.rs)"),
+                    format!("\"{text}\" names a kernel file: only crates/kernel and crates/inside may (a test needs an entry in xtask/src/tidy/rust.rs)"),
                 ));
             }
         }
@@ -429,7 +431,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_long_is_caught() {
-        one("crates/act/src/a.rs", &"\n".repeat(MOST_LINES + 1), "701: 701 lines, more than 700");
-        assert!(found("crates/act/src/a.rs", &"\n".repeat(MOST_LINES)).is_empty());
+        let lines = |count: usize| "const A: u8 = 0;\n\n// Why.\n".repeat(count);
+        one("crates/act/src/a.rs", &lines(MOST_LINES + 1), "501 lines of code, more than 500");
+        assert!(found("crates/act/src/a.rs", &lines(MOST_LINES)).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use super::ExecuteError;
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
 use crate::remote::{RemoteError, lacking_ability};
 use megapage_kernel::ability::{COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE, SPLIT_FREES_ZEROS};
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::{KernelRoot, identity, meminfo, process};
@@ -43,7 +43,7 @@ pub struct Abilities {
 /// Pages of the child's region that keep their content. The others hold zeros.
 const KEPT: usize = 100;
 const PAGES: usize = HUGE_2M / BASE_PAGE;
-/// A page that was just faulted in is on its way to the LRU lists, and passed over; a fragmented machine must compact.
+/// A page that was just faulted in is on its way to the LRU lists, and skipped; a fragmented machine must compact.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
@@ -69,7 +69,7 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
 /// # Errors
 /// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
-    let child = KnownChild::start(0, 1).map_err(ExecuteError::Child)?;
+    let child = Canary::start(0, 1).map_err(ExecuteError::Child)?;
     let target = Target::open(root, child.pid())?;
     let mut trial = Trial { root, region: child.huge(), child, target };
     trial.target.require_leaves(root)?;
@@ -131,7 +131,7 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
 struct Trial<'a> {
     root: &'a KernelRoot,
     region: VirtRange,
-    child: KnownChild,
+    child: Canary,
     target: Target,
 }
 

@@ -2,17 +2,17 @@
 
 use super::abilities::{self, Abilities, Split};
 use super::budget::Bucket;
-use super::pace::{Batch, Pause, Speed};
+use super::pace::{Pause, Speed};
 use super::ready::Ready;
 use super::regions::Regions;
+use super::turn::{Clock, Pace, is_mapped, is_same};
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
 use crate::engine::{Advice, Answer, Refusal, Target, advise};
 use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Reason};
-use megapage_kernel::maps::read_maps;
-use megapage_kernel::{KernelRoot, process};
+use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, VirtRange};
 use std::collections::BTreeMap;
@@ -57,40 +57,6 @@ pub struct Executor {
     ready: Ready,
     /// Of the counters' back-offs, those that were told.
     backed_off: u64,
-}
-
-/// How one process is acted on.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    collapse: Batch,
-    split: Batch,
-    /// Its calls were slow.
-    pause: Pause,
-    /// Its control group is full.
-    group_full: Pause,
-    moved: Bucket,
-    scanned: Bucket,
-    used: Duration,
-}
-
-/// The time of one lot of actions.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    now: Duration,
-    started: Instant,
-    most: Duration,
-    /// Whether a slow call is no reason to leave the process alone.
-    urgent: bool,
-}
-
-impl Clock {
-    fn now(&self) -> Duration {
-        self.now + self.started.elapsed()
-    }
-
-    fn is_up(&self) -> bool {
-        self.started.elapsed() >= self.most
-    }
 }
 
 /// What became of each region; `None`: it was not tried.
@@ -572,45 +538,6 @@ impl Actuator for Executor {
     fn undo(&mut self, now: Duration) -> Vec<Done> {
         self.undo_within(now, UNDO)
     }
-}
-
-impl Pace {
-    fn new(options: &ExecutorOptions, now: Duration) -> Pace {
-        Pace {
-            collapse: Batch::default(),
-            split: Batch::default(),
-            pause: Pause::default(),
-            group_full: Pause::default(),
-            moved: Bucket::new(options.moved_per_process, now),
-            scanned: Bucket::new(options.scanned_per_process, now),
-            used: now,
-        }
-    }
-
-    /// Until when its process is left alone. `no_memory`: the pause of all promotions.
-    fn rests_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
-        match promotes {
-            true => self.pause.until().max(self.group_full.until()).max(no_memory.until()),
-            false => self.pause.until(),
-        }
-    }
-}
-
-/// Whether one mapping of the process holds the region whole; `None` where that cannot be read.
-fn is_mapped(root: &KernelRoot, id: ProcessId, region: VirtRange) -> Option<bool> {
-    let mappings = read_maps(root, id.pid).ok()?;
-    Some(mappings.iter().any(|mapping| mapping.range.intersection(region) == Some(region)))
-}
-
-/// Whether the process is there and still the one that was meant: not another one with its number, nor another
-/// program.
-fn is_same(root: &KernelRoot, id: ProcessId) -> bool {
-    process::read_stat(root, id.pid).is_ok_and(|stat| {
-        !stat.is_zombie()
-            && stat.start_ticks == id.start_ticks
-            // 0 where the kernel does not show it.
-            && (stat.start_stack == id.start_stack || stat.start_stack == 0 || id.start_stack == 0)
-    })
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use super::ExecutorOptions;
 use crate::engine::Call;
 use std::time::Duration;
 
-/// Most regions that one call names, however fast it is: should each turn out to be dear, the next call names one.
+/// Most regions that one call names, however fast it is: should each turn out to be expensive, the next call names one.
 const MOST_REGIONS: usize = 16;
-/// A call that took so many times as long as it is to take says that a region is much dearer than it was.
-const MUCH_DEARER: u32 = 2;
+/// A call that took so many times as long as it is to take says that a region is much more expensive than it was.
+const MUCH_MORE_EXPENSIVE: u32 = 2;
 /// Calls in a row that were not slow, after which the next pause is half as long again.
 const CLEAN_CALLS: u32 = 64;
 
@@ -73,7 +73,7 @@ impl Batch {
     /// Learns how long a call took, which is to take `most` of a processor. Not by the clock on the wall: where others
     /// take the processor away, smaller batches would not make a call any sooner, and each has its own cost.
     pub fn learn(&mut self, call: Call, most: Duration) {
-        if call.busy > most * MUCH_DEARER {
+        if call.busy > most * MUCH_MORE_EXPENSIVE {
             self.0 = 1;
         } else if call.busy > most {
             self.0 = (self.0 / 2).max(1);
@@ -101,7 +101,7 @@ pub(super) enum Speed {
 impl Speed {
     pub fn of(call: Call, options: &ExecutorOptions) -> Speed {
         // A collapse gives the lock up between two regions: what a process waits for is one of them, and where one is that
-        // dear, the next call names no other. The other calls keep the lock to their end.
+        // expensive, the next call names no other. The other calls keep the lock to their end.
         let busy = if call.held < call.took { call.busy / call.regions.max(1) as u32 } else { call.busy };
         if busy > options.slow {
             Speed::Slow
@@ -146,7 +146,7 @@ mod tests {
         let mut batch = Batch(8);
         batch.learn(call(1, 0), MOST);
         assert_eq!(batch.size(), 8);
-        // Where regions are much dearer all at once, each gets a call.
+        // Where regions are much more expensive all at once, each gets a call.
         batch.learn(call(8, 8 * 5_000), MOST);
         assert_eq!(batch.size(), 1);
     }
@@ -165,8 +165,8 @@ mod tests {
         // Ten regions, the lock given up between them: one may have taken all of it. Kept to the end: all of them.
         let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
         assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Late, Speed::Slow));
-        let dear = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };
-        assert_eq!(of(dear), Speed::Slow);
+        let expensive = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };
+        assert_eq!(of(expensive), Speed::Slow);
         assert_eq!(of(call(0, 0)), Speed::Fine);
     }
 

@@ -2,10 +2,10 @@
 //!
 //! A collapse copies while it holds the mmap lock of its process: page faults and mmap(2) wait. Where the machine is a
 //! virtual one and its host gives memory when it is first touched, that takes ten to twenty times as long as the copy.
-//! So once a collapse turns out to be dear, the pages for the next ones are taken and given back first ([`Primer`]): the
+//! So once a collapse turns out to be expensive, the pages for the next ones are taken and given back first ([`Primer`]): the
 //! host is waited for without the lock. Where memory is there already that would only cost, and often it is: what a
 //! collapse copies from is free afterwards, and the kernel hands out last what was freed first. So soon the next call
-//! is made without; where that one is dear again, more pages are made ready before the next such trial.
+//! is made without; where that one is expensive again, more pages are made ready before the next such trial.
 
 use crate::engine::Call;
 use megapage_kernel::primer::Primer;
@@ -13,16 +13,16 @@ use megapage_kernel::process::own_thread_time;
 use std::time::Duration;
 
 /// A collapse that takes more processor time than this waits for more than its copy, which takes 0.2 ms.
-const DEAR: Duration = Duration::from_millis(1);
+const EXPENSIVE: Duration = Duration::from_millis(1);
 /// A page that is made ready in less was ready.
 const CHEAP: Duration = Duration::from_micros(400);
-/// Collapses stayed dear with pages made ready so often in a row before that is believed.
+/// Collapses stayed expensive with pages made ready so often in a row before that is believed.
 const BELIEVED: u32 = 8;
-/// After collapses stayed dear, so many calls are made without it.
+/// After collapses stayed expensive, so many calls are made without it.
 const GIVEN_UP: u32 = 512;
 /// Most pages made ready at once, for one call: it names no more regions.
 const MOST: usize = 8;
-/// Pages made ready after a dear call, before one is made without: after the first such call, and doubled with each
+/// Pages made ready after an expensive call, before one is made without: after the first such call, and doubled with each
 /// further one up to the most: where memory is always cold, one region in so many is waited for under the lock.
 const FIRST_LOT: usize = 4;
 const MOST_LOT: usize = 128;
@@ -33,16 +33,16 @@ pub struct Ready {
     primer: Option<Primer>,
     /// Pages to be made ready before a call is made without.
     due: usize,
-    /// How many are after the next dear call.
+    /// How many are after the next expensive call.
     lot: usize,
-    /// Regions that a call may name for which nothing was made ready: one after a dear call, and twice as many with each
-    /// that was not, up to [`MOST`]: all of them may turn out to be dear.
+    /// Regions that a call may name for which nothing was made ready: one after an expensive call, and twice as many with each
+    /// that was not, up to [`MOST`]: all of them may turn out to be expensive.
     trusted: usize,
     /// Pages that were made ready and that no call has used yet.
     left: usize,
     /// Whether the call under way uses such.
     done: bool,
-    /// Times in a row that the call was dear after it.
+    /// Times in a row that the call was expensive after it.
     vain: u32,
     /// Calls to be made without it.
     given_up: u32,
@@ -100,17 +100,17 @@ impl Ready {
     /// How a call that collapses went.
     pub(crate) fn after(&mut self, call: &Call) {
         // One of its regions, at least.
-        let is_dear = call.busy > DEAR + CHEAP * call.regions.saturating_sub(1) as u32;
+        let is_expensive = call.busy > EXPENSIVE + CHEAP * call.regions.saturating_sub(1) as u32;
         if self.done {
             // Others may have taken them.
-            self.left = if is_dear { 0 } else { self.left.saturating_sub(call.regions.max(1)) };
-            self.vain = if is_dear { self.vain + 1 } else { 0 };
+            self.left = if is_expensive { 0 } else { self.left.saturating_sub(call.regions.max(1)) };
+            self.vain = if is_expensive { self.vain + 1 } else { 0 };
             if self.vain >= BELIEVED {
                 *self = Ready { primer: self.primer.take(), given_up: GIVEN_UP, ..Ready::default() };
             }
         } else if self.given_up > 0 {
             self.given_up -= 1;
-        } else if is_dear && !call.failed {
+        } else if is_expensive && !call.failed {
             (self.due, self.trusted) = (self.lot, 1);
             self.lot = (2 * self.lot).min(MOST_LOT);
         } else if !call.failed {
@@ -137,7 +137,7 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(200);
 
     #[test]
-    fn pages_are_made_ready_once_a_collapse_was_dear() {
+    fn pages_are_made_ready_once_a_collapse_was_expensive() {
         let mut ready = Ready::default();
         ready.after(&call(8, SHORT * 8));
         assert!(!ready.is_wanted());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_where_collapses_stay_dear_and_is_tried_again_later() {
+    fn it_ends_where_collapses_stay_expensive_and_is_tried_again_later() {
         let mut ready = Ready { due: 1000, ..Ready::default() };
         for _ in 0..BELIEVED {
             assert!(ready.is_wanted());

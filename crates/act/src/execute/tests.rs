@@ -3,9 +3,9 @@
 use super::*;
 use crate::execute::counters::ERRORS;
 use megapage_decide::Reason;
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use megapage_kernel::pagemap::{Pagemap, Region};
-use megapage_kernel::{boot_time, spawn};
+use megapage_kernel::{boot_time, process, spawn};
 use megapage_testing::{require_root, skip};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid};
 
@@ -44,8 +44,8 @@ fn executor(options: ExecutorOptions) -> Option<Executor> {
 }
 
 /// A child with `regions` regions that can be huge, all but the first `kept` base pages of each zeroed.
-fn child(regions: usize, kept: usize) -> KnownChild {
-    let mut child = KnownChild::start_unadvised(regions).unwrap();
+fn child(regions: usize, kept: usize) -> Canary {
+    let mut child = Canary::start_unadvised(regions).unwrap();
     child.zero((0..regions * PAGES).filter(|page| page % PAGES >= kept)).unwrap();
     child
 }
@@ -55,7 +55,7 @@ fn id(pid: Pid) -> ProcessId {
     ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }
 }
 
-fn starts(child: &KnownChild) -> impl Iterator<Item = u64> + Clone + use<> {
+fn starts(child: &Canary) -> impl Iterator<Item = u64> + Clone + use<> {
     (child.huge().start()..child.huge().end()).step_by(HUGE_2M)
 }
 
@@ -71,15 +71,15 @@ fn demote(process: ProcessId, region: u64) -> Action {
     Action::Demote { process, region, reason: Reason::OverCap }
 }
 
-fn seen(child: &KnownChild) -> Vec<Region> {
+fn seen(child: &Canary) -> Vec<Region> {
     Pagemap::open(&KernelRoot::live(), child.pid()).unwrap().regions(child.huge()).unwrap()
 }
 
-fn huge(child: &KnownChild) -> usize {
+fn huge(child: &Canary) -> usize {
     seen(child).iter().filter(|region| region.huge == Some(true)).count()
 }
 
-/// Carries out until all are done: a page on its way to the LRU lists is passed over, and worth another try.
+/// Carries out until all are done: a page on its way to the LRU lists is skipped, and worth another try.
 fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     let mut left = actions.to_vec();
     let mut all = Vec::new();
@@ -116,7 +116,7 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     let Some(mut executor) = executor(unhurried()) else { return };
     let mut child = child(REGIONS, KEPT);
     let process = id(child.pid());
-    let actions = |of: fn(ProcessId, u64) -> Action, child: &KnownChild| {
+    let actions = |of: fn(ProcessId, u64) -> Action, child: &Canary| {
         starts(child).map(|start| of(process, start)).collect::<Vec<_>>()
     };
     until_done(&mut executor, &actions(promote, &child));
@@ -217,7 +217,7 @@ fn another_process_with_the_number_or_another_program_is_not_touched() {
 fn each_region_of_a_lot_gets_its_own_answer() {
     let Some(mut executor) = executor(unhurried()) else { return };
     // The first two regions are on base pages, and MADV_NOHUGEPAGE forbids them to be huge.
-    let child = KnownChild::start(2, 2).unwrap();
+    let child = Canary::start(2, 2).unwrap();
     let process = id(child.pid());
     let (base, first, second) =
         (child.base().start(), child.huge().start(), child.huge().end() - HUGE_2M as u64);
@@ -375,7 +375,7 @@ fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
 fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
     let Some(mut executor) = executor(unhurried()) else { return };
     // Huge pages are forbidden there (MADV_NOHUGEPAGE).
-    let child = KnownChild::start(2, 0).unwrap();
+    let child = Canary::start(2, 0).unwrap();
     let process = id(child.pid());
     let action = promote(process, child.base().start());
     for tries in 1..=3u64 {

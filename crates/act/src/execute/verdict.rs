@@ -82,7 +82,7 @@ pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict 
         Answer::NotTried => Verdict::refused(Obtained::Busy, "it was on base pages, and is huge now"),
         Answer::Accepted => Verdict::refused(
             Obtained::Busy,
-            "it was passed over: a forked process shares it, or something holds it for now",
+            "it was skipped: a forked process shares it, or something holds it for now",
         ),
         Answer::Refused(Refusal::Invalid) => {
             Verdict::refused(Obtained::Impossible, "EINVAL: locked memory, or a page of a hugetlb pool")

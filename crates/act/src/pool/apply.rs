@@ -2,34 +2,17 @@
 //! put everything back where that was asked for or the kernel refused a step.
 
 use super::error::PoolError;
-use super::plan::{MemoryImpact, Plan, Step};
+use super::impact::MemoryImpact;
+use super::outcome::StepOutcome;
+use super::plan::{Plan, Step};
 use super::shortfall::{Shortfall, explain};
-use megapage_kernel::hugetlb::{self, PoolFile, PoolScope};
+use megapage_kernel::hugetlb::{self, PoolFile};
 use megapage_kernel::{KernelError, KernelRoot, reclaim};
 use serde::{Serialize, Serializer};
 use std::time::{Duration, Instant};
 
 /// Attempts at most for one step, the first write included. The time bound usually comes first.
 const MOST_ATTEMPTS: u32 = 10;
-
-/// A step and what came of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StepOutcome {
-    /// The step.
-    #[serde(flatten)]
-    pub step: Step,
-    /// The figure read back at the end; `None` in a dry run.
-    pub obtained: Option<u64>,
-    /// How often the figure was written: 0 where it was already as asked, or in a dry run.
-    pub attempts: u32,
-}
-
-impl StepOutcome {
-    /// Pages that were asked for and not obtained.
-    pub fn missing(&self) -> u64 {
-        self.obtained.map_or(0, |obtained| self.step.asked.saturating_sub(obtained))
-    }
-}
 
 /// What a transaction asked for and what it obtained.
 #[derive(Clone, Debug, Serialize)]
@@ -142,12 +125,6 @@ impl Plan {
     }
 }
 
-impl StepOutcome {
-    fn not_made(step: &Step, obtained: Option<u64>) -> StepOutcome {
-        StepOutcome { step: step.clone(), obtained, attempts: 0 }
-    }
-}
-
 /// What the steps of one transaction share.
 struct Work<'a> {
     root: &'a KernelRoot,
@@ -200,7 +177,7 @@ fn read_back(root: &KernelRoot, step: &Step) -> Result<u64, KernelError> {
 }
 
 /// Puts the former figures back, the latest step first, and notes what is there then. The first refusal ends it:
-/// a kernel that took a figure a moment ago and refuses it now is beyond what can be mended here.
+/// a kernel that took a figure a moment ago and refuses it now is beyond what can be repaired here.
 fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), KernelError> {
     for outcome in outcomes.iter_mut().rev().filter(|outcome| outcome.attempts > 0) {
         let step = &outcome.step;
@@ -246,20 +223,12 @@ mod errno {
     pub const EROFS: i32 = 30;
 }
 
-/// `the pool of 2m pages`, `node 1's pool of 2m pages`, `the overcommit limit of 2m pages`.
-pub fn title(step: &Step) -> String {
-    match (step.file, step.scope) {
-        (PoolFile::Overcommit, _) => format!("the overcommit limit of {} pages", step.size),
-        (PoolFile::Pages, PoolScope::Machine) => format!("the pool of {} pages", step.size),
-        (PoolFile::Pages, PoolScope::Node(node)) => format!("node {node}'s pool of {} pages", step.size),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::plan::{Request, plan};
     use super::super::shortfall::Cause;
     use super::*;
+    use megapage_kernel::hugetlb::PoolScope;
     use megapage_units::PageSize;
     use std::fs;
     use std::path::Path;

@@ -1,6 +1,6 @@
 //! Why a pool cannot be set as asked, in one line each.
 
-use super::plan::MemoryImpact;
+use super::impact::MemoryImpact;
 use megapage_kernel::KernelError;
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_units::{Bytes, PageSize};

@@ -1,7 +1,7 @@
 //! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the rest.
 //!
 //! A call states the whole: what it does not name is not kept. Nothing is written where the pools would leave the
-//! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be mended), so
+//! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be repaired), so
 //! that there is no `force` here.
 
 mod boot;

@@ -1,6 +1,7 @@
 //! From a request and the present figures to the steps of a transaction, or the reason to refuse it.
 
 use super::error::PoolError;
+use super::impact::MemoryImpact;
 use super::spec::{Amount, SizeName, Spec};
 use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, MemInfo, meminfo, node_meminfo};
@@ -72,23 +73,6 @@ impl Step {
             PoolFile::Overcommit => 0,
         }
     }
-}
-
-/// What the steps mean for the rest of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct MemoryImpact {
-    /// All memory.
-    #[serde(serialize_with = "wire::bytes", rename = "total_bytes")]
-    pub total: Bytes,
-    /// `MemAvailable` before.
-    #[serde(serialize_with = "wire::bytes", rename = "available_bytes")]
-    pub available: Bytes,
-    /// `MemAvailable` once every page is obtained.
-    #[serde(serialize_with = "wire::bytes", rename = "available_after_bytes")]
-    pub available_after: Bytes,
-    /// What [`floor`] says.
-    #[serde(serialize_with = "wire::bytes", rename = "floor_bytes")]
-    pub floor: Bytes,
 }
 
 /// `null` for the machine.

@@ -1,6 +1,6 @@
 //! Why pages are missing, from the kernel's own figures, and what would help.
 
-use super::apply::{StepOutcome, title};
+use super::outcome::{StepOutcome, title};
 use super::plan::Step;
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::{KernelRoot, buddyinfo, meminfo, node_meminfo, pageblocks};

@@ -284,7 +284,7 @@ static void mortal(uint64_t number) {
     }
 }
 
-static void *nursery(void *unused) {
+static void *fill_tracker(void *unused) {
     uint64_t number = 1;
     pid_t children[2] = {0, 0};
     while (!stop) {
@@ -302,7 +302,7 @@ static void *nursery(void *unused) {
             } else if (waitpid(children[i], &status, WNOHANG) == children[i]) {
                 children[i] = 0;
                 int fine = status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-                if (!fine) end(WIFEXITED(status) ? WEXITSTATUS(status) : 1, "nursery: child ended with %#x\n", status);
+                if (!fine) end(WIFEXITED(status) ? WEXITSTATUS(status) : 1, "fill_tracker: child ended with %#x\n", status);
             }
         }
         pause_for(5000);
@@ -344,7 +344,7 @@ int main(int argc, char **argv) {
     struct { void *(*run)(void *); void *argument; } work[] = {
         {patterns, NULL}, {flippers, NULL}, {count, (void *)0}, {count, (void *)1}, {direct, argv[1]},
         {locks, NULL}, {snapshots, NULL}, {mappings, (void *)0}, {mappings, (void *)1}, {swapper, NULL},
-        {nursery, NULL},
+        {fill_tracker, NULL},
     };
     enum { THREADS = sizeof work / sizeof *work };
     pthread_t threads[THREADS];

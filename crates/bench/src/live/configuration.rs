@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn the_kernels_own_threads_are_found() {
         // kcompactd and kswapd run on every Linux with memory management as Debian builds it; in a container that hides
-        // the kernel's threads there is none to find, and none is made up.
+        // the kernel's threads there is none to find, and none is synthetic.
         let found = helpers().unwrap();
         let root = KernelRoot::live();
         for pid in found.keys() {

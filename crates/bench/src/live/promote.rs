@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn later_or_dearer_fails() {
+    fn later_or_more_expensive_fails() {
         let judge = |ours: (f64, f64), hard: (f64, f64), always: f64| -> Vec<bool> {
             let one = |median| Spread { median, min: median, max: median };
             let found = Promote {

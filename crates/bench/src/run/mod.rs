@@ -44,7 +44,7 @@ pub struct Options {
     /// Rounds that count.
     pub runs: u32,
     /// Rounds before them that do not: they warm the machine's memory (a virtual machine's host may have to
-    /// find it first, which is several times dearer than to touch it again).
+    /// find it first, which is several times more expensive than to touch it again).
     pub warm_up: u32,
     /// Multiplies sizes and work; 1 is what results are published at.
     pub scale: f64,

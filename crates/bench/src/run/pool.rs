@@ -1,7 +1,7 @@
 //! The pool of 2 MiB pages, set for each run to what its peer is given, and put back in the end.
 
 use anyhow::{Result, bail};
-use megapage_act::pool::Debt;
+use megapage_act::pool::Loan;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::process::read_status;
 use megapage_kernel::runtime_directory::{LockFile, runtime_directory};
@@ -18,7 +18,7 @@ const NAME: &str = "bench-pool-";
 /// process is killed, the next who takes the pool does.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    debt: Debt,
+    loan: Loan,
     directory: PathBuf,
 }
 
@@ -33,24 +33,24 @@ impl Pool {
         let directory = runtime_directory(&root);
         give_back_left_over(&root, &directory)?;
         let name = directory.join(format!("{NAME}{}", std::process::id()));
-        let debt = alone(&directory, || Debt::take_over(&root, &name, SIZE))?;
-        Ok(Pool { debt, directory })
+        let loan = alone(&directory, || Loan::take_over(&root, &name, SIZE))?;
+        Ok(Pool { loan, directory })
     }
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
     pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
         let pages = bytes.0.div_ceil(SIZE.bytes().0);
-        Ok(alone(&self.directory, || self.debt.set(pages, false))??)
+        Ok(alone(&self.directory, || self.loan.set(pages, false))??)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        let debt = &mut self.debt;
-        if let Err(error) = alone(&self.directory, || debt.set(0, true)).and_then(|set| Ok(set?)) {
-            let added = debt.pages();
+        let loan = &mut self.loan;
+        if let Err(error) = alone(&self.directory, || loan.set(0, true)).and_then(|set| Ok(set?)) {
+            let added = loan.pages();
             eprintln!("megapage: {added} pages of {SIZE} were not taken out of the pool: {error:#}");
         }
     }
@@ -85,9 +85,9 @@ fn give_back_alone(root: &KernelRoot, directory: &Path) {
         if !read_status(root, Pid(pid)).is_err_and(|error| error.is_gone()) {
             continue;
         }
-        let mut debt = Debt::take_over(root, &directory.join(name), SIZE);
-        let pages = debt.pages();
-        match debt.set(0, true) {
+        let mut loan = Loan::take_over(root, &directory.join(name), SIZE);
+        let pages = loan.pages();
+        match loan.set(0, true) {
             Ok(()) if pages > 0 => {
                 eprintln!(
                     "megapage: {pages} pages of {SIZE} left the pool that a bench had added which was killed"
@@ -118,8 +118,8 @@ mod tests {
         hugetlb::write(&root, SIZE, PoolScope::Machine, PoolFile::Pages, before).unwrap();
         // No process has the highest number of all; ours lives.
         let name = |pid: u32| directory.path().join(format!("{NAME}{pid}"));
-        let mut killed = Debt::take_over(&root, &name(i32::MAX as u32), SIZE);
-        let mut ours = Debt::take_over(&root, &name(std::process::id()), SIZE);
+        let mut killed = Loan::take_over(&root, &name(i32::MAX as u32), SIZE);
+        let mut ours = Loan::take_over(&root, &name(std::process::id()), SIZE);
         if let Err(error) = killed.set(2, false).and_then(|()| ours.set(1, false)) {
             return skip(&format!("needs 3 pages of {SIZE} a moment after they were given back: {error}"));
         }

@@ -129,7 +129,7 @@ mod tests {
         assert!(walks(vec![1e6; LEAST_WINDOWS], Some(20.0)).could_gain().unwrap() <= 100.0 + 1e-9);
     }
 
-    /// A process that is gone is passed over.
+    /// A process that is gone is skipped.
     #[test]
     fn nothing_is_said_of_a_process_that_is_gone() {
         assert_eq!(sample(Pid(i32::MAX), Path::new("/")), None);

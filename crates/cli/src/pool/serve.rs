@@ -24,12 +24,12 @@ pub struct Args {
     /// The size of the pages: 2m or 1g.
     #[arg(long, value_name = "SIZE", default_value = "2m")]
     size: PageSize,
-    /// Pages to keep ready: a multiple of --parcel.
+    /// Pages to keep ready: a multiple of --extent.
     #[arg(long, value_name = "PAGES", default_value_t = 64)]
     stock: u64,
     /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of 2m, 1 of 1g].
-    #[arg(long, value_name = "PAGES")]
-    parcel: Option<u64>,
+    #[arg(long, value_name = "PAGES", alias = "parcel")]
+    extent: Option<u64>,
     /// Pages to add to the machine's pool meanwhile, within the safe floor of available memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
@@ -100,7 +100,7 @@ fn options(args: &Args) -> Result<Options> {
         socket: socket_path(&args.socket),
         size: args.size,
         stock: args.stock,
-        parcel: args.parcel.unwrap_or(if args.size == PageSize::HUGE_2M { 16 } else { 1 }),
+        extent: args.extent.unwrap_or(if args.size == PageSize::HUGE_2M { 16 } else { 1 }),
         grow: args.grow,
         keep: args.keep,
         ignore_pressure: args.ignore_pressure,
@@ -133,7 +133,7 @@ pub struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.
     #[arg(value_name = "NAME|PATH", default_value = "default")]
     socket: String,
-    /// Print JSON (schema megapage.pool-stock/1).
+    /// Print JSON (schema megapage.pool-stock/2).
     #[arg(long)]
     json: bool,
 }
@@ -152,7 +152,7 @@ fn human(status: &Status) -> String {
     let size = Bytes(status.page_bytes);
     let mut text = format!(
         "{} of {} pages of {size} are ready, in extents of {}; {} were added to the pool.\n",
-        status.ready_pages, status.stock_pages, status.parcel_pages, status.added_pages
+        status.ready_pages, status.stock_pages, status.extent_pages, status.added_pages
     );
     let quota =
         status.quota_bytes.map_or("no quota".to_string(), |quota| format!("{} for each user", Bytes(quota)));
@@ -183,7 +183,7 @@ fn human(status: &Status) -> String {
                 [
                     holder.uid.to_string(),
                     holder.processes.to_string(),
-                    holder.parcels.to_string(),
+                    holder.extents.to_string(),
                     Bytes(holder.bytes).to_string(),
                 ]
             }),

@@ -339,7 +339,7 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
             "forks: {} made, {} refused for want of huge pages; {} split by writes after them made huge again",
             account.forks,
             account.forks_refused,
-            Bytes(account.mended_bytes)
+            Bytes(account.repaired_bytes)
         ));
     }
 }

@@ -23,7 +23,7 @@ pub fn list(found: &Inventory) -> String {
     for why in found.segments.iter().filter(|one| one.condition == Condition::Damaged) {
         text += &(one_line(why.because.as_deref().unwrap_or_default()) + "\n");
     }
-    for why in &found.passed_over {
+    for why in &found.skipped {
         text += &format!("Skipped: {}\n", one_line(&why.to_string()));
     }
     text

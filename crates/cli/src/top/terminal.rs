@@ -150,7 +150,7 @@ fn read_keys() -> io::Result<Vec<Wish>> {
     }
 }
 
-/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are passed over.
+/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are skipped.
 fn keys(mut bytes: &[u8]) -> Vec<Wish> {
     let mut wishes = Vec::new();
     while let [first, rest @ ..] = bytes {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_passed_over() {
+    fn what_means_nothing_is_skipped() {
         // A function key with a modifier, a letter of two bytes, a sequence that is cut off.
         assert_eq!(keys(b"\x1b[15;5~r"), [Wish::Reverse]);
         assert_eq!(keys("än".as_bytes()), [Wish::Nodes]);

@@ -74,3 +74,25 @@ pub fn busy_program() -> Child {
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     child
 }
+
+/// The same, which knows what every byte has to be, and sums all of them on each way through: it ends with status 3 where one
+/// is wrong, and on SIGTERM, after a last look, with 0.
+pub fn checking_program() -> Child {
+    let script = "my $text = 'x' x (64 << 20); my $sum = (64 << 20) * ord('x'); my $end; $SIG{TERM} = sub { $end = 1 }; \
+                  $| = 1; print qq(ready\\n); \
+                  for (my $pass = 0; ; $pass++) { \
+                      my $last = $end; \
+                      for (my $at = 0; $at < 64 << 20; $at += 4096) { \
+                          my $new = ord('a') + $pass % 26; \
+                          $sum += $new - ord(substr($text, $at, 1)); \
+                          substr($text, $at, 1) = chr($new); \
+                      } \
+                      exit 3 if unpack('%64C*', $text) != $sum; \
+                      exit 0 if $last; \
+                  }";
+    let mut command = Command::new("nice");
+    command.args(["perl", "-e", script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    child
+}

@@ -1,6 +1,6 @@
 //! What a request is answered with.
 
-use super::connection::{Client, Origin};
+use super::client::{Client, Origin};
 use crate::shared::Shared;
 use crate::telemetry::metrics::{CLASSIC, OPENMETRICS, classic, openmetrics};
 use megapage_kernel::{boot_time, process_cpu_time};

@@ -1,6 +1,7 @@
 //! One client: a request in, an answer out, bounded in bytes and time.
 
 use super::answer::{Answer, Answers, Body};
+use super::client::{Client, Origin};
 use megapage_kernel::effective_uid;
 use megapage_kernel::socket::{Interest, peer_uid};
 use std::io::{self, ErrorKind, Read, Write};
@@ -36,21 +37,6 @@ impl Deadlines {
         close: Duration::from_secs(1),
         idle: Duration::from_millis(500),
     };
-}
-
-/// Where a client came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    Unix,
-    Loopback,
-}
-
-/// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Client {
-    pub origin: Origin,
-    /// Root, or the daemon's own user: may know where other users' memory lies.
-    pub trusted: bool,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Where clients come in.
 
-use crate::reporter::ReporterError;
+use crate::reporter_error::ReporterError;
 use crate::{Mode, observability::MetricsConfig};
 use megapage_service::{SocketError, SocketFile, group_number};
 use std::net::{SocketAddr, TcpListener};

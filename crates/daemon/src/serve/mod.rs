@@ -6,6 +6,7 @@
 //! address can keep out who may use the socket.
 
 mod answer;
+mod client;
 mod connection;
 mod listeners;
 mod textfile;
@@ -14,7 +15,8 @@ pub(crate) use listeners::Listeners;
 
 use crate::shared::Shared;
 use answer::Answers;
-use connection::{Client, Connection, Deadlines, Next, Origin, Stream};
+use client::{Client, Origin};
+use connection::{Connection, Deadlines, Next, Stream};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_service::Pace;
 use std::io::{self, ErrorKind, Read, Write};

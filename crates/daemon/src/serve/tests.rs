@@ -117,7 +117,7 @@ fn each_page_is_answered() {
         bench.ask(b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n");
     assert!(open.contains("Content-Type: application/openmetrics-text") && open.ends_with("# EOF\n"));
     let status: serde_json::Value = serde_json::from_str(body(&bench.ask(&get("/status")))).unwrap();
-    assert_eq!((&status["schema"], &status["passes"]), (&"megapage.status/1".into(), &1.into()));
+    assert_eq!((&status["schema"], &status["passes"]), (&"megapage.status/2".into(), &1.into()));
     let decisions = bench.ask(&get("/decisions?since=1"));
     let decisions: serde_json::Value = serde_json::from_str(body(&decisions)).unwrap();
     assert_eq!(decisions["schema"], "megapage.decisions/1");

@@ -1,6 +1,6 @@
 //! What the executor counts, as metrics: apart from what the loop counts of decisions, so that the two can be compared.
 
-use super::metrics::{Labels, Value, label, one, write};
+use super::value::{Labels, Value, label, one, write};
 use megapage_act::execute::Counters;
 use megapage_act::execute::counters::{BOUNDS, ERRORS, Histogram, Kind, OBTAINED};
 use prometheus_client::encoding::DescriptorEncoder;

@@ -1,6 +1,6 @@
 //! The text of all metrics at this moment.
 
-use super::table::{Kind, METRICS};
+use super::value::{Labels, Value, label, one, write};
 use super::{Last, PARTS, Telemetry, executor};
 use crate::shared::Shared;
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -8,8 +8,7 @@ use megapage_kernel::{KernelError, KernelRoot, helper, process_cpu_time, thp};
 use megapage_observe::machine;
 use megapage_snapshot::{CostSource, Machine};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
@@ -82,77 +81,6 @@ impl Collector for Everything {
     }
 }
 
-/// A figure.
-pub(super) enum Value<'a> {
-    Count(u64),
-    Seconds(f64),
-    Level(f64),
-    Spread(&'a super::histogram::Histogram),
-    /// Counts by bounds in seconds, not added up, and the sum of what was counted.
-    Buckets(Vec<(f64, u64)>, f64),
-}
-
-/// Labels, in the order of the metric's table entry.
-pub(super) type Labels = Vec<String>;
-
-/// Writes a metric, unless there is nothing to tell.
-pub(super) fn write<'a>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    rows: impl IntoIterator<Item = (Labels, Value<'a>)>,
-) -> fmt::Result {
-    let metric = METRICS.iter().find(|metric| matches(metric.name, name)).ok_or(fmt::Error)?;
-    let mut rows = rows.into_iter().peekable();
-    if rows.peek().is_none() {
-        return Ok(());
-    }
-    let kind = match metric.kind {
-        Kind::Counter => MetricType::Counter,
-        Kind::Gauge => MetricType::Gauge,
-        Kind::Histogram => MetricType::Histogram,
-    };
-    let short = name.strip_suffix("_total").unwrap_or(name);
-    let mut family = encoder.encode_descriptor(short, metric.help, None, kind)?;
-    for (labels, value) in rows {
-        let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(labels).collect();
-        match labels.is_empty() {
-            true => put(&mut family, &value)?,
-            false => put(&mut family.encode_family(&labels)?, &value)?,
-        }
-    }
-    Ok(())
-}
-
-fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
-    match value {
-        Value::Count(count) => to.encode_counter::<NoLabelSet, u64, u64>(count, None),
-        Value::Seconds(seconds) => to.encode_counter::<NoLabelSet, f64, f64>(seconds, None),
-        Value::Level(level) => to.encode_gauge(level),
-        Value::Spread(spread) => {
-            to.encode_histogram::<NoLabelSet>(spread.sum(), spread.count(), &spread.buckets(), None)
-        }
-        Value::Buckets(buckets, sum) => {
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            to.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
-        }
-    }
-}
-
-/// Whether `name` is what the table calls `pattern`.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once("EVENT") {
-        Some((before, after)) => name
-            .strip_prefix(before)
-            .and_then(|rest| rest.strip_suffix(after))
-            .is_some_and(|event| !event.is_empty()),
-        None => pattern == name,
-    }
-}
-
-pub(super) fn one(value: Value<'_>) -> [(Labels, Value<'_>); 1] {
-    [(Vec::new(), value)]
-}
-
 fn info(labels: &[&str]) -> [(Labels, Value<'static>); 1] {
     [(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
 }
@@ -189,17 +117,13 @@ fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     let freed = moved.map(|(policy, sum)| (label(policy), Value::Count(sum.freed_bytes)));
     write(to, "megapage_freed_bytes_total", freed)?;
     write(to, "megapage_watched_processes", level(|last| last.watched as f64))?;
-    write(to, "megapage_passed_over_processes", level(|last| last.passed_over as f64))?;
+    write(to, "megapage_skipped_processes", level(|last| last.skipped as f64))?;
     write(to, "megapage_huge_bytes", level(|last| last.huge as f64))?;
     write(to, "megapage_memory_short", level(|last| f64::from(u8::from(last.short))))?;
     if let Some(counters) = &from.executor {
         executor::write_all(to, counters)?;
     }
     processes(to, from)
-}
-
-pub(super) fn label(value: &str) -> Labels {
-    vec![value.to_string()]
 }
 
 fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {

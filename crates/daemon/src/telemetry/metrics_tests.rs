@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::telemetry::table::Metric;
+use crate::telemetry::table::{Kind, METRICS};
 use crate::telemetry::tests::{pass, promoted, refused, telemetry};
+use crate::telemetry::value::matches;
 use megapage_act::execute::Counters;
 use megapage_act::execute::counters::ERRORS;
 use megapage_snapshot::{CostSource, Sampling, TrackerKind, TranslationCost};
@@ -22,7 +24,7 @@ fn shared(tree: &str) -> Arc<Shared> {
     snapshot.sampling = Some(Sampling {
         tracker: TrackerKind::Bpf,
         lacks: Vec::new(),
-        passed_over: Vec::new(),
+        skipped: Vec::new(),
         first_access_ns: 400.0,
         budget: 0.01,
         machine_access: None,

@@ -8,6 +8,7 @@ mod histogram;
 pub mod metrics;
 mod status;
 pub mod table;
+mod value;
 
 use crate::Pass;
 use histogram::Histogram;
@@ -68,7 +69,7 @@ struct Last {
     dry_run: bool,
     times: crate::Times,
     watched: usize,
-    passed_over: usize,
+    skipped: usize,
     huge: u64,
     short: bool,
     left: u64,
@@ -187,7 +188,7 @@ impl Telemetry {
             dry_run: pass.dry_run,
             times: pass.times,
             watched: pass.watched,
-            passed_over: pass.passed_over,
+            skipped: pass.skipped,
             huge: pass.huge.0,
             short: pass.short,
             left: pass.left,

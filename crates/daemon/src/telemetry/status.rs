@@ -71,7 +71,7 @@ impl Last {
             act_seconds: self.times.act.as_secs_f64(),
             cpu_seconds: self.times.cpu.as_secs_f64(),
             watched: self.watched as u64,
-            passed_over: self.passed_over as u64,
+            skipped: self.skipped as u64,
             huge_bytes: self.huge,
             short: self.short,
             actions: self.sum.actions,

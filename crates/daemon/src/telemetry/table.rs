@@ -91,7 +91,7 @@ pub const METRICS: &[Metric] = &[
     metric("megapage_promoted_bytes_total", Kind::Counter, &["policy"], "Memory promoted to huge pages"),
     metric("megapage_freed_bytes_total", Kind::Counter, &["policy"], "Memory released to the machine"),
     metric("megapage_watched_processes", Kind::Gauge, &[], "Watched processes"),
-    metric("megapage_passed_over_processes", Kind::Gauge, &[], "Selected processes that are skipped for now"),
+    metric("megapage_skipped_processes", Kind::Gauge, &[], "Selected processes that are skipped for now"),
     metric(
         "megapage_huge_bytes",
         Kind::Gauge,

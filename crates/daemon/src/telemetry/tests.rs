@@ -57,7 +57,7 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
         },
         huge: Bytes::mib(100),
         watched: processes.len(),
-        passed_over: 1,
+        skipped: 1,
     }
 }
 

@@ -63,7 +63,7 @@ impl Guard {
         regions.collect()
     }
 
-    /// Takes back what was remembered. What cannot be true at the time `now` is passed over; what is known already
+    /// Takes back what was remembered. What cannot be true at the time `now` is skipped; what is known already
     /// stays.
     pub fn restore(&mut self, now: Duration, regions: &[RememberedRegion], limits: &Limits) {
         let past = |time: Duration| time <= now;

@@ -3,7 +3,7 @@
 //! What it does where the others leave a gap:
 //! - A region counts by what it loses to TLB misses (rate, access class, measured or estimated cost), not by coverage
 //!   alone: see [`gain`].
-//! - Its price is what a promotion copies, and what it would bind in addition, which is the dearer the fuller memory is.
+//! - Its price is what a promotion copies, and what it would bind in addition, which is the more expensive the fuller memory is.
 //! - A promotion must pay for itself while the process lives. A process is expected to go on for as long as it has run
 //!   (Harchol-Balter and Downey, "Exploiting process lifetime distributions for dynamic load balancing", 1997).
 //! - The marks of short memory move with the pressure: see [`watermarks`].
@@ -11,9 +11,9 @@
 //! - Faults are huge where the process fills its huge pages, or where memory is plentiful; else of a smaller size.
 
 pub mod claims;
+mod fill_tracker;
 pub mod gain;
 mod groups;
-mod nursery;
 mod parameters;
 mod recover;
 pub mod watermarks;
@@ -22,11 +22,11 @@ use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
 use claims::{Caps, Grants, weight};
+use fill_tracker::FillTracker;
 use gain::{Gains, is_sampled_base};
 use groups::Groups;
 use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
-use nursery::Nursery;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
@@ -49,7 +49,7 @@ struct Account {
     promoted: u64,
     /// How many samples in a row led to nothing.
     idle: u32,
-    nursery: Nursery,
+    fill_tracker: FillTracker,
     rescan: Duration,
     /// Whether what it streams was found to gain as much as [`Parameters::least_streaming`]. As regions become huge less is
     /// left to gain; the rest is promoted all the same.
@@ -170,7 +170,7 @@ impl Megapage {
                 sampled: None,
                 promoted: 0,
                 idle: 0,
-                nursery: Nursery::default(),
+                fill_tracker: FillTracker::default(),
                 rescan: parameters.rescan,
                 streams_pay: false,
             });
@@ -181,7 +181,7 @@ impl Megapage {
                 account.usage = 0.5 * account.usage + 0.5 * usage;
                 account.cpu = (process.cpu, tick.now());
             }
-            account.nursery.observe(tick, process);
+            account.fill_tracker.observe(tick, process);
 
             let base = process.regions.iter().filter(|region| region.leaf == Leaf::Base).count();
             let is_due = account.sampled.is_none_or(|(then, had)| {
@@ -532,7 +532,7 @@ impl Policy for Megapage {
             return FaultSize::Base;
         }
         let small = FaultSize::Mthp(self.parameters.small);
-        let fill = self.accounts.get(&fault.process).map_or(1.0, |account| account.nursery.fill());
+        let fill = self.accounts.get(&fault.process).map_or(1.0, |account| account.fill_tracker.fill());
         let nearness = self.watermarks.nearness_at_fault(headroom.in_use());
         let wanted = if nearness < 1.0 { nearness * self.parameters.fault_fill } else { 1.0 };
         let fits = fill >= wanted;
@@ -573,7 +573,7 @@ impl Policy for Megapage {
     }
 
     fn remembered(&self) -> usize {
-        let nurseries: usize = self.accounts.values().map(|account| 1 + account.nursery.len()).sum();
+        let nurseries: usize = self.accounts.values().map(|account| 1 + account.fill_tracker.len()).sum();
         nurseries + self.scans.len() + self.caps.len() + self.groups.len()
     }
 }

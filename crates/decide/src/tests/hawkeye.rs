@@ -96,8 +96,8 @@ fn recoveries(in_use: f64, parameters: Parameters, processes: Vec<Process>) -> V
 #[test]
 fn bloat_is_recovered_from_the_process_with_the_least_cost_when_memory_is_short() {
     let cheap = with_cost(process(2, vec![huge(0, 500), huge(1, 255)]), 0.01);
-    let dear = with_cost(process(1, vec![huge(0, 500)]), 0.30);
-    let both = || vec![dear.clone(), cheap.clone()];
+    let expensive = with_cost(process(1, vec![huge(0, 500)]), 0.30);
+    let both = || vec![expensive.clone(), cheap.clone()];
     assert_eq!(recoveries(0.84, Parameters::paper(), both()), []);
     assert_eq!(recoveries(0.86, Parameters::paper(), both()), [(2, 0), (1, 0)]);
     assert_eq!(recoveries(0.86, Parameters::code(), both()), [(2, 0), (2, 1), (1, 0)]);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Where the made-up mappings start.
+/// Where the synthetic mappings start.
 pub const BASE: u64 = 0x7f00_0000_0000;
 
-/// The first address of the `n`th region of a made-up process.
+/// The first address of the `n`th region of a synthetic process.
 pub fn at(n: u64) -> u64 {
     BASE + n * HUGE_2M as u64
 }

@@ -1,6 +1,7 @@
-//! Tests of the policies and guards, on made-up snapshots.
+//! Tests of the policies and guards, on synthetic snapshots.
 
 mod freebsd;
+mod groups;
 mod guards;
 mod hawkeye;
 mod ingens;

@@ -57,20 +57,21 @@ pub(super) fn collapse() -> Option<bool> {
 /// PAGEMAP_SCAN of one page that this process has mapped.
 pub(super) fn pagemap_scan() -> Option<bool> {
     let file = File::open(crate::KernelRoot::live().path("proc/self/pagemap")).ok()?;
-    let mut run = crate::pagemap::Run::default();
+    let mut run = megapage_inside::pagemap_scan::Run::default();
     let start = ptr::from_ref(&run).addr() as u64 & !(megapage_units::BASE_PAGE as u64 - 1);
-    let mut argument = crate::pagemap::ScanArgument {
-        size: size_of::<crate::pagemap::ScanArgument>() as u64,
+    let mut argument = megapage_inside::pagemap_scan::ScanArgument {
+        size: size_of::<megapage_inside::pagemap_scan::ScanArgument>() as u64,
         start,
         end: start + megapage_units::BASE_PAGE as u64,
         vec: ptr::from_mut(&mut run).expose_provenance() as u64,
         vec_len: 1,
-        category_anyof_mask: crate::pagemap::IS_PRESENT,
-        return_mask: crate::pagemap::IS_PRESENT,
+        category_anyof_mask: megapage_inside::pagemap_scan::IS_PRESENT,
+        return_mask: megapage_inside::pagemap_scan::IS_PRESENT,
         ..Default::default()
     };
     // SAFETY: the argument states its own size, and a vector of one element, which lives through the call.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), crate::pagemap::PAGEMAP_SCAN, &mut argument) };
+    let result =
+        unsafe { libc::ioctl(file.as_raw_fd(), megapage_inside::pagemap_scan::PAGEMAP_SCAN, &mut argument) };
     known_unless(result.into(), &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 

@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use super::body::{DATA, NO_PLACE, PATH, Request, Slot, body};
-use crate::heap::without_signals;
 use crate::spawn::wait_readable;
+use megapage_inside::without_signals;
 use megapage_units::BASE_PAGE;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{

@@ -1,6 +1,6 @@
 //! Where in a process's memory the Java heap lies.
 
-use crate::sample::Memory;
+use crate::memory::Memory;
 use megapage_kernel::smaps::{BackingBytes, Mapping};
 use megapage_units::{Bytes, VirtRange};
 

@@ -1,4 +1,4 @@
-//! What keeps a JVM from having pages of the pool, for the user that starts it. Each says how it is mended.
+//! What keeps a JVM from having pages of the pool, for the user that starts it. Each says how it is repaired.
 
 use crate::jvm::Java;
 use crate::jvm::need::Need;
@@ -63,7 +63,7 @@ impl Surroundings {
 pub struct Obstacle {
     /// What it is, in a sentence without a full stop.
     pub what: String,
-    /// Shell lines that mend it; for root, unless they begin with `ulimit`.
+    /// Shell lines that repair it; for root, unless they begin with `ulimit`.
     pub remedy: Vec<String>,
     /// Pages that are missing in a pool: what `--fix` adds.
     pub missing: Option<(PageSize, u64)>,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_named_with_what_mends_it() {
+    fn each_limit_is_named_with_what_repairs_it() {
         let (two, pool) = (PageSize::HUGE_2M, Bytes::gib(2));
         let limit = Limit(Some(Bytes::gib(1)));
         let data = one(of(17, pool, two, false, &Surroundings { data: limit, ..around() }));

@@ -5,6 +5,7 @@ use crate::jvm::JavaPlan;
 use crate::kinds::HeapRuntime;
 use crate::messages::Explained;
 use crate::promoter::Promoter;
+use crate::proof::proved;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::{Heap, Mechanism, Shm};
 use crate::sample::{Places, Samples};
@@ -36,7 +37,7 @@ const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
 const SHORTEST_STATUS_SPACING: Duration = Duration::from_millis(20);
 const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 /// Before a signal that may end the program is passed on a sample is taken, where the last one took no longer than this.
-const DEAREST_LAST_LOOK: Duration = Duration::from_millis(50);
+const MOST_EXPENSIVE_LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Before a wait of this length the launcher's own code goes: it is 4 MiB beside each program.
@@ -180,7 +181,10 @@ impl<'a> Running<'a> {
         if signal.sender.is_some_and(|sender| sender != self.pid) {
             // What may end the program does so without a handshake.
             let watched = self.run.request.watched && !self.exiting;
-            if watched && ENDING.contains(&signal.number) && self.samples.last_cost() <= DEAREST_LAST_LOOK {
+            if watched
+                && ENDING.contains(&signal.number)
+                && self.samples.last_cost() <= MOST_EXPENSIVE_LAST_LOOK
+            {
                 let size = self.size();
                 self.sample(size, false);
             }
@@ -381,7 +385,7 @@ impl<'a> Running<'a> {
     }
 
     pub(super) fn report(&self, totals: Option<Totals>) -> RunReport {
-        let mut report = self.pieces(totals).report();
+        let mut report = proved(self.pieces(totals));
         report.profile = Some(self.run.learned.report().clone());
         report
     }

@@ -5,9 +5,9 @@
 
 use super::HugeHeap;
 use crate::learned::{Found, Hints, class_of};
-use megapage_kernel::own_touched::Sampler;
-use megapage_kernel::program_memory::OwnPagemap;
-use megapage_kernel::{ErrnoGuard, Locked};
+use megapage_inside::own_touched::Sampler;
+use megapage_inside::program_memory::OwnPagemap;
+use megapage_inside::{ErrnoGuard, Locked};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -199,8 +199,8 @@ mod tests {
     use super::*;
     use crate::ledger::{Backing, Ledger};
     use crate::{Config, Heap, Mapping};
-    use megapage_kernel::program_memory::is_filtered;
-    use megapage_kernel::{OwnedRange, SharedWords, thp_is_possible};
+    use megapage_inside::program_memory::is_filtered;
+    use megapage_inside::{OwnedRange, SharedWords, thp_is_possible};
     use megapage_units::BASE_PAGE;
 
     const BLOCK: usize = 64 << 20;
@@ -224,10 +224,10 @@ mod tests {
         can
     }
 
-    /// Touches one page of `every` in the first `len` bytes, all of them zero: what is not touched is not present.
-    fn populate(start: usize, len: usize, every: usize) {
-        for at in (start..start + len).step_by(every * BASE_PAGE) {
-            OwnedRange::of_allocator(at, BASE_PAGE).populate().unwrap();
+    /// Touches one page of `every` in the range, all of them zero: what is not touched is not present.
+    fn populate(range: OwnedRange, every: usize) {
+        for at in (0..range.len()).step_by(every * BASE_PAGE) {
+            range.part(at, BASE_PAGE).populate().unwrap();
         }
     }
 
@@ -241,12 +241,13 @@ mod tests {
         if !can_be_judged() {
             return;
         }
-        let block = heap.reserve(BLOCK, HUGE_2M, true).unwrap().address;
+        let range = heap.reserve(BLOCK, HUGE_2M, true).unwrap().range;
+        let block = range.start();
         assert_eq!(heap.chunk_at(block).unwrap().mapping(), Mapping::Mapped(Backing::Thp));
         heap.judge_blocks();
         assert_eq!(found(&launcher), Found::default(), "nothing is present");
-        populate(block, BLOCK / 2, 512);
-        heap.release(block, BLOCK).unwrap();
+        populate(range.part(0, BLOCK / 2), 512);
+        heap.release(range).unwrap();
         let found = found(&launcher);
         assert_eq!(found, Found { seen: BLOCK as u64 / 2, touched: 0 }, "huge pages of zeros");
         heap.judge_blocks();
@@ -260,18 +261,19 @@ mod tests {
         if !can_be_judged() {
             return;
         }
-        let block = heap.reserve(BLOCK, HUGE_2M, true).unwrap().address;
-        let other = heap.reserve(2 * BLOCK, HUGE_2M, true).unwrap().address;
+        let range = heap.reserve(BLOCK, HUGE_2M, true).unwrap().range;
+        let block = range.start();
+        let other = heap.reserve(2 * BLOCK, HUGE_2M, true).unwrap().range;
         assert_eq!(heap.chunk_at(block).unwrap().mapping(), Mapping::Mapped(Backing::Base));
-        assert_eq!(heap.chunk_at(other).unwrap().mapping(), Mapping::Mapped(Backing::Thp));
+        assert_eq!(heap.chunk_at(other.start()).unwrap().mapping(), Mapping::Mapped(Backing::Thp));
         assert_eq!(heap.blocks.on_base_pages(), BLOCK as u64);
         assert!(heap.has_sparse_blocks());
         // It fills up after all.
-        populate(block, HUGE_2M, 1);
+        populate(range.part(0, HUGE_2M), 1);
         assert!(heap.collapse_at(block));
-        heap.release(block, BLOCK).unwrap();
+        heap.release(range).unwrap();
         assert!(!heap.has_sparse_blocks());
-        heap.release(other, 2 * BLOCK).unwrap();
+        heap.release(other).unwrap();
     }
 
     #[test]
@@ -282,14 +284,14 @@ mod tests {
             return;
         }
         let before = heap.is_sparse(1);
-        let block = heap.reserve(8 * BLOCK, HUGE_2M, false).unwrap().address;
+        let block = heap.reserve(8 * BLOCK, HUGE_2M, false).unwrap().range;
         for index in 0..8 {
-            heap.commit(block + index * BLOCK, BLOCK).unwrap();
+            heap.commit(block.part(index * BLOCK, BLOCK)).unwrap();
         }
         assert_eq!(heap.blocks.on_base_pages(), 8 * BLOCK as u64);
-        let scattered = heap.reserve(16 * HUGE_2M, HUGE_2M, false).unwrap().address;
+        let scattered = heap.reserve(16 * HUGE_2M, HUGE_2M, false).unwrap().range;
         for index in 0..16 {
-            heap.commit(scattered + index * HUGE_2M, crate::SLICE).unwrap();
+            heap.commit(scattered.part(index * HUGE_2M, crate::SLICE)).unwrap();
         }
         let huge = heap.ledger().total_held() - heap.ledger().held(Backing::Base);
         assert!(huge <= 3 * HUGE_2M as u64, "{huge}");
@@ -302,15 +304,15 @@ mod tests {
         if !can_be_judged() {
             return;
         }
-        let arena = heap.reserve(BLOCK, HUGE_2M, false).unwrap().address;
-        heap.commit(arena, HUGE_2M).unwrap();
-        assert_eq!(heap.chunk_at(arena).unwrap().mapping(), Mapping::Mapped(Backing::Thp));
+        let arena = heap.reserve(BLOCK, HUGE_2M, false).unwrap().range;
+        heap.commit(arena.part(0, HUGE_2M)).unwrap();
+        assert_eq!(heap.chunk_at(arena.start()).unwrap().mapping(), Mapping::Mapped(Backing::Thp));
         // No more than elsewhere is left unused.
         for index in 1..8 {
-            heap.commit(arena + index * HUGE_2M, crate::SLICE).unwrap();
+            heap.commit(arena.part(index * HUGE_2M, crate::SLICE)).unwrap();
         }
         assert!(heap.ledger().held(Backing::Base) >= 5 * HUGE_2M as u64);
-        heap.release(arena, BLOCK).unwrap();
+        heap.release(arena).unwrap();
     }
 
     #[test]

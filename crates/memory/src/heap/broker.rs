@@ -3,7 +3,7 @@
 //! The library asks, when the heap grows, and not the launcher before the start: what a broker gives is its process's until
 //! that ends, and a program outlives a launcher that is killed. So a program also takes no more than it uses.
 //!
-//! A parcel is larger than a chunk. It is mapped beside the heap and populated, which fills page tables only; its pages are
+//! An extent is larger than a chunk. It is mapped beside the heap and populated, which fills page tables only; its pages are
 //! then moved behind chunks, one after the other (mremap(2)). It is mapped shared, for a private mapping would copy each
 //! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
 
@@ -14,7 +14,7 @@ use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
 use crate::stock::wire::Verdict;
 use crate::stock::{Granted, TakeError, take_noting};
-use megapage_kernel::{Errno, ErrnoGuard, OwnedRange, without_signals};
+use megapage_inside::{Errno, ErrnoGuard, OwnedRange, without_signals};
 use megapage_units::{HUGE_2M, PageSize};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -37,14 +37,14 @@ pub(super) struct Stock {
     path: [u8; MOST_PATH],
     /// 0: none was named.
     path_len: usize,
-    /// The process that may ask: a child that shares this memory (vfork(2)) would get parcels that end with it.
+    /// The process that may ask: a child that shares this memory (vfork(2)) would get extents that end with it.
     pid: u32,
     /// This program has not asked for anything yet: what its process had before an execve(2) is no longer in use.
     fresh: bool,
     /// Pages that are mapped and populated, and behind no chunk yet.
     rest: Option<OwnedRange>,
-    /// Bytes of a parcel: `rest` ends where one ends, and no move may go across a border.
-    parcel: usize,
+    /// Bytes of an extent: `rest` ends where one ends, and no move may go across a border.
+    extent: usize,
     /// Pages that are behind chunks.
     out: usize,
     not_before: u64,
@@ -62,7 +62,7 @@ impl Stock {
             pid: 0,
             fresh: true,
             rest: None,
-            parcel: 0,
+            extent: 0,
             out: 0,
             not_before: 0,
             pause: PAUSE_MS,
@@ -71,11 +71,11 @@ impl Stock {
         }
     }
 
-    /// Up to `count` pages at the beginning of the rest, of one parcel.
+    /// Up to `count` pages at the beginning of the rest, of one extent.
     fn next(&mut self, count: usize) -> Option<OwnedRange> {
         let rest = self.rest?;
-        let within = match rest.len() % self.parcel {
-            0 => self.parcel,
+        let within = match rest.len() % self.extent {
+            0 => self.extent,
             begun => begun,
         };
         let len = (count * HUGE_2M).min(within);
@@ -116,18 +116,18 @@ struct Failure {
     unusable: bool,
 }
 
-/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one parcel. `fresh` is over once it was said.
+/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one extent. `fresh` is over once it was said.
 fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(OwnedRange, usize), Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
         .map_err(|error| Failure { why: reason(&error), unusable: false })?;
     let mapped = usize::try_from(granted.bytes)
         .ok()
-        .and_then(|parcel| Some((parcel, parcel.checked_mul(granted.count)?)))
+        .and_then(|extent| Some((extent, extent.checked_mul(granted.count)?)))
         .ok_or(Errno::EINVAL)
-        .and_then(|(parcel, bytes)| {
+        .and_then(|(extent, bytes)| {
             let all = OwnedRange::reserve(bytes, HUGE_2M)?;
-            map(&granted, all, parcel).map(|()| (all, parcel)).inspect_err(|_| {
+            map(&granted, all, extent).map(|()| (all, extent)).inspect_err(|_| {
                 let _ = all.release();
             })
         });
@@ -138,11 +138,11 @@ fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(OwnedRange, us
     })
 }
 
-/// Maps each parcel behind the other, and has page tables filled: a page that is missing is an error here, and would be a
+/// Maps each extent behind the other, and has page tables filled: a page that is missing is an error here, and would be a
 /// signal later.
-fn map(granted: &Granted, all: OwnedRange, parcel: usize) -> Result<(), Errno> {
-    for (at, file) in granted.parcels.iter().flatten().enumerate() {
-        all.part(at * parcel, parcel).map_parcel(file.as_fd())?;
+fn map(granted: &Granted, all: OwnedRange, extent: usize) -> Result<(), Errno> {
+    for (at, file) in granted.extents.iter().flatten().enumerate() {
+        all.part(at * extent, extent).map_extent(file.as_fd())?;
     }
     all.populate()
 }
@@ -206,8 +206,8 @@ impl HugeHeap {
                 self.stock.with(|stock| {
                     stock.fresh = fresh;
                     match obtained {
-                        Ok((all, parcel)) => {
-                            (stock.rest, stock.parcel, stock.pause) = (Some(all), parcel, PAUSE_MS);
+                        Ok((all, extent)) => {
+                            (stock.rest, stock.extent, stock.pause) = (Some(all), extent, PAUSE_MS);
                         }
                         Err(Failure { why, unusable: true }) => stock.leave_alone(0, FOR_EVER_MS, why),
                         Err(Failure { why, unusable: false }) => {

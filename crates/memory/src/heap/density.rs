@@ -98,7 +98,7 @@ mod tests {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
         let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
-        heap.commit(arena.address, CHUNKS * HUGE_2M).unwrap();
+        heap.commit(arena.range.part(0, CHUNKS * HUGE_2M)).unwrap();
         let ledger = heap.ledger();
         if ledger.fall_backs(FallBack::ThpOff).0 > 0 {
             return;
@@ -107,22 +107,22 @@ mod tests {
         // Of the chunks a quarter each keeps 4, 12, 20 and 28 slices.
         let kept = |index: usize| 4 + index % 4 * 8;
         let freed = |index: usize| {
-            (arena.address + index * HUGE_2M + kept(index) * SLICE, HUGE_2M - kept(index) * SLICE)
+            arena.range.part(index * HUGE_2M + kept(index) * SLICE, HUGE_2M - kept(index) * SLICE)
         };
         for index in 0..CHUNKS {
-            let (start, len) = freed(index);
-            heap.decommit(start, len).unwrap();
+            heap.decommit(freed(index)).unwrap();
         }
         assert!(heap.wants_sweep());
         heap.sweep();
         assert!(!heap.wants_sweep());
         assert!(huge() <= heap.in_use.bytes() + heap.in_use.bytes() / SHARE + SLACK + HUGE_2M as u64);
-        let split = |index: usize| heap.chunk_at(arena.address + index * HUGE_2M).unwrap().mapping() == BASE;
+        let split =
+            |index: usize| heap.chunk_at(arena.range.start() + index * HUGE_2M).unwrap().mapping() == BASE;
         let count =
             |slices: usize| (0..CHUNKS).filter(|&index| kept(index) == slices && split(index)).count();
         assert_eq!((count(28), count(4)), (0, 10), "nearly full ones stay, nearly empty ones go");
         assert!(count(12) >= count(20), "{} and {}", count(12), count(20));
-        heap.release(arena.address, CHUNKS * HUGE_2M).unwrap();
+        heap.release(arena.range).unwrap();
         assert_eq!(heap.in_use.bytes(), 0);
     }
 
@@ -131,18 +131,18 @@ mod tests {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
         let arena = heap.reserve(40 * HUGE_2M, HUGE_2M, false).unwrap();
-        let chunk = |index: usize| arena.address + index * HUGE_2M;
-        heap.commit(chunk(0), 20 * HUGE_2M).unwrap();
+        let part = |index: usize, from: usize, len: usize| arena.range.part(index * HUGE_2M + from, len);
+        heap.commit(part(0, 0, 20 * HUGE_2M)).unwrap();
         if heap.ledger().fall_backs(FallBack::ThpOff).0 > 0 {
             return;
         }
-        (0..20).for_each(|index| assert!(heap.decommit(chunk(index) + HUGE_2M / 2, HUGE_2M / 2).is_ok()));
+        (0..20).for_each(|index| assert!(heap.decommit(part(index, HUGE_2M / 2, HUGE_2M / 2)).is_ok()));
         assert!(heap.wants_sweep());
-        heap.commit(chunk(20), SLICE).unwrap();
-        heap.commit(chunk(21), HUGE_2M).unwrap();
-        let mapping = |index: usize| heap.chunk_at(chunk(index)).unwrap().mapping();
+        heap.commit(part(20, 0, SLICE)).unwrap();
+        heap.commit(part(21, 0, HUGE_2M)).unwrap();
+        let mapping = |index: usize| heap.chunk_at(part(index, 0, 1).start()).unwrap().mapping();
         assert_eq!((mapping(20), mapping(21)), (BASE, Mapping::Mapped(Backing::Thp)));
-        heap.release(arena.address, 40 * HUGE_2M).unwrap();
+        heap.release(arena.range).unwrap();
     }
 
     #[test]
@@ -151,15 +151,17 @@ mod tests {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
         let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
-        let chunk = |index: usize| arena.address + index * HUGE_2M;
+        let part = |index: usize, from: usize, len: usize| arena.range.part(index * HUGE_2M + from, len);
         for index in 0..CHUNKS {
-            heap.commit(chunk(index), SLICE).unwrap();
+            heap.commit(part(index, 0, SLICE)).unwrap();
         }
         let ledger = heap.ledger();
         let huge = ledger.total_held() - ledger.held(Backing::Base);
         assert!(huge <= SLACK + 2 * HUGE_2M as u64, "{huge}");
         let huge_chunks = (0..CHUNKS)
-            .filter(|&index| heap.chunk_at(chunk(index)).unwrap().mapping() != Mapping::Mapped(Backing::Base))
+            .filter(|&index| {
+                heap.chunk_at(part(index, 0, 1).start()).unwrap().mapping() != Mapping::Mapped(Backing::Base)
+            })
             .count();
         assert_eq!(heap.in_use.bytes(), (huge_chunks * SLICE) as u64, "base pages do not count");
         if ledger.fall_backs(FallBack::ThpOff).0 == 0 {
@@ -167,24 +169,26 @@ mod tests {
         }
         // Whole chunks cost nothing that was not asked for.
         for index in 0..CHUNKS {
-            heap.commit(chunk(index), HUGE_2M).unwrap();
+            heap.commit(part(index, 0, HUGE_2M)).unwrap();
         }
         assert_eq!(heap.in_use.bytes(), (huge_chunks * HUGE_2M) as u64);
-        heap.decommit(chunk(9), HUGE_2M).unwrap();
-        heap.commit(chunk(9), HUGE_2M).unwrap();
+        heap.decommit(part(9, 0, HUGE_2M)).unwrap();
+        heap.commit(part(9, 0, HUGE_2M)).unwrap();
         let thp = ledger.fall_backs(FallBack::ThpOff).0 == 0;
         let expected = if thp { Backing::Thp } else { Backing::Base };
-        assert_eq!(heap.chunk_at(chunk(9)).unwrap().mapping(), Mapping::Mapped(expected));
+        assert_eq!(heap.chunk_at(part(9, 0, 1).start()).unwrap().mapping(), Mapping::Mapped(expected));
         // The kernel may be too old for a collapse.
-        assert!(!heap.collapse_at(chunk(63)) || thp);
+        assert!(!heap.collapse_at(part(63, 0, 1).start()) || thp);
         // A heap that is hardly in use any more gives back what it can.
         for index in 0..CHUNKS {
-            heap.decommit(chunk(index) + SLICE, HUGE_2M - SLICE).unwrap();
+            heap.decommit(part(index, SLICE, HUGE_2M - SLICE)).unwrap();
         }
         heap.sweep();
-        let dirty = (0..CHUNKS).filter(|&index| heap.chunk_at(chunk(index)).unwrap().used() != 1).count();
+        let dirty = (0..CHUNKS)
+            .filter(|&index| heap.chunk_at(part(index, 0, 1).start()).unwrap().used() != 1)
+            .count();
         assert!(dirty <= 6, "{dirty}");
-        heap.release(arena.address, CHUNKS * HUGE_2M).unwrap();
+        heap.release(arena.range).unwrap();
         assert_eq!(heap.in_use.bytes(), 0);
     }
 }

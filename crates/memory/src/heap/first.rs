@@ -3,7 +3,7 @@
 use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
-use megapage_kernel::{ErrnoGuard, thread_count};
+use megapage_inside::{ErrnoGuard, thread_count};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -120,14 +120,14 @@ mod tests {
         let arena = heap.reserve(32 << 20, HUGE_2M, false).unwrap();
         // More often than there are places.
         for round in 0..3 * PLACES {
-            let address = arena.address + round * HUGE_2M;
-            heap.commit(address, HUGE_2M).unwrap();
+            let chunk = arena.range.part(round * HUGE_2M, HUGE_2M);
+            heap.commit(chunk).unwrap();
             assert_eq!(remembered(&heap.first_chunks), 1, "round {round}");
-            heap.decommit(address, HUGE_2M).unwrap();
+            heap.decommit(chunk).unwrap();
             assert_eq!(remembered(&heap.first_chunks), 0, "round {round}");
         }
-        heap.commit(arena.address, HUGE_2M).unwrap();
-        heap.release(arena.address, 32 << 20).unwrap();
+        heap.commit(arena.range.part(0, HUGE_2M)).unwrap();
+        heap.release(arena.range).unwrap();
         assert_eq!(remembered(&heap.first_chunks), 0, "its range went back");
     }
 }

@@ -3,8 +3,8 @@
 use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::{Backing, FallBack};
-use megapage_kernel::{
-    Errno, ErrnoGuard, Lock, OwnedRange, hugetlb_available, memory_available_and_total, thread_count,
+use megapage_inside::{
+    Errno, ErrnoGuard, Lock, Reservation, hugetlb_available, memory_available_and_total, thread_count,
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,10 +86,8 @@ impl HugeHeap {
             return true;
         }
         let bytes = size.bytes().0 as usize;
-        let Ok(trial) = OwnedRange::reserve(bytes * pages as usize, bytes) else { return false };
-        let carried = trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok();
-        let _ = trial.release();
-        carried
+        let Ok(trial) = Reservation::new(bytes * pages as usize, bytes) else { return false };
+        trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok()
     }
 
     /// Moves every hugetlb page of the heap to private memory, which counts as `to`. The process must have one thread.
@@ -116,7 +114,7 @@ impl HugeHeap {
                     let bytes = (chunks * HUGE_2M) as u64;
                     let range = span.chunk_range(index, chunks);
                     if backing == Backing::Broker {
-                        range.move_parcel_to_thp()?;
+                        range.move_extent_to_thp()?;
                         self.gone_from_broker();
                     } else {
                         range.move_to_thp()?;

@@ -6,18 +6,19 @@ use crate::SLICE;
 use crate::chunk::{Mapping, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::span::Span;
-use megapage_kernel::{Errno, ErrnoGuard, OwnedRange, memory_available_and_total};
+use megapage_inside::{Errno, ErrnoGuard, OwnedRange, memory_available_and_total};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
-    /// Takes `[address, address + len)` back from the allocator. `Ok(true)` when it must be committed
+    /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. `Ok(true)` when it must be committed
     /// again before use.
-    pub fn decommit(&self, address: usize, len: usize) -> Result<bool, Errno> {
+    pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
+        let (address, len) = (part.start(), part.len());
         self.end_blocks(address, len);
         let Some(span) = self.spans.with(|spans| spans.find(address)) else {
-            OwnedRange::of_allocator(address, len).discard()?;
+            part.discard()?;
             return Ok(false);
         };
         let (start, end) = (address - span.range.start(), address - span.range.start() + len);

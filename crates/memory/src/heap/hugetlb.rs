@@ -6,7 +6,7 @@ use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
-use megapage_kernel::{
+use megapage_inside::{
     Errno, Lock, NoHugetlb, OwnedRange, hugetlb_available, hugetlb_free_by_node, hugetlb_room,
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};

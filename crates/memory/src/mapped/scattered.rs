@@ -1,7 +1,7 @@
 //! Address hints that scatter a heap: V8 names a random address for each of its pages of 256 KiB, so that no 2 MiB of its heap
 //! lie together, and each has a page table of its own.
 //!
-//! A hint is a wish (mmap(2)). It is passed over where it is one of many of its kind: a small reservation without access, at
+//! A hint is a wish (mmap(2)). It is skipped where it is one of many of its kind: a small reservation without access, at
 //! an address far from those of the reservations before it and beside no mapping. The kernel then places the reservations
 //! side by side, as it does without hints. Who means an address asks for one near another, or asks once; who needs one says
 //! MAP_FIXED.
@@ -30,7 +30,7 @@ impl Scattered {
         Scattered { hints: [0; HINTS], next: 0, count: 0 }
     }
 
-    /// Whether the hint of a reservation of `len` bytes may be passed over.
+    /// Whether the hint of a reservation of `len` bytes may be skipped.
     pub(super) fn may_pass_over(&mut self, calls: &impl Calls, hint: usize, len: usize) -> bool {
         if !(SMALLEST..HUGE_2M).contains(&len) || !hint.is_multiple_of(SMALLEST) {
             return false;
@@ -59,32 +59,32 @@ mod tests {
 
     const LEN: usize = 508 << 10;
 
-    fn passed_over(scattered: &mut Scattered, calls: &Fake, hints: impl Iterator<Item = usize>) -> usize {
+    fn skipped(scattered: &mut Scattered, calls: &Fake, hints: impl Iterator<Item = usize>) -> usize {
         hints.filter(|&hint| scattered.may_pass_over(calls, hint, LEN)).count()
     }
 
     #[test]
-    fn hints_in_many_places_are_passed_over_but_for_the_first() {
+    fn hints_in_many_places_are_skipped_but_for_the_first() {
         let (calls, mut scattered) = (Fake::with_nothing_mapped(), Scattered::new());
         let random = |at: usize| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x3fff_ffff_ffff & !(SMALLEST - 1);
-        assert_eq!(passed_over(&mut scattered, &calls, (1..1000).map(random)), 999 - FIRST as usize);
+        assert_eq!(skipped(&mut scattered, &calls, (1..1000).map(random)), 999 - FIRST as usize);
         for len in [SMALLEST - 1, HUGE_2M, 1 << 30] {
             assert!(!scattered.may_pass_over(&calls, random(2000), len), "{len}");
         }
         assert!(!scattered.may_pass_over(&calls, random(2001) + BASE_PAGE, LEN), "no place of a heap's page");
         // Beside a mapping a hint has a meaning.
-        assert_eq!(passed_over(&mut scattered, &Fake::new(0), (3000..3100).map(random)), 0);
+        assert_eq!(skipped(&mut scattered, &Fake::new(0), (3000..3100).map(random)), 0);
         calls.confine();
-        assert_eq!(passed_over(&mut scattered, &calls, (4000..4100).map(random)), 0);
+        assert_eq!(skipped(&mut scattered, &calls, (4000..4100).map(random)), 0);
     }
 
     #[test]
     fn hints_that_follow_each_other_are_kept() {
         let (calls, mut scattered) = (Fake::with_nothing_mapped(), Scattered::new());
         let ascending = |at: usize| (1 << 40) + at * (1 << 20);
-        assert_eq!(passed_over(&mut scattered, &calls, (0..1000).map(ascending)), 0);
+        assert_eq!(skipped(&mut scattered, &calls, (0..1000).map(ascending)), 0);
         // Several places in turn, as of heaps by size.
         let turns = |at: usize| ((at % 4 + 1) << 40) + at * SMALLEST;
-        assert_eq!(passed_over(&mut scattered, &calls, (0..1000).map(turns)), 0);
+        assert_eq!(skipped(&mut scattered, &calls, (0..1000).map(turns)), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! Asking a broker. Bounded in time: a broker that hangs is as one that is not there.
 
 use super::wire::{ANSWER, Answer, Request, Verdict};
-use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer, receive, send};
-use megapage_kernel::runtime_directory::runtime_file;
-use megapage_kernel::{effective_uid, parcel, socket::connect_to};
+use megapage_inside::passing::{MOST_DESCRIPTORS, peer, receive, send};
+use megapage_inside::runtime_file::runtime_file;
+use megapage_inside::{connect::connect_to, effective_uid, extent};
 use megapage_units::PageSize;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,12 +54,12 @@ impl std::fmt::Display for TakeError {
     }
 }
 
-/// Parcels, whose pages are there and zero. A parcel's memory is its process's until that ends, or until its pages are
-/// given back ([`megapage_kernel::parcel::empty`]); closing the descriptor does not give it back.
+/// Extents, whose pages are there and zero. An extent's memory is its process's until that ends, or until its pages are
+/// given back ([`megapage_inside::extent::empty`]); closing the descriptor does not give it back.
 #[derive(Debug)]
 pub struct Granted {
     /// From the first place on, as many as there are.
-    pub parcels: [Option<OwnedFd>; MOST_DESCRIPTORS],
+    pub extents: [Option<OwnedFd>; MOST_DESCRIPTORS],
     /// How many.
     pub count: usize,
     /// The length of each in bytes.
@@ -67,17 +67,17 @@ pub struct Granted {
 }
 
 impl Granted {
-    /// Gives the pages of all parcels, which are of `size`, back to the pool.
+    /// Gives the pages of all extents, which are of `size`, back to the pool.
     pub fn give_back(&self, size: PageSize) {
-        empty(&self.parcels, size);
+        empty(&self.extents, size);
     }
 }
 
-/// Where one is no parcel, or it fails, the memory goes when the process ends.
-fn empty(parcels: &[Option<OwnedFd>], size: PageSize) {
-    for file in parcels.iter().flatten() {
-        if let Ok(Some(bytes)) = parcel::length(file, size) {
-            let _ = parcel::empty(file, 0, bytes);
+/// Where one is no extent, or it fails, the memory goes when the process ends.
+fn empty(extents: &[Option<OwnedFd>], size: PageSize) {
+    for file in extents.iter().flatten() {
+        if let Ok(Some(bytes)) = extent::length(file, size) {
+            let _ = extent::empty(file, 0, bytes);
         }
     }
 }
@@ -134,36 +134,44 @@ pub(crate) fn take_noting(
     pages: u64,
     fresh: &mut bool,
 ) -> Result<Granted, TakeError> {
-    let stream = connect(path)?;
-    let mut parcels = [const { None }; MOST_DESCRIPTORS];
+    take_from(&connect(path)?, size, pages, fresh)
+}
+
+fn take_from(
+    stream: &UnixStream,
+    size: PageSize,
+    pages: u64,
+    fresh: &mut bool,
+) -> Result<Granted, TakeError> {
+    let mut extents = [const { None }; MOST_DESCRIPTORS];
     let request = Request::Take { size, pages, fresh: std::mem::take(fresh) };
-    let granted = ask(&stream, request, &mut parcels)
+    let granted = ask(stream, request, &mut extents)
         .map_err(TakeError::from)
-        .and_then(|answer| check(&answer, size, &parcels));
+        .and_then(|answer| check(&answer, size, &extents));
     match granted {
-        Ok((count, bytes)) => Ok(Granted { parcels, count, bytes }),
+        Ok((count, bytes)) => Ok(Granted { extents, count, bytes }),
         Err(error) => {
-            empty(&parcels, size);
+            empty(&extents, size);
             Err(error)
         }
     }
 }
 
-/// How many parcels came with an answer, and the bytes of each.
+/// How many extents came with an answer, and the bytes of each.
 fn check(
     answer: &Answer,
     size: PageSize,
-    parcels: &[Option<OwnedFd>; MOST_DESCRIPTORS],
+    extents: &[Option<OwnedFd>; MOST_DESCRIPTORS],
 ) -> Result<(usize, u64), TakeError> {
     if answer.verdict != Verdict::Done {
         return Err(TakeError::Refused(*answer));
     }
-    let count = parcels.iter().flatten().count();
-    let bytes = answer.parcel_pages.checked_mul(size.bytes().0).filter(|bytes| *bytes > 0);
+    let count = extents.iter().flatten().count();
+    let bytes = answer.extent_pages.checked_mul(size.bytes().0).filter(|bytes| *bytes > 0);
     let all =
-        parcels.iter().flatten().all(|file| parcel::length(file, size).is_ok_and(|length| length == bytes));
+        extents.iter().flatten().all(|file| extent::length(file, size).is_ok_and(|length| length == bytes));
     match bytes {
-        Some(bytes) if all && count > 0 && count as u64 == answer.parcels => Ok((count, bytes)),
+        Some(bytes) if all && count > 0 && count as u64 == answer.extents => Ok((count, bytes)),
         _ => Err(TakeError::Io(io::ErrorKind::InvalidData.into())),
     }
 }
@@ -172,7 +180,7 @@ fn check(
 pub fn ask(
     stream: &UnixStream,
     request: Request,
-    parcels: &mut [Option<OwnedFd>; MOST_DESCRIPTORS],
+    extents: &mut [Option<OwnedFd>; MOST_DESCRIPTORS],
 ) -> io::Result<Answer> {
     let message = request.encode();
     if send(stream, &message, &[])? != message.len() {
@@ -188,7 +196,7 @@ pub fn ask(
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        match receive(stream, &mut bytes[length..], parcels) {
+        match receive(stream, &mut bytes[length..], extents) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(got) => length += got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -219,56 +227,49 @@ mod tests {
     fn what_comes_with_a_wrong_answer_goes_back() {
         const SIZE: PageSize = PageSize::HUGE_2M;
         let Some(_pool) = megapage_testing::PoolGuard::reserve(SIZE, 3) else { return };
-        let directory = std::env::temp_dir().join(format!("megapage-wrong-answer-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let path = directory.join("socket");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let file = parcel::create(SIZE, 2).unwrap();
-        (0..2).for_each(|page| parcel::fill(&file, SIZE, page).unwrap());
-        parcel::seal(&file).unwrap();
-        let theirs = file.try_clone().unwrap();
-        let broker = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; crate::stock::wire::REQUEST];
-            std::io::Read::read_exact(&mut stream, &mut request).unwrap();
-            // Two parcels, it says.
-            let answer = Answer {
-                verdict: Verdict::Done,
-                page_bytes: SIZE.bytes().0,
-                parcel_pages: 2,
-                parcels: 2,
-                text: 0,
-            };
-            // Where this machine was too slow, nobody waits for it.
-            let _ = send(&stream, &answer.encode(), &[std::os::fd::AsFd::as_fd(&theirs)]);
-            request
-        });
+        let file = extent::create(SIZE, 2).unwrap();
+        (0..2).for_each(|page| extent::fill(&file, SIZE, page).unwrap());
+        extent::seal(&file).unwrap();
+        let (ours, mut broker) = UnixStream::pair().unwrap();
+        // Two extents, it says, and one comes. The answer is there before it is asked for: nobody's patience is tried.
+        let answer = Answer {
+            verdict: Verdict::Done,
+            page_bytes: SIZE.bytes().0,
+            extent_pages: 2,
+            extents: 2,
+            text: 0,
+        };
+        send(&broker, &answer.encode(), &[std::os::fd::AsFd::as_fd(&file)]).unwrap();
         let mut fresh = true;
-        let error = take_noting(&path, SIZE, 2, &mut fresh).unwrap_err();
+        let error = take_from(&ours, SIZE, 2, &mut fresh).unwrap_err();
+        let is_invalid = matches!(&error, TakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData);
+        assert!(is_invalid, "{error}");
+        assert_eq!(extent::present(&file).unwrap(), 0);
         assert!(!fresh, "it was said");
-        let sent = Request::decode(&broker.join().unwrap()).unwrap();
+        let mut request = [0; crate::stock::wire::REQUEST];
+        std::io::Read::read_exact(&mut broker, &mut request).unwrap();
+        let sent = Request::decode(&request).unwrap();
         assert!(matches!(sent, Request::Take { fresh: true, pages: 2, .. }), "{sent:?}");
-        // Where this machine was too slow for the client's patience, the answer came to nobody.
-        if matches!(&error, TakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData) {
-            assert_eq!(parcel::present(&file).unwrap(), 0);
-        }
-        std::fs::remove_dir_all(&directory).unwrap();
-        // Nobody listens any more: nothing was said.
-        let mut fresh = true;
-        assert!(take_noting(&path, SIZE, 2, &mut fresh).is_err() && fresh);
     }
 
     #[test]
-    fn parcels_that_cannot_be_used_go_back() {
+    fn where_nobody_listens_nothing_was_said() {
+        let path = std::env::temp_dir().join(format!("megapage-no-broker-{}", std::process::id()));
+        let mut fresh = true;
+        assert!(take_noting(&path, PageSize::HUGE_2M, 2, &mut fresh).is_err() && fresh);
+    }
+
+    #[test]
+    fn extents_that_cannot_be_used_go_back() {
         const SIZE: PageSize = PageSize::HUGE_2M;
         let Some(_pool) = megapage_testing::PoolGuard::reserve(SIZE, 3) else { return };
-        let file = parcel::create(SIZE, 2).unwrap();
-        (0..2).for_each(|page| parcel::fill(&file, SIZE, page).unwrap());
-        parcel::seal(&file).unwrap();
-        let mut parcels = [const { None }; MOST_DESCRIPTORS];
-        parcels[0] = Some(file.try_clone().unwrap().into());
-        Granted { parcels, count: 1, bytes: 2 * SIZE.bytes().0 }.give_back(SIZE);
-        assert_eq!(parcel::present(&file).unwrap(), 0);
+        let file = extent::create(SIZE, 2).unwrap();
+        (0..2).for_each(|page| extent::fill(&file, SIZE, page).unwrap());
+        extent::seal(&file).unwrap();
+        let mut extents = [const { None }; MOST_DESCRIPTORS];
+        extents[0] = Some(file.try_clone().unwrap().into());
+        Granted { extents, count: 1, bytes: 2 * SIZE.bytes().0 }.give_back(SIZE);
+        assert_eq!(extent::present(&file).unwrap(), 0);
     }
 
     #[test]
@@ -276,7 +277,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let trickle = std::thread::spawn(move || {
             let answer =
-                Answer { verdict: Verdict::Empty, page_bytes: 0, parcel_pages: 0, parcels: 0, text: 0 };
+                Answer { verdict: Verdict::Empty, page_bytes: 0, extent_pages: 0, extents: 0, text: 0 };
             answer.encode().iter().all(|byte| {
                 std::thread::sleep(patience() / 10);
                 theirs.write_all(&[*byte]).is_ok()

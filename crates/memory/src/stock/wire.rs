@@ -4,7 +4,7 @@ use megapage_units::PageSize;
 
 /// Bytes of a request: `MPQ1`, what is asked, flags, two zeros, the page size in bytes, the number of pages.
 pub const REQUEST: usize = 24;
-/// Bytes of an answer: `MPA1`, how it went, three zeros, the page size in bytes, the pages of a parcel, the number of
+/// Bytes of an answer: `MPA1`, how it went, three zeros, the page size in bytes, the pages of an extent, the number of
 /// descriptors that come with it, the length in bytes of the text that follows it.
 pub const ANSWER: usize = 40;
 
@@ -21,7 +21,7 @@ pub enum Request {
     Take {
         /// On pages of this size.
         size: PageSize,
-        /// So many, in whole parcels: at least one parcel, else no more than asked for.
+        /// So many, in whole extents: at least one extent, else no more than asked for.
         pages: u64,
         /// The program has just begun: what its process took before an execve(2) is no longer in use.
         fresh: bool,
@@ -74,7 +74,7 @@ impl Verdict {
             Verdict::OtherSize => "the broker has pages of another size",
             Verdict::Empty => "the broker has no page ready at present",
             Verdict::Quota => "the user has as much of the broker's memory as one may have",
-            Verdict::Full => "the broker looks after as many parcels as it can",
+            Verdict::Full => "the broker looks after as many extents as it can",
             Verdict::Unseen => "the broker cannot see this process, which is in another PID namespace",
         }
     }
@@ -87,10 +87,10 @@ pub struct Answer {
     pub verdict: Verdict,
     /// The size of the broker's pages, in bytes.
     pub page_bytes: u64,
-    /// The pages of a parcel.
-    pub parcel_pages: u64,
-    /// Parcels, each a descriptor that comes with the answer.
-    pub parcels: u64,
+    /// The pages of an extent.
+    pub extent_pages: u64,
+    /// Extents, each a descriptor that comes with the answer.
+    pub extents: u64,
     /// Bytes of text that follow.
     pub text: u64,
 }
@@ -138,8 +138,8 @@ impl Answer {
         Some(Answer {
             verdict: Verdict::ALL.into_iter().find(|verdict| *verdict as u8 == bytes[4])?,
             page_bytes: figure(bytes, 8),
-            parcel_pages: figure(bytes, 16),
-            parcels: figure(bytes, 24),
+            extent_pages: figure(bytes, 16),
+            extents: figure(bytes, 24),
             text: figure(bytes, 32),
         })
     }
@@ -149,7 +149,7 @@ impl Answer {
         let mut bytes = [0; ANSWER];
         bytes[..4].copy_from_slice(&ANSWER_MAGIC);
         bytes[4] = self.verdict as u8;
-        let figures = [self.page_bytes, self.parcel_pages, self.parcels, self.text];
+        let figures = [self.page_bytes, self.extent_pages, self.extents, self.text];
         for (place, figure) in bytes[8..].chunks_exact_mut(8).zip(figures) {
             place.copy_from_slice(&figure.to_le_bytes());
         }
@@ -206,8 +206,8 @@ mod tests {
             let answer = Answer {
                 verdict: Verdict::ALL[verdict],
                 page_bytes: figures[0],
-                parcel_pages: figures[1],
-                parcels: figures[2],
+                extent_pages: figures[1],
+                extents: figures[2],
                 text: figures[3],
             };
             prop_assert_eq!(Answer::decode(&answer.encode()), Some(answer));

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub use megapage_kernel::Errno;
+pub use megapage_inside::Errno;
 
 /// As many as fit on the small stacks of loom's threads.
 pub const MAX_SPANS: usize = 4;

@@ -1,4 +1,4 @@
-//! The estimator against programs that are made up: each is a function from a page and a moment to the page's next
+//! The estimator against programs that are synthetic: each is a function from a page and a moment to the page's next
 //! touch, sampled as a tracker would.
 
 use super::super::touches::{Reading, neighbours_among};

@@ -1,4 +1,4 @@
-//! The probe on a tracker that is made up: the test process itself is the target, for its clock.
+//! The probe on a tracker that is synthetic: the test process itself is the target, for its clock.
 
 use super::*;
 use megapage_snapshot::{Mapping, MappingFlags, ProcessId, TrackerKind};
@@ -69,7 +69,7 @@ fn process(regions: u64) -> Process {
             ),
         ],
         regions: all,
-        ..Process::without_memory(id, "made-up")
+        ..Process::without_memory(id, "synthetic")
     }
 }
 

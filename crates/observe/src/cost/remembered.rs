@@ -119,11 +119,11 @@ fn with_one_more(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::calibrate::made_up;
+    use crate::cost::calibrate::synthetic;
     use std::cell::Cell;
 
     /// A directory as `/run/megapage` is, and in it the file of a machine.
-    fn made_up_file() -> (tempfile::TempDir, Kept) {
+    fn synthetic_file() -> (tempfile::TempDir, Kept) {
         let top = tempfile::tempdir().unwrap();
         let key = Key { geometry: Geometry::FALLBACK };
         let kept = Remembered::within(&top.path().join("megapage"), FILE, SCHEMA, "one", key);
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn machines_are_timed_three_times_and_then_remembered() {
-        let (top, kept) = made_up_file();
+        let (top, kept) = synthetic_file();
         let measured = Cell::new(0);
         let known = |may_keep| {
             let measure = || {
                 measured.set(measured.get() + 1);
-                Ok(made_up(1.0))
+                Ok(synthetic(1.0))
             };
             known_in(&kept, may_keep, measure).unwrap()
         };
@@ -154,11 +154,12 @@ mod tests {
 
     #[test]
     fn what_was_timed_long_ago_says_nothing_of_the_moment() {
-        let (_top, kept) = made_up_file();
-        let long_ago = [made_up(9.0).made_at(1000), made_up(9.0).made_at(1001), made_up(1.0).made_at(1900)];
+        let (_top, kept) = synthetic_file();
+        let long_ago =
+            [synthetic(9.0).made_at(1000), synthetic(9.0).made_at(1001), synthetic(1.0).made_at(1900)];
         kept.write(&long_ago).unwrap();
-        let now = renewed_in(&kept, true, || Ok(made_up(1.0).made_at(2000))).unwrap();
-        assert_eq!((now.times(), &now.steps()[0]), (2, &made_up(1.0).steps()[0]));
+        let now = renewed_in(&kept, true, || Ok(synthetic(1.0).made_at(2000))).unwrap();
+        assert_eq!((now.times(), &now.steps()[0]), (2, &synthetic(1.0).steps()[0]));
         assert_eq!(known_in(&kept, true, || panic!("there are enough")).unwrap().times(), 4);
         let failed = renewed_in(&kept, true, || Err(NoTimes::Senseless)).unwrap();
         assert_eq!(failed.times(), 2, "the latest are the best that there is");
@@ -166,12 +167,12 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_made_again_and_former_timings_serve_where_none_can_be_made() {
-        let (_top, kept) = made_up_file();
-        kept.write(&[made_up(1.0), made_up(-1.0)]).unwrap();
+        let (_top, kept) = synthetic_file();
+        kept.write(&[synthetic(1.0), synthetic(-1.0)]).unwrap();
         assert!(read(&kept).is_empty());
         let failed = || Err(NoTimes::Senseless);
         assert!(known_in(&kept, true, failed).is_err());
-        kept.write(&[made_up(1.0)]).unwrap();
+        kept.write(&[synthetic(1.0)]).unwrap();
         assert!(known_in(&kept, true, failed).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! When pages are first touched after their bits were cleared. Pure values: observed by [`super::probe`], or made up.
+//! When pages are first touched after their bits were cleared. Pure values: observed by [`super::probe`], or synthetic.
 
 use crate::tracker::PageBits;
 use megapage_snapshot::PAGES;

@@ -165,7 +165,7 @@ impl Account {
         self.last_charge = by_now;
         if entries > 0 {
             let share = (by_now as f64 / entries as f64).min(1.0);
-            // Up at once, down by halves: rather too little sampled than too dear.
+            // Up at once, down by halves: rather too little sampled than too expensive.
             self.share = share.max(self.share / 2.0);
         }
         if in_window > 0 {
@@ -196,7 +196,7 @@ impl Account {
 
     /// Whether a sample of all candidates costs more than can ever be saved for one; of a process that was not sampled
     /// yet, more than there is. Then a part of each tells more than some of them whole.
-    pub(crate) fn is_too_dear(&self, candidates: &[Candidate]) -> bool {
+    pub(crate) fn is_too_expensive(&self, candidates: &[Candidate]) -> bool {
         let most = if self.cleared.is_some() { self.capacity() } else { self.available() };
         self.costs(candidates) > most
     }

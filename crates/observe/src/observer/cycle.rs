@@ -1,6 +1,6 @@
 //! One sample: from clearing bits to reading them.
 
-use super::part::Peek;
+use super::part::PartialWindow;
 use megapage_kernel::cpu_time_of;
 use megapage_units::{Pid, VirtRange};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) struct Cycle {
     /// How long the window is: longer where the process has not run yet.
     pub(super) window: Duration,
     /// What was accessed early in it, where rates are to be told.
-    pub(super) peek: Option<Peek>,
+    pub(super) peek: Option<PartialWindow>,
 }
 
 impl Cycle {

@@ -64,7 +64,7 @@ pub(super) fn accessed_by_part(read: &RegionBits) -> Option<u16> {
 
 /// What was accessed early in the window of a process's first sample.
 #[derive(Debug)]
-pub(super) struct Peek {
+pub(super) struct PartialWindow {
     /// The regions of which something was, ascending.
     touched: Vec<u64>,
     /// Those of which all was, ascending.
@@ -77,9 +77,9 @@ pub(super) struct Peek {
 /// quarter through, for the process to come back to them; who goes through memory once has reached a quarter.
 const COMES_BACK: f64 = 0.9;
 
-impl Peek {
+impl PartialWindow {
     /// From what was read of all regions of the sample.
-    pub(super) fn new(read: &[RegionBits], in_part: bool, worked: Duration) -> Peek {
+    pub(super) fn new(read: &[RegionBits], in_part: bool, worked: Duration) -> PartialWindow {
         let touched = |bits: &RegionBits| match bits.bits.filter(|_| in_part && !bits.leaf.is_huge()) {
             Some(all) => (ones(&both(&all, &part_bits(bits.start))) as u16, PART_PAGES.min(bits.present)),
             None => (bits.accessed.unwrap_or(0), bits.present),
@@ -91,7 +91,7 @@ impl Peek {
             starts
         };
         let touched = those(&|(pages, _)| pages > 0);
-        Peek { touched, whole: those(&|(pages, all)| pages > 0 && pages >= all), worked }
+        PartialWindow { touched, whole: those(&|(pages, all)| pages > 0 && pages >= all), worked }
     }
 
     fn has(&self, start: u64) -> bool {
@@ -142,7 +142,7 @@ pub(super) fn profiles(
     found: &[Found],
     untouched: usize,
     sampled: f64,
-    peek: Option<&Peek>,
+    peek: Option<&PartialWindow>,
 ) -> Vec<(u64, AccessProfile)> {
     let is_whole = |found: &Found| f64::from(found.accessed) > f64::from(found.present) * most(found.seen);
     let comes_back =
@@ -207,9 +207,9 @@ mod tests {
     }
 
     /// What was read of so many regions a quarter through.
-    fn peek(pages: impl Fn(u64) -> u16) -> Peek {
+    fn peek(pages: impl Fn(u64) -> u16) -> PartialWindow {
         let early: Vec<RegionBits> = (0..256).map(|n| read(n, pages(n))).collect();
-        Peek::new(&early, false, Duration::from_millis(20))
+        PartialWindow::new(&early, false, Duration::from_millis(20))
     }
 
     #[test]
@@ -269,12 +269,12 @@ mod tests {
         // A scan has reached 20 of 80 regions a quarter through, and half of the next one.
         let early: Vec<RegionBits> =
             (0..80).map(|n| read(n, if n < 20 { 512 } else { 200 * u16::from(n == 20) })).collect();
-        let scan = Peek::new(&early, false, Duration::from_millis(16));
+        let scan = PartialWindow::new(&early, false, Duration::from_millis(16));
         assert!(!scan.comes_back(starts(80)));
         assert!(!scan.is_visited_again(0, false));
         // Reads at random reach all that is in use from the start.
         let early: Vec<RegionBits> = (0..80).map(|n| read(n, 130)).collect();
-        let random = Peek::new(&early, false, Duration::from_millis(16));
+        let random = PartialWindow::new(&early, false, Duration::from_millis(16));
         assert!(random.comes_back(starts(80)));
         assert!(random.is_visited_again(79 * HUGE_2M as u64, true));
         assert!(!random.is_visited_again(80 * HUGE_2M as u64, true), "reached after the look");

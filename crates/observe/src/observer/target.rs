@@ -8,7 +8,7 @@ use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, 
 use super::cycle::Cycle;
 use super::history::{History, accessed_entries};
 use super::outstanding::Outstanding;
-use super::part::{Found, Peek, accessed_by_part, keep_part, part_bits, profiles, stand_for_all};
+use super::part::{Found, PartialWindow, accessed_by_part, keep_part, part_bits, profiles, stand_for_all};
 use crate::mappings::Details;
 use crate::process::gone;
 use crate::tracker::{PART_PAGES, RegionBits, TrackError, Tracker};
@@ -247,7 +247,7 @@ impl Target {
             return Ok(false);
         }
         let read = pass.tracker.read(pid, &cycle.ranges)?;
-        cycle.peek = Some(Peek::new(&read, cycle.in_part, worked));
+        cycle.peek = Some(PartialWindow::new(&read, cycle.in_part, worked));
         cycle.window = (clearing + passed * EARLY).min(most);
         let end = (pass.now)();
         if let Some(account) = &mut self.account {
@@ -389,12 +389,12 @@ impl Target {
         self.due = None;
         let Some(account) = &self.account else { return Ok(()) };
         let mut in_part = false;
-        let dear = account.is_too_dear(&list);
-        if pass.tracker.clears_parts() && (dear || account.is_burst(&list)) {
+        let expensive = account.is_too_expensive(&list);
+        if pass.tracker.clears_parts() && (expensive || account.is_burst(&list)) {
             let parts = super::part::in_part(&list, &regions);
             // Now and then all is looked at: parts tell nothing of small hot spots beside them.
             let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
-            in_part = if dear { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
+            in_part = if expensive { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
         }
         let at_rest = self.may_wait(pass);

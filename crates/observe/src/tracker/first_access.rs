@@ -4,7 +4,7 @@ use super::Tracker;
 use super::self_test::{REGION_PAGES, clear, start_child, whole};
 use crate::remembered::Remembered;
 use megapage_kernel::KernelRoot;
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use serde::{Deserialize, Serialize};
 
 /// So many measurements are enough: then they are remembered until the next boot.
@@ -62,7 +62,7 @@ fn measure(tracker: &mut dyn Tracker) -> Result<f64, String> {
     const TRIES: usize = 3;
     let mut child = start_child(REGIONS, 0)?;
     let pages = REGIONS * REGION_PAGES;
-    let time = |child: &mut KnownChild| match child.touch(0..pages) {
+    let time = |child: &mut Canary| match child.touch(0..pages) {
         Ok(touched) => Ok(touched.cpu.as_nanos() as f64),
         Err(error) => Err(error.to_string()),
     };

@@ -15,7 +15,7 @@ pub struct Selected {
     /// It.
     pub tracker: Box<dyn Tracker>,
     /// Those that were tried before it, best first, with the reason why not.
-    pub passed_over: Vec<(TrackerKind, String)>,
+    pub skipped: Vec<(TrackerKind, String)>,
     /// What a first access to a base page after a clearing costs a target, in nanoseconds of its processor time; 0
     /// where the tracker clears nothing.
     pub first_access_ns: f64,
@@ -25,7 +25,7 @@ impl fmt::Debug for Selected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Selected")
             .field("tracker", &self.tracker.kind())
-            .field("passed_over", &self.passed_over)
+            .field("skipped", &self.skipped)
             .field("first_access_ns", &self.first_access_ns)
             .finish()
     }
@@ -59,16 +59,16 @@ pub fn select(root: &KernelRoot, forced: Option<TrackerKind>) -> Result<Selected
     if let Some(kind) = forced {
         let (tracker, first_access_ns) =
             prove(root, kind).map_err(|why| SelectError::Unusable { kind, why })?;
-        return Ok(Selected { tracker, passed_over: Vec::new(), first_access_ns });
+        return Ok(Selected { tracker, skipped: Vec::new(), first_access_ns });
     }
-    let mut passed_over = Vec::new();
+    let mut skipped = Vec::new();
     for kind in TrackerKind::ALL {
         match prove(root, kind) {
-            Ok((tracker, first_access_ns)) => return Ok(Selected { tracker, passed_over, first_access_ns }),
-            Err(why) => passed_over.push((kind, why)),
+            Ok((tracker, first_access_ns)) => return Ok(Selected { tracker, skipped, first_access_ns }),
+            Err(why) => skipped.push((kind, why)),
         }
     }
-    Err(SelectError::NoneUsable(passed_over))
+    Err(SelectError::NoneUsable(skipped))
 }
 
 /// Opens a tracker, tests it, and measures what its clearing costs a target.
@@ -98,9 +98,8 @@ fn open(root: &KernelRoot, kind: TrackerKind) -> Result<Box<dyn Tracker>, String
     }
 }
 
-fn listed(passed_over: &[(TrackerKind, String)]) -> String {
-    let listed: Vec<String> =
-        passed_over.iter().map(|(kind, why)| format!("{}: {why}", kind.name())).collect();
+fn listed(skipped: &[(TrackerKind, String)]) -> String {
+    let listed: Vec<String> = skipped.iter().map(|(kind, why)| format!("{}: {why}", kind.name())).collect();
     listed.join("; ")
 }
 

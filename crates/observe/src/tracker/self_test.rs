@@ -1,7 +1,7 @@
 //! Whether a tracker tells the truth on this machine: tried on a child of which every access is known.
 
 use super::{PageBits, RegionBits, Tracker};
-use megapage_kernel::known_child::KnownChild;
+use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process_madvise::collapse;
@@ -54,7 +54,7 @@ struct Expected {
     leaf: Leaf,
 }
 
-fn attempt(tracker: &mut dyn Tracker, child: &mut KnownChild) -> Result<(), String> {
+fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> {
     let ranges = [whole(child)];
     let before = read(tracker, child, &ranges)?;
     if before.len() != BASE_REGIONS + HUGE_REGIONS {
@@ -102,7 +102,7 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut KnownChild) -> Result<(), Stri
 }
 
 /// Touches the pages, as often as this kind of tracker needs to see it.
-fn touch(kind: TrackerKind, child: &mut KnownChild, pages: &[usize]) -> Result<(), String> {
+fn touch(kind: TrackerKind, child: &mut Canary, pages: &[usize]) -> Result<(), String> {
     let start = Instant::now();
     loop {
         let touched = child.touch(pages.iter().copied()).map_err(|error| error.to_string())?;
@@ -244,7 +244,7 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
 
 /// The regions that the child has on huge pages, by the kernel's word: its page map, and before Linux 6.7 all that were
 /// asked for.
-fn huge_regions_of(child: &KnownChild) -> Result<HashSet<u64>, String> {
+fn huge_regions_of(child: &Canary) -> Result<HashSet<u64>, String> {
     let looked =
         Pagemap::open(&KernelRoot::live(), child.pid()).and_then(|mut map| map.regions(child.huge()));
     let looked = looked.map_err(|error| error.to_string())?;
@@ -271,7 +271,7 @@ struct Others {
 }
 
 impl Others {
-    fn open(child: &KnownChild) -> Others {
+    fn open(child: &Canary) -> Others {
         let root = KernelRoot::live();
         let pagemap = Pagemap::open(&root, child.pid());
         Others { seen: pagemap.ok().zip(FrameFlags::open(&root).ok()) }
@@ -298,8 +298,8 @@ fn count(bits: &PageBits) -> u16 {
     bits.iter().map(|word| word.count_ones() as u16).sum()
 }
 
-pub(super) fn start_child(base_regions: usize, huge_regions: usize) -> Result<KnownChild, String> {
-    let child = KnownChild::start(base_regions, huge_regions)
+pub(super) fn start_child(base_regions: usize, huge_regions: usize) -> Result<Canary, String> {
+    let child = Canary::start(base_regions, huge_regions)
         .map_err(|error| format!("no child could be started to try it on: {error}"))?;
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
     // looked up by who needs to know: without the right to it, all are tried on base pages.
@@ -309,23 +309,15 @@ pub(super) fn start_child(base_regions: usize, huge_regions: usize) -> Result<Kn
     Ok(child)
 }
 
-pub(super) fn whole(child: &KnownChild) -> VirtRange {
+pub(super) fn whole(child: &Canary) -> VirtRange {
     VirtRange::new(child.base().start(), child.huge().end()).expect("one behind the other")
 }
 
-pub(super) fn clear(
-    tracker: &mut dyn Tracker,
-    child: &KnownChild,
-    ranges: &[VirtRange],
-) -> Result<(), String> {
+pub(super) fn clear(tracker: &mut dyn Tracker, child: &Canary, ranges: &[VirtRange]) -> Result<(), String> {
     tracker.clear(child.pid(), ranges).map_err(|error| error.to_string())
 }
 
-fn read(
-    tracker: &mut dyn Tracker,
-    child: &KnownChild,
-    ranges: &[VirtRange],
-) -> Result<Vec<RegionBits>, String> {
+fn read(tracker: &mut dyn Tracker, child: &Canary, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, String> {
     tracker.read(child.pid(), ranges).map_err(|error| error.to_string())
 }
 

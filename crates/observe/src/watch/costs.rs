@@ -314,7 +314,7 @@ mod tests {
     use crate::Options;
     use megapage_units::Pid;
 
-    /// This process at two moments, a second apart, with made-up figures.
+    /// This process at two moments, a second apart, with synthetic figures.
     fn two() -> (Snapshot, Snapshot) {
         let root = KernelRoot::live();
         let options = Options { sample: false, ..Options::default() };

@@ -426,7 +426,7 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::{self, accessed};
+    use crate::synthetic::{self, accessed};
 
     fn rows(lengths: &[usize]) -> usize {
         lengths.iter().map(|length| length.div_ceil(80)).sum()
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn program_heap_libraries_and_stack_are_bands() {
-        let layout = Layout::new(&made_up::store(), 16, |_| true);
+        let layout = Layout::new(&synthetic::store(), 16, |_| true);
         let labels: Vec<String> = layout.bands.iter().map(Band::label).collect();
         assert_eq!(
             labels,
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn cells_hold_exactly_what_their_regions_hold() {
-        let process = made_up::store();
+        let process = synthetic::store();
         let whole = Content::of_all(&process);
         assert_eq!(bytes(whole.pages.total()), process.backing.total());
         assert_eq!(bytes(whole.pages.huge()), process.backing.huge());
@@ -475,8 +475,8 @@ mod tests {
 
     #[test]
     fn a_terabyte_has_no_more_lines_than_asked_for() {
-        let mut process = made_up::process(1, "vast");
-        made_up::map(
+        let mut process = synthetic::process(1, "vast");
+        synthetic::map(
             &mut process,
             0x1000_0000_0000,
             1 << 19,
@@ -496,13 +496,13 @@ mod tests {
     #[test]
     fn many_small_mappings_become_few_bands() {
         // Arenas of 64 MiB, as glibc makes them, stacks between them, all small; and one large mapping.
-        let mut process = made_up::process(1, "java");
+        let mut process = synthetic::process(1, "java");
         for number in 0..2000u64 {
             let start = 0x7000_0000_0000 + number * (64 << 20);
             let kind = if number % 3 == 0 { MappingKind::Stack } else { MappingKind::Anonymous };
-            made_up::map(&mut process, start, 1 + number % 3, kind, &format!("[anon:{number}]"), |_, _| ());
+            synthetic::map(&mut process, start, 1 + number % 3, kind, &format!("[anon:{number}]"), |_, _| ());
         }
-        made_up::map(&mut process, 0x7800_0000_0000, 300, MappingKind::Shared, "/dev/shm/x", |_, _| ());
+        synthetic::map(&mut process, 0x7800_0000_0000, 300, MappingKind::Shared, "/dev/shm/x", |_, _| ());
         for most in [1, 2, 16] {
             let layout = Layout::new(&process, most, |lengths| rows(lengths) <= 40);
             assert!(layout.bands.len() <= most && rows(&lengths(&layout)) <= 40);
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn regions_in_any_order_and_twice_are_one_picture() {
-        let process = made_up::store();
+        let process = synthetic::store();
         let mut muddled = process.clone();
         muddled.regions.reverse();
         muddled.regions.extend_from_slice(&process.regions[..40]);
@@ -523,10 +523,10 @@ mod tests {
 
     #[test]
     fn what_no_mapping_explains_is_shown_all_the_same() {
-        let mut process = made_up::store();
+        let mut process = synthetic::store();
         process.mappings.clear();
         let layout = Layout::new(&process, 16, |_| true);
         assert_eq!(layout.content, Content::of_all(&process));
-        assert!(Layout::new(&made_up::process(1, "none"), 16, |_| true).bands.is_empty());
+        assert!(Layout::new(&synthetic::process(1, "none"), 16, |_| true).bands.is_empty());
     }
 }

@@ -448,25 +448,25 @@ fn table(picture: &mut Svg, layout: &Layout, y: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::{self, accessed};
+    use crate::synthetic::{self, accessed};
     use megapage_snapshot::{MappingKind, Process};
 
     fn picture(process: Process) -> String {
-        let snapshot = made_up::snapshot(vec![process]);
+        let snapshot = synthetic::snapshot(vec![process]);
         svg(&Map::new(&snapshot, snapshot.processes[0].id.pid).unwrap())
     }
 
     #[test]
     fn the_store_looks_as_before() {
-        made_up::assert_golden("map.svg", &picture(made_up::store()));
+        synthetic::assert_golden("map.svg", &picture(synthetic::store()));
     }
 
     #[test]
     fn a_terabyte_is_no_larger_a_picture_than_a_few_gigabytes() {
-        let mut vast = made_up::process(1, "vast");
+        let mut vast = synthetic::process(1, "vast");
         for number in 0..64u64 {
             let start = 0x1000_0000_0000 + (number << 36);
-            made_up::map(&mut vast, start, 1 << 13, MappingKind::Anonymous, "", |number, region| {
+            synthetic::map(&mut vast, start, 1 << 13, MappingKind::Anonymous, "", |number, region| {
                 region.accessed = accessed((number * 7919 % 513) as u16);
             });
         }
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_become_markup() {
-        let mut process = made_up::store();
+        let mut process = synthetic::store();
         process.name = "<script>".into();
         process.mappings[0].name = "/tmp/<b>&".into();
         let text = picture(process);
@@ -487,15 +487,15 @@ mod tests {
 
     #[test]
     fn an_empty_process_has_a_picture() {
-        let text = picture(made_up::process(1, "kthread"));
+        let text = picture(synthetic::process(1, "kthread"));
         assert!(text.contains("0 B present, - of it") && text.ends_with("</svg>\n"), "{text}");
     }
 
     #[test]
     fn nothing_is_drawn_beside_the_plot() {
         for regions in [1, 7, 250, 1000, 3333, 5000] {
-            let mut process = made_up::process(1, "one");
-            made_up::map(&mut process, 0x1000_0000_0000, regions, MappingKind::Heap, "[heap]", |_, _| ());
+            let mut process = synthetic::process(1, "one");
+            synthetic::map(&mut process, 0x1000_0000_0000, regions, MappingKind::Heap, "[heap]", |_, _| ());
             let layout = Layout::new(&process, MOST_BANDS, |lengths| cell_width(lengths).is_some());
             let width = cell_width(&lengths(&layout)).unwrap();
             let panels = flow(&layout, width);

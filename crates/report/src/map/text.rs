@@ -227,22 +227,22 @@ fn backing(content: &Content) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::synthetic;
     use megapage_snapshot::MappingKind;
 
     #[test]
     fn the_store_looks_as_before() {
-        let snapshot = made_up::snapshot(vec![made_up::store()]);
+        let snapshot = synthetic::snapshot(vec![synthetic::store()]);
         let map = Map::new(&snapshot, snapshot.processes[0].id.pid).unwrap();
         let plain = text(&map, Paint::Plain);
-        made_up::assert_golden("map.txt", &plain);
-        made_up::assert_golden("map.ansi", &text(&map, Paint::Colour));
+        synthetic::assert_golden("map.txt", &plain);
+        synthetic::assert_golden("map.ansi", &text(&map, Paint::Colour));
         assert!(plain.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{plain}");
     }
 
     #[test]
     fn what_was_not_sampled_is_not_shown_as_cold() {
-        let mut snapshot = made_up::snapshot(vec![made_up::store()]);
+        let mut snapshot = synthetic::snapshot(vec![synthetic::store()]);
         snapshot.sampling = None;
         snapshot.processes[0].sampling = None;
         for region in &mut snapshot.processes[0].regions {
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn letters_tell_a_little_from_nothing_and_nearly_all_from_all() {
         let letter = |coverage| {
-            let mut process = made_up::process(1, "one");
-            made_up::map(&mut process, 0x1000_0000_0000, 1, MappingKind::Anonymous, "", |_, region| {
-                region.accessed = made_up::accessed(coverage);
+            let mut process = synthetic::process(1, "one");
+            synthetic::map(&mut process, 0x1000_0000_0000, 1, MappingKind::Anonymous, "", |_, region| {
+                region.accessed = synthetic::accessed(coverage);
             });
             heat_letter(&Content::of_all(&process))
         };

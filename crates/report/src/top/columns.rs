@@ -1,8 +1,9 @@
 //! Which columns of the table fit a terminal.
 
-use super::text::sampled;
 use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
+use crate::figure::{percent, time};
+use megapage_snapshot::MissedWhy;
 
 /// The columns after the name and before the last ones: title, width, what it is sorted by.
 pub(super) const CELLS: [(&str, usize, Key); 7] = [
@@ -68,5 +69,35 @@ impl Columns {
         let done = self.done.then(|| ("DAEMON", row.map(daemon::done).unwrap_or_default()));
         let sampled = self.sampled.then(|| ("SAMPLED", row.map(sampled).unwrap_or_default()));
         done.into_iter().chain(sampled).collect()
+    }
+}
+
+/// How old the oldest sample is, how much of the memory was sampled, and what that costs the process; or why nothing is
+/// known.
+fn sampled(row: &Row) -> String {
+    match (&row.sampling, row.sampled_ago_seconds, &row.missed) {
+        (Some(own), Some(ago), _) => {
+            let oldest = row.oldest_sample_seconds.unwrap_or(ago);
+            let share = row.sampled_share.unwrap_or(0.0);
+            format!("{} {}% {}%", time(oldest), whole_percent(share), percent(own.slowdown))
+        }
+        (_, _, Some(missed)) => match missed.why {
+            MissedWhy::Denied => "denied".into(),
+            MissedWhy::Gone => "ended".into(),
+            MissedWhy::Replaced => "replaced".into(),
+            MissedWhy::Locked => "locked".into(),
+            MissedWhy::Bounded => "too large".into(),
+            MissedWhy::Postponed => "later".into(),
+            MissedWhy::Failed => "failed".into(),
+        },
+        _ => "-".into(),
+    }
+}
+
+/// A share as whole per cent in at most three columns; 100 is all, and `<1` is something.
+fn whole_percent(share: f64) -> String {
+    match share * 100.0 {
+        value if value > 0.0 && value < 1.0 => "<1".into(),
+        value => format!("{}", value.floor()),
     }
 }

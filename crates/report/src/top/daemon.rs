@@ -33,11 +33,9 @@ pub fn status(status: &DaemonStatus) -> String {
         ),
     };
     text += &format!("; {} watched", last.watched);
-    for (count, what) in [
-        (last.passed_over, "skipped"),
-        (last.left, "actions deferred"),
-        (last.backed_off, "pauses for latency"),
-    ] {
+    for (count, what) in
+        [(last.skipped, "skipped"), (last.left, "actions deferred"), (last.backed_off, "pauses for latency")]
+    {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
@@ -122,7 +120,7 @@ mod tests {
     use crate::line;
     use crate::line::Paint;
     use crate::top::{Head, Key, Page, Top, screen, table};
-    use crate::{WIDTH, made_up};
+    use crate::{WIDTH, synthetic};
     use megapage_snapshot::daemon::{DaemonSeen, PassStatus, ProcessStatus, Totals};
 
     fn decision(number: u64, pid: i32, action: &str, at: f64) -> Decision {
@@ -166,7 +164,7 @@ mod tests {
                 obtained: 37,
                 promoted_bytes: 74 << 20,
                 watched: 12,
-                passed_over: 2,
+                skipped: 2,
                 backed_off: 1,
                 short: true,
                 ..PassStatus::default()
@@ -196,14 +194,14 @@ mod tests {
 
     #[test]
     fn the_table_with_a_daemon_looks_as_before() {
-        let mut reused = made_up::process(13, "another");
+        let mut reused = synthetic::process(13, "another");
         reused.id.start_ticks = 7;
-        let now = made_up::snapshot(vec![made_up::process(12, "idle"), reused, made_up::store()]);
+        let now = synthetic::snapshot(vec![synthetic::process(12, "idle"), reused, synthetic::store()]);
         let seen = seen();
         let mut top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
         top.sort(Key::Pid, false);
         let text = table(&top, &head());
-        made_up::assert_golden("top-daemon.txt", &text);
+        synthetic::assert_golden("top-daemon.txt", &text);
         assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{text}");
         assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text}");
         let done: Vec<Option<u64>> =
@@ -218,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_wide_screen_has_room_for_both_columns_and_none_has_too_many_lines() {
-        let now = made_up::snapshot(vec![made_up::store()]);
+        let now = synthetic::snapshot(vec![synthetic::store()]);
         let seen = seen();
         let top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
         for (columns, sampled) in [(100, false), (114, false), (115, true), (200, true)] {
@@ -236,11 +234,11 @@ mod tests {
     #[test]
     fn a_small_screen_shows_processes_and_what_the_daemon_did() {
         let stores = (0..12).map(|n| {
-            let mut store = made_up::store();
+            let mut store = synthetic::store();
             store.id.pid = megapage_units::Pid(4711 + n);
             store
         });
-        let now = made_up::snapshot(stores.collect());
+        let now = synthetic::snapshot(stores.collect());
         let seen = seen();
         let top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
         let show = |key, lines, columns| {

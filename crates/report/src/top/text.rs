@@ -337,36 +337,6 @@ fn bloat(bytes: u64, scanned: Option<f64>) -> String {
     format!("{more}{}", size(Bytes(bytes)))
 }
 
-/// A share as whole per cent in at most three columns; 100 is all, and `<1` is something.
-fn whole_percent(share: f64) -> String {
-    match share * 100.0 {
-        value if value > 0.0 && value < 1.0 => "<1".into(),
-        value => format!("{}", value.floor()),
-    }
-}
-
-/// How old the oldest sample is, how much of the memory was sampled, and what that costs the process; or why nothing is
-/// known.
-pub(super) fn sampled(row: &Row) -> String {
-    match (&row.sampling, row.sampled_ago_seconds, &row.missed) {
-        (Some(own), Some(ago), _) => {
-            let oldest = row.oldest_sample_seconds.unwrap_or(ago);
-            let share = row.sampled_share.unwrap_or(0.0);
-            format!("{} {}% {}%", time(oldest), whole_percent(share), percent(own.slowdown))
-        }
-        (_, _, Some(missed)) => match missed.why {
-            MissedWhy::Denied => "denied".into(),
-            MissedWhy::Gone => "ended".into(),
-            MissedWhy::Replaced => "replaced".into(),
-            MissedWhy::Locked => "locked".into(),
-            MissedWhy::Bounded => "too large".into(),
-            MissedWhy::Postponed => "later".into(),
-            MissedWhy::Failed => "failed".into(),
-        },
-        _ => "-".into(),
-    }
-}
-
 /// What the figures' marks mean, where one is shown, and who could not be observed.
 fn note_lines(top: &Top<'_>, head: &Head, columns: usize) -> Vec<Line> {
     let mut lines = Vec::new();
@@ -403,13 +373,13 @@ fn note_lines(top: &Top<'_>, head: &Head, columns: usize) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::synthetic;
     use megapage_snapshot::{Missed, MissedWhy, Outline, Snapshot, TrackerKind};
     use megapage_units::Pid;
 
     fn two() -> (Snapshot, Snapshot, Outline) {
-        let mut idle = made_up::process(12, "a-name-of-many-letters\u{1b}[2J");
-        made_up::map(
+        let mut idle = synthetic::process(12, "a-name-of-many-letters\u{1b}[2J");
+        synthetic::map(
             &mut idle,
             0x7000_0000_0000,
             3,
@@ -417,8 +387,8 @@ mod tests {
             "",
             |_, _| (),
         );
-        made_up::sum_up(&mut idle);
-        let before = made_up::snapshot(vec![made_up::store(), idle]);
+        synthetic::sum_up(&mut idle);
+        let before = synthetic::snapshot(vec![synthetic::store(), idle]);
         let mut now = before.clone();
         now.taken += Duration::from_secs(3);
         *now.machine.counters.get_mut("thp_fault_alloc").unwrap() += 100;
@@ -457,8 +427,8 @@ mod tests {
             usize::from(WIDTH),
         ));
         assert!(cut.into_iter().all(|line| line.width() <= usize::from(WIDTH)), "nothing is cut off: {text}");
-        made_up::assert_golden("top.txt", &text);
-        made_up::assert_golden("top.json", &(crate::json(crate::top::SCHEMA, &top) + "\n"));
+        synthetic::assert_golden("top.txt", &text);
+        synthetic::assert_golden("top.json", &(crate::json(crate::top::SCHEMA, &top) + "\n"));
     }
 
     #[test]
@@ -466,7 +436,7 @@ mod tests {
         let (_, mut now, _) = two();
         let sampling = now.sampling.as_mut().unwrap();
         sampling.tracker = TrackerKind::Pagemap;
-        sampling.passed_over = vec![(TrackerKind::Bpf, "it takes CAP_BPF; run as root".into())];
+        sampling.skipped = vec![(TrackerKind::Bpf, "it takes CAP_BPF; run as root".into())];
         now.processes.iter_mut().for_each(|process| process.sampling = None);
         let text = table(&Top::new(None, &now, &[]), &head());
         assert!(!text.contains("slows") && !text.contains("first access"), "{text}");

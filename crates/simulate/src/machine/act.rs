@@ -87,7 +87,7 @@ impl Machine {
             Some(Operation::Touch { .. } | Operation::Populate { .. })
         );
         if faulting {
-            process.debt += cost * 1e-9;
+            process.loan += cost * 1e-9;
             process.account.disturbed_seconds += cost * 1e-9;
         }
         process.account.promotions += 1;
@@ -161,7 +161,7 @@ impl Machine {
         let pages: f64 = regions.iter().map(|&number| self.coverage(at, number, window)).sum();
         let slowed = pages * self.setup.hardware.work.first_access_ns * 1e-9;
         let process = &mut self.processes[at];
-        process.debt += slowed;
+        process.loan += slowed;
         process.account.disturbed_seconds += slowed;
         process.next_sample = self.now + slowed / MOST_SLOWED;
         process.sampling = Some((regions, window));

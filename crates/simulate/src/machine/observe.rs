@@ -71,7 +71,7 @@ impl Machine {
             sampling: Some(Sampling {
                 tracker: TrackerKind::Bpf,
                 lacks: Vec::new(),
-                passed_over: Vec::new(),
+                skipped: Vec::new(),
                 machine_access: None,
                 first_access_ns: self.setup.hardware.work.first_access_ns,
                 budget: SAMPLING_BUDGET,

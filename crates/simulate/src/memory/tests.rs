@@ -27,7 +27,7 @@ fn fragmentation_is_the_share_asked_for() {
 }
 
 #[test]
-fn scattered_frees_fragment_and_compaction_mends_it() {
+fn scattered_frees_fragment_and_compaction_repairs_it() {
     let mut memory = Memory::new(64 * MIB, 3);
     let owners: Vec<Owner> = (0..32).map(|_| memory.enter()).collect();
     for &owner in &owners {

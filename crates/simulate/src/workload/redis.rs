@@ -10,7 +10,7 @@ use megapage_units::Bytes;
 /// for huge pages, and half of all that is free when Redis has 32 GB, from where on Ingens is conservative.
 pub(super) const UNMOVABLE: f64 = 0.18;
 /// Blocks that Ingens's background compaction empties in a second. An assumption; any rate at which what the deletions
-/// scattered is mended during the wait gives the same.
+/// scattered is repaired during the wait gives the same.
 pub(super) const COMPACTION: f64 = 100.0;
 
 /// The times of the three-phase run that the papers do not give.

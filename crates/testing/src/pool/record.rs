@@ -1,7 +1,6 @@
 //! What pools were before a test changed them, in a file, for the test that follows one that was killed.
 
-use super::restore;
-use megapage_kernel::hugetlb::PoolFigures;
+use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, boot_id};
 use megapage_units::PageSize;
 use std::fs::{self, OpenOptions};
@@ -69,4 +68,23 @@ pub(crate) fn recover(root: &KernelRoot) -> io::Result<()> {
 
 fn boot(root: &KernelRoot) -> io::Result<String> {
     boot_id(root).map_err(io::Error::other)
+}
+
+/// Sets a pool to `persistent` pages and its overcommit, as far as it differs.
+pub(super) fn restore(root: &KernelRoot, size: PageSize, persistent: u64, overcommit: Option<u64>) {
+    let write = |file, pages| {
+        if let Err(error) = hugetlb::write(root, size, PoolScope::Machine, file, pages) {
+            // A panic in a drop would hide the test's own.
+            eprintln!("the pool of {size} was not restored: {error}");
+        }
+    };
+    let now = hugetlb::figures(root, size, PoolScope::Machine).unwrap_or_default();
+    if let Some(pages) = overcommit
+        && now.overcommit != overcommit
+    {
+        write(PoolFile::Overcommit, pages);
+    }
+    if now.persistent() != persistent {
+        write(PoolFile::Pages, persistent);
+    }
 }

@@ -1,0 +1,16 @@
+//! Who asks the daemon.
+
+/// Where a client came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Unix,
+    Loopback,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Client {
+    pub origin: Origin,
+    /// Root, or the daemon's own user: may know where other users' memory lies.
+    pub trusted: bool,
+}

@@ -1,0 +1,137 @@
+//! errno, which an allocator leaves as it finds it, and cancellation, which it must not be hit by.
+//!
+//! File-level obligation: errno is written at the calling thread's own location, and the state of cancellation is its own.
+
+#![allow(unsafe_code)]
+
+use libc::c_int;
+use std::ptr;
+
+/// An error number, as errno(3) lists them. Never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// No memory, or (hugetlb) no unreserved page in the pool.
+    pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    /// An argument that makes no sense, or that the kernel is too old for.
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    /// Somebody else has it in use.
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
+    /// Not permitted.
+    pub const EPERM: Errno = Errno(libc::EPERM);
+
+    /// What the calling thread's last failed call of the C library has left in errno.
+    pub fn last() -> Errno {
+        // SAFETY: the location is this thread's own and always valid.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> std::io::Error {
+        std::io::Error::from_raw_os_error(errno.0)
+    }
+}
+
+/// Saves the caller's errno and puts it back when dropped: an allocator must not change it. Nor is the thread cancelled
+/// meanwhile: see [`NoCancel`].
+#[derive(Debug)]
+pub struct ErrnoGuard {
+    errno: c_int,
+    _no_cancel: NoCancel,
+}
+
+impl ErrnoGuard {
+    /// Remembers errno as it is now.
+    pub fn save() -> ErrnoGuard {
+        ErrnoGuard { errno: Errno::last().0, _no_cancel: NoCancel::begin() }
+    }
+
+    /// What it was.
+    pub fn saved(&self) -> Errno {
+        Errno(self.errno)
+    }
+}
+
+impl Drop for ErrnoGuard {
+    fn drop(&mut self) {
+        set_errno(self.errno);
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
+}
+
+/// PTHREAD_CANCEL_DISABLE of pthread.h.
+const CANCEL_DISABLE: c_int = 1;
+
+/// While it lives the calling thread is not cancelled (pthread_cancel(3)): malloc is no cancellation point, but open(2),
+/// read(2), close(2) and others are, and a thread that ends in one of them would leave what it has locked locked.
+#[derive(Debug)]
+pub struct NoCancel {
+    former: c_int,
+    // It is the state of one thread.
+    _here: std::marker::PhantomData<*mut ()>,
+}
+
+impl NoCancel {
+    /// Cancellation waits from now on.
+    pub fn begin() -> NoCancel {
+        let mut former = CANCEL_DISABLE;
+        // SAFETY: the state is one that pthread.h knows, and the former one goes into a live integer.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut former) };
+        NoCancel { former, _here: std::marker::PhantomData }
+    }
+}
+
+impl Drop for NoCancel {
+    fn drop(&mut self) {
+        // SAFETY: the state is the one that the same call gave; nothing is written through a null pointer.
+        unsafe { pthread_setcancelstate(self.former, ptr::null_mut()) };
+    }
+}
+
+/// Sets the calling thread's errno.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the location is this thread's own and always valid.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_holds_off_cancellation_and_gives_back_what_was() {
+        let state = || {
+            let mut former = -1;
+            // SAFETY: as in `NoCancel::begin`.
+            unsafe {
+                pthread_setcancelstate(CANCEL_DISABLE, &mut former);
+                pthread_setcancelstate(former, ptr::null_mut());
+            }
+            former
+        };
+        let outside = state();
+        assert_ne!(outside, CANCEL_DISABLE, "threads start so");
+        {
+            let _guard = ErrnoGuard::save();
+            assert_eq!(state(), CANCEL_DISABLE);
+            drop(ErrnoGuard::save());
+            assert_eq!(state(), CANCEL_DISABLE, "an inner guard does not end the outer one");
+        }
+        assert_eq!(state(), outside);
+    }
+
+    #[test]
+    fn errno_is_kept() {
+        set_errno(libc::EXDEV);
+        {
+            let _guard = ErrnoGuard::save();
+            set_errno(libc::EINVAL);
+        }
+        assert_eq!(Errno::last(), Errno(libc::EXDEV));
+    }
+}

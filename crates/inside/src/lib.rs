@@ -1,0 +1,54 @@
+//! System calls from inside a program: its malloc, its loader, its calls of mmap(2) and fork(2).
+//!
+//! All that libmegapage.so asks of the kernel is here, so that this crate, with `preload`, is what an audit of a preloaded
+//! library has to read. Unsafe code is opt-in per file, under a header that states the file's obligations.
+//!
+//! Architecture invariant: nothing here allocates, but for what says so, or takes a lock of the C library's; nothing decides.
+//! A function asks the kernel for one thing, and reports what it answered.
+
+#![deny(unsafe_code)]
+
+mod base_pages;
+pub mod connect;
+#[cfg(test)]
+mod counted;
+mod environment;
+mod errno;
+mod exit_handshake;
+pub mod extent;
+mod futex;
+mod lock;
+pub mod memory_file;
+mod moving;
+mod own_figures;
+mod own_hugetlb;
+pub mod own_mappings;
+mod own_region;
+pub mod own_touched;
+pub mod pagemap_scan;
+pub mod passing;
+pub mod program_memory;
+pub mod program_shared;
+mod range;
+pub mod runtime_file;
+mod shared;
+mod user;
+
+pub use base_pages::{base_page_size, has_supported_base_pages};
+pub use environment::{
+    MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
+    remove_environment_variable, remove_from_environment_list,
+};
+pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};
+pub use exit_handshake::ExitHandshake;
+pub use lock::{Lock, Locked};
+pub use moving::{MoveError, NoHugetlb};
+pub use own_figures::{
+    default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
+    thp_is_possible, thp_only_on_advice, thread_count,
+};
+pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
+pub use own_region::{OwnRegion, leave_descriptors};
+pub use range::{OwnedRange, Reservation, allocate_words, is_plausible, release_words, without_signals};
+pub use shared::{SHARED_WORDS, SharedWords};
+pub use user::{effective_gid, effective_uid};

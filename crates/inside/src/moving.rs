@@ -1,0 +1,319 @@
+//! Mappings of a heap moved over one another (mremap(2)), in a way that never leaves a hole: an address that is reserved
+//! stays reserved, whatever the kernel refuses. Nothing here allocates.
+//!
+//! File-level obligation: as in `range.rs`: every operation stays inside an [`OwnedRange`]. mremap and mmap with MAP_FIXED
+//! unmap their target before they fail for some reasons, and another thread's mapping may come to lie there at once. So a
+//! range is mapped again with MAP_FIXED_NOREPLACE alone.
+
+#![allow(unsafe_code)]
+
+use crate::errno::Errno;
+use crate::range::{OwnedRange, without_signals};
+use libc::c_int;
+use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
+use std::ptr;
+
+/// A move that the kernel has refused. What was to be moved is where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveError {
+    /// Why.
+    pub errno: Errno,
+    /// Whether the target has lost what was mapped there: it is reserved and inaccessible. Else it is as it was.
+    pub target_emptied: bool,
+}
+
+/// What a kernel lacks for putting hugetlb pages behind a heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHugetlb {
+    /// mremap(2) of hugetlb pages. EINVAL: Linux before 5.16; else a filter of system calls.
+    Move(Errno),
+    /// MADV_POPULATE_WRITE of madvise(2). EINVAL: Linux before 5.14; else a filter of system calls.
+    Populate(Errno),
+}
+
+impl OwnedRange {
+    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)). Nothing is mapped at this range
+    /// afterwards, not even reserved. On an error this range is as it was, and the target as it was or inaccessible.
+    pub fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
+        self.try_move_over(target).map_err(|error| error.errno)
+    }
+
+    /// As [`OwnedRange::move_over`], and tells what an error has left of the target.
+    pub fn try_move_over(self, target: OwnedRange) -> Result<(), MoveError> {
+        assert_eq!(self.len(), target.len());
+        // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
+        let address = unsafe {
+            libc::mremap(
+                self.address(),
+                self.len(),
+                self.len(),
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                target.address(),
+            )
+        };
+        if address != libc::MAP_FAILED {
+            return Ok(());
+        }
+        let errno = Errno::last();
+        Err(MoveError { errno, target_emptied: target.reserve_hole() })
+    }
+
+    /// Reserves the range, inaccessible, where nothing at all is mapped in it any more; whether that was so. For use right
+    /// after a call on the whole range that may have unmapped it before it failed.
+    pub fn reserve_hole(self) -> bool {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: with MAP_FIXED_NOREPLACE (Linux 4.17) no mapping is replaced.
+        let got = unsafe { libc::mmap(self.address(), self.len(), libc::PROT_NONE, flags, -1, 0) };
+        if got == self.address() {
+            return true;
+        }
+        if got != libc::MAP_FAILED {
+            // A kernel older than the flag takes the address as a hint.
+            // SAFETY: the mapping was just made, and nobody knows of it.
+            unsafe { libc::munmap(got, self.len()) };
+        }
+        false
+    }
+
+    /// Tries, on scratch ranges and without taking a page from the pool, whether this kernel lets a heap have hugetlb pages
+    /// of `size` safely: that they can be moved, and populated without a signal. `Ok` as well where the trial cannot be made,
+    /// for then no such page can be mapped either.
+    pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
+        let bytes = size.bytes().0 as usize;
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_HUGETLB
+            | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It cannot be accessed, so that
+        // nothing is taken from the pool for it, nor reserved.
+        let address = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Ok(());
+        }
+        let pages = OwnedRange { start: address as usize, len: bytes };
+        let Ok(target) = OwnedRange::reserve(bytes, bytes) else {
+            let _ = pages.release();
+            return Ok(());
+        };
+        match pages.try_move_over(target) {
+            Ok(()) => {
+                let _ = target.release();
+            }
+            Err(error) => {
+                let _ = pages.release();
+                // Reserved again, it is ours. Else it was left alone, or another thread has mapped something there since:
+                // some addresses are given up rather than theirs unmapped.
+                if error.target_emptied {
+                    let _ = target.release();
+                }
+                return Err(NoHugetlb::Move(error.errno));
+            }
+        }
+        OwnedRange::try_populate()
+    }
+
+    fn try_populate() -> Result<(), NoHugetlb> {
+        let Ok(page) = OwnedRange::reserve(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
+        let populated = page.open().and_then(|()| page.populate());
+        let _ = page.release();
+        match populated {
+            // Short of memory, for the moment.
+            Ok(()) | Err(Errno::ENOMEM) => Ok(()),
+            Err(errno) => Err(NoHugetlb::Populate(errno)),
+        }
+    }
+
+    /// Moves the contents of the range onto transparent huge pages at the same addresses. The caller
+    /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
+    /// wait meanwhile, for their handlers may write. On an error nothing has changed.
+    pub fn move_to_thp(self) -> Result<(), Errno> {
+        self.move_to_private(None)
+    }
+
+    /// The same for a range that [`OwnedRange::map_extent`] mapped, whose pages go back to the pool.
+    pub fn move_extent_to_thp(self) -> Result<(), Errno> {
+        let aside = OwnedRange::reserve(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
+        let moved = self.move_to_private(Some(aside));
+        if moved.is_ok() {
+            // Only now: until here the pages were the way back. Where it fails they go when the process ends.
+            let _ = aside.remove();
+        }
+        let _ = aside.release();
+        moved
+    }
+
+    /// With the former mapping put `aside`, where there is such a range, and else dropped.
+    fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
+        let copy = OwnedRange::reserve(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
+        let moved = copy.open().and_then(|()| {
+            let _ = copy.advise_thp();
+            copy.populate()?;
+            without_signals(|| {
+                copy.copy_from(self);
+                if let Some(aside) = aside {
+                    self.move_over(aside)?;
+                }
+                match copy.try_move_over(self) {
+                    Ok(()) => Ok(true),
+                    Err(error) => self.recover(copy, aside, error).map(|()| false),
+                }
+            })
+        });
+        // Where the copy has become the range itself, there is nothing at its own address any more.
+        if moved != Ok(true) {
+            let _ = copy.release();
+        }
+        moved.map(|_| ())
+    }
+
+    /// After `copy`, which holds the bytes of this range, could not be moved here: the bytes are here again, or still. `Ok`:
+    /// on private memory, as was wanted, though not on huge pages.
+    fn recover(self, copy: OwnedRange, aside: Option<OwnedRange>, error: MoveError) -> Result<(), Errno> {
+        if !error.target_emptied || aside.is_some_and(|aside| aside.move_over(self).is_ok()) {
+            return Err(error.errno);
+        }
+        self.open().or_else(|_| self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0))?;
+        self.copy_from(copy);
+        Ok(())
+    }
+}
+
+/// Whether anything is mapped at every page of the range, for tests (msync(2)).
+#[cfg(test)]
+pub(crate) fn is_mapped(range: OwnedRange) -> bool {
+    // SAFETY: MS_ASYNC writes nothing; the kernel checks the range.
+    unsafe { libc::msync(range.address(), range.len(), libc::MS_ASYNC) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errno::set_errno;
+    use megapage_testing::{Call, PoolGuard, in_child, refuse};
+
+    const SIZE: PageSize = PageSize::HUGE_2M;
+
+    fn poke(range: OwnedRange, byte: u8) {
+        // SAFETY: in these tests the range is open.
+        unsafe { ptr::with_exposed_provenance_mut::<u8>(range.start() + 9).write_volatile(byte) }
+    }
+
+    fn peek(range: OwnedRange) -> u8 {
+        // SAFETY: as above.
+        unsafe { ptr::with_exposed_provenance::<u8>(range.start() + 9).read_volatile() }
+    }
+
+    // In a process of its own: another test's mapping may come to lie in a hole at any time.
+    #[test]
+    fn a_hole_is_reserved_again_and_what_lies_there_is_left_alone() {
+        in_child("moving::tests::a_hole_is_reserved_again_and_what_lies_there_is_left_alone", || {
+            // An older kernel unmaps the target of a move before it refuses to move hugetlb pages.
+            let range = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).unwrap();
+            assert!(!range.reserve_hole() && is_mapped(range), "nothing was lost");
+            let hole = range.part(0, HUGE_2M);
+            hole.release().unwrap();
+            assert!(!is_mapped(hole));
+            assert!(hole.reserve_hole() && is_mapped(hole));
+            assert!(hole.part(0, BASE_PAGE).open().is_ok(), "it is reserved, and ours");
+            // Another thread's mapping has come to lie in the hole.
+            hole.release().unwrap();
+            let theirs = hole.part(BASE_PAGE, BASE_PAGE);
+            assert!(theirs.reserve_hole());
+            theirs.open().unwrap();
+            poke(theirs, 7);
+            assert!(!hole.reserve_hole());
+            assert_eq!(peek(theirs), 7);
+        });
+    }
+
+    #[test]
+    fn this_kernel_is_tried() {
+        let sizes = [PageSize::HUGE_2M, PageSize::HUGE_1G];
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+        let since = (numbers.next().unwrap(), numbers.next().unwrap());
+        for size in sizes {
+            let able = OwnedRange::try_hugetlb(size);
+            if since >= (5, 16) {
+                assert_eq!(able, Ok(()), "Linux {release}");
+            } else {
+                assert!(
+                    matches!(able, Err(NoHugetlb::Move(Errno::EINVAL)) | Ok(())),
+                    "Linux {release}: {able:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_trial_takes_nothing_from_the_pool() {
+        let Some(pool) = PoolGuard::reserve(SIZE, 1) else { return };
+        let before = pool.figures();
+        OwnedRange::try_hugetlb(SIZE).unwrap();
+        assert_eq!(pool.figures(), before);
+    }
+
+    #[test]
+    fn a_kernel_that_moves_no_hugetlb_pages_is_found_out() {
+        in_child("moving::tests::a_kernel_that_moves_no_hugetlb_pages_is_found_out", || {
+            refuse(Call::MOVE, libc::EINVAL);
+            assert_eq!(OwnedRange::try_hugetlb(SIZE), Err(NoHugetlb::Move(Errno::EINVAL)));
+        });
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_populate_is_found_out() {
+        in_child("moving::tests::a_kernel_that_cannot_populate_is_found_out", || {
+            refuse(Call::POPULATE, libc::EINVAL);
+            assert_eq!(OwnedRange::try_hugetlb(SIZE), Err(NoHugetlb::Populate(Errno::EINVAL)));
+        });
+    }
+
+    #[test]
+    fn a_refused_move_leaves_both_ends_as_they_were() {
+        in_child("moving::tests::a_refused_move_leaves_both_ends_as_they_were", || {
+            let [one, other] = [1, 2].map(|byte| {
+                let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+                range.open().unwrap();
+                poke(range, byte);
+                range
+            });
+            refuse(Call::MOVE, libc::EPERM);
+            let error = one.try_move_over(other).unwrap_err();
+            assert_eq!(error, MoveError { errno: Errno(libc::EPERM), target_emptied: false });
+            assert_eq!((peek(one), peek(other)), (1, 2));
+            // Nor does it become other memory by halves.
+            assert_eq!(one.move_to_thp(), Err(Errno(libc::EPERM)));
+            assert_eq!(peek(one), 1);
+            set_errno(0);
+        });
+    }
+
+    #[test]
+    fn bytes_whose_place_was_unmapped_come_back() {
+        in_child("moving::tests::bytes_whose_place_was_unmapped_come_back", || {
+            let [copy, place, aside] = [3, 4, 5].map(|byte| {
+                let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+                range.open().unwrap();
+                poke(range, byte);
+                range
+            });
+            let lost = MoveError { errno: Errno::EINVAL, target_emptied: true };
+            // As a kernel leaves it that has unmapped the target.
+            place.release().unwrap();
+            assert!(place.reserve_hole());
+            assert_eq!(place.recover(copy, None, lost), Ok(()), "on other pages");
+            assert_eq!(peek(place), 3);
+            assert_eq!(
+                place.recover(copy, Some(aside), lost),
+                Err(Errno::EINVAL),
+                "what was put aside is back"
+            );
+            assert_eq!((peek(place), is_mapped(aside)), (5, false));
+            let kept = MoveError { target_emptied: false, ..lost };
+            assert_eq!(place.recover(copy, None, kept), Err(Errno::EINVAL));
+            assert_eq!(peek(place), 5, "nothing was lost");
+        });
+    }
+}

@@ -1,0 +1,167 @@
+//! Figures that code within malloc needs, read from kernel files without allocating.
+//!
+//! File-level obligation: each path is a C string; each buffer is writable and of the length stated; the descriptor is
+//! opened and closed here.
+
+#![allow(unsafe_code)]
+
+use megapage_units::PageSize;
+
+/// The number of unreserved pages (Free - Rsvd) in the pool of `size`, which the next mapping can have;
+/// `None` where the kernel has no such pool. Reads sysfs without allocating.
+pub fn hugetlb_available(size: PageSize) -> Option<u64> {
+    let figure = |name: &str| {
+        let mut path = [0u8; 96];
+        let len = write_path(&mut path, size.kib(), name)?;
+        read_figure(&path[..len])
+    };
+    Some(figure("free_hugepages")?.saturating_sub(figure("resv_hugepages")?))
+}
+
+/// The number of free pages of `size` on a node, those included that are promised to mappings; `None` where there is no
+/// such node. Does not allocate.
+pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
+    use std::io::Write;
+    let mut path = [0u8; 128];
+    let mut rest = &mut path[..];
+    let kib = size.kib();
+    write!(rest, "/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/free_hugepages\0").ok()?;
+    let len = 128 - rest.len();
+    read_figure(&path[..len])
+}
+
+/// The default size of hugetlb pages (`Hugepagesize` of /proc/meminfo); `None` where it does not say. Does not allocate.
+pub fn default_hugetlb_size() -> Option<PageSize> {
+    const NAME: &[u8] = b"\nHugepagesize:";
+    let mut text = [0u8; 4096];
+    let len = read_file(b"/proc/meminfo\0", &mut text)?;
+    let at = text[..len].windows(NAME.len()).position(|window| window == NAME)?;
+    PageSize::new(first_figure(&text[at..len])?.checked_mul(1024)?)
+}
+
+fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
+    use std::io::Write;
+    let mut rest = &mut buffer[..];
+    write!(rest, "/sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}\0").ok()?;
+    let left = rest.len();
+    Some(buffer.len() - left)
+}
+
+/// Whether transparent huge pages can be had by madvise: the setting is not `never` and the process has
+/// not been told to do without (PR_SET_THP_DISABLE). Does not allocate.
+pub fn thp_is_possible() -> bool {
+    let mut text = [0u8; 64];
+    let Some(len) = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) else {
+        return false;
+    };
+    // SAFETY: this prctl takes no pointer.
+    let disabled = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
+    !disabled && !text[..len].windows(7).any(|window| window == b"[never]")
+}
+
+/// Whether the kernel gives transparent huge pages on advice alone, or not at all. Does not allocate.
+pub fn thp_only_on_advice() -> bool {
+    let mut text = [0u8; 64];
+    let setting = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text);
+    setting.is_some_and(|len| !text[..len].windows(8).any(|window| window == b"[always]"))
+}
+
+/// MemAvailable and MemTotal of /proc/meminfo in bytes. Does not allocate.
+pub fn memory_available_and_total() -> Option<(u64, u64)> {
+    let mut text = [0u8; 512];
+    let len = read_file(b"/proc/meminfo\0", &mut text)?;
+    let field = |name: &[u8]| {
+        let at = text[..len].windows(name.len()).position(|window| window == name)? + name.len();
+        first_figure(&text[at..len]).map(|kib| kib << 10)
+    };
+    Some((field(b"MemAvailable:")?, field(b"MemTotal:")?))
+}
+
+/// The resident memory of this process in bytes, within the kernel's batches; `None` where /proc is not mounted. Does not
+/// allocate.
+pub fn own_resident() -> Option<u64> {
+    let mut text = [0u8; 128];
+    let len = read_file(b"/proc/self/statm\0", &mut text)?;
+    let pages = text[..len].split(|byte| *byte == b' ').nth(1)?;
+    Some(first_figure(pages)? * megapage_units::BASE_PAGE as u64)
+}
+
+/// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
+pub fn thread_count() -> Option<u64> {
+    own_stat(|fields| first_figure(fields.nth(17)?))
+}
+
+/// Whether the thread that ran `main` has ended (by pthread_exit), and at most `others` further threads are
+/// left. Does not allocate.
+pub fn main_has_ended(others: u64) -> bool {
+    // A main thread that has ended stays as a zombie, and counts.
+    own_stat(|fields| Some(fields.next()? == b"Z")) == Some(true)
+        && thread_count().is_some_and(|count| count <= 1 + others)
+}
+
+/// Reads from the fields of /proc/self/stat that follow the command name, the state first.
+fn own_stat<R>(read: impl FnOnce(&mut dyn Iterator<Item = &[u8]>) -> Option<R>) -> Option<R> {
+    let mut text = [0u8; 1024];
+    let len = read_file(b"/proc/self/stat\0", &mut text)?;
+    // The command name may hold anything: count fields after its closing parenthesis.
+    let after = text[..len].iter().rposition(|&byte| byte == b')')? + 1;
+    read(&mut text[after..len].split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty()))
+}
+
+fn read_figure(path: &[u8]) -> Option<u64> {
+    let mut text = [0u8; 32];
+    let len = read_file(path, &mut text)?;
+    first_figure(&text[..len])
+}
+
+pub(crate) fn first_figure(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().skip_while(|byte| !byte.is_ascii_digit());
+    let mut figure: Option<u64> = None;
+    for byte in digits.take_while(|byte| byte.is_ascii_digit()) {
+        figure = Some(figure.unwrap_or(0).checked_mul(10)?.checked_add(u64::from(byte - b'0'))?);
+    }
+    figure
+}
+
+/// Reads up to a buffer's length from `path`, which must end in a NUL byte.
+pub(crate) fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
+    let path = std::ffi::CStr::from_bytes_with_nul(path).ok()?;
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the buffer is writable and of the given length; the descriptor is ours to close.
+    let read = unsafe {
+        let read = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
+        libc::close(fd);
+        read
+    };
+    usize::try_from(read).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_without_allocation() {
+        let before = crate::counted::allocations();
+        let (memory, size, threads) = (memory_available_and_total(), default_hugetlb_size(), thread_count());
+        let (resident, pool) = (own_resident(), hugetlb_available(PageSize::HUGE_2M));
+        let _ = (thp_is_possible(), thp_only_on_advice(), hugetlb_free_on_node(PageSize::HUGE_2M, 0));
+        assert_eq!(crate::counted::allocations(), before);
+        let (available, total) = memory.unwrap();
+        assert!(
+            0 < available
+                && available < total
+                && resident.unwrap() > 0
+                && pool.is_none_or(|free| free < total)
+        );
+        assert!(size.is_none_or(|size| size > PageSize::BASE));
+        assert!(threads.unwrap() >= 1);
+        assert_eq!(first_figure(b"  12 kB"), Some(12));
+        assert_eq!(first_figure(b"none"), None);
+        assert_eq!(first_figure(b"99999999999999999999"), None);
+    }
+}

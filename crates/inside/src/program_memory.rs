@@ -1,0 +1,281 @@
+//! Calls for memory that a program maps by mmap(2), made on its behalf from inside the process. Nothing here allocates.
+//!
+//! These go to the kernel by syscall(2), never by the C library's names: the preloaded library provides some of those.
+//!
+//! File-level obligation: memory is mapped at addresses of the kernel's choice, so that it overlaps nothing. Only what was
+//! mapped here, and was not handed out yet, is unmapped here. Every other call changes no contents and no protection, so
+//! that it may be made for any memory of the process.
+
+#![allow(unsafe_code)]
+
+use crate::errno::Errno;
+use crate::pagemap_scan::{Entry, IS_HUGE, IS_PRESENT, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument};
+use libc::{c_int, c_ulong, c_void};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Maps as mmap(2) does, but for the name under which the C library exports it. `MAP_FAILED`, and errno, as there.
+///
+/// # Safety
+/// As for mmap(2): with MAP_FIXED nothing may be in use at the addresses.
+pub unsafe fn system_mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void }
+}
+
+/// As mprotect(2); 0, or -1 and errno.
+///
+/// # Safety
+/// As for mprotect(2): nothing may rely on an access that is taken away.
+pub unsafe fn system_mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) as c_int }
+}
+
+/// As prctl(2), with all of its arguments; -1 and errno where it fails.
+///
+/// # Safety
+/// As for prctl(2).
+pub unsafe fn system_prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
+    let [second, third, fourth, fifth] = arguments;
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_prctl, option, second, third, fourth, fifth) as c_int }
+}
+
+/// Switches transparent huge pages off for this process, but for advised memory and what is collapsed on request. Whether the
+/// kernel can (Linux 6.18, PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED).
+pub fn disable_thp_except_advised() -> bool {
+    const EXCEPT_ADVISED: c_ulong = 1 << 1;
+    // SAFETY: this prctl takes no pointer; an older kernel refuses the flag.
+    unsafe { system_prctl(libc::PR_SET_THP_DISABLE, [1, EXCEPT_ADVISED, 0, 0]) == 0 }
+}
+
+fn map(len: usize, reserve: bool) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if reserve { 0 } else { libc::MAP_NORESERVE };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let address = unsafe { system_mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(address as usize) }
+}
+
+/// Maps `len` bytes (a multiple of the base page) of private anonymous memory, readable and writable, at a multiple of
+/// 2 MiB; `reserve` as without MAP_NORESERVE. The first address.
+pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
+    let address = map(len, reserve)?;
+    // Since Linux 6.7 the kernel aligns by itself; before, a neighbour's border often does.
+    if address.is_multiple_of(HUGE_2M) {
+        return Ok(address);
+    }
+    unmap(address, len);
+    let spare = HUGE_2M - BASE_PAGE;
+    let padded = map(len.checked_add(spare).ok_or(Errno::ENOMEM)?, reserve)?;
+    let start = padded.next_multiple_of(HUGE_2M);
+    let before = start - padded;
+    if before > 0 {
+        unmap(padded, before);
+    }
+    if before < spare {
+        unmap(start + len, spare - before);
+    }
+    Ok(start)
+}
+
+/// Unmaps memory of [`map_aligned`] that nobody was given. Where the kernel cannot (too many mappings), addresses are lost.
+pub fn unmap(start: usize, len: usize) {
+    // SAFETY: mapped here, and not handed out: see the header.
+    unsafe { libc::syscall(libc::SYS_munmap, start, len) };
+}
+
+/// Advises transparent huge pages (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none; ENOMEM
+/// where some of it is not mapped.
+pub fn advise_huge(start: usize, len: usize) -> Result<(), Errno> {
+    advise(start, len, libc::MADV_HUGEPAGE)
+}
+
+/// Collapses whole regions now (MADV_COLLAPSE, Linux 6.1). Contents stay.
+pub fn collapse(start: usize, len: usize) -> Result<(), Errno> {
+    advise(start, len, libc::MADV_COLLAPSE)
+}
+
+fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: both of these advices leave contents and protection as they are; the kernel checks the range.
+    let answer = unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) };
+    if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// How many bytes of a range (of whole base pages) are present, by mincore(2); `None` where some of it is not mapped.
+pub fn resident(start: usize, len: usize) -> Option<usize> {
+    const PAGES: usize = 1024;
+    let mut states = [0u8; PAGES];
+    let (mut at, end, mut present) = (start, start.checked_add(len)?, 0);
+    while at < end {
+        let pages = ((end - at) / BASE_PAGE).clamp(1, PAGES);
+        // SAFETY: the vector has a byte for each page asked for; the addresses themselves are only looked up.
+        let answer = unsafe { libc::syscall(libc::SYS_mincore, at, pages * BASE_PAGE, states.as_mut_ptr()) };
+        if answer != 0 {
+            return None;
+        }
+        present += states[..pages].iter().filter(|state| **state & 1 != 0).count() * BASE_PAGE;
+        at += pages * BASE_PAGE;
+    }
+    Some(present)
+}
+
+/// Whether the calling thread makes its system calls through a filter (seccomp(2)).
+pub fn is_filtered() -> bool {
+    // SAFETY: this prctl takes no pointer.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
+}
+
+static FILTERED_AT_FIRST: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program begins: filters that it has now are its surroundings', a container's or a service's.
+pub fn program_begins() {
+    FILTERED_AT_FIRST.store(is_filtered(), Relaxed);
+}
+
+/// Whether the program has set itself a filter of system calls since [`program_begins`]. One besides a container's is not
+/// seen.
+pub fn is_confined() -> bool {
+    !FILTERED_AT_FIRST.load(Relaxed) && is_filtered()
+}
+
+/// A run of pages that are present and of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PresentRun {
+    /// The first address.
+    pub start: usize,
+    /// The first address after it.
+    pub end: usize,
+    /// Whether 2 MiB entries map it.
+    pub huge: bool,
+}
+
+/// The calling process's page map, kept open.
+#[derive(Debug)]
+pub struct OwnPagemap(c_int);
+
+impl OwnPagemap {
+    /// Opens it. `None` where it cannot be opened, or does not tell huge pages apart (before Linux 6.7).
+    pub fn open() -> Option<OwnPagemap> {
+        // SAFETY: the path is a C string.
+        let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        let pagemap = (fd >= 0).then_some(OwnPagemap(fd))?;
+        pagemap.scan(0, HUGE_2M, |_| {}).is_ok().then_some(pagemap)
+    }
+
+    /// Calls `visit` with every run of present pages in a range, ascending. The shared page of zeros is left out.
+    pub fn scan(&self, start: usize, end: usize, mut visit: impl FnMut(PresentRun)) -> Result<(), Errno> {
+        const RUNS: usize = 256;
+        let mut runs = [Run::default(); RUNS];
+        let mut at = start as u64;
+        while at < end as u64 {
+            let mut argument = ScanArgument {
+                size: size_of::<ScanArgument>() as u64,
+                start: at,
+                end: end as u64,
+                vec: runs.as_mut_ptr().expose_provenance() as u64,
+                vec_len: RUNS as u64,
+                category_mask: IS_PRESENT | IS_ZERO_PAGE,
+                category_inverted: IS_ZERO_PAGE,
+                return_mask: IS_PRESENT | IS_HUGE,
+                ..ScanArgument::default()
+            };
+            // SAFETY: the argument states its own size, and a vector of as many runs as it states.
+            let count = unsafe { libc::ioctl(self.0, PAGEMAP_SCAN, &mut argument) };
+            let count = usize::try_from(count).map_err(|_| Errno::last())?;
+            for run in &runs[..count.min(RUNS)] {
+                let huge = run.categories & IS_HUGE != 0;
+                visit(PresentRun { start: run.start as usize, end: run.end as usize, huge });
+            }
+            // Each call advances, or the walk is over.
+            if argument.walk_end <= at {
+                break;
+            }
+            at = argument.walk_end;
+        }
+        Ok(())
+    }
+
+    /// Whether another process maps a base page of the aligned 2 MiB from `start` on, as after a fork(2). `None` where the
+    /// kernel does not tell.
+    pub fn is_shared(&self, start: usize) -> Option<bool> {
+        let mut words = [0u64; HUGE_2M / BASE_PAGE];
+        let bytes = size_of_val(&words);
+        let offset = (start / BASE_PAGE * size_of::<u64>()) as libc::off_t;
+        // SAFETY: the buffer is writable and of the given length.
+        let read = unsafe { libc::pread(self.0, words.as_mut_ptr().cast(), bytes, offset) };
+        (read == bytes as isize).then(|| words.iter().any(|word| Entry(*word).is_shared()))
+    }
+}
+
+impl Drop for OwnPagemap {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(start: usize, pages: std::ops::Range<usize>) {
+        for page in pages {
+            // SAFETY: the tests map what they touch, readable and writable.
+            unsafe { *((start + page * BASE_PAGE) as *mut u8) = 1 };
+        }
+    }
+
+    #[test]
+    fn memory_is_aligned_and_its_presence_is_told() {
+        for len in [HUGE_2M, 3 * HUGE_2M / 2, 5 * HUGE_2M + BASE_PAGE] {
+            for reserve in [false, true] {
+                let start = map_aligned(len, reserve).unwrap();
+                assert!(start.is_multiple_of(HUGE_2M));
+                assert_eq!(resident(start, len), Some(0));
+                touch(start, 3..5);
+                // THP set to always make more of it present.
+                assert!(resident(start, len).unwrap() >= 2 * BASE_PAGE);
+                unmap(start, len);
+                assert_eq!(resident(start, len), None);
+            }
+        }
+        assert!(map_aligned(usize::MAX - HUGE_2M, true).is_err());
+    }
+
+    #[test]
+    fn a_scan_tells_base_pages_from_huge_ones() {
+        let Some(pagemap) = OwnPagemap::open() else {
+            return megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
+        };
+        let start = map_aligned(2 * HUGE_2M, true).unwrap();
+        // SAFETY: advice for memory that was just mapped.
+        unsafe { libc::madvise(start as *mut c_void, 2 * HUGE_2M, libc::MADV_NOHUGEPAGE) };
+        touch(start, 0..4);
+        touch(start, 600..601);
+        let mut runs = Vec::new();
+        pagemap.scan(start, start + 2 * HUGE_2M, |run| runs.push(run)).unwrap();
+        let run = |from, to| PresentRun {
+            start: start + from * BASE_PAGE,
+            end: start + to * BASE_PAGE,
+            huge: false,
+        };
+        assert_eq!(runs, [run(0, 4), run(600, 601)]);
+        assert_eq!(pagemap.is_shared(start), Some(false));
+        if advise_huge(start, 2 * HUGE_2M).is_ok() && collapse(start, HUGE_2M).is_ok() {
+            runs.clear();
+            pagemap.scan(start, start + HUGE_2M, |run| runs.push(run)).unwrap();
+            assert_eq!(runs, [PresentRun { huge: true, ..run(0, 512) }]);
+        }
+        unmap(start, 2 * HUGE_2M);
+    }
+}

@@ -1,0 +1,258 @@
+//! Shared memory that a program asks for (shmget(2), shmat(2), shared mappings), made on its behalf from inside the process.
+//! Nothing here allocates.
+//!
+//! As in [`crate::program_memory`], calls go to the kernel by syscall(2): the preloaded library provides the C library's names.
+//!
+//! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given up or mapped over whole. Only a
+//! segment that was made here and that nobody was told of is removed.
+
+#![allow(unsafe_code)]
+
+use crate::errno::Errno;
+use crate::program_memory::system_mmap;
+use libc::{c_int, c_void};
+use megapage_units::{HUGE_2M, PageSize};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// `f_type` of a tmpfs, and of memory files.
+const TMPFS: u64 = 0x0102_1994;
+/// Where the size of hugetlb pages stands in flags of mmap(2), shmget(2) and memfd_create(2), as a power of two.
+const SIZE_SHIFT: u32 = 26;
+
+fn answer(answer: libc::c_long) -> Result<usize, Errno> {
+    usize::try_from(answer).map_err(|_| Errno::last())
+}
+
+/// The page size that flags of mmap(2) or shmget(2) ask for with MAP_HUGETLB or SHM_HUGETLB; `None` for the default one.
+pub fn page_size_of(flags: c_int) -> Option<PageSize> {
+    match flags as u32 >> SIZE_SHIFT {
+        0 => None,
+        power => PageSize::new(1u64.checked_shl(power)?),
+    }
+}
+
+fn size_flags(page: PageSize) -> c_int {
+    (page.bytes().0.trailing_zeros() << SIZE_SHIFT) as c_int
+}
+
+/// As shmget(2).
+pub fn segment(key: i32, size: usize, flags: c_int) -> Result<c_int, Errno> {
+    // SAFETY: shmget(2) takes no pointer.
+    answer(unsafe { libc::syscall(libc::SYS_shmget, key, size, flags) }).map(|id| id as c_int)
+}
+
+/// Makes a segment on hugetlb pages of this size; EEXIST where there is one of that key. Every page is reserved.
+pub fn huge_segment(key: i32, size: usize, flags: c_int, page: PageSize) -> Result<c_int, Errno> {
+    let exclusive = if key == libc::IPC_PRIVATE { 0 } else { libc::IPC_CREAT | libc::IPC_EXCL };
+    let flags = (flags & !libc::SHM_NORESERVE) | exclusive | libc::SHM_HUGETLB | size_flags(page);
+    segment(key, size, flags)
+}
+
+/// Removes a segment that [`huge_segment`] has made, and that nobody was told of.
+pub fn remove_segment(id: c_int) {
+    // SAFETY: IPC_RMID follows no pointer.
+    unsafe { libc::syscall(libc::SYS_shmctl, id, libc::IPC_RMID, ptr::null_mut::<c_void>()) };
+}
+
+/// The size of a segment, as its maker has asked for it; `None` where there is none, or it may not be read.
+pub fn segment_size(id: c_int) -> Option<usize> {
+    let mut state = MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: IPC_STAT fills the structure, which has the kernel's layout on 64-bit machines.
+    let done = unsafe { libc::syscall(libc::SYS_shmctl, id, libc::IPC_STAT, state.as_mut_ptr()) };
+    // SAFETY: it was filled.
+    (done >= 0).then(|| unsafe { state.assume_init() }.shm_segsz)
+}
+
+/// Attaches a segment at an address, where nothing may be mapped: EINVAL where something is.
+pub fn attach_at(id: c_int, address: usize, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: without SHM_REMAP the kernel maps over nothing.
+    answer(unsafe { libc::syscall(libc::SYS_shmat, id, address, flags & !libc::SHM_REMAP) })
+}
+
+/// Detaches what was attached at an address by [`attach_at`] and handed out to nobody.
+pub fn detach(address: usize) {
+    // SAFETY: nobody uses it.
+    unsafe { libc::syscall(libc::SYS_shmdt, address) };
+}
+
+/// Attaches a segment for a moment and populates it: what a fault would refuse by a signal is refused here by an error.
+pub fn populate_segment(id: c_int, size: usize) -> Result<(), Errno> {
+    // SAFETY: at an address of the kernel's choice it overlaps nothing.
+    let at = answer(unsafe { libc::syscall(libc::SYS_shmat, id, 0usize, 0) })?;
+    let done = populate(at, size);
+    detach(at);
+    done
+}
+
+/// Populates memory for writing (MADV_POPULATE_WRITE, Linux 5.14). Contents stay.
+pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: nothing is changed but what is present; the kernel checks the range.
+    let done = unsafe { libc::syscall(libc::SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) };
+    answer(done).map(drop)
+}
+
+/// Reserves `len` bytes (whole base pages) of addresses without access, of which the first is `past` bytes beyond a multiple of
+/// `alignment` (a power of two; `past` is less, in whole base pages). The first address.
+pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno> {
+    let all = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let found = unsafe { system_mmap(ptr::null_mut(), all, libc::PROT_NONE, flags, -1, 0) };
+    if found == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    let found = found as usize;
+    let over = (found.wrapping_sub(past)) & (alignment - 1);
+    let start = if over == 0 { found } else { found + (alignment - over) };
+    give_up(found, start - found);
+    give_up(start + len, found + all - (start + len));
+    Ok(start)
+}
+
+/// Gives addresses of [`reserve`] up, on which nothing was mapped that anybody was told of.
+pub fn give_up(start: usize, len: usize) {
+    if len > 0 {
+        // SAFETY: reserved here: see the header.
+        unsafe { libc::syscall(libc::SYS_munmap, start, len) };
+    }
+}
+
+/// Maps over addresses of [`reserve`], as mmap(2) does with these arguments and MAP_FIXED. Where that fails they are given up; for
+/// want of memory (ENOMEM) they are left alone: the kernel may have taken them away by then, and others may have them.
+pub fn map_over(
+    start: usize,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> Result<(), Errno> {
+    // SAFETY: the addresses are reserved, and nothing else uses them: see the header.
+    let mapped =
+        unsafe { system_mmap(start as *mut c_void, len, protection, flags | libc::MAP_FIXED, fd, offset) };
+    if mapped != libc::MAP_FAILED {
+        return Ok(());
+    }
+    let errno = Errno::last();
+    if errno != Errno::ENOMEM {
+        give_up(start, len);
+    }
+    Err(errno)
+}
+
+/// Maps `whole` bytes of shared anonymous memory on hugetlb pages of this size (so many of them whole), every one of them
+/// reserved, and `behind` them so many bytes (whole base pages) as usual. The first address.
+pub fn map_huge(
+    whole: usize,
+    behind: usize,
+    protection: c_int,
+    flags: c_int,
+    page: PageSize,
+) -> Result<usize, Errno> {
+    let huge = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flags(page);
+    let map = |at: usize, len: usize, flags: c_int| {
+        // SAFETY: at an address of the kernel's choice, or where nothing is, it overlaps nothing.
+        let mapped = unsafe { system_mmap(at as *mut c_void, len, protection, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(mapped as usize) }
+    };
+    let start = map(0, whole, huge)?;
+    if behind == 0 || map(start + whole, behind, flags | libc::MAP_FIXED_NOREPLACE) == Ok(start + whole) {
+        return Ok(start);
+    }
+    // Something lies there: both are mapped where there is room for both.
+    give_up(start, whole);
+    let start = reserve(whole + behind, page.bytes().0 as usize, 0)?;
+    map_over(start + whole, behind, protection, flags, -1, 0).inspect_err(|_| give_up(start, whole))?;
+    let mapped = map_over(start, whole, protection, huge, -1, 0);
+    mapped.inspect_err(|_| give_up(start + whole, behind))?;
+    Ok(start)
+}
+
+/// Whether a descriptor is of a file that the kernel keeps in memory (tmpfs, memfd), on base pages of its own. No file system is
+/// asked: a server might never answer.
+pub fn is_memory_file(fd: c_int) -> bool {
+    // Files in memory alone, those of hugetlbfs among them, have seals.
+    // SAFETY: F_GET_SEALS takes no argument.
+    if unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GET_SEALS) } < 0 {
+        return false;
+    }
+    let mut state = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs(2) fills the structure.
+    let done = unsafe { libc::syscall(libc::SYS_fstatfs, fd, state.as_mut_ptr()) };
+    // SAFETY: it was filled.
+    done == 0 && unsafe { state.assume_init() }.f_type as u64 == TMPFS
+}
+
+/// What a huge page aligns to where nobody asks for a larger one.
+pub const ALIGNMENT: usize = HUGE_2M;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::SharedWords;
+    use megapage_units::BASE_PAGE;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn addresses_are_reserved_where_asked() {
+        for (alignment, past) in
+            [(HUGE_2M, 0), (HUGE_2M, BASE_PAGE), (HUGE_2M, HUGE_2M - BASE_PAGE), (1 << 30, 0)]
+        {
+            for len in [BASE_PAGE, 5 << 20] {
+                let start = reserve(len, alignment, past).unwrap();
+                assert_eq!(start % alignment, past);
+                let rw = libc::PROT_READ | libc::PROT_WRITE;
+                map_over(start, len, rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0).unwrap();
+                assert!(populate(start, len).is_ok());
+                give_up(start, len);
+            }
+        }
+        assert_eq!(reserve(usize::MAX - BASE_PAGE, HUGE_2M, 0).unwrap_err(), Errno::ENOMEM);
+    }
+
+    #[test]
+    fn a_mapping_on_pages_of_the_pool_keeps_its_length() {
+        // Without a pool it is refused as a whole; with one both parts are side by side.
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        match map_huge(HUGE_2M, BASE_PAGE, rw, flags, PageSize::HUGE_2M) {
+            Ok(start) => {
+                assert!(start.is_multiple_of(HUGE_2M) && populate(start, HUGE_2M + BASE_PAGE).is_ok());
+                give_up(start, HUGE_2M + BASE_PAGE);
+            }
+            Err(errno) => assert_eq!(errno, Errno::ENOMEM),
+        }
+    }
+
+    #[test]
+    fn segments_keep_the_size_that_was_asked_for() {
+        let id = segment(libc::IPC_PRIVATE, 3 << 20 | 5, 0o600).unwrap();
+        assert_eq!(segment_size(id), Some(3 << 20 | 5));
+        let start = reserve(4 << 20, HUGE_2M, 0).unwrap();
+        assert_eq!(attach_at(id, start, libc::SHM_REMAP).unwrap_err(), Errno::EINVAL, "something is there");
+        give_up(start, 4 << 20);
+        assert_eq!(attach_at(id, start, 0), Ok(start));
+        detach(start);
+        populate_segment(id, 3 << 20).unwrap();
+        remove_segment(id);
+        assert_eq!(segment_size(id), None);
+    }
+
+    #[test]
+    fn files_in_memory_are_told_from_others() {
+        let (file, _) = SharedWords::create(c"test", 1).unwrap();
+        assert!(is_memory_file(file.as_raw_fd()));
+        assert!(!is_memory_file(std::fs::File::open("/proc/self/maps").unwrap().as_raw_fd()));
+        assert!(!is_memory_file(-1));
+    }
+
+    #[test]
+    fn page_sizes_are_read_from_flags() {
+        assert_eq!(page_size_of(libc::MAP_HUGETLB), None);
+        for page in [PageSize::HUGE_2M, PageSize::HUGE_1G] {
+            assert_eq!(page_size_of(libc::MAP_HUGETLB | size_flags(page)), Some(page));
+        }
+        assert_eq!(size_flags(PageSize::HUGE_2M), libc::MAP_HUGE_2MB);
+    }
+}

@@ -1,0 +1,390 @@
+//! Address ranges that a heap owns, and what they are backed with. Nothing here allocates.
+//!
+//! File-level obligation: an [`OwnedRange`] is made by [`OwnedRange::reserve`], from a new mapping at an
+//! address of the kernel's choice (or, by [`OwnedRange::of_allocator`], from what the C allocator was given
+//! of one and hands back), and every operation stays inside. No Rust reference
+//! into a range is ever formed by this crate's users (`forbid(unsafe_code)` keeps them from it): the
+//! addresses go to a C allocator, which hands them to a program. Discarding a part of a range is therefore
+//! what `free` is to a pointer: the allocator's decision, made when no block in it is live.
+
+#![allow(unsafe_code)]
+
+use crate::errno::Errno;
+use crate::program_memory::{system_mmap, system_mprotect};
+use libc::{c_int, c_void};
+use megapage_units::PageSize;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+fn check(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// A reserved range of this process's addresses. Plain data: copying it copies no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedRange {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+impl OwnedRange {
+    /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
+    /// multiple of `alignment` (a power of two of at least a base page).
+    pub fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
+        assert!(alignment.is_power_of_two() && len > 0);
+        let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            system_mmap(
+                ptr::null_mut(),
+                padded,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let base = address as usize;
+        let start = base.next_multiple_of(alignment);
+        let (before, after) = (start - base, base + padded - (start + len));
+        // SAFETY: both pieces are ends of the mapping made above, which nobody else knows of yet.
+        unsafe {
+            if before > 0 {
+                libc::munmap(base as *mut c_void, before);
+            }
+            if after > 0 {
+                libc::munmap((start + len) as *mut c_void, after);
+            }
+        }
+        Ok(OwnedRange { start, len })
+    }
+
+    /// A range that the allocator above got from this heap and hands back by address and length, as C
+    /// does. The allocator's contract (mimalloc's prim.h) is that it does so only with what it was given.
+    ///
+    /// # Safety
+    /// The range lies within one that [`OwnedRange::reserve`] returned, or a mapping that the caller made and that nobody else
+    /// uses; no Rust reference leads into it as long as it is used, and neither it nor a copy or part is used after it was released.
+    pub const unsafe fn of_allocator(start: usize, len: usize) -> OwnedRange {
+        OwnedRange { start, len }
+    }
+
+    /// The first address.
+    pub const fn start(self) -> usize {
+        self.start
+    }
+
+    /// The length in bytes.
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the range is empty; a reserved one never is.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first address after the range.
+    pub const fn end(self) -> usize {
+        self.start + self.len
+    }
+
+    /// `len` bytes at `offset` as a range of its own. Panics where that is not inside this range.
+    pub fn part(self, offset: usize, len: usize) -> OwnedRange {
+        assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the range");
+        OwnedRange { start: self.start + offset, len }
+    }
+
+    /// The first address as C takes it.
+    pub fn address(self) -> *mut c_void {
+        self.start as *mut c_void
+    }
+
+    /// Gives the addresses and all memory behind them back (munmap(2)). Its copies and parts are not to be used afterwards:
+    /// where one ends with a scope, [`Reservation`] is it.
+    pub fn release(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header).
+        check(unsafe { libc::munmap(self.address(), self.len) })
+    }
+
+    /// Makes the range readable and writable (mprotect(2)).
+    pub fn open(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned; giving access takes nothing away.
+        check(unsafe { system_mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
+    }
+
+    /// Gives the range this access (mprotect(2)).
+    pub fn protect(self, protection: c_int) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header), and no reference leads into it.
+        check(unsafe { system_mprotect(self.address(), self.len, protection) })
+    }
+
+    /// Discards the memory behind the range and makes it inaccessible again, in one step that leaves the
+    /// addresses reserved. Works for every backing, hugetlb pages included when they are covered whole.
+    pub fn close(self) -> Result<(), Errno> {
+        self.map_over(libc::PROT_NONE, libc::MAP_NORESERVE)
+    }
+
+    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet touched.
+    /// ENOMEM means that the pool has too few unreserved pages. On an error the range is as it was, or inaccessible: the
+    /// pages are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
+    /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`. Whether the kernel
+    /// moves such pages at all, [`OwnedRange::try_hugetlb`] tells: without that this must not be called.
+    pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
+        let bytes = size.bytes().0 as usize;
+        assert!(
+            self.start.is_multiple_of(bytes) && self.len.is_multiple_of(bytes),
+            "not a multiple of the page size"
+        );
+        // MAP_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_HUGETLB
+            | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            system_mmap(ptr::null_mut(), self.len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let pages = OwnedRange { start: address as usize, len: self.len };
+        pages.move_over(self).inspect_err(|_| {
+            let _ = pages.release();
+        })
+    }
+
+    /// Replaces the range by a file of hugetlb pages, whole and from its beginning, mapped shared: a private mapping would
+    /// copy each page that is written to. Children of fork(2) do not get it (MADV_DONTFORK): they would write into the
+    /// memory of their parent. Nothing is touched yet. The range is inaccessible before, and after an error.
+    pub fn map_extent(self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        let address =
+            unsafe { system_mmap(self.address(), self.len, protection, flags, extent.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            let error = Errno::last();
+            // What lies in a hole by then is another thread's.
+            self.reserve_hole();
+            return Err(error);
+        }
+        // SAFETY: advice on what children get changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTFORK) }).inspect_err(|_| {
+            let _ = self.close();
+        })
+    }
+
+    /// Gives the pages behind a shared mapping of a file back, whoever else has them mapped (MADV_REMOVE). A touch would
+    /// take new ones: the range is to be closed, or mapped over, next.
+    pub fn remove(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header): as `discard`.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_REMOVE) })
+    }
+
+    pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        let address = unsafe { system_mmap(self.address(), self.len, protection, flags, -1, 0) };
+        if address != libc::MAP_FAILED {
+            return Ok(());
+        }
+        let error = Errno::last();
+        // It may have unmapped the range before it failed.
+        if self.reserve_hole() { self.protect(protection) } else { Err(error) }
+    }
+
+    /// Faults the whole range in for writing, and so zeroes new pages, without a signal when it cannot
+    /// (MADV_POPULATE_WRITE, Linux 5.14). EFAULT is a fault that would have been SIGBUS. Contents stay.
+    pub fn populate(self) -> Result<(), Errno> {
+        loop {
+            // SAFETY: populating changes no contents.
+            match check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_POPULATE_WRITE) }) {
+                // A signal interrupts it; each call advances, so that the loop ends.
+                Err(Errno(libc::EINTR)) => continue,
+                other => return other,
+            }
+        }
+    }
+
+    /// Advises transparent huge pages for the range (MADV_HUGEPAGE). EINVAL where the kernel has none.
+    pub fn advise_thp(self) -> Result<(), Errno> {
+        // SAFETY: advice changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
+    }
+
+    /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents stay.
+    pub fn collapse(self) -> Result<(), Errno> {
+        // SAFETY: collapsing changes no contents.
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
+    }
+
+    /// Discards the contents of the range, which stays accessible and reads as zero (MADV_DONTNEED). Not
+    /// for hugetlb: there, less than a whole page would be left untouched with success returned.
+    pub fn discard(self) -> Result<(), Errno> {
+        // SAFETY: the range is owned (see the header).
+        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTNEED) })
+    }
+
+    /// Copies another range of the same length; both are accessible and do not overlap.
+    pub fn copy_from(self, source: OwnedRange) {
+        assert_eq!(self.len, source.len);
+        assert!(self.end() <= source.start || source.end() <= self.start);
+        // SAFETY: both are mapped (their callers opened them or the program uses them), equally long and
+        // disjoint, as checked.
+        unsafe { ptr::copy_nonoverlapping(source.start as *const u8, self.start as *mut u8, self.len) };
+    }
+}
+
+/// Addresses that this process has reserved and that nobody else knows of: given back when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    range: OwnedRange,
+}
+
+impl Reservation {
+    /// As [`OwnedRange::reserve`].
+    pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
+        OwnedRange::reserve(len, alignment).map(|range| Reservation { range })
+    }
+
+    /// The range stays reserved.
+    pub fn keep(self) -> OwnedRange {
+        std::mem::ManuallyDrop::new(self).range
+    }
+}
+
+/// What is copied out of it is not to be used after it was dropped.
+impl std::ops::Deref for Reservation {
+    type Target = OwnedRange;
+
+    fn deref(&self) -> &OwnedRange {
+        &self.range
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let _ = self.range.release();
+    }
+}
+
+/// Runs `work` with every signal of the calling thread blocked.
+pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: all-zero bytes are a valid signal set, and each call gets pointers to live ones.
+    let former = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut former: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut former);
+        former
+    };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, ptr::null_mut()) };
+    result
+}
+
+/// Whether the kernel would grant a new private mapping of `len` bytes: its overcommit policy
+/// (vm.overcommit_memory) refuses what cannot be meant.
+pub fn is_plausible(len: usize) -> bool {
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let address = system_mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        address != libc::MAP_FAILED && libc::munmap(address, len) == 0
+    }
+}
+
+/// `count` zeroed words that live until the process ends or [`release_words`] is called on them.
+pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::AtomicU64], Errno> {
+    let len = (8 * count).next_multiple_of(megapage_units::BASE_PAGE);
+    let range = OwnedRange::reserve(len, megapage_units::BASE_PAGE)?;
+    range.open()?;
+    // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words long;
+    // atomics allow shared mutation.
+    Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
+}
+
+/// Gives back words that [`allocate_words`] made. The caller must hold the last copy of the slice.
+pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
+    let len = std::mem::size_of_val(words).next_multiple_of(megapage_units::BASE_PAGE);
+    let range = OwnedRange { start: words.as_ptr() as usize, len };
+    let _ = range.release();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::HUGE_2M;
+
+    fn poke(range: OwnedRange, offset: usize, byte: u8) {
+        assert!(offset < range.len());
+        // SAFETY: in these tests the range is open and the offset inside.
+        unsafe { *((range.start() + offset) as *mut u8) = byte }
+    }
+
+    fn peek(range: OwnedRange, offset: usize) -> u8 {
+        assert!(offset < range.len());
+        // SAFETY: as above.
+        unsafe { *((range.start() + offset) as *const u8) }
+    }
+
+    #[test]
+    fn a_reserved_range_is_aligned_and_can_be_used_and_discarded() {
+        let range = OwnedRange::reserve(3 * HUGE_2M, HUGE_2M).unwrap();
+        assert_eq!(range.start() % HUGE_2M, 0);
+        let chunk = range.part(HUGE_2M, HUGE_2M);
+        chunk.open().unwrap();
+        chunk.populate().unwrap();
+        poke(chunk, 5, 7);
+        chunk.discard().unwrap();
+        assert_eq!(peek(chunk, 5), 0);
+        poke(chunk, HUGE_2M - 1, 9);
+        chunk.move_to_thp().unwrap();
+        assert_eq!(peek(chunk, HUGE_2M - 1), 9);
+        chunk.close().unwrap();
+        assert!(chunk.populate().is_err(), "inaccessible again");
+        range.release().unwrap();
+    }
+
+    #[test]
+    fn an_extent_is_mapped_moved_and_given_back() {
+        let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
+        let file = crate::extent::create(PageSize::HUGE_2M, 2).unwrap();
+        (0..2).for_each(|page| crate::extent::fill(&file, PageSize::HUGE_2M, page).unwrap());
+        crate::extent::seal(&file).unwrap();
+        let extent = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).unwrap();
+        extent.map_extent(rustix::fd::AsFd::as_fd(&file)).unwrap();
+        extent.populate().unwrap();
+        poke(extent, 3, 4);
+        poke(extent, HUGE_2M, 5);
+        // One page goes to another place, one becomes private memory.
+        let target = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        extent.part(0, HUGE_2M).move_over(target).unwrap();
+        assert_eq!(peek(target, 3), 4);
+        let second = extent.part(HUGE_2M, HUGE_2M);
+        second.move_extent_to_thp().unwrap();
+        assert_eq!(peek(second, 0), 5);
+        assert_eq!(crate::extent::present(&file).unwrap(), HUGE_2M as u64, "its page went back");
+        target.remove().unwrap();
+        assert_eq!(crate::extent::present(&file).unwrap(), 0);
+        target.release().unwrap();
+        second.release().unwrap();
+        let closed = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        // What cannot be written cannot be mapped so.
+        let read_only = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(closed.map_extent(rustix::fd::AsFd::as_fd(&read_only)).is_err());
+        assert!(closed.populate().is_err(), "inaccessible");
+        closed.release().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the range")]
+    fn a_part_must_lie_inside() {
+        OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap().part(HUGE_2M, 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! Memory by what backs it, as reports have it.
+
+use crate::memory::Memory;
+use megapage_units::Bytes;
+use serde::Serialize;
+
+/// Memory by what backs it, in bytes; the kernel's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Backed {
+    /// 1 GiB hugetlb pages.
+    pub hugetlb_1g_bytes: u64,
+    /// 2 MiB hugetlb pages.
+    pub hugetlb_2m_bytes: u64,
+    /// hugetlb pages of other sizes.
+    pub hugetlb_other_bytes: u64,
+    /// 2 MiB transparent huge pages.
+    pub thp_bytes: u64,
+    /// Shared memory mapped by 2 MiB entries.
+    pub shmem_pmd_bytes: u64,
+    /// Page cache mapped by 2 MiB entries.
+    pub file_pmd_bytes: u64,
+    /// Everything else; transparent huge pages smaller than 2 MiB are in here.
+    pub base_bytes: u64,
+    /// The sum of the above: what is present.
+    pub total_bytes: u64,
+    /// Swapped out besides.
+    pub swapped_bytes: u64,
+    /// The share of all that, swapped out or present, that is on pages of 2 MiB or more, in percent; `None` where there is
+    /// no memory.
+    pub huge_percent: Option<f64>,
+}
+
+/// A share in percent, to a tenth; `None` of nothing. What is not the whole is never rounded to it.
+pub(crate) fn percent(part: u64, whole: u64) -> Option<f64> {
+    let rounded = (part as f64 / whole as f64 * 1000.0).round() / 10.0;
+    (whole > 0).then(|| if part < whole { rounded.min(99.9) } else { 100.0 })
+}
+
+impl From<Memory> for Backed {
+    fn from(memory: Memory) -> Backed {
+        let (bytes, swapped) = (memory.present, memory.swapped.0);
+        let total = bytes.total().0;
+        Backed {
+            hugetlb_1g_bytes: bytes.hugetlb_1g.0,
+            hugetlb_2m_bytes: bytes.hugetlb_2m.0,
+            hugetlb_other_bytes: bytes.hugetlb_other.0,
+            thp_bytes: bytes.thp.0,
+            shmem_pmd_bytes: bytes.shmem_pmd.0,
+            file_pmd_bytes: bytes.file_pmd.0,
+            base_bytes: bytes.base.0,
+            total_bytes: total,
+            swapped_bytes: swapped,
+            huge_percent: percent(bytes.huge().0, total + swapped),
+        }
+    }
+}
+
+/// Base pages that a heap may hold however small it is: its first chunks are on base pages on purpose, so
+/// that small programs stay small.
+const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
+/// Base pages that a larger heap may hold, as a share: one in twenty.
+const BASE_SHARE: u64 = 20;
+
+/// How much of a memory of `total` bytes may be on plainer pages, or unseen: 8 MiB, or one part in twenty.
+pub(crate) fn allowance(total: u64) -> u64 {
+    BASE_ALLOWANCE.0.max(total / BASE_SHARE)
+}

@@ -1,0 +1,175 @@
+//! What writes after a fork have split is made huge again, once no other process maps it any more.
+//!
+//! The kernel splits the entry of a transparent huge page at its first write after a fork and copies 4 KiB; nothing
+//! brings it back. While a child shares the pages a collapse would copy 2 MiB that the child keeps in use, so that is
+//! left until the child has executed a program or is gone, which the page table tells exactly.
+
+use super::HugeHeap;
+use crate::chunk::Mapping;
+use crate::config::Fork;
+use crate::ledger::Backing;
+use crate::span::Span;
+use megapage_inside::{Errno, ErrnoGuard, OwnRegion, Reservation};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::sync::atomic::Ordering::Relaxed;
+
+const PAGES: usize = HUGE_2M / BASE_PAGE;
+
+/// Where a walk over the heap is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    slot: usize,
+    index: usize,
+    /// A huge page was made ready for the chunk where the walk is.
+    ready: bool,
+    /// Something was left as it is, because another process maps it,
+    shared: bool,
+    /// or because the kernel would not repair it now.
+    left: bool,
+    /// How many chunks the kernel would not repair.
+    failures: u8,
+}
+
+/// Each failure costs a huge page that was made ready and a try of some milliseconds: a walk ends at so many.
+const MOST_FAILURES: u8 = 8;
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repaired {
+    /// One chunk was looked at and is as it should be, or cannot be repaired.
+    Nothing,
+    /// The next step will repair a chunk: a huge page was made ready for it.
+    Ready,
+    /// One chunk is huge again.
+    Chunk,
+    /// The walk is at its end; whether anything is left to do later, because a child lives or a page was
+    /// held.
+    End {
+        /// See there.
+        left: bool,
+    },
+}
+
+impl Repair {
+    /// What an error of one chunk's collapse means for the walk.
+    fn failed(&mut self, errno: Errno) -> Repaired {
+        if errno == Errno::EINVAL {
+            // Not a mapping that can be huge: no later walk fares better.
+            return Repaired::Nothing;
+        }
+        self.left = true;
+        self.failures += 1;
+        // Without memory no other chunk fares better. All else is about this one: a page that a transfer has pinned,
+        // or that is off the lists for now, holds back no other chunk.
+        if errno == Errno::ENOMEM || self.failures >= MOST_FAILURES {
+            Repaired::End { left: true }
+        } else {
+            Repaired::Nothing
+        }
+    }
+}
+
+impl HugeHeap {
+    /// Whether a walk may find something to repair.
+    pub fn may_be_split(&self) -> bool {
+        self.split.load(Relaxed) && self.config().fork != Fork::Auto && !self.thp_off.load(Relaxed)
+    }
+
+    /// One step of a walk: looks at one chunk, or repairs it. At most one huge page is taken or copied; for the copy the
+    /// program's faults, and its next fork, may wait. With [`Fork::Snapshot`] the walk ends where a child is seen.
+    pub fn repair(&self, walk: &mut Repair) -> Repaired {
+        let _errno = ErrnoGuard::save();
+        if *walk == Repair::default() {
+            // A fork from here on counts for the next walk.
+            self.split.store(false, Relaxed);
+        }
+        let found = self.walks.with(|| {
+            let (span, more) = self.spans.with(|spans| spans.slot(walk.slot));
+            match span {
+                Some(span) if walk.index < span.chunks() => {
+                    let index = walk.index;
+                    walk.index += 1;
+                    let ready = std::mem::take(&mut walk.ready);
+                    let found =
+                        self.group_lock(&span, index).with(|| self.repair_chunk(&span, index, ready, walk));
+                    if found == Repaired::Ready {
+                        walk.index = index;
+                    }
+                    found
+                }
+                _ if more => {
+                    (walk.slot, walk.index) = (walk.slot + 1, 0);
+                    Repaired::Nothing
+                }
+                _ => Repaired::End { left: walk.left || walk.shared },
+            }
+        });
+        let found = match found {
+            Repaired::Ready => {
+                walk.ready = true;
+                // Where there is no huge page the next step will tell.
+                let _ = make_ready();
+                found
+            }
+            found => found,
+        };
+        let stops = walk.shared && self.config().fork == Fork::Snapshot;
+        let found = if stops { Repaired::End { left: true } } else { found };
+        if found == (Repaired::End { left: true }) {
+            self.split.store(true, Relaxed);
+        }
+        found
+    }
+
+    /// With the chunk's group locked.
+    fn repair_chunk(&self, span: &Span, index: usize, ready: bool, walk: &mut Repair) -> Repaired {
+        if span.chunk(index).mapping() != Mapping::Mapped(Backing::Thp) {
+            return Repaired::Nothing;
+        }
+        let range = span.chunk_range(index, 1);
+        match OwnRegion::look(range.start()) {
+            Some(OwnRegion::Base { shared: 1.., .. }) => {
+                walk.shared = true;
+                Repaired::Nothing
+            }
+            Some(OwnRegion::Base { present: PAGES, .. }) if !ready => Repaired::Ready,
+            Some(OwnRegion::Base { present: PAGES, .. }) => match range.collapse() {
+                Ok(()) => {
+                    self.ledger().repaired(HUGE_2M as u64);
+                    Repaired::Chunk
+                }
+                Err(errno) => walk.failed(errno),
+            },
+            // One with holes was split on purpose, to give memory back: a collapse would fill them with zeros.
+            _ => Repaired::Nothing,
+        }
+    }
+}
+
+/// Takes a huge page and gives it back, so that the collapse that comes next finds one. In a virtual machine the host may
+/// have to find memory for it, for some milliseconds: not while the program's faults wait for a collapse.
+fn make_ready() -> Result<(), Errno> {
+    let range = Reservation::new(HUGE_2M, HUGE_2M)?;
+    range.open().and_then(|()| range.advise_thp()).and_then(|()| range.populate())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_is_held_holds_back_no_other_and_a_lack_of_memory_all() {
+        let end = Repaired::End { left: true };
+        // EAGAIN.
+        for errno in [Errno(11), Errno::EBUSY] {
+            let mut walk = Repair::default();
+            for _ in 1..MOST_FAILURES {
+                assert_eq!((walk.failed(errno), walk.left, walk.shared), (Repaired::Nothing, true, false));
+            }
+            assert_eq!(walk.failed(errno), end);
+        }
+        assert_eq!(Repair::default().failed(Errno::ENOMEM), end);
+        let mut walk = Repair::default();
+        assert_eq!((walk.failed(Errno::EINVAL), walk), (Repaired::Nothing, Repair::default()));
+    }
+}
