@@ -8,8 +8,10 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 CARGO_TARGET_DIR ?= target
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export CARGO_TARGET_DIR
+# What is installed: not the laboratory, nor what only tests and chores need.
+PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo bench bench-programs install uninstall clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall clean
 
 .DEFAULT_GOAL := all
 
@@ -20,7 +22,7 @@ all: build
 
 build: ## the program and its libraries, to target/release
 	scripts/install-deps build
-	cargo build --release --locked
+	cargo build --release --locked $(PRODUCT)
 
 # The same for arm64, on a machine of another architecture: to $(CARGO_TARGET_DIR)/aarch64-unknown-linux-gnu/release.
 build-arm64: ## the same for arm64
@@ -80,18 +82,23 @@ fuzz: ## every parser and protocol; SECONDS, TARGET
 demo: ## a program on huge pages, with proof
 	scripts/demo
 
+# The experiments that judge megapage itself (docs/lab.md): not installed.
+lab: build
+	cargo build --release --locked -p megapage-lab
+
 # The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
-# an hour and a quarter. Those of the daemon are in docs/bench.md.
-bench: build ## the benches against every peer (over an hour)
-	$(CARGO_TARGET_DIR)/release/megapage bench access --install --save bench/results/access.json
-	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --install --save bench/results/retrieval.json
-	$(CARGO_TARGET_DIR)/release/megapage bench observe --save bench/results/observe.json
-	$(CARGO_TARGET_DIR)/release/megapage bench text --install --save bench/results/text.json
-	$(CARGO_TARGET_DIR)/release/megapage bench restart --install --save bench/results/restart.json
-	$(CARGO_TARGET_DIR)/release/megapage bench malloc --install --save bench/results/malloc.json
-	$(CARGO_TARGET_DIR)/release/megapage bench fault --save bench/results/fault.json
-	$(CARGO_TARGET_DIR)/release/megapage bench fork --install --save bench/results/fork.json
-	$(CARGO_TARGET_DIR)/release/megapage bench snapshot --install --save bench/results/snapshot.json
+# an hour and a quarter. Those of the daemon are in docs/lab.md.
+bench: lab ## the benches against every peer (over an hour)
+	$(CARGO_TARGET_DIR)/release/megapage-lab install
+	$(CARGO_TARGET_DIR)/release/megapage bench access --save bench/results/access.json
+	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --save bench/results/retrieval.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab observe --save bench/results/observe.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab text --install --save bench/results/text.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab restart --install --save bench/results/restart.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab malloc --install --save bench/results/malloc.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab fault --save bench/results/fault.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab fork --install --save bench/results/fork.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab snapshot --install --save bench/results/snapshot.json
 
 # Some fifty real programs in every way to huge pages (bench/programs/README.md); over an hour, on a quiet machine.
 # BENCH_ARGS takes the driver's options: --only CASE,..., --ways WAY,..., --rounds N.
@@ -100,11 +107,12 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
-# The program, its libraries (the one for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
-install: ## to PREFIX (/usr/local), below DESTDIR
+# The program, its libraries and the workloads of its bench (the library for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
+install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage-workload $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
 	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
@@ -119,8 +127,8 @@ install: ## to PREFIX (/usr/local), below DESTDIR
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
 
 # The configuration in SYSCONFDIR stays.
-uninstall: ## what install has put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/megapage

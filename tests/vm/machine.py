@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = (
     "megapage",
     "megapage-workload",
+    "megapage-lab-workload",
     "libmegapage.so",
     "libmegapage_text.so",
     "libmegapage_c.so",

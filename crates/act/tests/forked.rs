@@ -3,7 +3,8 @@
 
 use megapage_act::Bounds;
 use megapage_act::promote::{Promotion, candidates, part_shared};
-use megapage_kernel::{HeldChild, KernelRoot};
+use megapage_kernel::KernelRoot;
+use megapage_lab::machine::HeldChild;
 use megapage_testing::{MachineLock, is_root, skip};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 

@@ -1,7 +1,9 @@
 //! The peers: every way to give a program's heap its pages that the benches compare, in one table.
 
-use crate::install;
+use anyhow::{Result, bail};
+use std::env;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// How a peer gets hold of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +60,11 @@ pub const SHORT: &str = "megapage-short";
 
 const MIMALLOC_2: Library =
     Library { file: "libmimalloc.so.2.0", package: Package::Debian("libmimalloc2.0") };
-const MIMALLOC_3: Library =
+pub(crate) const MIMALLOC_3: Library =
     Library { file: "libmimalloc.so.3", package: Package::Python("cmeel-mimalloc", "3.4.3") };
-const JEMALLOC: Library = Library { file: "libjemalloc.so.2", package: Package::Debian("libjemalloc2") };
-const TCMALLOC: Library =
+pub(crate) const JEMALLOC: Library =
+    Library { file: "libjemalloc.so.2", package: Package::Debian("libjemalloc2") };
+pub(crate) const TCMALLOC: Library =
     Library { file: "libtcmalloc_minimal.so.4", package: Package::Debian("libtcmalloc-minimal4") };
 const LIBHUGETLBFS: Library =
     Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };
@@ -176,8 +179,8 @@ impl Library {
     /// Where it is installed; `None` where it is not.
     pub fn find(&self) -> Option<PathBuf> {
         let directories = match self.package {
-            Package::Debian(_) => install::system_libraries(),
-            Package::Python(..) => vec![install::python_libraries()],
+            Package::Debian(_) => system_libraries(),
+            Package::Python(..) => vec![python_libraries()],
         };
         directories.into_iter().map(|directory| directory.join(self.file)).find(|path| path.exists())
     }
@@ -186,9 +189,57 @@ impl Library {
     pub fn how_to_install(&self) -> String {
         match self.package {
             Package::Debian(name) => format!("apt-get install {name}"),
-            Package::Python(..) => "megapage bench with --install".into(),
+            Package::Python(name, version) => format!(
+                "python3 -m pip install --no-deps --target {} {name}=={version}",
+                python_target().display()
+            ),
         }
     }
+}
+
+/// The directories of shared libraries of Debian and of others.
+pub fn system_libraries() -> Vec<PathBuf> {
+    let multiarch = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+    [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from).into()
+}
+
+/// Where Python packages are unpacked to: `$XDG_CACHE_HOME/megapage/peers`, else under `~/.cache`.
+pub fn python_target() -> PathBuf {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(env::temp_dir).join("megapage/peers")
+}
+
+/// Where the libraries of those packages lie: the layout of the cmeel wheels.
+pub fn python_libraries() -> PathBuf {
+    python_target().join("cmeel.prefix/lib")
+}
+
+/// The version of the library behind `peer`: of the package, as far as it can be told.
+pub fn version(peer: &Peer) -> Option<String> {
+    let package = match peer.start {
+        Start::Plain => "libc6",
+        Start::Preload(library) => match library.package {
+            Package::Debian(name) => name,
+            Package::Python(name, version) => return Some(format!("{name} {version}")),
+        },
+        Start::OwnLibrary | Start::Run(_) => return Some(format!("megapage {}", env!("CARGO_PKG_VERSION"))),
+    };
+    let output = Command::new("dpkg-query").args(["-W", "-f", "${Package} ${Version}", package]).output();
+    let text = String::from_utf8(output.ok().filter(|output| output.status.success())?.stdout).ok()?;
+    Some(text.trim().to_string()).filter(|version| !version.is_empty())
+}
+
+/// The peers of the given names, in the table's order and with the baseline; all where none is named.
+pub fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
+    if let Some(unknown) = names.iter().find(|name| Peer::named(name).is_none()) {
+        let known: Vec<_> = PEERS.iter().map(|peer| peer.name).collect();
+        bail!("'{unknown}' is no peer; the peers are {}", known.join(", "));
+    }
+    let chosen = |peer: &&Peer| {
+        names.is_empty() || peer.name == BASELINE || names.iter().any(|name| name == peer.name)
+    };
+    Ok(PEERS.iter().filter(chosen).collect())
 }
 
 #[cfg(test)]
@@ -213,5 +264,17 @@ mod tests {
                 assert!(FOREIGN_VARIABLES.contains(name), "{name} of {} is not cleared", peer.name);
             }
         }
+    }
+
+    #[test]
+    fn the_baseline_is_always_selected() {
+        let names = |chosen: &[&str]| -> Vec<&str> {
+            let chosen: Vec<String> = chosen.iter().map(|name| name.to_string()).collect();
+            select(&chosen).unwrap().iter().map(|peer| peer.name).collect()
+        };
+        assert_eq!(names(&["tcmalloc"]), ["glibc", "tcmalloc"]);
+        assert_eq!(names(&[]).len(), PEERS.len());
+        let error = select(&["dlmalloc".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("'dlmalloc' is no peer; the peers are glibc, "), "{error}");
     }
 }

@@ -19,7 +19,6 @@ fn options(bench: Bench, peers: &[&str]) -> Options {
         warm_up: 1,
         scale: 0.002,
         clock: Clock::Wall,
-        install: false,
     }
 }
 

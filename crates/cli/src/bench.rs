@@ -3,12 +3,12 @@
 use crate::output::print;
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
+use megapage_bench::command;
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_bench::{fault, fork, kept, live, observe, snapshot, text};
-use megapage_kernel::trusted::{create_report, write_report};
-use megapage_observe::TrackerKind;
+use megapage_kernel::trusted::create_report;
 use megapage_units::Bytes;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -23,6 +23,44 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum BenchArgs {
+    /// Run your own command as it is and under megapage, pair by pair, and say what megapage brings
+    ///
+    /// Its standard input is empty; what it writes goes to a log.
+    Run {
+        /// Rounds that count; from 6 on an interval can be given
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        runs: u32,
+        /// Ways to compare with plain, separated by commas: tunable, ours, learned, thp, mimalloc, jemalloc, tcmalloc
+        #[arg(long, value_delimiter = ',', default_value = "plain,tunable,ours")]
+        ways: Vec<String>,
+        /// The clock that the finding is taken from
+        #[arg(long, value_enum, default_value_t = ClockArg::Wall)]
+        clock: ClockArg,
+        /// The exit status with which the command ends well
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
+        status: i32,
+        /// Give this option to 'megapage run' as well, such as --option=--children; may be repeated
+        #[arg(long, allow_hyphen_values = true, value_name = "OPTION")]
+        option: Vec<OsString>,
+        /// Keep what the last run wrote in this file, also where it failed
+        #[arg(long, value_name = "FILE")]
+        log: Option<PathBuf>,
+        /// Selects the order within each round
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print what would be run, and run nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON (megapage.bench/1)
+        #[arg(long)]
+        json: bool,
+        /// Write the JSON to this file as well
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
     /// Allocate small objects, an array or a hash map, and read them at random
     Access {
         /// small, array, map [default: all]
@@ -77,149 +115,6 @@ enum BenchArgs {
         #[command(flatten)]
         common: Common,
     },
-    /// Is what is observed true, what does observing cost, and is the advice right?
-    Observe {
-        /// exact, cost, slowdown, advice [default: all]
-        cases: Vec<String>,
-        /// Multiply sizes by this, up to 1
-        #[arg(long, default_value_t = 1.0, value_parser = share_of_size)]
-        scale: f64,
-        /// Rounds that medians are taken of
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
-        runs: u32,
-        /// Programs that advice is judged on, separated by commas [default: all]
-        #[arg(long, value_delimiter = ',')]
-        programs: Vec<String>,
-        /// Sample accessed bits in this way [default: the best that works]
-        #[arg(long, value_parser = crate::sampling::tracker)]
-        tracker: Option<TrackerKind>,
-        /// Ask 'megapage advise' with this argument as well, such as --trial; may be repeated
-        #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
-        advise: Vec<String>,
-        /// Write what each prediction was made from, and what was measured, into this directory
-        #[arg(long, value_name = "DIRECTORY")]
-        record: Option<PathBuf>,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// How soon is a program relieved of its page walks, by khugepaged and by the daemon?
-    Promote {
-        #[command(flatten)]
-        live: Live<5>,
-    },
-    /// Does Redis stay within its limit, and what does it notice of the daemon?
-    Bloat {
-        /// redis, recovery [default: both]
-        cases: Vec<String>,
-        /// Install redis first where it is absent (apt-get)
-        #[arg(long)]
-        install: bool,
-        #[command(flatten)]
-        live: Live<3>,
-    },
-    /// Who finishes when, where programs that gain from huge pages compete with others?
-    Fair {
-        #[command(flatten)]
-        live: Live<5>,
-    },
-    /// What does the daemon take for itself, and cost others, with nothing to do?
-    Cost {
-        #[command(flatten)]
-        live: Live<3>,
-    },
-    /// What does the first touch of a huge page cost: THP, hugetlb, zeroed by a broker before, reused?
-    Fault {
-        /// Memory of each source, a multiple of 32m up to 64g
-        #[arg(long, default_value = "1g", value_parser = fault_size)]
-        size: Bytes,
-        /// Rounds that count
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-        runs: u32,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
-    Restart {
-        /// starts, index [default: all]
-        cases: Vec<String>,
-        /// Memory of a program that starts, 64m to 64g
-        #[arg(long, default_value = "4g", value_parser = pool_size)]
-        size: Bytes,
-        /// Bytes of the index's postings, 1m to 16g
-        #[arg(long, default_value = "4g", value_parser = size)]
-        index: Bytes,
-        #[command(flatten)]
-        kept: Kept,
-    },
-    /// What does allocating and freeing in a segment cost, by size, compared with DPDK?
-    Malloc {
-        /// Memory to allocate from, 64m to 64g; DPDK's bench needs 2600m
-        #[arg(long, default_value = "2700m", value_parser = pool_size)]
-        size: Bytes,
-        #[command(flatten)]
-        kept: Kept,
-    },
-    /// Code on huge pages: 64 MiB of functions called at random, a compiler, servers, by each way to get there
-    Text {
-        /// generated, cc1plus, mariadb, node, postgres [default: all]
-        cases: Vec<String>,
-        /// Rounds that medians are taken of
-        #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
-        runs: u32,
-        /// Multiply the number of calls, and of transactions, by this
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
-        scale: f64,
-        /// Install first what is absent: libhugetlbfs, mariadb-server-core, sysbench, ... (apt-get)
-        #[arg(long)]
-        install: bool,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// What does starting a child cost a process with a large heap, and what does a living child?
-    Fork {
-        /// native, jvm [default: all]
-        cases: Vec<String>,
-        /// Heaps, separated by commas, up to 16g
-        #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g,2g,4g")]
-        sizes: Vec<Bytes>,
-        /// Heaps of the JVM
-        #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g")]
-        jvm_sizes: Vec<Bytes>,
-        /// Rounds that medians are taken of
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-        runs: u32,
-        /// Children that are started in each way in each run
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
-        launches: u32,
-        /// Install the JVM first where it is absent (apt-get)
-        #[arg(long)]
-        install: bool,
-        /// Print what would be run, and how the pool would be set, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// What does Redis notice that saves by a fork, on base pages and on huge ones?
-    Snapshot {
-        /// Bytes of all values, up to 16g
-        #[arg(long, default_value = "1g")]
-        size: Bytes,
-        /// Configurations to compare, separated by commas: base, thp, run-snapshot... [default: all]
-        #[arg(long, value_delimiter = ',')]
-        configurations: Vec<String>,
-        /// Rounds that medians are taken of
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-        runs: u32,
-        /// Install redis first where it is absent (apt-get)
-        #[arg(long)]
-        install: bool,
-        /// Print what would be run, and run nothing
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        output: Output,
-    },
     /// A program that does nothing: what does starting it cost?
     Startup {
         /// Multiply the number of starts by this
@@ -244,47 +139,6 @@ struct Common {
     /// The clock that ratios and gates are taken from
     #[arg(long, value_enum, default_value_t = ClockArg::Wall)]
     clock: ClockArg,
-    /// Install the libraries of absent peers first (apt-get, pip)
-    #[arg(long)]
-    install: bool,
-    #[command(flatten)]
-    output: Output,
-}
-
-/// What the benches of a live machine have in common; `RUNS` is how many rounds they make by default.
-#[derive(Debug, clap::Args)]
-struct Live<const RUNS: u32> {
-    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default: all]
-    #[arg(long, value_delimiter = ',')]
-    configurations: Vec<String>,
-    /// Rounds that medians are taken of
-    #[arg(long, default_value_t = RUNS, value_parser = clap::value_parser!(u32).range(1..=100))]
-    runs: u32,
-    /// Multiply sizes and waits by this, up to 1
-    #[arg(long, default_value_t = 1.0, value_parser = share_of_size)]
-    scale: f64,
-    /// Print how the machine would be set, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    output: Output,
-}
-
-/// What the benches of kept memory have in common.
-#[derive(Debug, clap::Args)]
-struct Kept {
-    /// Rounds that medians are taken of
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    runs: u32,
-    /// Install dpdk-test first where it is absent (apt-get)
-    #[arg(long, conflicts_with = "alone")]
-    install: bool,
-    /// Leave DPDK out
-    #[arg(long)]
-    alone: bool,
-    /// Print how the machine would be set, and change nothing
-    #[arg(long)]
-    dry_run: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -310,27 +164,20 @@ enum ClockArg {
     Cpu,
 }
 
+impl From<ClockArg> for Clock {
+    fn from(clock: ClockArg) -> Clock {
+        match clock {
+            ClockArg::Wall => Clock::Wall,
+            ClockArg::Cpu => Clock::Cpu,
+        }
+    }
+}
+
 fn scale(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
         _ => Err("a scale is a number above 0, at most 4".into()),
     }
-}
-
-fn share_of_size(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(scale) if scale > 0.0 && scale <= 1.0 => Ok(scale),
-        _ => Err("a scale is a number above 0, at most 1".into()),
-    }
-}
-
-fn fault_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    let extent = Bytes::mib(32).0;
-    if size.0 == 0 || !size.0.is_multiple_of(extent) || size > Bytes::gib(64) {
-        return Err("give a multiple of 32m up to 64g".into());
-    }
-    Ok(size)
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -348,52 +195,28 @@ fn size(text: &str) -> Result<Bytes, String> {
     Ok(size)
 }
 
-fn pool_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size < Bytes::mib(64) || size > Bytes::gib(64) {
-        return Err("memory is 64m to 64g".into());
-    }
-    Ok(size)
-}
-
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
-        BenchArgs::Observe { cases, scale, runs, programs, tracker, advise, record, output } => {
-            let options = observe::Options { cases, programs, runs, scale, tracker, advise, record };
-            return measure(&output, &options, observe::run, observe::human, observe::Report::is_clean);
-        }
-        BenchArgs::Text { cases, runs, scale, install, output } => {
-            let options = text::Options { cases, runs, scale, install };
-            return measure(&output, &options, text::run, text::human, text::Report::is_clean);
-        }
-        BenchArgs::Promote { live } => return on_live_machine(live::Bench::Promote, live, &[], false),
-        BenchArgs::Bloat { cases, install, live } => {
-            return on_live_machine(live::Bench::Bloat, live, &cases, install);
-        }
-        BenchArgs::Fair { live } => return on_live_machine(live::Bench::Fair, live, &[], false),
-        BenchArgs::Cost { live } => return on_live_machine(live::Bench::Cost, live, &[], false),
-        BenchArgs::Fault { size, runs, output } => {
-            let options = fault::Options { size, runs };
-            return measure(&output, &options, fault::run, fault::human, fault::Report::is_clean);
-        }
-        BenchArgs::Restart { cases, size, index, kept } => {
-            return of_kept_memory(kept::Bench::Restart { cases, size, index }, kept);
-        }
-        BenchArgs::Malloc { size, kept } => return of_kept_memory(kept::Bench::Malloc { size }, kept),
-        BenchArgs::Fork { cases, sizes, jvm_sizes, runs, launches, install, dry_run, output } => {
-            let options = fork::Options { cases, sizes, jvm_sizes, runs, launches, install };
+        BenchArgs::Run { runs, ways, clock, status, option, log, seed, dry_run, json, save, command } => {
+            let options = command::Options {
+                command,
+                ways,
+                runs,
+                clock: clock.into(),
+                status,
+                seed,
+                options: option,
+                log,
+            };
             if dry_run {
-                return show_lines(&fork::dry_run(&options)?);
+                print(&(command::dry_run(&options)?.join("\n") + "\n"))?;
+                return Ok(ExitCode::SUCCESS);
             }
-            return measure(&output, &options, fork::run, fork::human, fork::Report::is_clean);
-        }
-        BenchArgs::Snapshot { size, configurations, runs, install, dry_run, output } => {
-            let options = snapshot::Options { configurations, size, runs, install };
-            if dry_run {
-                return show_lines(&snapshot::dry_run(&options)?);
-            }
-            return measure(&output, &options, snapshot::run, snapshot::human, snapshot::Report::is_clean);
+            let output = Output { check: false, json, save };
+            let megapage = std::env::current_exe().context("where this program lies")?;
+            let run = |progress: &mut dyn FnMut(&str)| command::run(&options, &megapage, progress);
+            return measure(&output, run, command::human, |_| true);
         }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
@@ -406,10 +229,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             (Bench::Retrieval(asked), Vec::new(), 1.0, common)
         }
     };
-    let clock = match common.clock {
-        ClockArg::Wall => Clock::Wall,
-        ClockArg::Cpu => Clock::Cpu,
-    };
+    let clock = common.clock.into();
     let options = Options {
         bench,
         cases,
@@ -418,57 +238,16 @@ pub fn main(args: Args) -> Result<ExitCode> {
         warm_up: common.warm_up,
         scale,
         clock,
-        install: common.install,
     };
-    measure(&common.output, &options, run::run, run::human, run::Report::is_clean)
-}
-
-fn on_live_machine<const RUNS: u32>(
-    bench: live::Bench,
-    args: Live<RUNS>,
-    cases: &[String],
-    install: bool,
-) -> Result<ExitCode> {
-    let Live { configurations, runs, scale, dry_run, output } = args;
-    let options = live::Options { bench, configurations, runs, scale, install, cases: cases.to_vec() };
-    if dry_run {
-        return show_lines(&live::dry_run(&options)?);
-    }
-    let run = |options: &live::Options, place: &Place, progress: &mut dyn FnMut(&str)| {
-        let report = live::run(options, place, progress)?;
-        if let Some(save) = &output.save {
-            for (name, chart) in report.charts() {
-                let stem = save.file_stem().unwrap_or_default().to_string_lossy();
-                let path = save.with_file_name(format!("{stem}-{name}.svg"));
-                let text = megapage_report::chart::svg(&chart);
-                write_report(&path, text.as_bytes()).with_context(|| path.display().to_string())?;
-            }
-        }
-        Ok(report)
-    };
-    measure(&output, &options, run, live::human, live::Report::is_clean)
-}
-
-fn of_kept_memory(bench: kept::Bench, args: Kept) -> Result<ExitCode> {
-    let Kept { runs, install, alone, dry_run, output } = args;
-    let options = kept::Options { bench, runs, install, alone };
-    if dry_run {
-        return show_lines(&kept::dry_run(&options));
-    }
-    measure(&output, &options, kept::run, kept::human, kept::Report::is_clean)
-}
-
-/// What a dry run says.
-fn show_lines(lines: &[String]) -> Result<ExitCode> {
-    print(&(lines.join("\n") + "\n"))?;
-    Ok(ExitCode::SUCCESS)
+    let place = Place::of_this_program()?;
+    let run = |progress: &mut dyn FnMut(&str)| run::run(&options, &place, progress);
+    measure(&common.output, run, run::human, run::Report::is_clean)
 }
 
 /// Runs a bench; shows and saves its report as `output` asks, and with `--check` answers with whether it is clean.
-fn measure<O, R: Serialize>(
+fn measure<R: Serialize>(
     output: &Output,
-    options: &O,
-    run: impl FnOnce(&O, &Place, &mut dyn FnMut(&str)) -> Result<R>,
+    run: impl FnOnce(&mut dyn FnMut(&str)) -> Result<R>,
     human: fn(&R) -> String,
     is_clean: fn(&R) -> bool,
 ) -> Result<ExitCode> {
@@ -478,13 +257,12 @@ fn measure<O, R: Serialize>(
             crate::output::say(line);
         }
     };
-    let place = Place::beside_this_program()?;
     // Opened first: a path that cannot be written is better known before the runs than after.
     let mut file = match &output.save {
         Some(path) => Some(create_report(path).with_context(|| path.display().to_string())?),
         None => None,
     };
-    let report = run(options, &place, &mut progress)?;
+    let report = run(&mut progress)?;
     let json = megapage_report::json("megapage.bench/1", &report);
     if let Some(file) = &mut file {
         writeln!(file, "{json}").context("the file for --save")?;

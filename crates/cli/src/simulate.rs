@@ -10,7 +10,6 @@ use clap::Subcommand;
 use megapage_kernel::trusted::{read_bounded, write_report};
 use megapage_report::json;
 use megapage_simulate::hardware::Hardware;
-use megapage_simulate::papers::papers;
 use megapage_simulate::testbed::Speed;
 use megapage_simulate::trace::{Trace, read, write};
 use megapage_simulate::workload::{WORKLOADS, by_name};
@@ -45,12 +44,6 @@ impl Args {
 enum SimulateCommand {
     /// Record what running processes do with their memory, as a trace
     Record(record::Args),
-    /// Simulate what the HawkEye and Ingens papers publish, and compare each value
-    Papers {
-        /// Print JSON (schema megapage.simulate.papers/1)
-        #[arg(long)]
-        json: bool,
-    },
     /// List workloads and policies
     List,
 }
@@ -132,7 +125,7 @@ fn longest(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Simulates: 0 done; `papers`: 1 where a gate is not met.
+/// Simulates.
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.command {
         None => run(args.run),
@@ -140,18 +133,6 @@ pub fn main(args: Args) -> Result<ExitCode> {
         Some(SimulateCommand::List) => {
             print(&human::list())?;
             Ok(ExitCode::SUCCESS)
-        }
-        Some(SimulateCommand::Papers { json: as_json }) => {
-            let progress = Progress::new();
-            let papers = papers(threads(), |done, of| progress.show(done as f64 / of as f64));
-            progress.end();
-            let passed = papers.passed();
-            print(&if as_json {
-                json("megapage.simulate.papers/1", &papers) + "\n"
-            } else {
-                human::papers(&papers)
-            })?;
-            Ok(ExitCode::from(u8::from(!passed)))
         }
     }
 }

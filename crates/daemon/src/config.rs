@@ -36,7 +36,7 @@ const PATIENT: u64 = 8;
 /// its processes.
 const LEAST_LIFE: Duration = Duration::from_secs(30);
 /// What a process would gain of its time from all that it streams, at least, for that to be promoted: a reader of whom the
-/// model says 0.8 % gains nothing that can be measured (`megapage bench fair`). Not where counters measure.
+/// model says 0.8 % gains nothing that can be measured (`megapage-lab fair`). Not where counters measure.
 const LEAST_STREAMING: f64 = 0.02;
 /// Gains that differ by less than this factor are alike: a first sample of a 32nd of the pages tells no finer, and calls
 /// that name neighbours disturb other processors once for all of them.

@@ -96,7 +96,7 @@ impl Hardware {
     /// The platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz), Linux 4.3.
     ///
     /// Faults: rows Linux-4K, Linux-2M and no-zero-2M of the fault table (fitted on those, see
-    /// [`crate::papers`]). TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures
+    /// `megapage-lab papers`). TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures
     /// Optimization Reference Manual (12 cycles L2, about 50 cycles L3), memory 90 ns as usually measured there.
     pub fn haswell() -> Hardware {
         Hardware {

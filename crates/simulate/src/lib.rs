@@ -9,7 +9,6 @@ mod compare;
 pub mod hardware;
 pub mod machine;
 pub mod memory;
-pub mod papers;
 mod process;
 mod random;
 pub mod record;

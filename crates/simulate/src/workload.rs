@@ -2,7 +2,7 @@
 //!
 //! What is published of a workload (its size, its translation cost on base pages) is put in; what follows from a
 //! policy comes out. Visits are solved for, so that the published translation cost on base pages is met: that row is
-//! fitted, all others of the workload are not. [`crate::papers`] says which rows are which.
+//! fitted, all others of the workload are not. `megapage-lab papers` says which rows are which.
 
 mod compute;
 mod faults;

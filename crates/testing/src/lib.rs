@@ -10,13 +10,14 @@
 //!
 //! Architecture invariant: for `dev-dependencies` alone; no crate that ships depends on this one.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod held_lock;
 mod lock;
 mod pool;
 mod refuse;
 mod skip;
+mod zram;
 
 pub use held_lock::HeldLock;
 pub use lock::MachineLock;
@@ -26,3 +27,4 @@ pub use skip::{
     MACHINE_VARIABLE, NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, may_change_machine, require_machine,
     require_root, skip,
 };
+pub use zram::ZramSwap;

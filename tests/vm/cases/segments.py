@@ -2,7 +2,7 @@
 # kernels: x86-64 arm64
 # quick: 6.12
 # seconds: 300
-"""Named memory that outlives its program, on hugetlbfs, by examples/restart.c and megapage-workload."""
+"""Named memory that outlives its program, on hugetlbfs, by examples/restart.c and megapage-lab-workload."""
 
 import pathlib
 
@@ -51,9 +51,9 @@ vm.megapage("segments remove", "segments", "remove", "example-c/divisors", "--dr
 vm.same("segments remove", "a dry run removes nothing", used(), held)
 
 # Memory that a program keeps while it runs, of another application, after a plain start: sound as well.
-help_text = vm.run(["megapage-workload", "keep", "start", "--help"]).out
+help_text = vm.run(["megapage-lab-workload", "keep", "start", "--help"]).out
 if "--size" in help_text:
-    kept = vm.run(["megapage-workload", "keep", "start", "--size", "16m"])
+    kept = vm.run(["megapage-lab-workload", "keep", "start", "--size", "16m"])
     vm.check("segments (Rust)", "a start ends well", kept.status in (0, 2), kept.words, 0)
     verified = vm.megapage("segments verify", "segments", "verify", "--json", allowed=(0, 1))
     vm.same("segments verify", "what was never changed is sound", verified.status, 0)

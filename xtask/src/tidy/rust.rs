@@ -6,8 +6,9 @@ use super::{Finding, scan::Source};
 /// its name.
 const MOST_LINES: usize = 500;
 
-/// Crates that may hold unsafe code and call the C library: inside and kernel, and the C entry points.
-const UNSAFE_CRATES: [&str; 5] = ["inside", "kernel", "preload", "text", "capi"];
+/// Crates that may hold unsafe code and call the C library: inside and kernel, the C entry points, and what nothing that is
+/// installed links.
+const UNSAFE_CRATES: [&str; 7] = ["inside", "kernel", "preload", "text", "capi", "lab", "testing"];
 
 /// Crates whose functions depend on their arguments alone.
 const PURE_CRATES: [&str; 4] = ["units", "tlb", "snapshot", "decide"];
@@ -31,7 +32,7 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 14] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 15] = [
     ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
@@ -45,6 +46,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 14] = [
     ("crates/memory/tests/refused.rs", "puts itself into a control group"),
     ("crates/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
+    ("crates/testing/src/zram.rs", "gives tests a swap device"),
     ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
 ];
 

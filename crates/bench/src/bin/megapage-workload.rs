@@ -1,20 +1,15 @@
 //! The workloads of `megapage bench` as a program of its own: it prints one line of JSON.
 //!
-//! It uses the system allocator, imports no fork(2), and starts no other program but where it is to time that (`fork`,
-//! which makes the bare system call), so that it stands for an ordinary program whose malloc(3) is replaced.
+//! It uses the system allocator, imports no fork(2), and starts no other program, so that it stands for an ordinary program
+//! whose malloc(3) is replaced. That is why it is no subcommand of `megapage`, which is larger, links more, and starts
+//! programs: a launcher would judge it differently, and its start would be another one.
 
 #![forbid(unsafe_code)]
 
-use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::workload::{
-    Measurement, access, first_touch, fork, idle, keep, pattern, probe, release, retrieval, steady,
-};
-use megapage_segment::{Layout, Unlink};
+use clap::{Parser, Subcommand};
+use megapage_bench::workload::{Measurement, access, idle, release, retrieval};
 use megapage_units::Bytes;
-use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -76,154 +71,8 @@ enum Workload {
         #[arg(long, default_value_t = 1.0, value_parser = scale)]
         scale: f64,
     },
-    /// Reach 1 GiB in one way, over and over.
-    Pattern {
-        /// In which.
-        #[arg(value_enum)]
-        case: pattern::Case,
-        /// Multiply the size by this.
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
-        scale: f64,
-        /// Units of work, of about 1 ms each.
-        #[arg(long, default_value_t = 2000, conflicts_with = "seconds")]
-        work: u64,
-        /// Work for so long instead.
-        #[arg(long)]
-        seconds: Option<u64>,
-        /// Say 'ready', then do as many units as each line on standard input asks for.
-        #[arg(long, conflicts_with_all = ["work", "seconds"])]
-        serve: bool,
-    },
-    /// Say 'ready', then follow the lines on standard input (go, pause, fault) and tell how far the work has come.
-    Steady {
-        /// How the memory is reached.
-        #[arg(value_enum)]
-        way: steady::Way,
-        /// Bytes that are allocated and written.
-        #[arg(long, default_value = "1g")]
-        size: Bytes,
-        /// Bytes that are worked in, at the highest addresses: a power of two, no more than the size.
-        #[arg(long, default_value = "256m")]
-        hot: Bytes,
-        /// Milliseconds between two lines of progress.
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-        interval: u64,
-        /// Stop working after so many units.
-        #[arg(long)]
-        units: Option<u64>,
-    },
-    /// Say 'ready', then follow the lines on standard input (go, pause, report) and time touches of the memory.
-    Probe {
-        /// Bytes that are allocated and written.
-        #[arg(long, default_value = "1g")]
-        size: Bytes,
-        /// The share of base pages that hold more than zeros.
-        #[arg(long, default_value_t = 1.0)]
-        filled: f64,
-    },
-    /// Start with memory that outlives the program.
-    Keep {
-        #[command(subcommand)]
-        what: Keep,
-    },
-    /// Start children from a process with a large heap, and write while one lives.
-    Fork {
-        /// What the heap lies on.
-        #[arg(value_enum)]
-        pages: fork::Pages,
-        /// Bytes of the heap.
-        #[arg(long, default_value = "1g", value_parser = size)]
-        size: Bytes,
-        /// Children that are started in each way.
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        launches: u32,
-        /// Base pages that are written while a child lives, each once.
-        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-        writes: u32,
-    },
-    /// Allocate memory, and write to each 2 MiB of it for the first time.
-    FirstTouch {
-        /// Bytes, a multiple of 2 MiB.
-        #[arg(long, default_value = "4g", value_parser = size)]
-        size: Bytes,
-    },
     /// Do nothing: what it takes to start.
     Startup,
-}
-
-#[derive(Debug, Subcommand)]
-enum Keep {
-    /// Open a segment, and end.
-    Start(KeepArgs),
-    /// Allocate and free in it, in blocks of 64 bytes to 1 GiB.
-    Malloc(KeepArgs),
-    /// Find songs with the index that an earlier start has left, or build it.
-    Index {
-        /// The directory for the segment, on a hugetlbfs.
-        #[arg(long)]
-        directory: PathBuf,
-        /// Bytes of postings, up to 16g.
-        #[arg(long, default_value = "4g", value_parser = size)]
-        size: Bytes,
-        /// Threads that build and search.
-        #[arg(long, default_value = "2")]
-        threads: NonZeroUsize,
-        /// Queries in all.
-        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
-        queries: u32,
-        /// Build it anew.
-        #[arg(long)]
-        rebuild: bool,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-struct KeepArgs {
-    /// The directory for the segment, on a hugetlbfs.
-    #[arg(long)]
-    directory: PathBuf,
-    /// Its memory, up to 16g.
-    #[arg(long, default_value = "4g", value_parser = size)]
-    size: Bytes,
-    /// What becomes of what is there: removed, or reused.
-    #[arg(long, value_enum, default_value_t = UnlinkArg::Existing)]
-    unlink: UnlinkArg,
-    /// A file for each page, not one for all.
-    #[arg(long)]
-    file_per_page: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum UnlinkArg {
-    Existing,
-    Never,
-}
-
-impl KeepArgs {
-    fn options(self) -> keep::Options {
-        keep::Options {
-            directory: self.directory,
-            size: self.size,
-            unlink: match self.unlink {
-                UnlinkArg::Existing => Unlink::Existing,
-                UnlinkArg::Never => Unlink::Never,
-            },
-            layout: if self.file_per_page { Layout::FilePerPage } else { Layout::SingleFile },
-        }
-    }
-}
-
-fn keep(what: Keep) -> Result<Measurement> {
-    match what {
-        Keep::Start(args) => keep::start(&args.options()),
-        Keep::Malloc(args) => keep::malloc(&args.options()),
-        Keep::Index { directory, size, threads, queries, rebuild } => {
-            // The seed and the noise of `retrieval`, whose answers these are compared with.
-            let queries = queries as usize;
-            let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.75 };
-            retrieval::run_kept(&retrieval::KeptOptions { search, directory, rebuild })
-        }
-    }
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -245,28 +94,6 @@ fn size(text: &str) -> Result<Bytes, String> {
 fn main() -> ExitCode {
     let measured = match Cli::parse().workload {
         Workload::Startup => return ExitCode::SUCCESS,
-        Workload::Steady { way, size, hot, interval, units } => {
-            let interval = Duration::from_millis(interval);
-            let options = steady::Options { way, size: size.0, hot: hot.0, interval, units };
-            return served(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
-        }
-        Workload::Probe { size, filled } => {
-            let options = probe::Options { size: size.0, filled };
-            return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
-        }
-        Workload::FirstTouch { size } => {
-            return match first_touch::run(size) {
-                Ok(found) => print_line(&found),
-                Err(error) => fail(&error),
-            };
-        }
-        Workload::Fork { pages, size, launches, writes } => {
-            let options = fork::Options { size: size.0, pages, launches, writes: writes as usize };
-            return match fork::run(options) {
-                Ok(found) => print_line(&found),
-                Err(error) => fail(&error),
-            };
-        }
         Workload::Access { case, scale } => access::run(case, scale),
         Workload::Release { case, scale, wait, quiet } => {
             release::run(case, release::Options { scale, wait: Duration::from_millis(wait), trickle: !quiet })
@@ -279,27 +106,9 @@ fn main() -> ExitCode {
             noise,
         }),
         Workload::Idle { scale } => idle::run(scale),
-        Workload::Keep { what } => keep(what),
-        Workload::Pattern { case, scale, work, seconds, serve } => {
-            let mut pattern = pattern::Pattern::prepare(case, scale);
-            if serve {
-                return served(pattern.serve(io::stdin().lock(), io::stdout().lock()));
-            }
-            pattern.work(match seconds {
-                Some(seconds) => pattern::Amount::Until(Duration::from_secs(seconds)),
-                None => pattern::Amount::Units(work),
-            })
-        }
     };
     match measured {
         Ok(measurement) => print(&measurement),
-        Err(error) => fail(&error),
-    }
-}
-
-fn served(ended: Result<()>) -> ExitCode {
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
 }

@@ -7,13 +7,12 @@ mod process;
 mod report;
 mod statistics;
 mod table;
-pub(crate) mod warm;
+mod warm;
 
-pub(crate) use warm::warm;
+pub use warm::warm;
 
-use crate::child::stop_signals;
-use crate::install;
-use crate::peers::{Peer, Start};
+use crate::peers::{self, Peer, Start};
+use crate::signals::stop_signals;
 use anyhow::{Context, Result, ensure};
 use cases::Case;
 use megapage_act::pool::floor;
@@ -26,11 +25,12 @@ use std::path::{Path, PathBuf};
 
 pub use cases::{Bench, ReleaseOptions, RetrievalOptions};
 pub use gates::Gate;
-pub(crate) use pool::Pool;
+pub use pool::Pool;
 pub use report::{CaseReport, Head, MachineReport, PeerReport, Report, Row};
-pub use statistics::{Clock, Spread};
+pub(crate) use statistics::milliseconds;
+pub use statistics::{Clock, Interval, Spread};
 pub use table::human;
-pub(crate) use table::{gates_table, heading};
+pub use table::{gates_table, heading};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -50,8 +50,6 @@ pub struct Options {
     pub scale: f64,
     /// The clock that medians, ratios and gates are taken from.
     pub clock: Clock,
-    /// Install the libraries of absent peers first.
-    pub install: bool,
 }
 
 /// The programs and the library that the runs need.
@@ -66,22 +64,32 @@ pub struct Place {
 }
 
 impl Place {
-    /// Beside the program that is running, or where `make install` puts them. Fails where there is no
-    /// workload program.
-    pub fn beside_this_program() -> Result<Place> {
-        let megapage = env::current_exe().context("where this program lies")?;
+    /// What belongs to `megapage`, with the workload program of that name: beside it, or where `make install` puts them
+    /// (`../lib/megapage`). Fails where there is no workload program.
+    pub fn of(megapage: PathBuf, workload: &str) -> Result<Place> {
         let directory = megapage.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let workload = directory.join("megapage-workload");
+        let installed = directory.join("../lib/megapage");
+        let find = |name: &str| {
+            let beside = directory.join(name);
+            if beside.exists() { beside } else { installed.join(name) }
+        };
+        let found = find(workload);
         ensure!(
-            workload.exists(),
-            "{} is missing; build it with 'cargo build --release -p megapage-bench'",
-            workload.display()
+            found.exists(),
+            "{workload} is missing from {} and from {}; 'make install' puts it there, 'cargo build --release' builds it",
+            directory.display(),
+            installed.display()
         );
-        let installed = directory.join("../lib/megapage/libmegapage.so");
-        let chosen = env::var_os("MEGAPAGE_LIBRARY").map(PathBuf::from);
-        let library = chosen
-            .unwrap_or_else(|| if installed.exists() { installed } else { directory.join("libmegapage.so") });
-        Ok(Place { megapage, workload, library })
+        let library = match env::var_os("MEGAPAGE_LIBRARY") {
+            Some(chosen) => PathBuf::from(chosen),
+            None => find("libmegapage.so"),
+        };
+        Ok(Place { megapage, workload: found, library })
+    }
+
+    /// What belongs to the program that is running.
+    pub fn of_this_program() -> Result<Place> {
+        Place::of(env::current_exe().context("where this program lies")?, "megapage-workload")
     }
 
     /// Why `peer` cannot run here; `None` where it can.
@@ -104,11 +112,8 @@ impl Place {
 /// What it adds to the pool of 2 MiB pages is taken out at the end, also after a failure or a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
-    let peers = install::select(&options.peers)?;
+    let peers = peers::select(&options.peers)?;
     let mut cases = cases::select(options)?;
-    if options.install {
-        install::install(&peers, progress)?;
-    }
     let mut report = Report::begin(options, &cases, &peers, |peer| place.absence(peer))?;
     let present: Vec<_> = peers.into_iter().filter(|peer| place.absence(peer).is_none()).collect();
     for peer in report.peers.iter().filter(|peer| peer.absent.is_some()) {
@@ -160,7 +165,7 @@ fn run_once(case: &Case, peer: &Peer, place: &Place, signals: &Signals) -> Resul
 }
 
 /// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
-pub(crate) enum PoolOrReason {
+pub enum PoolOrReason {
     /// It can be sized.
     Pool(Pool),
     /// It cannot, and why.
@@ -169,7 +174,7 @@ pub(crate) enum PoolOrReason {
 
 impl PoolOrReason {
     /// The pool as it is.
-    pub(crate) fn take() -> PoolOrReason {
+    pub fn take() -> PoolOrReason {
         match Pool::take() {
             Ok(pool) => PoolOrReason::Pool(pool),
             Err(error) => PoolOrReason::Reason(format!("{error:#}")),
@@ -177,7 +182,7 @@ impl PoolOrReason {
     }
 
     /// Gives the next run a pool of `bytes`; what stood in the way, if anything did.
-    pub(crate) fn give(&mut self, bytes: Bytes) -> Option<String> {
+    pub fn give(&mut self, bytes: Bytes) -> Option<String> {
         let outcome = match self {
             PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
             PoolOrReason::Reason(_) if bytes == Bytes::ZERO => Ok(()),
@@ -196,7 +201,7 @@ fn fit(case: &mut Case) -> Result<()> {
 
 /// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine
 /// can give.
-pub(crate) fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
+pub fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
     let memory = meminfo(&KernelRoot::live())?;
     let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
     let (least, can_give) = (floor(total), available.saturating_sub(floor(total)));

@@ -17,14 +17,14 @@ const NAME: &str = "bench-pool-";
 /// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again; where this
 /// process is killed, the next who takes the pool does.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub struct Pool {
     loan: Loan,
     directory: PathBuf,
 }
 
 impl Pool {
     /// A pool as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
-    pub(crate) fn take() -> Result<Pool> {
+    pub fn take() -> Result<Pool> {
         let root = KernelRoot::live();
         let pages = hugetlb::figures(&root, SIZE, PoolScope::Machine)?.persistent();
         if effective_uid() != 0 {
@@ -39,7 +39,7 @@ impl Pool {
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
-    pub(crate) fn set(&mut self, bytes: Bytes) -> Result<()> {
+    pub fn set(&mut self, bytes: Bytes) -> Result<()> {
         let pages = bytes.0.div_ceil(SIZE.bytes().0);
         Ok(alone(&self.directory, || self.loan.set(pages, false))??)
     }

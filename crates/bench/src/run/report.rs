@@ -5,8 +5,7 @@ use super::cases::Case;
 use super::gates::{self, Gate};
 use super::process::Ran;
 use super::statistics::{Clock, Spread};
-use crate::install;
-use crate::peers::{BASELINE, Peer};
+use crate::peers::{self, BASELINE, Peer};
 use crate::workload::Measurement;
 use anyhow::Result;
 use megapage_kernel::thp::{ThpSettings, settings};
@@ -50,7 +49,7 @@ pub struct Head {
 
 impl Head {
     /// That of a bench that begins now, on this machine.
-    pub(crate) fn begin(bench: &'static str) -> Result<Head> {
+    pub fn begin(bench: &'static str) -> Result<Head> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Head {
             bench,
@@ -133,7 +132,7 @@ impl Report {
     ) -> Result<Report> {
         let peer_report = |peer: &&'static Peer| {
             let absent = absence(peer);
-            let version = if absent.is_none() { install::version(peer) } else { None };
+            let version = if absent.is_none() { peers::version(peer) } else { None };
             PeerReport { name: peer.name, recipe: peer.recipe(), version, absent }
         };
         let peers: Vec<PeerReport> = peers.iter().map(peer_report).collect();
@@ -171,7 +170,7 @@ impl Report {
 
 impl MachineReport {
     /// The running one.
-    pub(crate) fn read() -> Result<MachineReport> {
+    pub fn read() -> Result<MachineReport> {
         let root = KernelRoot::live();
         let machine = machine(&root)?;
         let thp = settings(&root)?;

@@ -58,6 +58,49 @@ impl Spread {
     }
 }
 
+/// The median of some samples, and an interval that holds the median of what they were drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// The median of the samples.
+    pub median: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+    /// The probability with which it holds that median, whatever the distribution: 0 for a single sample.
+    pub coverage: f64,
+}
+
+impl Interval {
+    /// Of `samples`: the narrowest pair of order statistics, as far from one end as from the other, that holds the median
+    /// with at least `wanted` (the sign test; Conover, Practical Nonparametric Statistics, 3.2). With too few samples for
+    /// that, the least and the greatest, whose coverage is what it is. `None` where there are none.
+    pub fn of(samples: impl IntoIterator<Item = f64>, wanted: f64) -> Option<Interval> {
+        let mut sorted: Vec<f64> = samples.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        let median = Spread::median_of(&sorted)?;
+        // The probability that no more than `cut` of the samples lie below the median, and so beyond one end.
+        let (mut term, mut beyond) = (0.5f64.powi(count as i32), 0.0);
+        let (mut cut, mut coverage) = (0, 0.0);
+        for dropped in 0..count / 2 {
+            beyond += term;
+            let covered = 1.0 - 2.0 * beyond;
+            if dropped > 0 && covered < wanted {
+                break;
+            }
+            (cut, coverage) = (dropped, covered);
+            term *= (count - dropped) as f64 / (dropped + 1) as f64;
+        }
+        Some(Interval { median, low: sorted[cut], high: sorted[count - 1 - cut], coverage })
+    }
+
+    /// Whether it excludes `value`, at the wanted coverage.
+    pub fn excludes(&self, value: f64, wanted: f64) -> bool {
+        self.coverage >= wanted && (self.high < value || self.low > value)
+    }
+}
+
 /// One measurement that stands for several of the same program: each phase's median. All else is the last's.
 pub(super) fn median_measurement(measurements: Vec<Measurement>) -> Measurement {
     let mut samples: BTreeMap<String, Vec<Spent>> = BTreeMap::new();
@@ -88,7 +131,7 @@ pub(super) fn brief(found: &Measurement) -> String {
 }
 
 /// Nanoseconds as milliseconds in about three figures.
-pub(super) fn milliseconds(ns: f64) -> String {
+pub(crate) fn milliseconds(ns: f64) -> String {
     let ms = ns / 1e6;
     let decimals = if ms >= 100.0 {
         0
@@ -111,6 +154,29 @@ mod tests {
         let four = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!(four, Spread { median: 2.5, min: 1.0, max: 4.0 });
         assert!((four.noise() - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_interval_drops_as_many_samples_at_each_end_as_the_sign_test_allows() {
+        let of = |count: u32| Interval::of((1..=count).map(f64::from), 0.95).unwrap();
+        // 2 * (1 + 9) / 512 = 3.9 %, 2 * (1 + 9 + 36) / 512 = 18 %.
+        let nine = of(9);
+        assert_eq!((nine.low, nine.median, nine.high), (2.0, 5.0, 8.0));
+        assert!((nine.coverage - (1.0 - 20.0 / 512.0)).abs() < 1e-12, "{nine:?}");
+        // 2 / 64 = 3.1 %: six samples are the fewest that reach 95 %.
+        assert_eq!((of(6).low, of(6).high, of(6).coverage), (1.0, 6.0, 1.0 - 2.0 / 64.0));
+        assert_eq!((of(5).low, of(5).high, of(5).coverage), (1.0, 5.0, 1.0 - 2.0 / 32.0));
+        assert_eq!((of(12).low, of(12).high), (3.0, 10.0));
+        assert_eq!((of(1).low, of(1).coverage), (1.0, 0.0));
+        assert_eq!(Interval::of([], 0.95), None);
+    }
+
+    #[test]
+    fn an_interval_excludes_only_what_it_was_meant_to_cover() {
+        let of = |count: usize| Interval::of((0..count).map(|at| 0.8 + 0.01 * at as f64), 0.95).unwrap();
+        assert!(of(6).excludes(1.0, 0.95) && of(6).excludes(0.7, 0.95));
+        assert!(!of(6).excludes(0.82, 0.95));
+        assert!(!of(5).excludes(1.0, 0.95), "too few samples for that");
     }
 
     #[test]

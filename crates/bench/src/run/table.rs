@@ -43,7 +43,7 @@ pub fn human(report: &Report) -> String {
 }
 
 /// The machine, in one line.
-pub(crate) fn heading(head: &Head) -> String {
+pub fn heading(head: &Head) -> String {
     let machine = &head.machine;
     format!(
         "{} x {}{}, {}, Linux {}, THP {}\n",
@@ -57,7 +57,7 @@ pub(crate) fn heading(head: &Head) -> String {
 }
 
 /// What is demanded, and whether it holds.
-pub(crate) fn gates_table(gates: &[Gate]) -> String {
+pub fn gates_table(gates: &[Gate]) -> String {
     let rows = gates.iter().map(|gate| {
         let verdict = if gate.holds { "holds" } else { "FAILS" };
         [verdict.to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()]

@@ -7,7 +7,7 @@ use megapage_units::{Bytes, HUGE_2M, PageSize};
 /// Touches `bytes` of memory of the kind that the next run will take, and gives them back: pages of the 2 MiB
 /// pool, as far as it has them, or else ordinary memory. What cannot be had stays cold. Answers how much was touched; of
 /// what failed half way, none.
-pub(crate) fn warm(bytes: Bytes, from_pool: bool) -> Bytes {
+pub fn warm(bytes: Bytes, from_pool: bool) -> Bytes {
     let mut len = bytes.0 as usize / HUGE_2M * HUGE_2M;
     if from_pool {
         let pages = hugetlb_available(PageSize::HUGE_2M).unwrap_or(0) as usize;

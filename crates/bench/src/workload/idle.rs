@@ -24,7 +24,7 @@ pub fn run(scale: f64) -> Result<Measurement> {
 const SIDE: usize = 64;
 
 /// Applies a rotation-like matrix `rounds` times to a dense one; the trace of the result.
-pub(super) fn compute(rounds: usize) -> f64 {
+pub fn compute(rounds: usize) -> f64 {
     let mut random = Random::new(21);
     let mut entry = || (random.bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
     let left: Vec<f64> = (0..SIDE * SIDE).map(|_| entry() / 4.0).collect();

@@ -2,17 +2,10 @@
 //! kernel backs its memory while it holds all of it.
 
 pub mod access;
-pub mod first_touch;
-pub mod fork;
 pub mod idle;
-pub mod keep;
-pub mod pattern;
-pub mod probe;
-pub(crate) mod random;
+pub mod random;
 pub mod release;
 pub mod retrieval;
-pub mod steady;
-pub mod wishes;
 
 use anyhow::{Context, Result};
 use megapage_kernel::smaps::{backing, read_own_smaps};
@@ -93,7 +86,7 @@ pub struct Phases(pub BTreeMap<String, Spent>);
 
 impl Phases {
     /// Does `work` and notes under `name` what it took.
-    fn time<T>(&mut self, name: &str, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&mut self, name: &str, work: impl FnOnce() -> T) -> T {
         let (cpu, wall) = (process_cpu_time(), Instant::now());
         let result = work();
         let spent = Spent {
@@ -106,7 +99,7 @@ impl Phases {
 }
 
 /// Nanoseconds in 64 bits: 584 years.
-fn nanoseconds(time: Duration) -> u64 {
+pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -2,7 +2,6 @@
 
 use megapage_decide::POLICIES;
 use megapage_report::table;
-use megapage_simulate::papers::{Papers, Role};
 use megapage_simulate::workload::WORKLOADS;
 use megapage_simulate::{Comparison, Fate, Run};
 use megapage_units::Bytes;
@@ -126,70 +125,5 @@ fn outcome(run: &Run) -> String {
         (0, false) => "still runs".to_string(),
         (_, _) if run.processes.len() == 1 => "OOM".to_string(),
         (killed, _) => format!("{killed} OOM"),
-    }
-}
-
-/// Every value, then the gates.
-pub fn papers(papers: &Papers) -> String {
-    let mut out = String::new();
-    let mut from = 0;
-    while from < papers.figures.len() {
-        let name = papers.figures[from].table;
-        let rows: Vec<_> = papers.figures[from..].iter().take_while(|figure| figure.table == name).collect();
-        from += rows.len();
-        out += &format!("{name}\n");
-        out += &table(
-            &["", "", "published", "from", "ours", "deviation", "used"],
-            rows.into_iter().map(|figure| {
-                [
-                    figure.row.clone(),
-                    figure.what.to_string(),
-                    short(figure.published),
-                    figure.source.name().to_string(),
-                    short(figure.ours),
-                    format!("{:+.1} %", figure.deviation() * 100.0),
-                    match figure.role {
-                        Role::Fitted => "to fit".to_string(),
-                        Role::Tested => "as test".to_string(),
-                    },
-                ]
-            }),
-        );
-        out.push('\n');
-    }
-    out += "gates\n";
-    out += &table(
-        &["", "gate", "wanted", "got"],
-        papers.gates.iter().map(|gate| {
-            [
-                if gate.passed { "pass" } else { "FAIL" }.to_string(),
-                gate.name.to_string(),
-                gate.wanted.clone(),
-                gate.got.clone(),
-            ]
-        }),
-    );
-    out.push('\n');
-    for what in &papers.left_out {
-        out += &format!("not simulated: {what}\n");
-    }
-    let met = papers.gates.iter().filter(|gate| gate.passed).count();
-    out += &format!(
-        "{met} of {} gates are met; {:.0} simulated seconds, {:.0} million regions looked at\n",
-        papers.gates.len(),
-        papers.simulated_seconds,
-        papers.region_steps as f64 / 1e6
-    );
-    out
-}
-
-/// Four digits at most.
-fn short(value: f64) -> String {
-    match value.abs() {
-        value_abs if value_abs >= 1e6 => format!("{:.2}M", value / 1e6),
-        value_abs if value_abs >= 1e4 => format!("{:.1}K", value / 1e3),
-        value_abs if value_abs >= 100.0 => format!("{value:.0}"),
-        value_abs if value_abs >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
     }
 }

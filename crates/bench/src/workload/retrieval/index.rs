@@ -131,7 +131,7 @@ impl Shape {
     }
 
     /// Where the posting list of `fingerprint` stands in the row.
-    pub(super) fn list(&self, fingerprint: u32) -> Range<u64> {
+    pub fn list(&self, fingerprint: u32) -> Range<u64> {
         let rank = self.ranks.forward(u64::from(fingerprint));
         let class = (rank / self.lists_per_class()) as usize;
         let length = u64::from(self.lengths[class]);
@@ -148,7 +148,7 @@ impl Shape {
     }
 
     /// What stands at `slot` of the row.
-    pub(super) fn posting(&self, slot: u64) -> u32 {
+    pub fn posting(&self, slot: u64) -> u32 {
         // At most 16 GiB of postings: a place fits 32 bits, whose division is the faster one.
         let place = self.row.backward(slot) as u32;
         let regular = self.song_fingerprints;

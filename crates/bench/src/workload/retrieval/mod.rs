@@ -6,7 +6,6 @@
 //! offsets for each thread, so that every hit is a memory access with no locality at all.
 
 mod index;
-mod kept;
 mod permutation;
 mod search;
 
@@ -19,7 +18,6 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 pub use index::{Index, LONGEST_LIST, Lists, OFFSETS, Shape};
-pub use kept::{KeptIndex, KeptOptions, run as run_kept};
 pub use search::{QUERY_FINGERPRINTS, Query, Searcher};
 
 /// What to run.
@@ -98,13 +96,19 @@ fn join<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
 
 /// What one thread found and how long each phase of its queries took.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    fingerprint: Duration,
-    lookup: Duration,
-    sort: Duration,
-    found: usize,
-    hits: u64,
-    digest: u64,
+pub struct Tally {
+    /// To make the queries' fingerprints.
+    pub fingerprint: Duration,
+    /// To read postings and count hits.
+    pub lookup: Duration,
+    /// To find the highest count and clear the counts.
+    pub sort: Duration,
+    /// Queries that found their song.
+    pub found: usize,
+    /// Postings that were counted.
+    pub hits: u64,
+    /// A checksum of the answers.
+    pub digest: u64,
 }
 
 impl Tally {
@@ -121,7 +125,7 @@ impl Tally {
 }
 
 /// Every query, shared among a thread for each searcher.
-fn search_all(index: &impl Lists, searchers: &mut [Searcher], options: Options) -> Tally {
+pub fn search_all(index: &impl Lists, searchers: &mut [Searcher], options: Options) -> Tally {
     std::thread::scope(|scope| {
         let handles: Vec<_> = (searchers.iter_mut().enumerate())
             .map(|(thread, searcher)| scope.spawn(move || search_share(index, searcher, options, thread)))
@@ -131,7 +135,7 @@ fn search_all(index: &impl Lists, searchers: &mut [Searcher], options: Options) 
 }
 
 /// What selects the excerpt of query `number`.
-fn excerpt_seed(seed: u64, number: usize) -> u64 {
+pub fn excerpt_seed(seed: u64, number: usize) -> u64 {
     mix(seed ^ mix(number as u64))
 }
 

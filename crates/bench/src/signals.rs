@@ -1,0 +1,46 @@
+//! How a bench is stopped: it takes SIGINT, SIGTERM and SIGHUP, and every wait looks for them, so that pools and
+//! settings are put back.
+
+use anyhow::{Context, Result};
+use megapage_kernel::spawn::{Signals, signal};
+use std::error::Error;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How often a wait looks for a signal.
+pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The user asked the bench to stop, with this signal.
+#[derive(Debug)]
+pub struct Stopped(i32);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped by signal {}", self.0)
+    }
+}
+
+impl Error for Stopped {}
+
+/// Takes the signals by which a user stops a bench, for [`check`]; as they were when the value is dropped.
+pub fn stop_signals() -> Result<Signals> {
+    Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP]).context("signals cannot be taken")
+}
+
+/// Fails with [`Stopped`] once the user has asked to stop.
+pub fn check(signals: &Signals) -> Result<()> {
+    match signals.next().context("signalfd")? {
+        Some(came) => Err(Stopped(came.number).into()),
+        None => Ok(()),
+    }
+}
+
+/// Sleeps; fails with [`Stopped`] as soon as the user asks to stop.
+pub fn sleep(signals: &Signals, time: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        check(signals)?;
+        let Some(rest) = time.checked_sub(start.elapsed()) else { return Ok(()) };
+        std::thread::sleep(rest.min(SIGNAL_INTERVAL));
+    }
+}

@@ -1,0 +1,175 @@
+//! `megapage-lab fork`: what starting a child costs a process with a large heap, by the pages that the heap lies on;
+//! and what the process notices while a child lives. The same for the JVM.
+//!
+//! Architecture invariant: what a heap really lay on is read from the kernel, and the pool is as before in the end.
+
+mod gates;
+mod jvm;
+mod latency;
+mod native;
+mod table;
+
+use crate::child::check;
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, found_or_why};
+use anyhow::{Result, ensure};
+use megapage_bench::run::{Gate, PoolOrReason};
+use megapage_units::{Bytes, HUGE_2M};
+use serde::Serialize;
+
+pub use jvm::{JvmReport, JvmRow};
+pub use latency::Latency;
+pub use native::{AfterReport, NativeRow};
+
+/// What does starting a child cost a process with a large heap, and what does a living child?
+#[derive(Clone, Debug, clap::Args)]
+pub struct Fork {
+    /// native, jvm [default: all]
+    pub cases: Vec<String>,
+    /// Heaps, separated by commas, up to 16g
+    #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g,2g,4g")]
+    pub sizes: Vec<Bytes>,
+    /// Heaps of the JVM
+    #[arg(long, value_delimiter = ',', default_value = "128m,256m,512m,1g")]
+    pub jvm_sizes: Vec<Bytes>,
+    /// Children that are started in each way in each run
+    #[arg(long, default_value_t = 10)]
+    pub launches: u32,
+}
+
+/// What it found.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForkFound {
+    /// Children started in each way in each run.
+    pub launches: u32,
+    /// Programs of our own: a row for each heap and kind of pages.
+    pub native: Vec<NativeRow>,
+    /// The JVM; `None` where it was not asked for.
+    pub jvm: Option<JvmReport>,
+}
+
+impl Experiment for Fork {
+    const NAME: &'static str = "fork";
+    const CASES: &'static [&'static str] = &["native", "jvm"];
+    type Found = ForkFound;
+
+    fn cases(&self) -> &[String] {
+        &self.cases
+    }
+
+    fn validate(&self) -> Result<()> {
+        let launches = self.launches;
+        ensure!((1..=1000).contains(&launches), "{launches} launches: from 1 to 1000 are possible");
+        for (sizes, least, what) in
+            [(&self.sizes, Bytes::mib(2), "a heap"), (&self.jvm_sizes, Bytes::mib(8), "the JVM's heap")]
+        {
+            for size in sizes {
+                let fits = *size >= least && *size <= Bytes::gib(16) && size.0 % HUGE_2M as u64 == 0;
+                ensure!(fits, "{what} of {size}: it is {least} to {} in whole 2 MiB", Bytes::gib(16));
+            }
+        }
+        Ok(())
+    }
+
+    fn needs(&self) -> Needs {
+        let native = self.sizes.iter().filter(|_| self.wants("native")).map(|size| native::memory(*size));
+        let jvm = self.jvm_sizes.iter().filter(|_| self.wants("jvm")).map(|size| jvm::memory(*size));
+        let memory = native.chain(jvm).max().unwrap_or(Bytes::ZERO);
+        let packages = if self.wants("jvm") { jvm::lacks() } else { Vec::new() };
+        Needs { memory, smaller: "smaller --sizes", packages, ..Needs::default() }
+    }
+
+    fn dry_run(&self, plan: &Plan) -> Vec<String> {
+        let mut lines = vec![format!("# {} rounds, each:", plan.runs)];
+        if self.wants("native") {
+            lines.extend(native::lines(self));
+        }
+        if self.wants("jvm") {
+            lines.extend(jvm::lines(self));
+        }
+        lines
+    }
+
+    /// In each round every heap on every kind of pages.
+    fn measure(&self, stage: &mut Stage<'_>) -> Result<ForkFound> {
+        let mut jvm = if self.wants("jvm") { Some(jvm::Jvm::prepare(self)?) } else { None };
+        if let Some(why) = jvm.as_ref().and_then(|jvm| jvm.report.absent.as_ref()) {
+            (stage.progress)(&format!("absent: {why}"));
+        }
+        let mut native = if self.wants("native") { native::Rows::new(self) } else { native::Rows::default() };
+        let runs = native.len() + jvm.as_ref().map_or(0, jvm::Jvm::len);
+        let total = runs * stage.plan.runs as usize;
+        let mut bench = Bench { launches: self.launches, stage, pool: PoolOrReason::take(), done: 0, total };
+        for _ in 0..bench.stage.plan.runs {
+            check(bench.stage.signals)?;
+            native.round(&mut bench)?;
+            if let Some(jvm) = &mut jvm {
+                jvm.round(&mut bench)?;
+            }
+        }
+        Ok(ForkFound { launches: self.launches, native: native.finish(), jvm: jvm.map(jvm::Jvm::finish) })
+    }
+}
+
+impl Found for ForkFound {
+    fn gates(&self) -> Vec<Gate> {
+        gates::judge(self)
+    }
+
+    fn title(&self, runs: u32) -> String {
+        format!("medians of {runs} interleaved runs with {} launches each, ms on the wall", self.launches)
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        table::sections(self)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let native = self.native.iter().flat_map(|row| {
+            row.notes.iter().map(move |note| format!("{} {}: {note}", Bytes(row.heap_bytes), row.pages))
+        });
+        let absent = self.jvm.iter().flat_map(|jvm| &jvm.absent).map(|why| format!("did not run: {why}"));
+        let jvm = self.jvm.iter().flat_map(|jvm| &jvm.rows).flat_map(|row| {
+            row.notes.iter().map(move |note| {
+                format!("JVM {} {} {} {}: {note}", row.user, row.mechanism, Bytes(row.heap_bytes), row.pages)
+            })
+        });
+        native.chain(absent).chain(jvm).collect()
+    }
+}
+
+/// The lines for one run that takes `pool` bytes from the pool.
+fn with_pool(pool: Bytes, command: String) -> Vec<String> {
+    let pages = pool.0 / HUGE_2M as u64;
+    if pages == 0 {
+        return vec![command];
+    }
+    vec![format!("megapage pool set 2MB:+{pages}"), command, format!("megapage pool set 2MB:-{pages}")]
+}
+
+/// What a run works with.
+struct Bench<'a, 'b> {
+    launches: u32,
+    stage: &'a mut Stage<'b>,
+    pool: PoolOrReason,
+    done: usize,
+    total: usize,
+}
+
+impl Bench<'_, '_> {
+    /// Reports one run.
+    fn say(&mut self, what: &str, found: &str) {
+        self.done += 1;
+        (self.stage.progress)(&format!("{}/{} {what}: {found}", self.done, self.total));
+    }
+}
+
+/// An error ends the experiment where the user asked to stop; any other is a note on the row.
+fn note<T>(found: Result<T>, notes: &mut Vec<String>) -> Result<Option<T>> {
+    Ok(match found_or_why(found)? {
+        Ok(found) => Some(found),
+        Err(why) => {
+            crate::experiment::add_note(notes, why);
+            None
+        }
+    })
+}

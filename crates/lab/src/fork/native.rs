@@ -1,0 +1,209 @@
+//! Programs of our own: `megapage-workload fork`.
+
+use super::latency::{Latency, Launches};
+use super::{Bench, Fork, note, with_pool};
+use crate::child::Child;
+use crate::experiment::add_note;
+use crate::workload::fork::{After, Found, Pages, WAYS, WINDOW};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use megapage_bench::run::Spread;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+/// No run takes longer.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Base pages that are written while a child lives.
+const WRITES: u32 = 20_000;
+/// What the program takes besides its heap.
+const BESIDES: Bytes = Bytes::mib(64);
+
+/// One heap on one kind of pages.
+#[derive(Clone, Debug, Serialize)]
+pub struct NativeRow {
+    /// The heap.
+    pub heap_bytes: u64,
+    /// What it was to lie on: base, thp, hugetlb-private, hugetlb-shared, dontfork.
+    pub pages: &'static str,
+    /// The share of it that was on pages of 2 MiB, 0 to 1.
+    pub huge_share: Option<Spread>,
+    /// Page tables of the process, bytes,
+    pub page_tables_bytes: Option<Spread>,
+    /// and of a child with a copy of it.
+    pub child_page_tables_bytes: Option<Spread>,
+    /// By the name of the way (fork, vfork, posix_spawn), until the call returned.
+    pub call: BTreeMap<&'static str, Latency>,
+    /// Until the program that was started had ended.
+    pub whole: BTreeMap<&'static str, Latency>,
+    /// What the process noticed of a living child.
+    pub after: Option<AfterReport>,
+    /// What went wrong. Empty where nothing did.
+    pub notes: Vec<String>,
+}
+
+/// A child lived while the process wrote: each figure's median and ends over the runs. See
+/// [`After`] for what each is.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct AfterReport {
+    pub fork_ns: Spread,
+    pub writes: Spread,
+    pub p50_ns: Spread,
+    pub p99_ns: Spread,
+    pub p999_ns: Spread,
+    pub max_ns: Spread,
+    pub total_ns: Spread,
+    pub copied_bytes: Spread,
+    pub huge_before_bytes: Spread,
+    pub huge_after_bytes: Spread,
+}
+
+impl AfterReport {
+    fn of(found: &[After]) -> Option<AfterReport> {
+        let spread = |figure: fn(&After) -> u64| Spread::of(found.iter().map(|after| figure(after) as f64));
+        Some(AfterReport {
+            fork_ns: spread(|after| after.fork_ns)?,
+            writes: spread(|after| after.writes)?,
+            p50_ns: spread(|after| after.p50_ns)?,
+            p99_ns: spread(|after| after.p99_ns)?,
+            p999_ns: spread(|after| after.p999_ns)?,
+            max_ns: spread(|after| after.max_ns)?,
+            total_ns: spread(|after| after.total_ns)?,
+            copied_bytes: spread(|after| after.copied_bytes)?,
+            huge_before_bytes: spread(|after| after.huge_before_bytes)?,
+            huge_after_bytes: spread(|after| after.huge_after_bytes)?,
+        })
+    }
+}
+
+/// Bytes that a heap on `pages` takes from the pool: what is written while a child lives is there twice.
+fn pool(size: Bytes, pages: Pages) -> Bytes {
+    match pages {
+        Pages::HugetlbPrivate => size + size.min(WINDOW),
+        Pages::HugetlbShared => size,
+        _ => Bytes::ZERO,
+    }
+}
+
+/// The most that a heap of this size takes at once.
+pub(super) fn memory(size: Bytes) -> Bytes {
+    size + size.min(WINDOW) + BESIDES
+}
+
+fn arguments(launches: u32, size: Bytes, pages: Pages) -> Vec<String> {
+    let mut words: Vec<String> = ["fork", pages.name(), "--size"].map(String::from).into();
+    words.push(size.0.to_string());
+    words.extend(["--launches".into(), launches.to_string(), "--writes".into(), WRITES.to_string()]);
+    words
+}
+
+fn cases(options: &Fork) -> Vec<(Bytes, Pages)> {
+    let kinds = Pages::value_variants();
+    options.sizes.iter().flat_map(|size| kinds.iter().map(move |pages| (*size, *pages))).collect()
+}
+
+/// What would be done.
+pub(super) fn lines(options: &Fork) -> Vec<String> {
+    let line = |(size, pages): (Bytes, Pages)| {
+        let command = format!("megapage-lab-workload {}", arguments(options.launches, size, pages).join(" "));
+        with_pool(pool(size, pages), command)
+    };
+    cases(options).into_iter().flat_map(line).collect()
+}
+
+/// The rows while they are measured.
+#[derive(Default)]
+pub(super) struct Rows(Vec<Row>);
+
+struct Row {
+    size: Bytes,
+    pages: Pages,
+    found: Vec<Found>,
+    notes: Vec<String>,
+}
+
+impl Rows {
+    pub(super) fn new(options: &Fork) -> Rows {
+        let row = |(size, pages)| Row { size, pages, found: Vec::new(), notes: Vec::new() };
+        Rows(cases(options).into_iter().map(row).collect())
+    }
+
+    /// Runs of one round.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Runs each once.
+    pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
+        for row in &mut self.0 {
+            let wanted = pool(row.size, row.pages);
+            // Pages that cannot be taken back now, because somebody else uses them, are in nobody's way.
+            if let Some(why) = bench.pool.give(wanted).filter(|_| wanted > Bytes::ZERO) {
+                add_note(&mut row.notes, why);
+            }
+            let found = note(once(row, bench), &mut row.notes)?;
+            let brief = match &found {
+                Some(found) => brief(found),
+                None => row.notes.last().cloned().unwrap_or_default(),
+            };
+            bench.say(&format!("{} {}", row.size, row.pages.name()), &brief);
+            row.found.extend(found);
+        }
+        bench.pool.give(Bytes::ZERO);
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Vec<NativeRow> {
+        self.0.into_iter().map(Row::finish).collect()
+    }
+}
+
+fn once(row: &Row, bench: &Bench<'_, '_>) -> Result<Found> {
+    let mut command = Command::new(&bench.stage.place.workload);
+    command.args(arguments(bench.launches, row.size, row.pages));
+    let (printed, said) = Child::output(bench.stage.signals, &mut command, LONGEST)?;
+    serde_json::from_slice(&printed).with_context(|| {
+        let last = said.lines().last().unwrap_or("nothing").to_string();
+        format!("no result; it said: {}", last.trim_start_matches("megapage-lab-workload: "))
+    })
+}
+
+fn brief(found: &Found) -> String {
+    let ways = WAYS.iter().filter_map(|(name, _)| {
+        let times = found.launches.get(*name)?;
+        let median = Spread::of(times.whole_ns.iter().map(|ns| *ns as f64))?.median;
+        Some(format!("{name} {:.2}", median / 1e6))
+    });
+    format!("{} ms, {:.0} % huge", ways.collect::<Vec<_>>().join(", "), 100.0 * found.huge_share)
+}
+
+impl Row {
+    fn finish(self) -> NativeRow {
+        let spread = |figure: fn(&Found) -> f64| Spread::of(self.found.iter().map(figure));
+        let latency = |of_calls: bool| {
+            let each = WAYS.iter().filter_map(|(name, _)| {
+                let mut launches = Launches::default();
+                for times in self.found.iter().filter_map(|found| found.launches.get(*name)) {
+                    launches.add(if of_calls { &times.call_ns } else { &times.whole_ns });
+                }
+                Some((*name, launches.latency()?))
+            });
+            each.collect()
+        };
+        let after: Vec<After> = self.found.iter().map(|found| found.after).collect();
+        NativeRow {
+            heap_bytes: self.size.0,
+            pages: self.pages.name(),
+            huge_share: spread(|found| found.huge_share),
+            page_tables_bytes: spread(|found| found.page_tables_bytes as f64),
+            child_page_tables_bytes: spread(|found| found.child_page_tables_bytes as f64),
+            call: latency(true),
+            whole: latency(false),
+            after: AfterReport::of(&after),
+            notes: self.notes,
+        }
+    }
+}

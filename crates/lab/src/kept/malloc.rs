@@ -1,0 +1,164 @@
+//! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf tells it.
+
+use super::Bench;
+use super::dpdk::{Unlink, read_malloc_perf};
+use super::process::timed;
+use crate::workload::keep::{KINDS, SIZES};
+use anyhow::{Context, Result};
+use megapage_bench::run::{Gate, Spread};
+use megapage_bench::workload::Measurement;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Malloc {
+    /// Memory that is allocated from.
+    pub size_bytes: u64,
+    /// One for each mode, kind and size that fits.
+    pub rows: Vec<MallocRow>,
+}
+
+/// One size.
+#[derive(Clone, Debug, Serialize)]
+pub struct MallocRow {
+    /// `clean`: memory is fresh (existing); `dirty`: it is reused (never).
+    pub mode: &'static str,
+    /// `malloc`, or `zmalloc`: of zeros.
+    pub kind: &'static str,
+    /// Bytes of a block.
+    pub size_bytes: u64,
+    /// The heap of a segment.
+    pub megapage: Cost,
+    /// DPDK's; `None` where it did not run.
+    pub dpdk: Option<Cost>,
+}
+
+/// Medians of what one block takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Blocks that were allocated one after the other, and then freed.
+    pub runs: f64,
+    /// Microseconds to allocate one, what is cleared for it included.
+    pub allocate_us: f64,
+    /// Microseconds to free one, what is cleared then included.
+    pub free_us: f64,
+    /// Microseconds to write all of one: what clearing costs, apart.
+    pub memset_us: f64,
+    /// Bytes cleared when one was allocated; 0 for DPDK, which does not tell.
+    pub cleared_allocating: f64,
+    /// Bytes cleared when one was freed; 0 for DPDK, which does not tell.
+    pub cleared_freeing: f64,
+}
+
+impl Cost {
+    const FIGURES: [&str; 6] =
+        ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
+
+    fn of(figures: [f64; 6]) -> Cost {
+        let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = figures;
+        Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing }
+    }
+
+    fn figures(&self) -> [f64; 6] {
+        let Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing } = *self;
+        [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing]
+    }
+
+    fn median(samples: &[Cost]) -> Cost {
+        let median = |at: usize| {
+            Spread::of(samples.iter().map(|cost| cost.figures()[at])).map_or(f64::NAN, |spread| spread.median)
+        };
+        Cost::of(std::array::from_fn(median))
+    }
+}
+
+impl Malloc {
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let mut gates = Vec::new();
+        for mode in ["clean", "dirty"] {
+            let rows = self.rows.iter().filter(|row| row.mode == mode);
+            let cleared = |row: &MallocRow| {
+                let cost = &row.megapage;
+                // Blocks of the smallest size have as much again for their header and its alignment.
+                (cost.cleared_allocating + cost.cleared_freeing) / (row.size_bytes as f64 + 128.0)
+            };
+            let most = rows.map(cleared).fold(0.0, f64::max);
+            gates.push(Gate {
+                case: "malloc",
+                demand: format!("{mode} memory is cleared once at the most"),
+                found: format!("{most:.2} times"),
+                holds: most <= 1.0,
+            });
+        }
+        gates
+    }
+}
+
+type Figures = BTreeMap<(&'static str, u64), Cost>;
+
+pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
+    let mut rows = Vec::new();
+    for (mode, unlink) in [("clean", Unlink::Existing), ("dirty", Unlink::Never)] {
+        let (mut ours, mut theirs): (Vec<Figures>, Vec<Figures>) = (Vec::new(), Vec::new());
+        for round in 0..=bench.runs {
+            bench.mounted.clear()?;
+            let mine = megapage(bench, size, unlink)?;
+            bench.mounted.clear()?;
+            let dpdks = dpdk(bench, size, unlink)?;
+            (bench.progress)(&format!("round {round} of {}: {mode}", bench.runs));
+            if round > 0 {
+                ours.push(mine);
+                theirs.extend(dpdks);
+            }
+        }
+        for kind in KINDS {
+            for bytes in SIZES {
+                let of = |side: &[Figures]| {
+                    let samples: Vec<Cost> =
+                        side.iter().filter_map(|figures| figures.get(&(kind, bytes)).copied()).collect();
+                    (!samples.is_empty()).then(|| Cost::median(&samples))
+                };
+                if let Some(megapage) = of(&ours) {
+                    rows.push(MallocRow { mode, kind, size_bytes: bytes, megapage, dpdk: of(&theirs) });
+                }
+            }
+        }
+    }
+    bench.mounted.clear()?;
+    Ok(Malloc { size_bytes: size.0, rows })
+}
+
+fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Figures> {
+    let mut command = Command::new(&bench.place.workload);
+    command.args(["keep", "malloc", "--file-per-page", "--size", &size.0.to_string()]);
+    command.args(["--unlink", unlink.name()]).arg("--directory").arg(bench.mounted.side("megapage"));
+    let took = timed(&mut command, "", bench.signals)?;
+    let found: Measurement = serde_json::from_str(&took.printed)
+        .with_context(|| format!("the workload said '{}'", took.printed.trim()))?;
+    let mut figures = Figures::new();
+    for kind in KINDS {
+        for bytes in SIZES {
+            let read =
+                Cost::FIGURES.map(|name| found.figures.get(&format!("{kind}.{bytes}.{name}")).copied());
+            if read.iter().all(Option::is_some) {
+                figures.insert((kind, bytes), Cost::of(read.map(Option::unwrap_or_default)));
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// DPDK with reuse is run twice: the first run leaves what the second one finds.
+fn dpdk(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Figures>> {
+    let Some(dpdk) = &bench.dpdk else { return Ok(None) };
+    let directory = bench.mounted.side("dpdk");
+    if unlink == Unlink::Never {
+        timed(&mut dpdk.command(&directory, size, unlink, false), "quit\n", bench.signals)?;
+    }
+    let mut command = dpdk.command(&directory, size, unlink, false);
+    let took = timed(&mut command, "malloc_perf_autotest\nquit\n", bench.signals)?;
+    read_malloc_perf(&took.printed).map(Some)
+}

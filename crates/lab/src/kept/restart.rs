@@ -1,0 +1,279 @@
+//! How long a program takes to start with its memory, and an index to answer again.
+
+use super::Bench;
+use super::dpdk::Unlink;
+use super::process::{Took, spread, timed};
+use anyhow::{Context, Result, ensure};
+use megapage_bench::run::{Gate, Spread};
+use megapage_bench::workload::Measurement;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::process::Command;
+
+/// A start with reuse takes at most this share of DPDK's,
+const SECOND_RATIO: f64 = 0.25;
+/// and mapping one file at most this for each GiB.
+const MAP_MS_PER_GIB: f64 = 1.0;
+/// An index answers again after at most this.
+const ANSWER_MS: f64 = 1000.0;
+/// Queries that answers are compared over.
+const QUERIES: u32 = 500;
+/// Memory with which the cost of a start without memory is told.
+const SMALL: Bytes = Bytes::mib(64);
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Restart {
+    /// Memory of a program that starts.
+    pub size_bytes: u64,
+    /// One for each side, layout and kind of start.
+    pub starts: Vec<StartRow>,
+    /// The index; `None` where it was not asked for.
+    pub index: Option<IndexReport>,
+}
+
+/// A start.
+#[derive(Clone, Debug, Serialize)]
+pub struct StartRow {
+    /// `megapage` or `dpdk`.
+    pub side: &'static str,
+    /// `single file` or `file per page`.
+    pub layout: &'static str,
+    /// `cold`: leftovers are removed (existing); `first`: what will be reused is made (never); `second`: it is reused.
+    pub start: &'static str,
+    /// Its memory.
+    pub size_bytes: u64,
+    /// From the start of the process to its end.
+    pub wall_ms: Spread,
+    /// Processor time in user mode.
+    pub user_ms: Spread,
+    /// Processor time in the kernel.
+    pub system_ms: Spread,
+    /// Opening the segment alone, as the program tells, for each GiB; `None` for DPDK, which does not tell.
+    pub map_ms_per_gib: Option<Spread>,
+}
+
+/// The retrieval index, kept in a segment.
+#[derive(Clone, Debug, Serialize)]
+pub struct IndexReport {
+    /// Bytes of its postings.
+    pub postings_bytes: u64,
+    /// Queries whose answers are compared.
+    pub queries: u32,
+    /// Building it, and answering the first query; once.
+    pub rebuild_first_answer_ms: f64,
+    /// From the start of the program to the first answer, with the index found again.
+    pub restart_first_answer_ms: Spread,
+    /// All queries of a restart.
+    pub restart_all_answers_ms: Spread,
+    /// Whether every restart gave the answers of the rebuild, and of an index on the heap.
+    pub same_answers: bool,
+    /// The share of songs that were found.
+    pub recall: f64,
+}
+
+impl Restart {
+    fn start(&self, side: &str, layout: &str, size: u64) -> Option<&StartRow> {
+        self.starts.iter().find(|row| {
+            row.side == side && row.layout == layout && row.start == "second" && row.size_bytes == size
+        })
+    }
+
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let mut gates = Vec::new();
+        for layout in ["single file", "file per page"] {
+            let Some(ours) = self.start("megapage", layout, self.size_bytes) else { continue };
+            if let Some(theirs) = self.start("dpdk", layout, self.size_bytes) {
+                let (ours, theirs) = (ours.wall_ms.median, theirs.wall_ms.median);
+                gates.push(Gate {
+                    case: "starts",
+                    demand: format!("second start, {layout}: at most {SECOND_RATIO} of dpdk's"),
+                    found: format!("{:.3} ({ours:.1} of {theirs:.1} ms)", ours / theirs),
+                    holds: ours <= SECOND_RATIO * theirs,
+                });
+            }
+            // A file for each page has to be opened and mapped for each: its figure is shown, and nobody's is as low.
+            if let Some(map) = ours.map_ms_per_gib.filter(|_| layout == "single file") {
+                gates.push(Gate {
+                    case: "starts",
+                    demand: format!(
+                        "second start, {layout}: at most {MAP_MS_PER_GIB} ms for each GiB to map"
+                    ),
+                    found: format!("{:.2} ms", map.median),
+                    holds: map.median <= MAP_MS_PER_GIB,
+                });
+            }
+        }
+        if let Some(index) = &self.index {
+            let first = index.restart_first_answer_ms.median;
+            gates.push(Gate {
+                case: "index",
+                demand: format!("it answers again within {ANSWER_MS} ms"),
+                found: format!("{first:.1} ms, of {:.0} ms for a rebuild", index.rebuild_first_answer_ms),
+                holds: first <= ANSWER_MS,
+            });
+            gates.push(Gate {
+                case: "index",
+                demand: "the same answers".into(),
+                found: if index.same_answers { "the same" } else { "others" }.into(),
+                holds: index.same_answers,
+            });
+        }
+        gates
+    }
+}
+
+/// The starts of one side with files of one layout, over all rounds.
+struct Series {
+    side: &'static str,
+    single: bool,
+    size: Bytes,
+    /// Cold, first, second.
+    runs: [Vec<Took>; 3],
+}
+
+const STARTS: [&str; 3] = ["cold", "first", "second"];
+
+impl Series {
+    fn layout(&self) -> &'static str {
+        if self.single { "single file" } else { "file per page" }
+    }
+
+    fn rows(&self) -> Vec<StartRow> {
+        let rows = STARTS.iter().zip(&self.runs).filter(|(_, runs)| !runs.is_empty());
+        let rows = rows.map(|(start, runs)| StartRow {
+            side: self.side,
+            layout: self.layout(),
+            start,
+            size_bytes: self.size.0,
+            wall_ms: spread(runs, |took| took.wall_ms),
+            user_ms: spread(runs, |took| took.user_ms),
+            system_ms: spread(runs, |took| took.system_ms),
+            map_ms_per_gib: (self.side == "megapage").then(|| {
+                let gib = self.size.0 as f64 / f64::from(1 << 30);
+                spread(runs, |took| opened_ms(took).unwrap_or(f64::NAN) / gib)
+            }),
+        });
+        rows.collect()
+    }
+}
+
+/// What the workload says that opening took.
+fn opened_ms(took: &Took) -> Option<f64> {
+    let measured: Measurement = serde_json::from_str(&took.printed).ok()?;
+    Some(measured.phases.0.get("open")?.wall_ns as f64 / 1e6)
+}
+
+pub(super) fn starts(bench: &mut Bench<'_>, size: Bytes) -> Result<Vec<StartRow>> {
+    let mut all: Vec<Series> = Vec::new();
+    for single in [true, false] {
+        for side in ["megapage", "dpdk"] {
+            if side == "megapage" || bench.dpdk.is_some() {
+                all.push(Series { side, single, size, runs: Default::default() });
+            }
+        }
+    }
+    for side in ["megapage", "dpdk"] {
+        if side == "megapage" || bench.dpdk.is_some() {
+            all.push(Series { side, single: true, size: SMALL.min(size), runs: Default::default() });
+        }
+    }
+    // The round that does not count has the host find the memory.
+    for round in 0..=bench.runs {
+        for series in &mut all {
+            for (number, start) in STARTS.iter().enumerate() {
+                // A second start has what the first one left.
+                if *start != "second" {
+                    bench.mounted.clear()?;
+                }
+                let unlink = if *start == "cold" { Unlink::Existing } else { Unlink::Never };
+                let took = one_start(bench, series, unlink)?;
+                let line = format!(
+                    "round {round} of {}: {} {} {} {start}: {:.1} ms",
+                    bench.runs,
+                    series.side,
+                    series.size,
+                    series.layout(),
+                    took.wall_ms
+                );
+                (bench.progress)(&line);
+                let counts = round > 0 && (series.size == size || *start == "second");
+                if counts {
+                    series.runs[number].push(took);
+                }
+            }
+        }
+    }
+    bench.mounted.clear()?;
+    Ok(all.iter().flat_map(Series::rows).collect())
+}
+
+fn one_start(bench: &Bench<'_>, series: &Series, unlink: Unlink) -> Result<Took> {
+    let directory = bench.mounted.side(series.side);
+    match (&bench.dpdk, series.side) {
+        (Some(dpdk), "dpdk") => {
+            let mut command = dpdk.command(&directory, series.size, unlink, series.single);
+            let took = timed(&mut command, "quit\n", bench.signals)?;
+            ensure!(took.printed.contains("RTE>>"), "dpdk-test did not come up: {}", took.printed.trim());
+            Ok(took)
+        }
+        _ => {
+            let mut command = Command::new(&bench.place.workload);
+            command.args(["keep", "start", "--size", &series.size.0.to_string()]);
+            command.args(["--unlink", unlink.name()]).arg("--directory").arg(&directory);
+            if !series.single {
+                command.arg("--file-per-page");
+            }
+            let took = timed(&mut command, "", bench.signals)?;
+            opened_ms(&took).with_context(|| format!("the workload said '{}'", took.printed.trim()))?;
+            Ok(took)
+        }
+    }
+}
+
+pub(super) fn keep_index(bench: &mut Bench<'_>, size: Bytes) -> Result<IndexReport> {
+    let once = |bench: &Bench<'_>, arguments: &[&str], kept: bool| -> Result<Measurement> {
+        let mut command = Command::new(&bench.place.workload);
+        command.args(arguments).args(["--size", &size.0.to_string(), "--queries", &QUERIES.to_string()]);
+        if kept {
+            command.arg("--directory").arg(bench.mounted.side("megapage"));
+        }
+        let took = timed(&mut command, "", bench.signals)?;
+        serde_json::from_str(&took.printed)
+            .with_context(|| format!("the workload said '{}'", took.printed.trim()))
+    };
+    let figure = |found: &Measurement, name: &str| found.figures.get(name).copied().unwrap_or(f64::NAN);
+    (bench.progress)("index: building one on the heap, whose answers are compared");
+    let on_heap = once(bench, &["retrieval"], false)?;
+    bench.mounted.clear()?;
+    (bench.progress)("index: building it in a segment");
+    let rebuilt = once(bench, &["keep", "index", "--rebuild"], true)?;
+    let mut restarts = Vec::new();
+    for round in 0..=bench.runs {
+        let found = once(bench, &["keep", "index"], true)?;
+        ensure!(figure(&found, "found") == 1.0, "the index was not found again");
+        let first = figure(&found, "first_answer_ms");
+        (bench.progress)(&format!(
+            "round {round} of {}: index answers again after {first:.1} ms",
+            bench.runs
+        ));
+        restarts.push(found);
+    }
+    bench.mounted.clear()?;
+    let same = |found: &Measurement| found.checksum == on_heap.checksum;
+    let same_answers = same(&rebuilt) && restarts.iter().all(same);
+    let of_counted = |figure: &dyn Fn(&Measurement) -> f64| {
+        Spread::of(restarts.iter().skip(1).map(figure)).unwrap_or_default()
+    };
+    Ok(IndexReport {
+        postings_bytes: (4.0 * figure(&rebuilt, "postings")) as u64,
+        queries: QUERIES,
+        rebuild_first_answer_ms: figure(&rebuilt, "first_answer_ms"),
+        restart_first_answer_ms: of_counted(&|found| figure(found, "first_answer_ms")),
+        restart_all_answers_ms: of_counted(&|found| {
+            found.phases.0.get("access").map_or(f64::NAN, |spent| spent.wall_ns as f64 / 1e6)
+        }),
+        same_answers,
+        recall: figure(&rebuilt, "recall"),
+    })
+}

@@ -1,0 +1,81 @@
+//! What these experiments found, for people.
+
+use super::{Cost, Malloc, Restart};
+use crate::experiment::Section;
+use megapage_bench::run::Spread;
+use megapage_units::Bytes;
+
+fn with_ends(spread: &Spread) -> String {
+    format!("{:.1} ({:.1}-{:.1})", spread.median, spread.min, spread.max)
+}
+
+pub(super) fn restart(found: &Restart) -> Vec<Section> {
+    let mut sections = Vec::new();
+    if !found.starts.is_empty() {
+        let rows = found.starts.iter().map(|row| {
+            [
+                row.side.to_string(),
+                Bytes(row.size_bytes).to_string(),
+                row.layout.into(),
+                row.start.into(),
+                with_ends(&row.wall_ms),
+                format!("{:.1}", row.user_ms.median),
+                format!("{:.1}", row.system_ms.median),
+                row.map_ms_per_gib.map_or("-".into(), |map| format!("{:.2}", map.median)),
+            ]
+        });
+        let header = ["side", "memory", "files", "start", "wall ms", "user", "system", "map ms/GiB"];
+        sections.push(Section::new("", &header, rows));
+    }
+    if let Some(index) = &found.index {
+        let same =
+            if index.same_answers { "the same as of the rebuild, and on the heap" } else { "NOT the same" };
+        sections.push(
+            Section::text(format!(
+                "index of {} of postings, {} queries",
+                Bytes(index.postings_bytes),
+                index.queries
+            ))
+            .then(format!("built, first answer: {:.0} ms", index.rebuild_first_answer_ms))
+            .then(format!("found again, first answer: {} ms", with_ends(&index.restart_first_answer_ms)))
+            .then(format!("found again, all answers: {} ms", with_ends(&index.restart_all_answers_ms)))
+            .then(format!("answers: {same}; recall {:.4}", index.recall)),
+        );
+    }
+    sections
+}
+
+pub(super) fn malloc(found: &Malloc) -> Section {
+    let title = format!("microseconds for a block; from {}, a file for each page", Bytes(found.size_bytes));
+    let show = |value: f64| match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 1.0 => format!("{value:.1}"),
+        value => format!("{value:.3}"),
+    };
+    let rows = found.rows.iter().map(|row| {
+        let ours = &row.megapage;
+        let theirs =
+            |figure: fn(&Cost) -> f64| row.dpdk.as_ref().map_or("-".into(), |cost| show(figure(cost)));
+        let cleared = match (ours.cleared_allocating > 0.0, ours.cleared_freeing > 0.0) {
+            (false, false) => "-",
+            (true, false) => "allocating",
+            (false, true) => "freeing",
+            (true, true) => "both",
+        };
+        [
+            row.mode.to_string(),
+            row.kind.into(),
+            Bytes(row.size_bytes).to_string(),
+            show(ours.allocate_us),
+            show(ours.free_us),
+            show(ours.memset_us),
+            cleared.into(),
+            theirs(|cost| cost.allocate_us),
+            theirs(|cost| cost.free_us),
+            theirs(|cost| cost.memset_us),
+        ]
+    });
+    let header =
+        ["memory", "call", "size", "alloc", "free", "write", "cleared", "dpdk alloc", "free", "write"];
+    Section::new(title, &header, rows)
+}

@@ -1,0 +1,571 @@
+//! Time to relief: a large heap on base pages, of which only the part with the highest addresses is used. How soon does
+//! the program run as fast as on huge pages, and what did that cost?
+
+use super::configuration::{ALWAYS, HARD, OURS, Running, Who};
+use super::worker::{Steady, Worker, rate};
+use super::{Configuration, Failure, Measured, Stage};
+use crate::child::sleep;
+use crate::experiment::Section;
+use crate::workload::steady::{Beat, Way};
+use anyhow::{Context, Result, ensure};
+use megapage_bench::run::{Gate, Spread};
+use megapage_report::chart::{Chart, Line};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// The heap at scale 1, and the part that is used: more where that little gains nothing.
+pub(super) const HEAP: u64 = 8 << 30;
+const HOT: u64 = 512 << 20;
+const MORE_HOT: u64 = 2 << 30;
+/// With less in use there is hardly a gain.
+const LEAST_HOT: u64 = 256 << 20;
+/// How long relief is waited for at scale 1.
+const LONGEST: Duration = Duration::from_secs(36);
+/// How long the program works to learn its rate, the first quarter of which does not count.
+const REFERENCE: Duration = Duration::from_millis(2000);
+/// The same to learn which way of working gains.
+const TRIAL: Duration = Duration::from_millis(1200);
+/// Between two lines of progress.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// A gain below this drowns in noise, and one above this does not.
+pub(super) const LEAST_GAIN: f64 = 1.10;
+const GOOD_GAIN: f64 = 1.25;
+/// The share of the attainable gain that is relief.
+const RELIEF: f64 = 0.90;
+/// The part of what is used that has to be huge then, by the page tables: a machine that others use too makes rates jump.
+const PROOF: f64 = 0.8;
+/// Rates are taken over so many lines of progress, and relief lasts for as many.
+const WINDOW: usize = 6;
+/// The demands.
+const SOONER: f64 = 100.0;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Promote {
+    /// Bytes of the heap.
+    pub heap_bytes: u64,
+    /// How the program works: of the trials the one that gained most.
+    pub way: &'static str,
+    /// Bytes that are used, at its end.
+    pub hot_bytes: u64,
+    /// The ways of working that were tried at the start: what a program gains depends on the machine, and on its host.
+    pub trials: Vec<Trial>,
+    /// Units for each second of processor time on base pages.
+    pub base_rate: Spread,
+    /// The same with all that is used on huge pages.
+    pub huge_rate: Spread,
+    /// The share of the attainable gain that counts as relief.
+    pub relief_share: f64,
+    /// How long it was waited for, in seconds.
+    pub longest_seconds: f64,
+    /// One for each configuration.
+    pub rows: Vec<PromoteRow>,
+    /// What went wrong.
+    pub failures: Vec<Failure>,
+}
+
+/// A way of working, and what huge pages gain it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Trial {
+    /// Its name.
+    pub way: &'static str,
+    /// Bytes that are used.
+    pub hot_bytes: u64,
+    /// Units for each second of processor time on huge pages, over those on base pages.
+    pub gain: f64,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct PromoteRow {
+    /// Its name.
+    pub configuration: &'static str,
+    /// Every run.
+    pub samples: Vec<Sample>,
+    /// Seconds until relief: the median of the runs. Where no run got there, what its pace of collapsing comes to for
+    /// one that goes through the heap from its low end; `None` where it collapsed nothing, or goes its own way.
+    pub relief_seconds: Option<Spread>,
+    /// Processor seconds of the daemon and of the kernel's own threads until then, measured or extrapolated as well.
+    pub cpu_seconds: Option<Spread>,
+    /// Whether both are extrapolated.
+    pub extrapolated: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// Seconds until relief; `None` where it did not come in time.
+    pub relief_seconds: Option<f64>,
+    /// Seconds that were looked at.
+    pub watched_seconds: f64,
+    /// Processor seconds of the daemon and of the kernel's own threads in that time.
+    pub cpu_seconds: f64,
+    /// Bytes that are huge at the end of it.
+    pub huge_bytes: u64,
+    /// Bytes of those in the part that is used.
+    pub hot_huge_bytes: u64,
+    /// The gain that was reached over time: seconds, and the share of the attainable gain.
+    pub gain: Vec<(f64, f64)>,
+}
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
+    let heap = stage.scaled(HEAP).max(2 * LEAST_HOT);
+    let least = stage.scaled_power(HOT).max(LEAST_HOT);
+    let steady = Steady { way: Way::Sparse, size: heap, hot: least, units: None, interval: INTERVAL };
+    let mut worker = Worker::steady(&steady, stage.place, stage.signals)?;
+    worker.ready(stage.signals)?;
+    let trials = trials(&mut worker, least, stage.scaled_power(MORE_HOT), stage)?;
+    let best = trials.iter().max_by(|one, other| one.1.gain.total_cmp(&other.1.gain));
+    let (way, Trial { hot_bytes: hot, .. }) = *best.context("nothing was tried")?;
+    worker.work(way, hot)?;
+    let configurations = stage.configurations.clone();
+    let mut rows: Vec<PromoteRow> = configurations.iter().map(row).collect();
+    let (mut base_rates, mut huge_rates, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..stage.runs {
+        let reference = match reference(&mut worker, hot, REFERENCE, stage) {
+            Ok(reference) if reference[1] > LEAST_GAIN * reference[0] => reference,
+            Ok([base, huge]) => {
+                let why = format!(
+                    "round {}: on huge pages the program does {huge:.0} units for each second, on base pages {base:.0}: \
+                     there is no gain to wait for",
+                    round + 1
+                );
+                failures.push(Failure { configuration: "reference", why });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        base_rates.push(reference[0]);
+        huge_rates.push(reference[1]);
+        for (configuration, row) in configurations.iter().zip(&mut rows) {
+            // Once it is known that relief does not come in time, it is not waited for again.
+            if row.samples.iter().any(|sample| sample.relief_seconds.is_none()) {
+                continue;
+            }
+            worker.split()?;
+            // As after they were written: khugepaged passes over what was not accessed since.
+            worker.touch(stage.signals)?;
+            match one(configuration, &mut worker, hot, reference, stage) {
+                Ok(sample) => {
+                    let relief = sample.relief_seconds;
+                    let text =
+                        relief.map_or("no relief".into(), |seconds| format!("relief after {seconds:.2} s"));
+                    stage.say(&format!(
+                        "{}/{} {}: {text}, {:.2} s of processor time",
+                        round + 1,
+                        stage.runs,
+                        configuration.name,
+                        sample.cpu_seconds
+                    ));
+                    row.samples.push(sample);
+                }
+                Err(error) => {
+                    failures.push(stage.failed(configuration.name, error)?);
+                    worker.pause()?;
+                }
+            }
+        }
+    }
+    let mut rows_done = Vec::new();
+    for (mut row, configuration) in rows.into_iter().zip(&configurations) {
+        row.summarise(heap, hot, matches!(configuration.who, Who::Kernel(_)));
+        rows_done.push(row);
+    }
+    Ok(Promote {
+        heap_bytes: heap,
+        way: way.name(),
+        hot_bytes: hot,
+        trials: trials.into_iter().map(|(_, trial)| trial).collect(),
+        base_rate: Spread::of(base_rates).with_context(|| gainless(&failures))?,
+        huge_rate: Spread::of(huge_rates).context("no round")?,
+        relief_share: RELIEF,
+        longest_seconds: longest(stage).as_secs_f64(),
+        rows: rows_done,
+        failures,
+    })
+}
+
+/// How long relief is waited for.
+fn longest(stage: &Stage<'_>) -> Duration {
+    LONGEST.mul_f64(stage.scale.max(0.1))
+}
+
+fn row(configuration: &Configuration) -> PromoteRow {
+    PromoteRow {
+        configuration: configuration.name,
+        samples: Vec::new(),
+        relief_seconds: None,
+        cpu_seconds: None,
+        extrapolated: false,
+    }
+}
+
+/// Why no round counts.
+fn gainless(failures: &[Failure]) -> String {
+    failures.first().map_or("no round".into(), |failure| failure.why.clone())
+}
+
+/// What huge pages gain the program in each way of working that comes into question: of one line of each page, and of all
+/// lines; where neither gains much, of all lines of more memory, whose page tables fit no cache.
+fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> Result<Vec<(Way, Trial)>> {
+    let mut tried: Vec<(Way, Trial)> = Vec::new();
+    for (way, hot) in [(Way::Sparse, least), (Way::Chase, least), (Way::Chase, more)] {
+        let larger = hot > least;
+        if !larger && tried.len() > 1 || larger && tried.iter().any(|(_, trial)| trial.gain >= GOOD_GAIN) {
+            continue;
+        }
+        worker.work(way, hot)?;
+        let time = TRIAL.mul_f64(stage.scale.max(0.25));
+        let [base, huge] = match reference(worker, hot, time, stage) {
+            Ok(rates) => rates,
+            Err(error) if Stage::is_final(&error) => return Err(error),
+            // Huge pages for that much may not be had; the others stand.
+            Err(error) => {
+                stage.say(&format!("trial: {} of {}: {error:#}", way.name(), megapage_units::Bytes(hot)));
+                worker.pause()?;
+                continue;
+            }
+        };
+        let trial = Trial { way: way.name(), hot_bytes: hot, gain: huge / base };
+        stage.say(&format!(
+            "trial: {} of {}: huge pages make it {:.2} times as fast",
+            trial.way,
+            megapage_units::Bytes(hot),
+            trial.gain
+        ));
+        tried.push((way, trial));
+    }
+    Ok(tried)
+}
+
+/// The program's rates on base pages and with all that it uses on huge ones, each over so long. It is left on base pages.
+fn reference(worker: &mut Worker, hot: u64, time: Duration, stage: &mut Stage<'_>) -> Result<[f64; 2]> {
+    let mut rates = [0.0; 2];
+    worker.split()?;
+    rates[0] = work_for(worker, time, stage)?;
+    let top = worker.top(hot)?;
+    worker.promote(Some(top))?;
+    rates[1] = work_for(worker, time, stage)?;
+    worker.split()?;
+    Ok(rates)
+}
+
+/// Has it work for so long; its rate in the later part of that.
+pub(super) fn work_for(worker: &mut Worker, time: Duration, stage: &mut Stage<'_>) -> Result<f64> {
+    worker.drain()?;
+    let before = worker.beats.len();
+    worker.go()?;
+    sleep(stage.signals, time)?;
+    worker.pause()?;
+    // The last line comes when it has paused.
+    sleep(stage.signals, 4 * INTERVAL)?;
+    worker.drain()?;
+    let beats = &worker.beats[before..];
+    let counted = &beats[beats.len() / 4..];
+    let (first, last) = (counted.first(), counted.last());
+    let (first, last) = first.zip(last).context("the workload told nothing of its progress")?;
+    ensure!(last.units > first.units, "the workload makes no progress");
+    Ok(rate(first, last))
+}
+
+/// One run.
+fn one(
+    configuration: &Configuration,
+    worker: &mut Worker,
+    hot: u64,
+    reference: [f64; 2],
+    stage: &mut Stage<'_>,
+) -> Result<Sample> {
+    worker.drain()?;
+    let before = worker.beats.len();
+    let start = Instant::now();
+    // The program works from the moment at which the setting is made, or the daemon started.
+    let mut running = configuration.start(&mut stage.change, &[worker.pid()], stage.place, stage.signals)?;
+    if configuration.is_always() {
+        worker.fault()?;
+    }
+    let begun = start.elapsed();
+    worker.go()?;
+    let watched = watch(worker, before, &mut running, hot, reference, (start, begun), stage);
+    worker.pause()?;
+    let (relief, watched_seconds, cpu) = match watched {
+        Ok(watched) => watched,
+        Err(error) => {
+            running.stop(&mut stage.change).ok();
+            return Err(error);
+        }
+    };
+    running.stop(&mut stage.change)?;
+    let top = worker.top(hot)?;
+    let sample = Sample {
+        relief_seconds: relief,
+        watched_seconds,
+        cpu_seconds: cpu.as_secs_f64(),
+        huge_bytes: worker.huge()?,
+        hot_huge_bytes: worker.huge_within(top)?,
+        gain: gains(&worker.beats[before..], reference),
+    };
+    // Whatever it told while it paused is not of the next run.
+    sleep(stage.signals, 4 * INTERVAL)?;
+    worker.drain()?;
+    Ok(sample)
+}
+
+/// Waits for relief: when it came, in seconds after the start, how long was watched, and the processor time until then.
+/// `started`: the start, and how long after it the program began to work.
+fn watch(
+    worker: &mut Worker,
+    first: usize,
+    running: &mut Running,
+    hot: u64,
+    reference: [f64; 2],
+    started: (Instant, Duration),
+    stage: &mut Stage<'_>,
+) -> Result<(Option<f64>, f64, Duration)> {
+    let (start, begun) = (started.0, started.1.as_secs_f64());
+    let longest = longest(stage);
+    let top = worker.top(hot)?;
+    let mut before = first;
+    // What was spent by when: relief is known a moment after it came.
+    let mut spent: Vec<(f64, Duration)> = Vec::new();
+    loop {
+        sleep(stage.signals, INTERVAL / 2)?;
+        running.check()?;
+        worker.drain()?;
+        let now = start.elapsed();
+        spent.push((now.as_secs_f64(), running.spent()?));
+        if let Some(after) = relief(&worker.beats[before..], reference) {
+            if (worker.huge_within(top)? as f64) < PROOF * hot as f64 {
+                before = worker.beats.len();
+                continue;
+            }
+            let skipped = worker.beats[before].wall_ns - worker.beats[first].wall_ns;
+            let at = begun + skipped as f64 / 1e9 + after;
+            let cpu = match spent.iter().find(|(when, _)| *when >= at) {
+                Some((_, cpu)) => *cpu,
+                None => running.spent()?,
+            };
+            return Ok((Some(at), now.as_secs_f64(), cpu));
+        }
+        if now >= longest {
+            return Ok((None, now.as_secs_f64(), running.spent()?));
+        }
+    }
+}
+
+/// The share of the attainable gain over time, in seconds from the first line of progress.
+fn gains(beats: &[Beat], reference: [f64; 2]) -> Vec<(f64, f64)> {
+    let Some(first) = beats.first() else { return Vec::new() };
+    let share = |pair: (&Beat, &Beat)| (rate(pair.0, pair.1) - reference[0]) / (reference[1] - reference[0]);
+    let seconds = |beat: &Beat| beat.wall_ns.saturating_sub(first.wall_ns) as f64 / 1e9;
+    beats.iter().zip(beats.iter().skip(WINDOW)).map(|pair| (seconds(pair.1), share(pair))).collect()
+}
+
+/// When relief came, in seconds from the first line of progress: from then on the rate over a window stayed above
+/// nine tenths of the attainable gain, for another window.
+fn relief(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
+    let gains = gains(beats, reference);
+    let first = gains.windows(WINDOW).find(|window| window.iter().all(|(_, share)| *share >= RELIEF))?;
+    Some(first[0].0)
+}
+
+impl PromoteRow {
+    fn summarise(&mut self, heap: u64, hot: u64, from_low_end: bool) {
+        let reached = |sample: &&Sample| sample.relief_seconds.is_some();
+        if !self.samples.is_empty() && self.samples.iter().all(|sample| reached(&sample)) {
+            self.relief_seconds = Spread::of(self.samples.iter().filter_map(|sample| sample.relief_seconds));
+            self.cpu_seconds = Spread::of(self.samples.iter().map(|sample| sample.cpu_seconds));
+        } else if from_low_end {
+            let slow = self.samples.iter().filter(|sample| !reached(sample));
+            let factors: Vec<(f64, f64)> =
+                slow.filter_map(|sample| Some((factor(sample, heap, hot)?, sample.cpu_seconds))).collect();
+            let longest = self.samples.iter().map(|sample| sample.watched_seconds).fold(0.0, f64::max);
+            self.relief_seconds = Spread::of(factors.iter().map(|(factor, _)| factor * longest));
+            self.cpu_seconds = Spread::of(factors.iter().map(|(factor, cpu)| factor * cpu));
+            self.extrapolated = self.relief_seconds.is_some();
+        }
+    }
+}
+
+/// How many times what was collapsed has to be collapsed for relief, by one that goes through the heap from its low end.
+fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
+    let needed = (heap - hot) as f64 + RELIEF * hot as f64;
+    (sample.huge_bytes > 0).then(|| needed / sample.huge_bytes as f64)
+}
+
+impl Promote {
+    fn row(&self, name: &str) -> Option<&PromoteRow> {
+        self.rows.iter().find(|row| row.configuration == name)
+    }
+}
+
+impl Measured for Promote {
+    const KEY: &'static str = "promote";
+
+    fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        super::table::promote(self)
+    }
+
+    fn gates(&self) -> Vec<Gate> {
+        let Some(ours) = self.row(OURS) else { return Vec::new() };
+        let mut gates = Vec::new();
+        let seconds = |row: &PromoteRow| row.relief_seconds.map(|spread| spread.median);
+        let extrapolated = |row: &PromoteRow| if row.extrapolated { " (extrapolated)" } else { "" };
+        let text =
+            |found: Option<f64>| found.map_or("no relief".to_string(), |found| format!("{found:.2} s"));
+        if let Some(always) = self.row(ALWAYS) {
+            let ratio = seconds(always).zip(seconds(ours)).map(|(theirs, ours)| theirs / ours);
+            gates.push(Gate {
+                case: "promote",
+                demand: format!("relief {SOONER:.0} times sooner than by khugepaged at its defaults"),
+                found: match ratio {
+                    Some(ratio) => format!(
+                        "{ratio:.0} times: {} against {}{}",
+                        text(seconds(ours)),
+                        text(seconds(always)),
+                        extrapolated(always)
+                    ),
+                    None => format!("{} against {}", text(seconds(ours)), text(seconds(always))),
+                },
+                holds: ratio.is_some_and(|ratio| ratio >= SOONER),
+            });
+        }
+        if let Some(hard) = self.row(HARD) {
+            let sooner = seconds(ours).zip(seconds(hard));
+            gates.push(Gate {
+                case: "promote",
+                demand: "relief sooner than by khugepaged tuned hard".into(),
+                found: format!(
+                    "{} against {}{}",
+                    text(seconds(ours)),
+                    text(seconds(hard)),
+                    extrapolated(hard)
+                ),
+                holds: sooner.is_some_and(|(ours, hard)| ours < hard),
+            });
+            let cpu = |row: &PromoteRow| row.cpu_seconds.map(|spread| spread.median);
+            gates.push(Gate {
+                case: "promote",
+                demand: "at less processor time than khugepaged tuned hard".into(),
+                found: format!("{} against {}", text(cpu(ours)), text(cpu(hard))),
+                holds: cpu(ours).zip(cpu(hard)).is_some_and(|(ours, hard)| ours < hard),
+            });
+        }
+        gates
+    }
+
+    /// The gain over time, of the first run of each configuration.
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
+        let lines = self.rows.iter().filter_map(|row| {
+            let sample = row.samples.first()?;
+            Some(Line { name: row.configuration.into(), points: sample.gain.clone(), pale: false })
+        });
+        vec![(
+            "gain",
+            Chart {
+                title: "Share of the attainable gain".into(),
+                x: "seconds from the start".into(),
+                y: "share".into(),
+                lines: lines.collect(),
+            },
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of progress each 50 ms at these rates, in units for each second of processor time.
+    fn beats(rates: &[f64]) -> Vec<Beat> {
+        let mut beats = vec![Beat::default()];
+        for rate in rates {
+            let last = beats[beats.len() - 1];
+            let units = last.units + (rate * 0.05).round() as u64;
+            let (wall_ns, cpu_ns) = (last.wall_ns + 50_000_000, last.cpu_ns + 50_000_000);
+            beats.push(Beat { wall_ns, cpu_ns, units, finished: false });
+        }
+        beats
+    }
+
+    const REFERENCE_RATES: [f64; 2] = [10_000.0, 20_000.0];
+
+    #[test]
+    fn relief_is_where_the_gain_comes_to_stay() {
+        let slow = [10_000.0; 40];
+        assert_eq!(relief(&beats(&slow), REFERENCE_RATES), None);
+        let fast = [20_000.0; 20];
+        let found = relief(&beats(&[&slow[..], &fast[..]].concat()), REFERENCE_RATES).unwrap();
+        // Forty lines on base pages, and nine tenths of a window after them.
+        assert!((2.25..=2.35).contains(&found), "{found}");
+        let flicker = [&slow[..10], &fast[..7], &slow[..10]].concat();
+        assert_eq!(relief(&beats(&flicker), REFERENCE_RATES), None, "a short burst is no relief");
+        assert_eq!(relief(&[], REFERENCE_RATES), None);
+    }
+
+    fn sample(relief: Option<f64>, cpu: f64, huge: u64) -> Sample {
+        Sample {
+            relief_seconds: relief,
+            watched_seconds: relief.unwrap_or(40.0),
+            cpu_seconds: cpu,
+            huge_bytes: huge,
+            hot_huge_bytes: 0,
+            gain: Vec::new(),
+        }
+    }
+
+    fn of(name: &'static str, samples: Vec<Sample>, always: bool) -> PromoteRow {
+        let mut row = PromoteRow {
+            configuration: name,
+            samples,
+            relief_seconds: None,
+            cpu_seconds: None,
+            extrapolated: false,
+        };
+        row.summarise(HEAP, HOT, always);
+        row
+    }
+
+    #[test]
+    fn what_did_not_come_in_time_is_extrapolated_from_what_was_collapsed() {
+        let row = of(ALWAYS, vec![sample(None, 0.1, 80 << 20)], true);
+        assert!(row.extrapolated);
+        // 7.5 GiB and nine tenths of half a one, at 80 MiB in 40 seconds.
+        let expected = 40.0 * (7.5 + 0.45) * 1024.0 / 80.0;
+        assert!((row.relief_seconds.unwrap().median - expected).abs() < 1e-6);
+        assert!((row.cpu_seconds.unwrap().median - expected / 400.0).abs() < 1e-6);
+        assert_eq!(of(ALWAYS, vec![sample(None, 0.1, 0)], true).relief_seconds, None);
+        assert_eq!(of("ingens", vec![sample(None, 0.1, 80 << 20)], false).relief_seconds, None);
+    }
+
+    #[test]
+    fn later_or_more_expensive_fails() {
+        let judge = |ours: (f64, f64), hard: (f64, f64), always: f64| -> Vec<bool> {
+            let one = |median| Spread { median, min: median, max: median };
+            let found = Promote {
+                heap_bytes: HEAP,
+                way: Way::Sparse.name(),
+                hot_bytes: HOT,
+                trials: Vec::new(),
+                base_rate: one(1.0),
+                huge_rate: one(2.0),
+                relief_share: RELIEF,
+                longest_seconds: 45.0,
+                rows: vec![
+                    of(OURS, vec![sample(Some(ours.0), ours.1, 0)], false),
+                    of(HARD, vec![sample(Some(hard.0), hard.1, 0)], true),
+                    of(ALWAYS, vec![sample(Some(always), 1.0, 0)], true),
+                ],
+                failures: Vec::new(),
+            };
+            found.gates().iter().map(|gate| gate.holds).collect()
+        };
+        assert_eq!(judge((2.0, 1.0), (9.0, 9.0), 300.0), [true, true, true]);
+        assert_eq!(judge((4.0, 1.0), (9.0, 9.0), 300.0), [false, true, true]);
+        assert_eq!(judge((9.5, 9.5), (9.0, 9.0), 2000.0), [true, false, false]);
+    }
+}

@@ -1,0 +1,9 @@
+//! What experiments do to their own memory and processes that no safe interface does: timed forks, timed first writes.
+
+mod first_touch;
+mod timed_launch;
+mod touched_heap;
+
+pub use first_touch::{Clearing, FirstTouch};
+pub use timed_launch::{HeldChild, Launch, launch};
+pub use touched_heap::{HeapPages, TouchedHeap};

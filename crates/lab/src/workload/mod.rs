@@ -1,0 +1,10 @@
+//! The experiments' workloads: programs whose work is known, each on the system allocator.
+
+pub mod first_touch;
+pub mod fork;
+pub mod index;
+pub mod keep;
+pub mod pattern;
+pub mod probe;
+pub mod steady;
+pub mod wishes;

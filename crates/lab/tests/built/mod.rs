@@ -1,0 +1,42 @@
+//! Programs of other packages that the tests run, built by Cargo, once for each test program.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_megapage-lab")).parent().unwrap();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet"]);
+        build.args(
+            ["megapage-cli", "megapage-preload", "megapage-text"]
+                .map(|package| format!("--package={package}")),
+        );
+        build.arg("--target-dir").arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success(), "the programs are built");
+        directory.to_path_buf()
+    })
+}
+
+/// `megapage`.
+pub fn megapage() -> PathBuf {
+    directory().join("megapage")
+}
+
+/// `libmegapage.so`, with the one for text beside it.
+pub fn library() -> PathBuf {
+    directory().join("libmegapage.so")
+}
+
+/// Copies a program by another process: were the file open here, what a test beside this one starts could hold it open,
+/// too, and a file that is open for writing cannot be executed (ETXTBSY).
+pub fn copied(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
+}

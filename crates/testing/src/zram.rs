@@ -1,0 +1,151 @@
+//! Swap on a compressed device in memory (Documentation/admin-guide/blockdev/zram.rst), for as long as a value lives.
+//!
+//! File-level obligation: the paths given to swapon(2) and swapoff(2) are terminated strings that outlive the call.
+
+#![allow(unsafe_code)]
+
+use megapage_kernel::guard::Guard;
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_units::{BASE_PAGE, Bytes};
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Swap space on a zram device of its own. Dropped, what is in it is read back, and the device removed; so it is when
+/// this process is killed ([`Guard`]).
+#[derive(Debug)]
+pub struct ZramSwap {
+    root: KernelRoot,
+    number: u64,
+    device: PathBuf,
+    is_on: bool,
+    guard: Option<Guard>,
+}
+
+const CONTROL: &str = "sys/class/zram-control";
+
+impl ZramSwap {
+    /// Adds a device of `size` to the machine's swap space. `Ok(None)`: this kernel has no zram (CONFIG_ZRAM, or the
+    /// module is not loaded). What is swapped out takes its compressed size of memory.
+    ///
+    /// # Errors
+    /// EACCES, EPERM: needs root with CAP_SYS_ADMIN. EBUSY, ENOMEM: the kernel's.
+    pub fn start(root: &KernelRoot, size: Bytes) -> Result<Option<ZramSwap>, KernelError> {
+        // Reading makes a device, and tells its number.
+        let number = match root.read_u64(format!("{CONTROL}/hot_add")) {
+            Err(error) if error.is_gone() => return Ok(None),
+            number => number?,
+        };
+        let device = root.path(format!("dev/zram{number}"));
+        let mut swap = ZramSwap { root: root.clone(), number, device, is_on: false, guard: None };
+        let guard = Guard::of_swap(swap.device.clone(), swap.last_words());
+        swap.guard = Some(guard.map_err(|source| KernelError::Io { path: swap.device.clone(), source })?);
+        swap.root.write(format!("sys/block/zram{number}/disksize"), &size.0.to_string())?;
+        let formatted =
+            write_header(&swap.device, size).and_then(|()| swap_call(libc::SYS_swapon, &swap.device));
+        match formatted {
+            Ok(()) => swap.is_on = true,
+            Err(source) => return Err(KernelError::Io { path: swap.device.clone(), source }),
+        }
+        Ok(Some(swap))
+    }
+
+    /// What is written in the end: to reset the device, and to remove it.
+    fn last_words(&self) -> Vec<(PathBuf, String)> {
+        vec![
+            (self.root.path(format!("sys/block/zram{}/reset", self.number)), "1".into()),
+            (self.root.path(format!("{CONTROL}/hot_remove")), self.number.to_string()),
+        ]
+    }
+
+    /// Bytes that are swapped out to it now, before compression.
+    pub fn used(&self) -> Result<Bytes, KernelError> {
+        let path = format!("sys/block/zram{}/mm_stat", self.number);
+        let text = self.root.read(&path)?;
+        let first = text.split_whitespace().next().and_then(|figure| figure.parse().ok());
+        first.map(Bytes).ok_or_else(|| KernelError::Parse {
+            path: self.root.path(path),
+            line: 1,
+            what: "expected the size of the stored data".into(),
+        })
+    }
+}
+
+impl Drop for ZramSwap {
+    fn drop(&mut self) {
+        // Each step needs the one before; where one fails, the device stays and is seen in swapon(8).
+        let is_off = !self.is_on || swap_call(libc::SYS_swapoff, &self.device).is_ok();
+        for (path, text) in self.last_words().iter().filter(|_| is_off) {
+            let _ = std::fs::write(path, text);
+        }
+        if let Some(guard) = self.guard.take() {
+            let _ = guard.release();
+        }
+    }
+}
+
+/// What mkswap(8) writes: `union swap_header` of linux/swap.h, version 1, without a label.
+fn write_header(device: &Path, size: Bytes) -> io::Result<()> {
+    let pages = size.0 / BASE_PAGE as u64;
+    let last = u32::try_from(pages.saturating_sub(1)).map_err(io::Error::other)?;
+    let mut header = vec![0u8; BASE_PAGE];
+    header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    header[1028..1032].copy_from_slice(&last.to_ne_bytes());
+    header[BASE_PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+    let mut file = OpenOptions::new().write(true).open(device)?;
+    file.write_all(&header)?;
+    file.sync_all()
+}
+
+fn swap_call(call: libc::c_long, device: &Path) -> io::Result<()> {
+    let path = CString::new(device.as_os_str().as_bytes())?;
+    // SAFETY: the string is terminated and lives through the call; swapoff(2) takes no second argument.
+    match unsafe { libc::syscall(call, path.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_kernel::meminfo;
+
+    #[test]
+    fn a_kernel_without_zram_is_no_error() {
+        let tree = tempfile::tempdir().unwrap();
+        let none = ZramSwap::start(&KernelRoot::captured(tree.path()), Bytes::mib(16)).unwrap();
+        assert!(none.is_none());
+    }
+
+    #[test]
+    fn swap_comes_and_goes() {
+        if !crate::require_machine() {
+            return;
+        }
+        let _lock = crate::MachineLock::take();
+        let root = KernelRoot::live();
+        let Some(swap) = ZramSwap::start(&root, Bytes::mib(16)).unwrap() else {
+            return crate::skip("needs a kernel with zram");
+        };
+        let swaps = root.read("proc/swaps").unwrap();
+        let device = format!("/dev/zram{}", swap.number);
+        assert!(swaps.lines().any(|line| line.split_whitespace().next() == Some(&device)), "{swaps}");
+        assert!(meminfo(&root).unwrap().swap_total.unwrap() >= Bytes::mib(15));
+        assert!(swap.used().unwrap() <= Bytes::mib(16));
+        drop(swap);
+        assert!(!root.read("proc/swaps").unwrap().contains(&device));
+        assert!(!Path::new(&device).exists());
+        // Of one that is killed the guard takes care: what the end of its pipe sets off.
+        let mut swap = ZramSwap::start(&root, Bytes::mib(16)).unwrap().expect("it was there just now");
+        let device = format!("/dev/zram{}", swap.number);
+        drop(swap.guard.take());
+        assert!(!root.read("proc/swaps").unwrap().contains(&device));
+        assert!(!Path::new(&device).exists());
+        // There is nothing left to do, and nobody else's device is touched.
+        swap.is_on = false;
+        std::mem::forget(swap);
+    }
+}
