@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::range::{OwnedRange, without_signals};
+use crate::range::{OwnedRange, Reservation, without_signals};
 use libc::c_int;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
 use std::ptr;
@@ -114,10 +114,8 @@ impl OwnedRange {
     }
 
     fn try_populate() -> Result<(), NoHugetlb> {
-        let Ok(page) = OwnedRange::reserve(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
-        let populated = page.open().and_then(|()| page.populate());
-        let _ = page.release();
-        match populated {
+        let Ok(page) = Reservation::new(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
+        match page.open().and_then(|()| page.populate()) {
             // Short of memory, for the moment.
             Ok(()) | Err(Errno::ENOMEM) => Ok(()),
             Err(errno) => Err(NoHugetlb::Populate(errno)),
@@ -133,14 +131,11 @@ impl OwnedRange {
 
     /// The same for a range that [`OwnedRange::map_extent`] mapped, whose pages go back to the pool.
     pub fn move_extent_to_thp(self) -> Result<(), Errno> {
-        let aside = OwnedRange::reserve(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
-        let moved = self.move_to_private(Some(aside));
-        if moved.is_ok() {
-            // Only now: until here the pages were the way back. Where it fails they go when the process ends.
-            let _ = aside.remove();
-        }
-        let _ = aside.release();
-        moved
+        let aside = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
+        self.move_to_private(Some(*aside))?;
+        // Only now: until here the pages were the way back. Where it fails they go when the process ends.
+        let _ = aside.remove();
+        Ok(())
     }
 
     /// With the former mapping put `aside`, where there is such a range, and else dropped.

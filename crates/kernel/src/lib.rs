@@ -87,13 +87,11 @@ pub use cpuid::processor_of_tlbs;
 pub use machine::{Machine, Processor, kernel_release, machine, processor};
 pub use mapped_vec::MappedVec;
 pub use megapage_inside::{
-    Errno, ErrnoGuard, ExitHandshake, FreeByNode, HugetlbRoom, Lock, Locked, MAX_VALUE, NoCancel, NoHugetlb,
-    OwnRegion, OwnedRange, SHARED_WORDS, SharedWords, allocate_words, base_page_size, default_hugetlb_size,
-    effective_gid, effective_uid, environment_is_ready, environment_list_item, environment_variable, extent,
-    has_supported_base_pages, hugetlb_available, hugetlb_free_by_node, hugetlb_room, is_plausible,
-    leave_descriptors, main_has_ended, memory_available_and_total, own_mappings, own_resident, own_touched,
-    program_memory, program_shared, release_words, remove_environment_variable, remove_from_environment_list,
-    set_errno, thp_is_possible, thp_only_on_advice, thread_count, without_signals,
+    Errno, ErrnoGuard, ExitHandshake, Locked, MAX_VALUE, NoHugetlb, OwnedRange, Reservation, SHARED_WORDS,
+    SharedWords, base_page_size, effective_gid, effective_uid, environment_is_ready, environment_variable,
+    extent, has_supported_base_pages, hugetlb_available, is_plausible, own_mappings, program_memory,
+    remove_environment_variable, remove_from_environment_list, thp_is_possible, thread_count,
+    without_signals,
 };
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_code::unmap_own_code;

@@ -1,6 +1,6 @@
 //! The per-processor queues before the kernel's LRU lists.
 
-use crate::OwnedRange;
+use crate::Reservation;
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io;
 
@@ -8,19 +8,18 @@ use std::io;
 /// made cold) is skipped by what works on those lists, MADV_COLD among them.
 #[derive(Debug)]
 pub struct LruDrain {
-    memory: OwnedRange,
+    memory: Reservation,
 }
 
 impl LruDrain {
     /// Makes what is needed: 6 MiB of address space, 4 KiB of memory.
     pub fn new() -> io::Result<LruDrain> {
-        let memory = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M)?;
-        let drain = LruDrain { memory };
+        let memory = Reservation::new(2 * HUGE_2M, HUGE_2M)?;
         memory.open()?;
         // A mapping without any page is not eligible to the call below. At the other end of it, where no huge page
         // that is given unasked is in the way.
         memory.part(2 * HUGE_2M - BASE_PAGE, BASE_PAGE).populate()?;
-        Ok(drain)
+        Ok(LruDrain { memory })
     }
 
     /// Empties the queues of all processors. The kernel begins every MADV_COLLAPSE with that (Linux 6.1); this one
@@ -32,13 +31,6 @@ impl LruDrain {
     /// off for this process.
     pub fn drain(&self) -> io::Result<()> {
         Ok(self.memory.part(0, BASE_PAGE).collapse()?)
-    }
-}
-
-impl Drop for LruDrain {
-    fn drop(&mut self) {
-        // munmap of a mapping of ours fails only where the kernel is out of memory for mappings; then it stays.
-        let _ = self.memory.release();
     }
 }
 

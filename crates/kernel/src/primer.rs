@@ -1,6 +1,6 @@
 //! Huge pages that are taken and given back at once, so that whoever takes the next ones finds them ready.
 
-use crate::{Errno, OwnedRange};
+use crate::{Errno, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io;
 
@@ -10,7 +10,7 @@ use std::io;
 /// a collapse would wait under the same lock.
 #[derive(Debug)]
 pub struct Primer {
-    memory: OwnedRange,
+    memory: Reservation,
     most: usize,
 }
 
@@ -18,10 +18,9 @@ impl Primer {
     /// Reserves address space for `most` huge pages of 2 MiB. It takes no memory.
     pub fn new(most: usize) -> io::Result<Primer> {
         let most = most.max(1);
-        let memory = OwnedRange::reserve(most * HUGE_2M, HUGE_2M)?;
-        let primer = Primer { memory, most };
+        let memory = Reservation::new(most * HUGE_2M, HUGE_2M)?;
         memory.open()?;
-        Ok(primer)
+        Ok(Primer { memory, most })
     }
 
     /// Takes up to `count` huge pages, as far as there are any, and gives them back. How many they were.
@@ -59,13 +58,6 @@ impl Primer {
             }
         }
         Ok(count)
-    }
-}
-
-impl Drop for Primer {
-    fn drop(&mut self) {
-        // munmap of a mapping of ours fails only where the kernel is out of memory for mappings; then it stays.
-        let _ = self.memory.release();
     }
 }
 

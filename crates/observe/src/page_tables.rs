@@ -11,7 +11,7 @@ use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{Entry, Pagemap, Region};
 use megapage_kernel::remote_read::RemoteMemory;
 use megapage_kernel::smaps::{self, read_smaps};
-use megapage_kernel::{KernelError, KernelRoot, OwnedRange};
+use megapage_kernel::{KernelError, KernelRoot, Reservation};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 
@@ -276,14 +276,13 @@ fn pieces(range: VirtRange) -> impl Iterator<Item = VirtRange> {
 /// the kernel answers a read with its huge page of zeros.
 fn zero_frame(root: &KernelRoot, flags: &FrameFlags) -> Option<u64> {
     let own = Pid(std::process::id().cast_signed());
-    let memory = OwnedRange::reserve(BASE_PAGE, BASE_PAGE).ok()?;
+    let memory = Reservation::new(BASE_PAGE, BASE_PAGE).ok()?;
     let frame = memory.open().ok().and_then(|()| {
         let start = memory.start() as u64;
         RemoteMemory::open(root, own).ok()?.read(start, &mut [0]).ok()?;
         let page = VirtRange::new(start, start + BASE_PAGE as u64)?;
         Pagemap::open(root, own).ok()?.entries(page).ok()?.first()?.frame()
     });
-    let _ = memory.release();
     let found = *flags.read(frame?, 1).ok()?.first()?;
     frame.filter(|_| found.is_zero_page() && !found.is_thp())
 }

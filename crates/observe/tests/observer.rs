@@ -1,7 +1,7 @@
 //! The observer on this process, and on children that come and go.
 
 use megapage_kernel::process::list_processes;
-use megapage_kernel::{KernelRoot, OwnedRange, own_memory, thp};
+use megapage_kernel::{KernelRoot, OwnedRange, Reservation, own_memory, thp};
 use megapage_observe::{
     Leaf, MappingKind, MissedWhy, Observer, Options, Process, Region, Snapshot, select_processes,
 };
@@ -28,15 +28,15 @@ fn observer(options: Options) -> Observer {
 
 /// Memory of this process: some regions, at a multiple of 2 MiB, with a mapping of their own.
 struct Memory {
-    all: OwnedRange,
+    _all: Reservation,
     range: OwnedRange,
 }
 
 impl Memory {
     fn new(regions: usize) -> Memory {
         // What lies around it is not accessible, so that the kernel joins it to no other mapping.
-        let all = OwnedRange::reserve((regions + 2) * HUGE_2M, HUGE_2M).unwrap();
-        Memory { all, range: all.part(HUGE_2M, regions * HUGE_2M) }
+        let all = Reservation::new((regions + 2) * HUGE_2M, HUGE_2M).unwrap();
+        Memory { range: all.part(HUGE_2M, regions * HUGE_2M), _all: all }
     }
 
     fn open(regions: usize) -> Memory {
@@ -64,12 +64,6 @@ impl Memory {
             self.range.start() as u64 <= region.start && region.start < self.range.end() as u64
         };
         process.regions.iter().filter(inside).collect()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let _ = self.all.release();
     }
 }
 

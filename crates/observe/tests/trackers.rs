@@ -1,7 +1,7 @@
 //! The trackers that a kernel without BPF falls back on: on captured trees what this kernel lacks, on this process
 //! what it has.
 
-use megapage_kernel::{KernelRoot, OwnedRange, own_memory};
+use megapage_kernel::{KernelRoot, Reservation, own_memory};
 use megapage_observe::tracker::damon_physical::DamonPhysical;
 use megapage_observe::tracker::damon_virtual::DamonVirtual;
 use megapage_observe::tracker::idle_pages::IdlePages;
@@ -372,7 +372,7 @@ fn pagemap_starts_the_count_when_it_is_asked_for_and_not_before() {
 
 /// Three regions of this process between pages that cannot be accessed, so that they are a mapping of their own.
 struct Own {
-    all: OwnedRange,
+    _all: Reservation,
     first: u64,
 }
 
@@ -380,10 +380,10 @@ impl Own {
     const REGIONS: usize = 3;
 
     fn new() -> Own {
-        let all = OwnedRange::reserve((Own::REGIONS + 2) * HUGE_2M, HUGE_2M).unwrap();
+        let all = Reservation::new((Own::REGIONS + 2) * HUGE_2M, HUGE_2M).unwrap();
         let middle = all.part(HUGE_2M, Own::REGIONS * HUGE_2M);
         middle.open().unwrap();
-        Own { all, first: middle.start() as u64 }
+        Own { first: middle.start() as u64, _all: all }
     }
 
     fn range(&self) -> VirtRange {
@@ -393,12 +393,6 @@ impl Own {
     fn write(&self, region: usize, page: usize) {
         let at = self.first + (region * HUGE_2M + page * BASE_PAGE) as u64;
         own_memory().unwrap().write_all_at(b"x", at).unwrap();
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        let _ = self.all.release();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that the host has backed. Behind a hypervisor, memory that lies free goes back to the host, and its
 //! first touch then costs up to six times as much: which peer pays for that is chance.
 
-use megapage_kernel::{OwnedRange, hugetlb_available};
+use megapage_kernel::{Reservation, hugetlb_available};
 use megapage_units::{Bytes, HUGE_2M, PageSize};
 
 /// Touches `bytes` of memory of the kind that the next run will take, and gives them back: pages of the 2 MiB
@@ -16,7 +16,7 @@ pub fn warm(bytes: Bytes, from_pool: bool) -> Bytes {
     if len == 0 {
         return Bytes::ZERO;
     }
-    let Ok(range) = OwnedRange::reserve(len, HUGE_2M) else { return Bytes::ZERO };
+    let Ok(range) = Reservation::new(len, HUGE_2M) else { return Bytes::ZERO };
     let mut touched = Bytes::ZERO;
     let mapped = if from_pool { range.map_hugetlb(PageSize::HUGE_2M) } else { range.open() };
     if mapped.is_ok() {
@@ -27,6 +27,5 @@ pub fn warm(bytes: Bytes, from_pool: bool) -> Bytes {
             touched = Bytes(len as u64);
         }
     }
-    let _ = range.release();
     touched
 }

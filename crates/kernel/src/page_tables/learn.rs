@@ -3,7 +3,7 @@
 
 use super::program::Status;
 use super::{EntrySize, Frames, GIB, Layout, OpenError, PageTables, WalkError};
-use crate::{OwnedRange, own_memory};
+use crate::{Reservation, own_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid};
 use std::fs::File;
 use std::io::{self, Read};
@@ -82,10 +82,10 @@ fn shapes(top: u64) -> (&'static [u32], u64) {
 
 /// Learns how the kernel notes a page that may not be accessed, which tells its way to write entries.
 pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
-    let memory = Memory::new(BASE_PAGE)?;
-    let start = memory.range.start() as u64;
+    let memory = memory(BASE_PAGE)?;
+    let start = memory.start() as u64;
     own_memory()?.write_all_at(&[1], start)?;
-    memory.range.protect(libc::PROT_NONE).map_err(io::Error::from)?;
+    memory.protect(libc::PROT_NONE).map_err(io::Error::from)?;
     let (entry, _) = match tables.own_entry(start) {
         Ok(entry) => entry.unwrap_or((0, EntrySize::Base)),
         Err(WalkError::Io(source)) => return Err(source.into()),
@@ -96,8 +96,8 @@ pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
 
 /// Learns the frames of the shared pages of zeros, which private memory that was only read maps.
 pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
-    let read = |tables: &mut PageTables, memory: &Memory| {
-        let start = memory.range.start() as u64;
+    let read = |tables: &mut PageTables, memory: &Reservation| {
+        let start = memory.start() as u64;
         own_memory()?.read_exact_at(&mut [0], start)?;
         match tables.own_entry(start) {
             Ok(entry) => Ok(entry),
@@ -106,13 +106,13 @@ pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
         }
     };
     let Frames { layout, mask, .. } = tables.frames;
-    if let Some((entry, _)) = read(tables, &Memory::new(BASE_PAGE)?)? {
+    if let Some((entry, _)) = read(tables, &memory(BASE_PAGE)?)? {
         tables.frames.zero = layout.frame(entry, mask);
     }
     // The 2 MiB page of zeros keeps its place as long as a process that has had it lives: we do.
-    let region = Memory::new(HUGE_2M)?;
+    let region = memory(HUGE_2M)?;
     // EINVAL without transparent huge pages: then there is no such page either.
-    let _ = region.range.advise_thp();
+    let _ = region.advise_thp();
     // Neither a base page's entry, where nothing huge is given, nor a huge page of our own, which we may write.
     let is_zeros =
         |(entry, size): &(u64, EntrySize)| *size == EntrySize::Huge2m && !layout.is_writable(*entry);
@@ -122,22 +122,8 @@ pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
 }
 
 /// Private memory of ours, aligned to its length.
-struct Memory {
-    range: OwnedRange,
-}
-
-impl Memory {
-    fn new(length: usize) -> io::Result<Memory> {
-        let range = OwnedRange::reserve(length, length)?;
-        let memory = Memory { range };
-        range.open()?;
-        Ok(memory)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // It fails only where the kernel is out of memory for mappings; then it stays.
-        let _ = self.range.release();
-    }
+fn memory(length: usize) -> io::Result<Reservation> {
+    let memory = Reservation::new(length, length)?;
+    memory.open()?;
+    Ok(memory)
 }

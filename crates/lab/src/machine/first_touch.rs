@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use megapage_kernel::OwnedRange;
+use megapage_kernel::Reservation;
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize, VirtRange};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,7 +25,7 @@ pub enum Clearing {
 /// Memory in pages of one size, none touched yet unless its files have them.
 #[derive(Debug)]
 pub struct FirstTouch {
-    range: OwnedRange,
+    range: Reservation,
     page: usize,
 }
 
@@ -62,7 +62,7 @@ impl FirstTouch {
         if bytes == 0 || !bytes.is_multiple_of(page) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(FirstTouch { range: OwnedRange::reserve(bytes, alignment)?, page })
+        Ok(FirstTouch { range: Reservation::new(bytes, alignment)?, page })
     }
 
     /// The addresses.
@@ -99,13 +99,6 @@ impl FirstTouch {
                 start.elapsed().as_nanos() as u64
             })
             .collect()
-    }
-}
-
-impl Drop for FirstTouch {
-    fn drop(&mut self) {
-        // An error would mean that the range is no longer as reserved; there is nothing to be done about it.
-        let _ = self.range.release();
     }
 }
 

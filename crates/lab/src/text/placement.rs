@@ -4,40 +4,28 @@
 use super::{Bench, LONGEST_RUN};
 use crate::child::Child;
 use anyhow::Result;
-use megapage_kernel::OwnedRange;
+use megapage_kernel::Reservation;
 use megapage_units::{Bytes, HUGE_2M};
 use std::path::Path;
 use std::process::Command;
-
-/// Memory that is taken so that what is read in or allocated next comes to lie elsewhere; given back when dropped.
-#[derive(Debug)]
-pub(super) struct Shift(OwnedRange);
 
 /// At least as much as a program's file: what was just freed would be what the next one gets.
 const LEAST: Bytes = Bytes::mib(96);
 /// Blocks of 2 MiB beyond that, at most.
 const MOST_BLOCKS: usize = 96;
 
-impl Shift {
-    fn take(blocks: usize) -> Option<Shift> {
-        let shift = Shift(OwnedRange::reserve(LEAST.0 as usize + blocks * HUGE_2M, HUGE_2M).ok()?);
-        // By base pages, as far as they are to be had: less of a shift is no failure.
-        let _ = shift.0.open().and_then(|()| shift.0.populate());
-        Some(shift)
-    }
-}
-
-impl Drop for Shift {
-    fn drop(&mut self) {
-        // An error would mean that nothing is mapped there.
-        let _ = self.0.release();
-    }
+/// Memory that is taken so that what is read in or allocated next comes to lie elsewhere.
+fn shift(blocks: usize) -> Option<Reservation> {
+    let shift = Reservation::new(LEAST.0 as usize + blocks * HUGE_2M, HUGE_2M).ok()?;
+    // By base pages, as far as they are to be had: less of a shift is no failure.
+    let _ = shift.open().and_then(|()| shift.populate());
+    Some(shift)
 }
 
 /// A new place for a program's code, as long as the value lives.
 #[derive(Debug, Default)]
 pub(super) struct Draw {
-    _shift: Option<Shift>,
+    _shift: Option<Reservation>,
     /// What went wrong with it.
     pub(super) failure: Option<String>,
 }
@@ -53,7 +41,7 @@ impl Bench<'_> {
                 left.map_or("some".into(), |it| it.to_string())
             )
         });
-        let shift = Shift::take(self.random.borrow_mut().below(MOST_BLOCKS + 1));
+        let shift = shift(self.random.borrow_mut().below(MOST_BLOCKS + 1));
         if primed {
             let mut command = Command::new(&self.place.megapage);
             command.args(["remap", "prime", "--json"]).arg(file);

@@ -32,6 +32,7 @@ struct Table {
     count: usize,
     sampler: Sampler,
     spent: Duration,
+    most_time: Duration,
 }
 
 impl Table {
@@ -58,7 +59,7 @@ impl Table {
         let looks = regions.min(MOST_REGIONS);
         let (mut present, mut sampled, mut touched) = (0, 0, 0);
         for look in 0..looks {
-            if self.spent + began.elapsed() >= MOST_TIME {
+            if self.spent + began.elapsed() >= self.most_time {
                 return None;
             }
             let region = (2 * look + 1) * regions / (2 * looks);
@@ -88,8 +89,13 @@ pub(super) struct Blocks {
 impl Blocks {
     pub(super) const fn new() -> Blocks {
         let empty = Block { start: 0, len: 0, on_base: false };
-        let table =
-            Table { blocks: [empty; MOST_BLOCKS], count: 0, sampler: Sampler::new(), spent: Duration::ZERO };
+        let table = Table {
+            blocks: [empty; MOST_BLOCKS],
+            count: 0,
+            sampler: Sampler::new(),
+            spent: Duration::ZERO,
+            most_time: MOST_TIME,
+        };
         Blocks {
             table: Locked::new(table),
             count: AtomicUsize::new(0),
@@ -186,7 +192,7 @@ impl HugeHeap {
     fn judge_block(&self, table: &mut Table, block: Block) {
         // Without a launcher nobody asks.
         if self.attached.load(Relaxed)
-            && table.spent < MOST_TIME
+            && table.spent < table.most_time
             && let Some((class, found)) = table.judge(block)
         {
             self.ledger().found_block(class, found);
@@ -211,6 +217,8 @@ mod tests {
         let launcher = Ledger::launcher(words);
         launcher.hint(hints);
         let heap = Box::new(HugeHeap::new());
+        // However long the machine lets a test wait.
+        heap.blocks.table.with(|table| table.most_time = Duration::MAX);
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
         assert_eq!(heap.attach_ledger(SharedWords::map(&file).unwrap(), 7), hints);
         (heap, launcher)
