@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent.parent / "tests"))
 import driving
 
-SCHEMA = "megapage.programs/1"
+SCHEMA = "megapage.programs/2"
 # The order of ways within a round is drawn from this, the program and the round.
 SEED = 17
 THREADS = "2"
@@ -51,6 +51,8 @@ def arguments_of(words):
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the tables, as Markdown")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE",
                         help="run nothing: judge and tabulate the runs of an earlier --save")
+    parser.add_argument("--continue", type=pathlib.Path, metavar="FILE", dest="earlier",
+                        help="add these rounds to those of an earlier --save of the same build, programs and ways")
     parser.add_argument("--list", action="store_true", help="name the programs and the ways, and run nothing")
     parser.add_argument("--check", action="store_true",
                         help="one round of plain and ours: does each program run and give its answer?")
@@ -96,6 +98,12 @@ class Bench:
         self.runs, self.answers, self.tally = [], {}, driving.Tally()
         # By program: the largest memory that was seen, and what megapage's report said.
         self.peaks, self.reports = {}, {}
+        self.first_round = 1
+
+    def begin_after(self, runs):
+        """Puts these runs of an earlier call before its own."""
+        self.runs = list(runs)
+        self.first_round = 1 + max((run["round"] for run in runs), default=0)
 
     def environment(self, work, way=None):
         """The same for every run, and what the way adds."""
@@ -136,7 +144,10 @@ class Bench:
         settings = machine.Counters()
         with driving.machine_lock() if way.thp != "madvise" else contextlib.nullcontext(), self.thp.set_to(way.thp):
             try:
-                one = runner.Run(case, launch, (self.environment(work, way), self.environment(work)), places, work)
+                environment = (self.environment(work, way), self.environment(work))
+                # The gate on settled memory compares these two, and waiting for it takes as long as half a run.
+                settle = way.name in (ways_module.BASELINE, ways_module.OURS)
+                one = runner.Run(case, launch, environment, places, work, settle)
                 noted.update(one.go())
                 self.check_answer(case, noted)
             except runner.Failed as error:
@@ -176,9 +187,9 @@ class Bench:
 
     def all_runs(self, cases, ways):
         """Round by round, so that what changes slowly on the machine meets every way."""
-        for number in range(1, self.arguments.rounds + 1):
+        for number in range(self.first_round, self.first_round + self.arguments.rounds):
             for case in cases:
-                if number == 1 and self.arguments.rounds > 1:
+                if number == self.first_round and self.arguments.rounds > 1:
                     # Brings files into memory, tells what megapage does, and teaches `learned`; whether it fails, the
                     # counted runs tell.
                     for way in ways:
@@ -212,21 +223,38 @@ def available(bench, cases, ways):
     return found, versions
 
 
+def read_results(path):
+    """An earlier --save."""
+    try:
+        results = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"driver: cannot read {path}: {error}")
+    if not isinstance(results, dict) or results.get("schema") != SCHEMA:
+        sys.exit(f"driver: {path} is no result of this version ({SCHEMA}); run the bench again")
+    return results
+
+
+def check_same(results, earlier, path):
+    """Further rounds belong to those of the same build, machine, ways and programs."""
+    for name in ("build", "machine", "ways", "cases"):
+        if earlier[name] != results[name]:
+            sys.exit(f"driver: --continue: {path} has another {name}; start afresh without it")
+
+
 def document(bench, cases, versions, ways):
-    """What --save writes."""
+    """What --save writes, but for the runs."""
     return {
         "schema": SCHEMA,
         "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine.describe(),
         "megapage": machine.megapage_version(bench.arguments.megapage),
-        "rounds": bench.arguments.rounds,
+        "build": machine.digest(bench.scratch / ways_module.OURS),
         "ways": [{"name": way.name, "what": way.what, "version": machine.library_version(way.library)} for way in ways],
         "cases": [
             {"name": case.name, "program": case.program, "class": case.kind, "random": case.random,
              "version": versions[case.name]}
             for case in cases
         ],
-        "runs": bench.runs,
     }
 
 
@@ -242,7 +270,8 @@ def conclude(results, arguments):
     if results["rounds"] < ENOUGH_ROUNDS:
         print(f"fewer than {ENOUGH_ROUNDS} rounds: the intervals below cover little, and no verdict is worth much")
     for verdict in results["verdicts"]:
-        print(f"{'met' if verdict['met'] else 'MISSED':6} {verdict['gate']}: {verdict['measured']}")
+        outcome = "former" if verdict["former"] else "met" if verdict["met"] else "MISSED"
+        print(f"{outcome:6} {verdict['gate']}: {verdict['measured']}")
         for name, why in verdict["misses"].items():
             print(f"       {name}: {why}")
 
@@ -262,7 +291,7 @@ def main(words=None):
             print(f"way {way.name:14} {way.what}")
         return 0
     if arguments.source:
-        conclude(json.loads(arguments.source.read_text()), arguments)
+        conclude(read_results(arguments.source), arguments)
         return 0
     # A signal unwinds as an exception, so that THP is put back and no program stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -286,12 +315,18 @@ def measure(arguments, cases, ways):
                 driving.install(way.build.resolve(), scratch / way.name)
         bench = Bench(arguments, scratch, thp)
         cases, versions = available(bench, cases, ways)
+        results = document(bench, cases, versions, ways)
+        if arguments.earlier:
+            earlier = read_results(arguments.earlier)
+            check_same(results, earlier, arguments.earlier)
+            bench.begin_after(earlier["runs"])
         try:
             bench.all_runs(cases, ways)
         finally:
             # Also what an interrupted bench has measured is worth keeping.
             if not arguments.check:
-                conclude(document(bench, cases, versions, ways), arguments)
+                rounds = len({run["round"] for run in bench.runs})
+                conclude({**results, "rounds": rounds, "runs": bench.runs}, arguments)
         return bench.tally.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

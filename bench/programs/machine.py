@@ -1,6 +1,7 @@
 """What the bench says of the machine it ran on."""
 
 import contextlib
+import hashlib
 import mmap
 import os
 import pathlib
@@ -63,6 +64,17 @@ def back_free_memory(size):
 
 def megapage_version(command):
     return first_line([str(command), "--version"])
+
+
+def digest(directory):
+    """What tells one build from another: of all files below `directory`."""
+    found = hashlib.sha256()
+    for path in sorted(pathlib.Path(directory).rglob("*")):
+        if path.is_file():
+            found.update(f"{path.relative_to(directory)}\n".encode())
+            with open(path, "rb") as content:
+                found.update(hashlib.file_digest(content, "sha256").digest())
+    return found.hexdigest()[:16]
 
 
 def library_version(path):

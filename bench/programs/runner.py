@@ -22,6 +22,8 @@ INTERVAL = 0.05
 # Between two looks at the page tables of a program that does not say when it ends.
 ROLLUP_INTERVAL = 0.5
 PR_SET_CHILD_SUBREAPER = 36
+# How long memory may settle after the work, while the program stands still: allocators that return memory do so by then.
+SETTLED = 1.5
 # For a server to end by itself once it is asked to.
 GRACE = 20.0
 
@@ -48,9 +50,11 @@ class Mark:
 
 
 class Run:
-    """One run. `places` fills in the header's command lines; `launch` is put before the program's own words."""
+    """One run. `places` fills in the header's command lines; `launch` is put before the program's own words. With `settle`
+    memory is measured again `SETTLED` seconds after the work, with the program still standing."""
 
-    def __init__(self, case, launch, environment, places, work):
+    def __init__(self, case, launch, environment, places, work, settle=False):
+        self.settle = settle
         self.case, self.launch, self.environment, self.places = case, launch, environment, places
         self.work = work
         self.parser = protocol.Parser()
@@ -62,7 +66,7 @@ class Run:
         self.reaped = 0.0
         self.paused = 0.0
         self.marks = {}
-        self.memory = None
+        self.memory = self.settled = None
 
     def tree(self):
         """The program's processes, orphans included; the client is none of them."""
@@ -129,6 +133,9 @@ class Run:
             pids = self.tree()
             self.sampler.sample(pids)
             self.memory = tree.memory(pids)
+            if self.settle:
+                time.sleep(SETTLED)
+                self.settled = tree.memory(self.tree())["bytes"]
         os.write(self.descriptors[1], b"go\n")
         self.paused += time.monotonic() - began
 
@@ -220,11 +227,13 @@ class Run:
             phase = {"cpu": self.reaped, "wall": wall, "minflt": self.usage[self.program.pid][1].ru_minflt}
         if self.memory is None:
             raise Failed("ended before its memory was looked at")
+        # A command does not stand still.
+        settled = self.settled if case.phased else self.memory["bytes"]
         return {
             "answer": self.find_answer(),
             "steady": phase,
             "whole": {"cpu": self.reaped, "wall": wall},
-            "memory": {"peak": self.sampler.peak, "end": self.memory},
+            "memory": {"peak": self.sampler.peak, "end": self.memory, "settled": settled},
         }
 
     def find_answer(self):

@@ -12,7 +12,9 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import case
+import driver
 import estimate
+import machine
 import protocol
 import runner
 import table
@@ -103,7 +105,7 @@ class Headers(unittest.TestCase):
                 self.assertTrue((case.HERE / "inputs" / f"{name}.input.py").exists(), f"{one.name}: {name}")
 
 
-def made(name, way_times, peak=None, share=True):
+def made(name, way_times, peak=None, share=True, settled=None):
     """Figures of a program whose ways took these times, round by round."""
     runs = []
     for way, times in way_times.items():
@@ -111,40 +113,73 @@ def made(name, way_times, peak=None, share=True):
             size = (peak or {}).get(way, 100 << 20)
             measured = {"cpu": seconds, "wall": seconds}
             runs.append({"case": name, "way": way, "round": number, "failed": None, "steady": measured, "whole": measured,
-                         "memory": {"peak": size, "end": {"bytes": size, "huge_share": 0.5}}})
+                         "memory": {"peak": size, "end": {"bytes": size, "huge_share": 0.5},
+                                    "settled": (settled or {}).get(way, size)}})
     return verdicts.Figures({"name": name, "program": name, "version": "1", "random": share}, runs)
 
 
 class Verdicts(unittest.TestCase):
+    SLOWER, BIGGER, AT_ONCE, EVERY_WAY, BEST_WAY, RANDOM, FORMER_RANDOM = range(7)
+
     def judged(self, *figures):
         return [verdict["met"] for verdict in verdicts.judge(list(figures))]
 
     def test_all_gates_are_met(self):
-        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.9] * 5})), [True] * 4)
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.9] * 5})), [True] * 7)
+
+    def test_former_gates_are_told_from_those_that_count(self):
+        former = [verdict["former"] for verdict in verdicts.judge([made("a", {"plain": [1.0], "ours": [1.0]})])]
+        self.assertEqual([at for at, is_former in enumerate(former) if is_former],
+                         [self.AT_ONCE, self.BEST_WAY, self.FORMER_RANDOM])
 
     def test_slower_beyond_the_noise_is_a_miss_and_within_is_none(self):
-        self.assertFalse(self.judged(made("a", {"plain": [1.0] * 5, "ours": [1.02, 1.03, 1.02, 1.04, 1.02]}))[0])
-        self.assertTrue(self.judged(made("a", {"plain": [1.0] * 5, "ours": [1.02, 0.99, 1.02, 1.04, 1.02]}))[0])
+        slow = made("a", {"plain": [1.0] * 5, "ours": [1.02, 1.03, 1.02, 1.04, 1.02]})
+        self.assertFalse(self.judged(slow)[self.SLOWER])
+        noisy = made("a", {"plain": [1.0] * 5, "ours": [1.02, 0.99, 1.02, 1.04, 1.02]})
+        self.assertTrue(self.judged(noisy)[self.SLOWER])
 
     def test_memory_has_a_ratio_and_a_slack(self):
         times = {"plain": [1.0] * 5, "ours": [0.7] * 5}
-        self.assertTrue(self.judged(made("a", times, {"ours": 121 << 20}))[1])
-        self.assertFalse(self.judged(made("a", times, {"ours": 122 << 20}))[1])
+        self.assertTrue(self.judged(made("a", times, {"ours": 121 << 20}))[self.BIGGER])
+        self.assertFalse(self.judged(made("a", times, {"ours": 122 << 20}))[self.BIGGER])
 
-    def test_the_best_other_way_counts_not_plain_alone(self):
+    def test_memory_may_settle_but_must_then_be_gone(self):
+        times = {"plain": [1.0] * 5, "ours": [0.7] * 5}
+        settling = made("a", times, settled={"plain": 50 << 20, "ours": 60 << 20})
+        self.assertTrue(self.judged(settling)[self.BIGGER])
+        held = made("a", times, settled={"plain": 50 << 20, "ours": 100 << 20})
+        self.assertFalse(self.judged(held)[self.BIGGER])
+        self.assertTrue(self.judged(held)[self.AT_ONCE])
+
+    def test_each_other_way_counts_over_all_programs(self):
         losing = made("a", {"plain": [1.0] * 5, "ours": [0.9] * 5, "tunable": [0.8] * 5})
         winning = [made(str(n), {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.8] * 5}) for n in range(9)]
-        self.assertFalse(self.judged(losing, *winning[:8])[2])
-        self.assertTrue(self.judged(losing, *winning)[2])
+        for gate in (self.EVERY_WAY, self.BEST_WAY):
+            self.assertFalse(self.judged(losing, *winning[:8])[gate])
+            self.assertTrue(self.judged(losing, *winning)[gate])
+
+    def test_losses_to_several_ways_are_not_added_up(self):
+        def loses_to(way):
+            others = dict.fromkeys(("mimalloc", "jemalloc", "tunable"), [0.9] * 5)
+            return made(f"to-{way}", {"plain": [1.0] * 5, **others, "ours": [0.8] * 5, way: [0.7] * 5})
+        figures = [loses_to(way) for way in ("mimalloc", "jemalloc", "tunable")]
+        figures += [made(str(n), {"plain": [1.0] * 5, "mimalloc": [1.0] * 5, "jemalloc": [1.0] * 5, "tunable": [1.0] * 5,
+                                  "ours": [0.8] * 5}) for n in range(8)]
+        verdict = self.judged(*figures)
+        self.assertTrue(verdict[self.EVERY_WAY])
+        self.assertFalse(verdict[self.BEST_WAY])
 
     def test_only_random_programs_are_in_the_mean(self):
         slow = made("a", {"plain": [1.0] * 5, "ours": [1.0] * 5}, share=False)
         fast = made("b", {"plain": [1.0] * 5, "ours": [0.8] * 5})
-        self.assertTrue(self.judged(slow, fast)[3])
-        self.assertFalse(self.judged(slow)[3])
+        self.assertTrue(self.judged(slow, fast)[self.RANDOM])
+        self.assertFalse(self.judged(slow)[self.RANDOM])
+        between = made("c", {"plain": [1.0] * 5, "ours": [0.85] * 5})
+        self.assertTrue(self.judged(between)[self.RANDOM])
+        self.assertFalse(self.judged(between)[self.FORMER_RANDOM])
 
     def test_a_program_that_failed_in_ours_meets_nothing(self):
-        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 4)
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 7)
 
     def test_one_round_is_never_bold(self):
         self.assertNotIn("**", table.emphasised(estimate.Ratio({1: 2.0}, {1: 1.0})))
@@ -161,6 +196,37 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(text.count("| first |"), 2)
         self.assertEqual(text.count("| second |"), 2)
         self.assertIn("**0.70 [0.70, 0.70]**", text)
+
+
+class FurtherRounds(unittest.TestCase):
+    RESULTS = {"build": "b", "machine": {"cpu": "c"}, "ways": ["plain"], "cases": ["a"]}
+
+    def test_rounds_of_another_build_machine_way_or_program_are_refused(self):
+        driver.check_same(self.RESULTS, dict(self.RESULTS), "x")
+        for name in self.RESULTS:
+            with self.assertRaisesRegex(SystemExit, f"another {name}"):
+                driver.check_same(self.RESULTS, {**self.RESULTS, name: "other"}, "x")
+
+    def test_they_follow_the_earlier_ones(self):
+        bench = driver.Bench(None, None, None)
+        bench.begin_after([{"round": 1}, {"round": 2}])
+        self.assertEqual((bench.first_round, len(bench.runs)), (3, 2))
+
+    def test_what_is_no_result_is_refused_with_its_name(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            for text in ("", "[]", '{"schema": "megapage.programs/1"}'):
+                pathlib.Path(file.name).write_text(text)
+                with self.assertRaisesRegex(SystemExit, file.name):
+                    driver.read_results(pathlib.Path(file.name))
+
+    def test_a_build_is_told_by_the_content_and_names_of_its_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "bin")
+            path.write_text("one")
+            first = machine.digest(directory)
+            self.assertEqual(machine.digest(directory), first)
+            path.write_text("two")
+            self.assertNotEqual(machine.digest(directory), first)
 
 
 class Machine(unittest.TestCase):
@@ -218,14 +284,14 @@ class Runs(unittest.TestCase):
     def setUpClass(cls):
         runner.become_subreaper()
 
-    def run_script(self, script, header=""):
+    def run_script(self, script, header="", settle=False):
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory, "script.sh")
             path.write_text(self.SAY + script)
             one = case.Case(path, "# program: A\n# class: b\n# version: c\n# run: bash {case}\n" + header)
             environment = {"PATH": os.environ["PATH"]}
             work = runner.prepare_directory(pathlib.Path(directory, "work"))
-            return runner.Run(one, [], (environment, environment), {"case": str(path)}, work).go()
+            return runner.Run(one, [], (environment, environment), {"case": str(path)}, work, settle).go()
 
     def test_phases_and_answer(self):
         spin = "for ((i = 0; i < 100000; i++)); do :; done\n"
@@ -237,6 +303,19 @@ class Runs(unittest.TestCase):
         self.assertGreater(found["whole"]["wall"], found["steady"]["wall"])
         self.assertGreater(found["memory"]["peak"], 1 << 20)
         self.assertGreater(found["memory"]["end"]["bytes"], 0)
+
+    def test_memory_settles_while_the_program_stands_still(self):
+        # The background process ends by itself within the time that memory has to settle.
+        script = ('python3 -c "import time; memory = bytearray(64 << 20); print(1, flush=True); time.sleep(0.6)" >ready &\n'
+                  'until [ -s ready ]; do sleep 0.02; done\n'
+                  'say "phase steady"\nsay "answer 1"\nsay "phase end"\nwait\n')
+        memory = self.run_script(script, settle=True)["memory"]
+        self.assertGreater(memory["end"]["bytes"], 64 << 20)
+        self.assertLess(memory["settled"], 32 << 20)
+
+    def test_commands_without_phases_do_not_settle(self):
+        memory = self.run_script("sleep 0.7\n", "# phases: no\n# answer: match x*\n", settle=True)["memory"]
+        self.assertEqual(memory["settled"], memory["end"]["bytes"])
 
     def fails(self, why, script, header=""):
         with self.assertRaisesRegex(runner.Failed, why):

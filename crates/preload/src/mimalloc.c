@@ -78,6 +78,7 @@ void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);
   other_pages = (config->page_size != BASE_PAGE);
   if (!other_pages) config->has_partial_free = false;  // a span goes back whole
+  waiting_init(config->physical_memory_in_kib * MI_KiB);
   thread_cache_init();
   megapage_configure();
 }

@@ -2,19 +2,23 @@
 // arena-alloc.c.
 //
 // A program that frees large blocks and soon asks for others wants them back as they are: to return 2 MiB and take 2 MiB
-// means a fault and clearing it. One that has done with them wants them gone. So, as glibc does, what waits grows with
+// means a fault and clearing it. One that has done with them wants them gone. So, as in glibc, what waits grows with
 // the blocks that are freed (its M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, mallopt(3)); but it never holds more than was in use at
-// once before, and what has waited for the purge delay goes.
+// once before, so that no peak rises by it, and what has waited for the purge delay goes. Array libraries free and request a
+// hundred megabytes for each operation.
 
 // So much always waits: this, and a part of what is committed.
 #define ALWAYS_WAITS (2 * MI_MiB)
 #define ALWAYS_SHARE 50
 // So much more than that is worth a thread that purges it.
 #define MUCH (2 * MI_MiB)
-// More waits where the largest block freed so far is at least a quarter of it, at most this,
-#define MOST_WAITING (64 * MI_MiB)
-// and larger blocks never wait, as those that glibc maps singly do not.
-#define MOST_KEPT (32 * MI_MiB)
+// More waits where the largest block freed so far is at least this part of it,
+#define LARGEST_TIMES 16
+// at most this part of the machine's memory, for other processes may want it within the delay, and so much. Larger blocks
+// never wait.
+#define MACHINE_SHARE 32
+#define LEAST_MOST_WAITING (64 * MI_MiB)
+#define MOST_MOST_WAITING (1024 * MI_MiB)
 // What waits is counted again when so much more was committed: this, and a part of what is, for counting takes time by that.
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
@@ -24,6 +28,12 @@
 
 // Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the delay.
 extern void megapage_much_waits(void);
+
+static size_t most_waiting = LEAST_MOST_WAITING;
+
+static void waiting_init(size_t machine_bytes) {
+  most_waiting = mi_clamp(machine_bytes / MACHINE_SHARE, LEAST_MOST_WAITING, MOST_MOST_WAITING);
+}
 
 // Bytes that wait, or have waited and are in use again: known exactly when they were counted last.
 static _Atomic(size_t) waiting_at_most;
@@ -78,7 +88,7 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   most += mi_min(MOST_RESERVE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
-  return mi_max(always_waits(committed), mi_min(mi_min(4 * largest, MOST_WAITING), most - mi_min(in_use, most)));
+  return mi_max(always_waits(committed), mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most)));
 }
 
 // Sends away what waits, so many bytes.
@@ -91,7 +101,7 @@ static void purge_all(size_t waiting) {
 // later. Upstream asks this in one place, where it has an option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
-  if (size >= MOST_KEPT) return 0;
+  if (size > most_waiting) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   if (mi_likely(at_most <= mi_atomic_load_relaxed(&count_at))) return SIZE_MAX;

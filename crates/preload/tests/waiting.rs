@@ -2,6 +2,7 @@
 
 mod preloaded;
 
+use megapage_inside::memory_available_and_total;
 use preloaded::passes;
 
 #[test]
@@ -17,6 +18,16 @@ fn freed_small_blocks_go_back_though_the_program_rests() {
 #[test]
 fn a_large_block_that_is_asked_for_again_is_still_there() {
     passes("waiting", "again");
+}
+
+#[test]
+fn arrays_that_are_asked_for_again_are_still_there() {
+    let (_, total) = memory_available_and_total().unwrap();
+    if total < 4 << 30 {
+        megapage_testing::skip("needs a machine of 4 GiB: smaller ones release large blocks at once");
+        return;
+    }
+    passes("waiting", "arrays");
 }
 
 #[test]
