@@ -347,7 +347,7 @@ mod tests {
         let sparse: Vec<PresentRun> = (0..31).map(|at| run(512 * at, 512 * at + 1, false)).collect();
         let sparse = found(all, &sparse);
         assert_eq!((sparse.seen, sparse.touched), (62 << 20, 31 << 12));
-        assert!(full.is_dense() && !sparse.is_dense());
+        assert!(full.is_dense(Maps::Huge) && !sparse.is_dense(Maps::Huge));
         assert_eq!(found(all / 4, &[run(0, 1024, false)]), Found::default(), "it is small");
     }
 

@@ -82,12 +82,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// Memory that a program fills.
-    const DENSE_SIXTEENTHS: u64 = 15;
-
-    /// Whether nearly all of it was touched.
-    pub fn is_dense(self) -> bool {
-        self.touched >= self.seen / 16 * Self::DENSE_SIXTEENTHS
+    /// Whether requests of this size are filled: nearly all of it was touched, in sixteenths.
+    pub fn is_dense(self, maps: Maps) -> bool {
+        let enough = match maps {
+            // What is still to be filled when it is looked at is a part of the last region.
+            Maps::Large => 13,
+            Maps::Small | Maps::Huge => 15,
+        };
+        self.touched >= self.seen / 16 * enough
     }
 }
 

@@ -7,22 +7,27 @@
 //! - A program is left as it is until it has mapped [`Kind::START`] bytes this way. What it maps then is a *probe*: the
 //!   kernel's own answer, on base pages.
 //! - Where probes turn out dense (mincore(2)), further requests are served huge: small ones from the top of whole 2 MiB
-//!   chunks, large ones at 2 MiB boundaries, both advised (MADV_HUGEPAGE) before their first touch.
+//!   chunks, large ones at 2 MiB boundaries, both advised (MADV_HUGEPAGE) before their first touch. Of a large probe only
+//!   the regions of 2 MiB count in which anything is present.
 //! - After some bytes the next requests are probes again, so that a program that has become sparse gets base pages: what
-//!   it can bloat by is bounded by [`stretch`].
+//!   it can bloat by is bounded by `stretch`.
 //!
 //! Only the address is chosen, and advice given. munmap(2), mprotect(2) and madvise(2) need no help. Advice makes mappings
 //! differ from their neighbours, across which mremap(2) works only where both are alike: so what the program maps inside or
 //! beside advised memory by naming an address is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
 
 mod advised;
+mod probes;
 mod scattered;
 
-use crate::learned::{Found, Hints, Maps};
+use crate::learned::{Hints, Maps};
 use crate::ledger::Ledger;
 use advised::{Advised, Range};
 use megapage_inside::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
+use probes::Kind;
+#[cfg(test)]
+use probes::stretch;
 use scattered::Scattered;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -30,8 +35,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub const SMALLEST: usize = 64 << 10;
 /// Requests of at least this many bytes are no arenas: one may never be touched all over, and is left to the collapser.
 const LARGEST: usize = 32 << 20;
-/// How many probes of a kind are remembered.
-const PROBES: usize = 8;
 /// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
 const TRIES: usize = 100;
 
@@ -73,87 +76,6 @@ impl Calls for Kernel {
     fn is_confined(&self) -> bool {
         program_memory::is_confined()
     }
-}
-
-/// Requests of one kind, and what is known of them.
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    /// Bytes mapped so far.
-    mapped: u64,
-    /// Bytes of probes since they were last looked at.
-    unjudged: usize,
-    /// Bytes that may still be served huge before the next probe; 0: what comes next is a probe.
-    left: usize,
-    probes: [Range; PROBES],
-    next_probe: usize,
-    /// Bytes of probes after which they are looked at.
-    window: usize,
-    /// What all looks have found.
-    found: Found,
-}
-
-impl Kind {
-    /// Bytes that a program maps before anything is done for it.
-    const START: u64 = 4 << 20;
-
-    const fn new(window: usize) -> Kind {
-        Kind {
-            mapped: 0,
-            unjudged: 0,
-            left: 0,
-            probes: [(0, 0); PROBES],
-            next_probe: 0,
-            window,
-            found: Found { seen: 0, touched: 0 },
-        }
-    }
-
-    fn note_probe(&mut self, range: Range) {
-        self.probes[self.next_probe] = range;
-        self.next_probe = (self.next_probe + 1) % PROBES;
-        self.unjudged = self.unjudged.saturating_add(range.1 - range.0);
-    }
-
-    /// Looks at the probes, where enough of them have come since the last look.
-    fn judge(&mut self, calls: &impl Calls) {
-        if self.left > 0 || self.mapped < Kind::START || self.unjudged < self.window {
-            return;
-        }
-        self.unjudged = 0;
-        if calls.is_confined() {
-            return;
-        }
-        let (mut bytes, mut present) = (0, 0);
-        for (start, end) in self.probes.into_iter().filter(|probe| probe.0 < probe.1) {
-            // What is gone says nothing.
-            if let Some(resident) = calls.resident(start, end - start) {
-                (bytes, present) = (bytes + (end - start), present + resident);
-            }
-        }
-        self.probes = [(0, 0); PROBES];
-        if bytes < self.window {
-            return;
-        }
-        let found = Found { seen: bytes as u64, touched: present as u64 };
-        self.found.seen += found.seen;
-        self.found.touched += found.touched;
-        if found.is_dense() {
-            self.left = stretch(self.mapped);
-        }
-    }
-
-    /// What an earlier run has found: dense memory is served huge from the first request on, until the next probe.
-    fn learn(&mut self, is_dense: bool) {
-        if is_dense {
-            self.left = stretch(0);
-        }
-    }
-}
-
-/// How many bytes are served huge on the strength of one look at probes, by the bytes that the program has mapped: a
-/// twentieth, within 8 MiB and 32 MiB.
-fn stretch(mapped: u64) -> usize {
-    (mapped / 20).clamp(8 << 20, 32 << 20) as usize
 }
 
 /// The part of a chunk that is mapped and was not handed out.
@@ -198,8 +120,8 @@ impl Mapped {
     pub const fn new() -> Mapped {
         Mapped {
             state: Locked::new(State {
-                small: Kind::new(1 << 20),
-                large: Kind::new(8 << 20),
+                small: Kind::new(Maps::Small, 1 << 20),
+                large: Kind::new(Maps::Large, 8 << 20),
                 spares: [Spare { start: 0, end: 0 }; 2],
                 off: false,
             }),
@@ -437,6 +359,7 @@ mod tests {
         refuses_maps: Cell<bool>,
         confined: Cell<bool>,
         mapped: bool,
+        striped: bool,
     }
 
     impl Fake {
@@ -450,7 +373,13 @@ mod tests {
                 refuses_maps: Cell::new(false),
                 confined: Cell::new(false),
                 mapped: true,
+                striped: false,
             }
+        }
+
+        /// Of which nothing is present in every other region of 2 MiB.
+        pub(super) fn striped(present_percent: usize) -> Fake {
+            Fake { striped: true, ..Fake::new(present_percent) }
         }
 
         /// Of which all addresses are free.
@@ -468,7 +397,7 @@ mod tests {
         }
 
         /// A request of the program; whether it was served here.
-        fn request(&self, mapped: &Mapped, len: usize) -> (usize, bool) {
+        pub(super) fn request(&self, mapped: &Mapped, len: usize) -> (usize, bool) {
             match mapped.place(self, len, true) {
                 Some(address) => (address, true),
                 None => {
@@ -505,7 +434,8 @@ mod tests {
         fn resident(&self, start: usize, len: usize) -> Option<usize> {
             assert!(start.is_multiple_of(BASE_PAGE) && len > 0);
             assert!(!self.confined.get(), "no call is made then");
-            self.mapped.then(|| len * self.present_percent.get() / 100)
+            let touched = !self.striped || (start / HUGE_2M).is_multiple_of(2);
+            self.mapped.then(|| if touched { len * self.present_percent.get() / 100 } else { 0 })
         }
 
         fn is_confined(&self) -> bool {
@@ -513,7 +443,7 @@ mod tests {
         }
     }
 
-    const MIB: usize = 1 << 20;
+    pub(super) const MIB: usize = 1 << 20;
 
     #[test]
     fn dense_arenas_become_huge_and_probes_go_on() {
@@ -549,7 +479,7 @@ mod tests {
         assert!(served[..8].iter().all(|huge| *huge) && served[8..].iter().all(|huge| !huge));
         mapped.tell(&ledger);
         let found = ledger.maps_found(Maps::Small);
-        assert!(found.seen >= 100 << 20 && !found.is_dense(), "{found:?}");
+        assert!(found.seen >= 100 << 20 && !found.is_dense(Maps::Small), "{found:?}");
         assert!(!calls.request(&mapped, 4 * MIB).1, "another kind");
         let large = 64 * MIB;
         let before = calls.advised.borrow().len();

@@ -127,7 +127,8 @@ impl Findings {
     fn dense_maps(&self) -> impl Iterator<Item = &Mappings> {
         self.own_mappings.iter().filter(|it| {
             let found = Found { seen: it.seen_bytes, touched: it.touched_bytes };
-            it.seen_bytes >= LEAST_MAPS && found.is_dense()
+            let maps = Maps::ALL.into_iter().find(|maps| maps.name() == it.requests);
+            it.seen_bytes >= LEAST_MAPS && maps.is_some_and(|maps| found.is_dense(maps))
         })
     }
 
