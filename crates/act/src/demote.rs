@@ -4,11 +4,12 @@
 //! Linux 6.12 a split also maps those of its base pages that hold only zeros to the shared page of zeros, and frees
 //! them: demoting recovers bloat. Nothing is written to swap.
 
-use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::engine::{Advice, Answer, Clock, Engine, Latency, Refusal, Target, Terms};
 use crate::execute::split_line;
-use crate::remote::{Bounds, RemoteError, call_failed, lacking_right, refusal};
-use megapage_kernel::KernelRoot;
+use crate::remote::{Bounds, RemoteError, call_failed, identify, lacking_right, refusal};
 use megapage_kernel::pagemap::Region;
+use megapage_kernel::{KernelRoot, boot_time};
+use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use std::time::Instant;
 /// Regions of one process whose huge pages are to be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demotion {
-    /// The process.
-    pub pid: Pid,
+    /// The process. Another one with its number, or another program, is not touched.
+    pub process: ProcessId,
     /// Aligned 2 MiB regions.
     pub regions: Vec<VirtRange>,
     /// What it may cost.
@@ -67,25 +68,31 @@ impl DemoteOutcome {
 /// [`RemoteError::Unseen`] before Linux 6.7 without root; and as [`Demotion::apply`].
 pub fn check(root: &KernelRoot, pid: Pid) -> Result<(), RemoteError> {
     // Finding nothing to do is enough to find out whether it could be seen.
-    let nothing = Demotion { pid, regions: Vec::new(), bounds: Bounds::default() };
-    nothing.apply(root).map(|_| ())
+    let process = identify(root, pid)?;
+    let nothing = Demotion { process, regions: Vec::new(), bounds: Bounds::default() };
+    nothing.apply(&mut Engine::new(root, Latency::default())).map(|_| ())
 }
 
 impl Demotion {
     /// Asks the kernel to split the huge pages of the regions, batch by batch, and reads from the page tables what
-    /// came of it. Regions that are not huge are left as they are: an advice on one would only cool it.
-    pub fn apply(&self, root: &KernelRoot) -> Result<DemoteOutcome, RemoteError> {
+    /// came of it. Regions that are not huge are left as they are: an advice on one would only cool it. What is demoted so
+    /// was promoted for a while: after a slow call the next one follows, with fewer regions.
+    ///
+    /// # Errors
+    /// [`RemoteError::Gone`] also where another process has its number now, or it runs another program.
+    pub fn apply(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
+        let root = &engine.root().clone();
         if !root.is_live() {
             return Err(RemoteError::NotLive);
         }
-        let pid = self.pid;
+        let pid = self.process.pid;
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
             return Err(RemoteError::NotAllowed { pid, lacking });
         }
-        let mut target = Target::open(root, pid)?;
-        target.require_leaves(root)?;
+        let mut target = Target::open(root, self.process)?;
+        target.require_leaves()?;
         let before: BTreeMap<u64, Region> = target
-            .look(root, &self.regions)?
+            .look(&self.regions)?
             .into_iter()
             .filter(|(_, region)| region.huge == Some(true))
             .collect();
@@ -96,12 +103,14 @@ impl Demotion {
         };
         let regions: Vec<VirtRange> = before.values().map(|region| region.range).collect();
         let start = Instant::now();
+        let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent: true };
+        let terms = Terms {
+            batch: self.bounds.batch,
+            rest_percent: self.bounds.rest_percent,
+            ..Terms::of(clock)
+        };
         let mut calls = 0;
-        let tried = advise(&mut target, Advice::ColdSplit, &regions, self.bounds.batch, |call| {
-            calls += u64::from(call.is_some());
-            let goes_on = !call.and_then(|call| call.refused).is_some_and(Refusal::is_final);
-            (goes_on && start.elapsed() < self.bounds.time).then_some(self.bounds.batch)
-        });
+        let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |_| calls += 1);
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
         for tried in tried {
@@ -122,7 +131,7 @@ impl Demotion {
                 }
             }
         }
-        match target.look(root, &regions) {
+        match target.look(&regions) {
             Ok(after) => {
                 for (start, region) in after.iter().filter(|(_, region)| region.huge == Some(false)) {
                     let Some(was) = before.get(start) else { continue };
@@ -139,7 +148,7 @@ impl Demotion {
     /// What [`Demotion::apply`] would do, as shell lines. No shell command splits single regions: the lines say
     /// which calls are made.
     pub fn dry_run(&self) -> Vec<String> {
-        self.regions.iter().map(|region| split_line(self.pid, &region.to_string(), "")).collect()
+        self.regions.iter().map(|region| split_line(self.process.pid, &region.to_string(), "")).collect()
     }
 
     /// The most that this can demote, in bytes.
@@ -159,9 +168,11 @@ mod tests {
 
     #[test]
     fn a_captured_tree_is_not_acted_on() {
-        let demotion = Demotion { pid: own(), regions: vec![], bounds: Bounds::default() };
+        let process = identify(&KernelRoot::live(), own()).unwrap();
+        let demotion = Demotion { process, regions: vec![], bounds: Bounds::default() };
         let tree = tempfile::tempdir().unwrap();
-        assert!(matches!(demotion.apply(&KernelRoot::captured(tree.path())), Err(RemoteError::NotLive)));
+        let mut engine = Engine::new(&KernelRoot::captured(tree.path()), Latency::default());
+        assert!(matches!(demotion.apply(&mut engine), Err(RemoteError::NotLive)));
     }
 
     #[test]

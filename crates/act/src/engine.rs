@@ -1,602 +1,404 @@
-//! Advice about single regions of another process, in batches, and the look at its page tables before and after: what
-//! promotion, demotion and the executor rest on.
+//! The one way in which megapage makes and splits huge pages of another process: each call under the latency guard, and
+//! the look at the page tables before and after.
+//!
+//! [`Engine::advise`] is the only function of this crate that makes the call; the daemon's executor, promotion and demotion
+//! go through it. The guard: a call names only as many regions as keep the process's mmap lock for a bounded time; after
+//! each the process is left alone for a moment, after a slow one for longer; nothing is collapsed while the machine has less
+//! available memory than the safe [`floor`]. What came of a call is reported region by region.
 
-use crate::remote::{RemoteError, joined, refusal};
-use crate::sharing::Sharing;
-use megapage_kernel::ability::{Ability, COLLAPSE, PROCESS_MADVISE};
-use megapage_kernel::pagemap::Region;
-use megapage_kernel::process::own_thread_time;
-use megapage_kernel::{KernelRoot, process_madvise, spawn};
-use megapage_observe::PageTables;
-use megapage_units::{BASE_PAGE, Pid, VirtRange};
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+mod advise;
+mod answer;
+#[cfg(test)]
+mod model;
+mod pace;
+mod ready;
+mod target;
+mod turn;
 
-/// What the kernel is asked for, region by region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Advice {
-    /// MADV_COLLAPSE on the region.
-    Collapse,
-    /// MADV_COLD on the first base page of the region: splits a huge page whole.
-    ColdSplit,
-    /// MADV_PAGEOUT on the region: splits a huge page, and swaps out where there is swap.
-    PageOut,
+pub(crate) use answer::{Advice, Answer, Call, Refusal, Tried};
+pub use pace::Latency;
+pub(crate) use target::{CanaryTarget, Target, is_mapped, is_same};
+pub(crate) use turn::{Clock, Terms};
+
+use advise::{Advisable, advise};
+use megapage_kernel::{KernelRoot, boot_time};
+use megapage_snapshot::ProcessId;
+use megapage_units::{Bytes, VirtRange};
+use pace::{Batch, Pause, Speed};
+use ready::Ready;
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::Duration;
+use turn::Pace;
+
+/// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
+/// processor empty its LRU queues, which is better done for several regions at once.
+const COLLAPSE_CALL: u32 = 4;
+/// The longest rest between two calls, of those that the guard takes and of those that a caller asks for.
+const MOST_REST: Duration = Duration::from_millis(1);
+const MOST_ASKED_REST: Duration = Duration::from_millis(50);
+/// Regions that are collapsed between two looks at the machine's memory: 64 MiB.
+const FLOOR_LOOK: usize = 32;
+/// Processes whose pace is remembered, and for how long after the last call.
+const MOST_PROCESSES: usize = 4096;
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// The available memory that promotion leaves alone: 5 % of all memory. Below, a collapse would reclaim the memory of
+/// others while the process waits for its mmap lock.
+pub(crate) fn floor(total: Bytes) -> Bytes {
+    Bytes(total.0 / 20)
 }
 
-impl Advice {
-    /// What the kernel must have for it, for other processes.
-    pub(crate) fn ability(self) -> &'static Ability {
-        match self {
-            Advice::Collapse => &COLLAPSE,
-            Advice::ColdSplit | Advice::PageOut => &PROCESS_MADVISE,
-        }
-    }
-
-    /// The part of a region that is named to the kernel.
-    fn part(self, region: VirtRange) -> VirtRange {
-        match self {
-            Advice::Collapse | Advice::PageOut => region,
-            Advice::ColdSplit => {
-                VirtRange::new(region.start(), region.start() + BASE_PAGE as u64).unwrap_or(region)
-            }
-        }
-    }
-}
-
-/// The kernel's refusal of one region, in its own words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// EAGAIN: pinned, locked or off the LRU lists for now. EINTR counts, too.
-    Busy,
-    /// EBUSY: no room in its control group.
-    GroupFull,
-    /// EINVAL: not for this mapping.
-    Invalid,
-    /// ENOMEM: no huge page to be had; or the region is not mapped.
-    NoMemory,
-    /// Not asked: another process shares pages of it since a fork, and the collapse would copy them.
-    Shared,
-    /// EPERM, EACCES: not for this caller.
-    Denied,
-    /// ESRCH: the process has gone.
-    Gone,
-    /// ENOSYS, EOPNOTSUPP: not with this kernel.
-    Unsupported,
-    /// The process does not answer: its memory map is locked ([`megapage_kernel::helper::Locked`]).
-    Locked,
-    /// Another error number.
-    Other(i32),
-}
-
-impl Refusal {
-    pub(crate) fn of(error: &io::Error) -> Refusal {
-        match (error.kind(), error.raw_os_error()) {
-            (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => Refusal::Busy,
-            (io::ErrorKind::ResourceBusy, _) => Refusal::GroupFull,
-            (io::ErrorKind::InvalidInput, _) => Refusal::Invalid,
-            (io::ErrorKind::OutOfMemory, _) => Refusal::NoMemory,
-            (io::ErrorKind::PermissionDenied, _) => Refusal::Denied,
-            (io::ErrorKind::Unsupported, _) => Refusal::Unsupported,
-            (io::ErrorKind::TimedOut, _) => Refusal::Locked,
-            // ESRCH has no kind of its own.
-            (_, Some(3)) => Refusal::Gone,
-            (_, number) => Refusal::Other(number.unwrap_or(0)),
-        }
-    }
-
-    /// Whether it is about the process or the kernel, so that no other region of the process will fare better.
-    pub(crate) fn is_final(self) -> bool {
-        matches!(
-            self,
-            Refusal::Denied | Refusal::Gone | Refusal::Unsupported | Refusal::Locked | Refusal::Other(_)
-        )
-    }
-
-    /// The error that the kernel gave.
-    pub(crate) fn to_error(self) -> io::Error {
-        match self {
-            Refusal::Busy => io::ErrorKind::WouldBlock.into(),
-            Refusal::GroupFull | Refusal::Shared => io::ErrorKind::ResourceBusy.into(),
-            Refusal::Invalid => io::ErrorKind::InvalidInput.into(),
-            Refusal::NoMemory => io::ErrorKind::OutOfMemory.into(),
-            Refusal::Denied => io::ErrorKind::PermissionDenied.into(),
-            Refusal::Gone => io::Error::from_raw_os_error(3),
-            Refusal::Unsupported => io::ErrorKind::Unsupported.into(),
-            Refusal::Locked => io::ErrorKind::TimedOut.into(),
-            Refusal::Other(number) => io::Error::from_raw_os_error(number),
-        }
-    }
-}
-
-/// What the kernel said to one region. It proves nothing: the page tables do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// No error.
-    Accepted,
-    /// An error.
-    Refused(Refusal),
-    /// The region was not reached.
-    NotTried,
-}
-
-impl Answer {
-    /// The refusal, where it was one.
-    pub(crate) fn refusal(self) -> Option<Refusal> {
-        match self {
-            Answer::Refused(refusal) => Some(refusal),
-            Answer::Accepted | Answer::NotTried => None,
-        }
-    }
-}
-
-/// One region's part of the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tried {
-    pub answer: Answer,
-    /// Its part of the time of the call that it was in.
-    pub took: Duration,
-}
-
-/// One call, as it came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
-    /// Regions that it dealt with: those advised, and the one that it failed at.
-    pub regions: usize,
-    pub took: Duration,
-    /// Processor time of it: the rest was spent waiting, for a processor mostly.
-    pub busy: Duration,
-    /// How long the process's mmap lock was held at a stretch, at most: a collapse gives it up between two regions, the
-    /// other calls keep it to their end.
-    pub held: Duration,
-    pub refused: Option<Refusal>,
-    /// Whether any region of it was refused; with `refused` empty the next calls tell which.
-    pub failed: bool,
-    /// The place of the region that was refused.
-    pub at: Option<usize>,
-}
-
-/// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
-/// name; with `None` the rest is not tried. It is asked, without a call, also where a look has left nothing to call for:
-/// looks take time, too.
-///
-/// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
-/// empty its LRU queues (lru_add_drain_all), so that one range disturbs a large machine once, not once for each region.
-/// (With two processors that makes no difference to be measured: 0.02 ms of 1.5 ms.) Of a range that failed the kernel
-/// tells one error, and goes on after some: those of its regions that are not huge then get a call each.
-///
-/// Whether another process shares a region is looked up right before the call that would collapse it: a fork that came
-/// after the decision is seen, unless it comes in the microseconds between, and then at most one call copies memory.
-pub(crate) fn advise(
-    target: &mut impl Advisable,
-    advice: Advice,
-    regions: &[VirtRange],
-    batch: usize,
-    mut next: impl FnMut(Option<Call>) -> Option<usize>,
-) -> Vec<Tried> {
-    let mut tried = vec![Tried { answer: Answer::NotTried, took: Duration::ZERO }; regions.len()];
-    // Places in `regions`; those behind `alone` from the front on get a call each.
-    let mut queue: VecDeque<usize> = (0..regions.len()).collect();
-    let mut alone = 0usize;
-    let mut batch = Some(batch);
-    while let Some(size) = batch.filter(|_| !queue.is_empty()) {
-        let most = if alone > 0 { 1 } else { size.clamp(1, process_madvise::MOST_RANGES) };
-        let mut places = take(&mut queue, regions, most, advice == Advice::Collapse);
-        alone = alone.saturating_sub(1);
-        if advice == Advice::Collapse {
-            let shared = target.shared(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
-            // A call names adjacent regions: what lies behind a gap waits for another, and is looked at anew then.
-            let (mut free, mut behind, mut is_behind) = (Vec::new(), Vec::new(), false);
-            for (&place, shared) in places.iter().zip(shared) {
-                if shared {
-                    tried[place].answer = Answer::Refused(Refusal::Shared);
-                    is_behind = !free.is_empty();
-                } else if is_behind {
-                    behind.push(place);
-                } else {
-                    free.push(place);
-                }
-            }
-            behind.iter().rev().for_each(|&place| queue.push_front(place));
-            if free.is_empty() {
-                batch = next(None);
-                continue;
-            }
-            places = free;
-        }
-        let parts: Vec<VirtRange> = match (advice, &places[..]) {
-            (Advice::Collapse, [first, .., last]) => {
-                VirtRange::new(regions[*first].start(), regions[*last].end()).into_iter().collect()
-            }
-            _ => places.iter().map(|&place| advice.part(regions[place])).collect(),
-        };
-        let (started, busy) = (Instant::now(), own_thread_time());
-        let answer = target.call(advice, &parts);
-        let (took, busy) = (started.elapsed(), own_thread_time().saturating_sub(busy));
-        let (accepted, refused) = match answer {
-            Ok(_) if parts.len() < places.len() => (places.len(), None),
-            // Where less than all was advised, the next call begins at the region that failed, and so learns why. A
-            // call that advised nothing without an error would keep us here.
-            Ok(advised) => match ((advised / parts[0].len().0.max(1)) as usize).min(parts.len()) {
-                0 => (0, Some(Refusal::Busy)),
-                accepted => (accepted, None),
-            },
-            Err(error) => (0, Some(Refusal::of(&error))),
-        };
-        let is_range = parts.len() < places.len();
-        let dealt = if is_range { places.len() } else { accepted + usize::from(refused.is_some()) };
-        let part = took / dealt as u32;
-        match refused {
-            Some(refusal) if is_range && !refusal.is_final() => {
-                // Time is told of all of them; the answer of each that is not huge comes from its own call.
-                let huge = target.huge(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
-                for (&place, _) in places.iter().zip(&huge).rev().filter(|(_, huge)| !**huge) {
-                    queue.push_front(place);
-                    alone += 1;
-                }
-                for (&place, _) in places.iter().zip(&huge).filter(|(_, huge)| **huge) {
-                    tried[place].answer = Answer::Accepted;
-                }
-                places.iter().for_each(|&place| tried[place].took += part);
-            }
-            _ => {
-                for (index, &place) in places.iter().enumerate() {
-                    match refused {
-                        _ if index < accepted => tried[place].answer = Answer::Accepted,
-                        Some(refusal) if index == accepted => {
-                            tried[place].answer = Answer::Refused(refusal);
-                        }
-                        _ => continue,
-                    }
-                    tried[place].took += part;
-                }
-                if !is_range {
-                    places[dealt..].iter().rev().for_each(|&place| queue.push_front(place));
-                }
-            }
-        }
-        let held = if advice == Advice::Collapse { part } else { took };
-        // A range that failed as a whole has told nothing yet about any region.
-        let told = refused.filter(|refusal| !is_range || refusal.is_final());
-        let at = told.and_then(|_| places.get(accepted).copied());
-        batch = next(Some(Call {
-            regions: dealt,
-            took,
-            busy,
-            held,
-            refused: told,
-            failed: refused.is_some(),
-            at,
-        }));
-    }
-    tried
-}
-
-/// Takes up to `most` places from the front of the queue; with `adjacent` only as far as their regions are, ascending.
-fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacent: bool) -> Vec<usize> {
-    let mut taken: Vec<usize> = Vec::new();
-    while taken.len() < most
-        && let Some(&place) = queue.front()
-        && (!adjacent || taken.last().is_none_or(|&last| regions[last].end() == regions[place].start()))
-    {
-        taken.push(place);
-        queue.pop_front();
-    }
-    taken
-}
-
-/// Something that takes advice: a process, or a test's model of one.
-pub(crate) trait Advisable {
-    /// One process_madvise(2).
-    fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64>;
-
-    /// Which of the regions are huge, by the page tables. Where nobody can tell, none.
-    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
-
-    /// Which of the regions are shared by more than [`Sharing::FewPages`] allows. Where nobody can tell, none.
-    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
-}
-
-/// A process that is acted on: by a descriptor, so that it cannot become another one meanwhile.
+/// Makes and splits huge pages of other processes, within its [`Latency`], and remembers the pace of each process. It
+/// holds no process open between two calls.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pid: Pid,
-    pidfd: OwnedFd,
-    tables: PageTables,
+pub struct Engine {
+    root: KernelRoot,
+    latency: Latency,
+    processes: BTreeMap<ProcessId, Pace>,
+    no_memory: Pause,
+    ready: Ready,
+    pauses: Pauses,
 }
 
-impl Advisable for Target {
-    fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64> {
-        let call = match advice {
-            Advice::Collapse => process_madvise::collapse,
-            Advice::ColdSplit => process_madvise::cold,
-            Advice::PageOut => process_madvise::page_out,
-        };
-        call(self.pidfd.as_fd(), parts)
-    }
-
-    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let seen = self.tables.regions(regions).unwrap_or_default();
-        // A region that is not a whole one would shift the others.
-        match seen.len() == regions.len() {
-            true => seen.iter().map(|region| region.huge == Some(true)).collect(),
-            false => vec![false; regions.len()],
-        }
-    }
-
-    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
-        regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
-    }
+/// How many times something was left alone for a while, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pauses {
+    /// A call's work took too long.
+    pub slow: u64,
+    /// A call waited for very long.
+    pub late: u64,
+    /// All promotions, for want of memory.
+    pub memory: u64,
+    /// A process's promotions, as its control group had no room.
+    pub group: u64,
 }
 
-impl Target {
-    /// Opens a process and its page tables.
-    pub(crate) fn open(root: &KernelRoot, pid: Pid) -> Result<Target, RemoteError> {
-        if !root.is_live() {
-            return Err(RemoteError::NotLive);
-        }
-        let pidfd = spawn::open_pidfd(pid).map_err(|_| RemoteError::Gone(pid))?;
-        let tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
-        Ok(Target { pid, pidfd, tables })
-    }
-
-    /// The descriptor that stands for the process.
-    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    /// That huge entries can be told from others.
-    pub(crate) fn require_leaves(&mut self, root: &KernelRoot) -> Result<(), RemoteError> {
-        match self.tables.tells_leaves() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(RemoteError::Unseen),
-            Err(error) => Err(refusal(root, self.pid, error)),
+impl Engine {
+    /// One that knows no process yet.
+    pub fn new(root: &KernelRoot, latency: Latency) -> Engine {
+        Engine {
+            root: root.clone(),
+            latency,
+            processes: BTreeMap::new(),
+            no_memory: Pause::default(),
+            ready: Ready::default(),
+            pauses: Pauses::default(),
         }
     }
 
-    /// The regions as the page tables show them, by their start.
-    pub(crate) fn look(
+    /// The machine that it acts on.
+    pub(crate) fn root(&self) -> &KernelRoot {
+        &self.root
+    }
+
+    /// Takes other bounds from now on. The pace of processes is learnt anew, within these.
+    pub(crate) fn configure(&mut self, latency: Latency) {
+        self.processes.clear();
+        self.latency = latency;
+    }
+
+    /// For how long from now on no memory of the process is promoted: zero where nothing keeps it from that.
+    pub fn rest(&self, process: ProcessId) -> Duration {
+        self.rests_until(process, true).saturating_sub(boot_time())
+    }
+
+    /// Until when, since boot, the process is left alone. A time that has passed where nothing keeps it from being acted on.
+    pub(crate) fn rests_until(&self, process: ProcessId, promotes: bool) -> Duration {
+        match self.processes.get(&process) {
+            Some(pace) => pace.rests_until(promotes, &self.no_memory),
+            None if promotes => self.no_memory.until(),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// How many pauses there were.
+    pub(crate) fn pauses(&self) -> Pauses {
+        self.pauses
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn forget(&mut self, process: ProcessId) {
+        self.processes.remove(&process);
+    }
+
+    /// Forgets the pace of processes that were not acted on for long.
+    pub(crate) fn forget_idle(&mut self, now: Duration) {
+        if self.processes.len() > MOST_PROCESSES {
+            self.processes.clear();
+        }
+        self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
+    }
+
+    /// Gives `advice` to each of `regions`, as far as the guard and `terms` allow: a region that they do not is
+    /// [`Answer::NotTried`]. `watch` sees each call.
+    pub(crate) fn advise(
         &mut self,
-        root: &KernelRoot,
+        advice: Advice,
+        target: &mut Target,
         regions: &[VirtRange],
-    ) -> Result<BTreeMap<u64, Region>, RemoteError> {
-        let mut ascending = regions.to_vec();
-        ascending.sort_unstable();
-        ascending.dedup();
-        let seen = self.tables.regions(&joined(&ascending));
-        let seen = seen.map_err(|error| refusal(root, self.pid, error))?;
-        Ok(seen.into_iter().map(|region| (region.range.start(), region)).collect())
+        terms: &Terms,
+        watch: impl FnMut(&Call),
+    ) -> Vec<Tried> {
+        self.guarded(advice, target.id(), target, regions, terms, watch)
+    }
+
+    fn guarded<T: Advisable>(
+        &mut self,
+        advice: Advice,
+        id: ProcessId,
+        target: &mut T,
+        regions: &[VirtRange],
+        terms: &Terms,
+        mut watch: impl FnMut(&Call),
+    ) -> Vec<Tried> {
+        let mut untried = vec![Tried::NOT; regions.len()];
+        let (clock, promotes) = (&terms.clock, advice == Advice::Collapse);
+        let rests = !clock.urgent && self.rests_until(id, promotes) > clock.now();
+        if regions.is_empty() || rests || clock.is_up() {
+            return untried;
+        }
+        if promotes && target.is_below_floor() {
+            self.pause_for_memory(clock.now());
+            untried[0].answer = Answer::Refused(Refusal::BelowFloor);
+            return untried;
+        }
+        let Engine { latency, processes, no_memory, ready, pauses, .. } = self;
+        let pace = processes.entry(id).or_default();
+        pace.used = clock.now();
+        let mut batch = if promotes { pace.collapse } else { pace.split };
+        let most = if promotes { latency.call * COLLAPSE_CALL } else { latency.call };
+        let named = |batch: Batch| batch.size().min(terms.batch).max(1);
+        let (mut left, mut shortages, mut to_look) = (regions.len(), 0, FLOOR_LOOK);
+        let mut short = false;
+        let mut size = named(batch);
+        if promotes {
+            ready.begin();
+            size = ready.before(size.min(left));
+        }
+        let tried = advise(target, advice, regions, size, |target, call| {
+            let Some(call) = call else {
+                // What was made ready is ready still.
+                return (!clock.is_up()).then_some(size);
+            };
+            watch(&call);
+            batch.learn(call, most);
+            left = left.saturating_sub(call.regions);
+            to_look = to_look.saturating_sub(call.regions);
+            if promotes {
+                ready.after(&call);
+            }
+            match Speed::of(call, latency) {
+                Speed::Fine => pace.pause.ease(),
+                Speed::Slow => {
+                    pauses.slow += 1;
+                    pace.pause.start(clock.now(), latency);
+                    if !clock.urgent {
+                        return None;
+                    }
+                }
+                Speed::Late => {
+                    pauses.late += 1;
+                    pace.pause.start_once(clock.now(), latency);
+                    if !clock.urgent {
+                        return None;
+                    }
+                }
+            }
+            match call.refused {
+                Some(Refusal::GroupFull) if promotes => {
+                    pauses.group += 1;
+                    pace.group_full.start(clock.now(), latency);
+                    return None;
+                }
+                // A region that was unmapped meanwhile says nothing about the others.
+                Some(Refusal::NoMemory)
+                    if promotes
+                        && call.at.is_none_or(|at| target.is_mapped(regions[at]) != Some(false)) =>
+                {
+                    shortages += 1;
+                    short = shortages >= terms.shortages;
+                    if short {
+                        return None;
+                    }
+                }
+                Some(refusal) if refusal.is_final() => return None,
+                None if promotes && !call.failed => {
+                    shortages = 0;
+                    pace.group_full.ease();
+                    (0..call.regions).for_each(|_| no_memory.ease());
+                }
+                _ => {}
+            }
+            if clock.is_up() {
+                return None;
+            }
+            let asked = (call.took * terms.rest_percent / 100).min(MOST_ASKED_REST);
+            sleep((call.took * latency.rest_percent / 100).min(MOST_REST).max(asked));
+            size = named(batch);
+            if promotes {
+                if to_look == 0 && left > 0 {
+                    to_look = FLOOR_LOOK;
+                    short = target.is_below_floor();
+                    if short {
+                        return None;
+                    }
+                }
+                size = ready.before(size.min(left)).max(1);
+            }
+            Some(size)
+        });
+        match advice {
+            Advice::Collapse => pace.collapse = batch,
+            Advice::ColdSplit | Advice::PageOut => pace.split = batch,
+        }
+        if short {
+            self.pause_for_memory(clock.now());
+        }
+        tried
+    }
+
+    fn pause_for_memory(&mut self, now: Duration) {
+        if self.no_memory.is_over(now) {
+            self.no_memory.start(now, &self.latency);
+            self.pauses.memory += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::model::{Model, answers, region};
     use super::*;
-    use megapage_units::HUGE_2M;
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
+    use megapage_units::Pid;
+    use std::time::Instant;
 
-    /// A process whose regions answer as they are told to; it keeps the bytes of the calls' ranges.
-    struct Model {
-        errno: BTreeMap<u64, i32>,
-        huge: RefCell<BTreeSet<u64>>,
-        shared: BTreeSet<u64>,
-        looks: usize,
-        calls: RefCell<Vec<Vec<u64>>>,
+    const NOW: Duration = Duration::from_secs(1000);
+    const ID: ProcessId = ProcessId { pid: Pid(1), start_ticks: 1, start_stack: 1 };
+    const OTHER: ProcessId = ProcessId { pid: Pid(2), start_ticks: 1, start_stack: 1 };
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    fn engine() -> Engine {
+        Engine::new(&KernelRoot::live(), Latency { rest_percent: 0, ..Latency::default() })
     }
 
-    impl Advisable for Model {
-        fn call(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64> {
-            self.calls.borrow_mut().push(parts.iter().map(|part| part.len().0).collect());
-            let mut advised = 0;
-            for part in parts {
-                let mut last = None;
-                for start in (part.start()..part.end()).step_by(HUGE_2M) {
-                    match self.errno.get(&start) {
-                        Some(&errno) => last = Some(errno),
-                        None => {
-                            self.huge.borrow_mut().insert(start);
-                        }
-                    }
-                    // The kernel goes on after EAGAIN and EINVAL.
-                    if matches!(last, Some(12 | 16)) {
-                        break;
-                    }
-                }
-                match last {
-                    Some(errno) if advised == 0 => return Err(io::Error::from_raw_os_error(errno)),
-                    Some(_) => break,
-                    None => advised += part.len().0,
-                }
-            }
-            assert!(advice == Advice::Collapse || parts.iter().all(|part| part.len().0 <= HUGE_2M as u64));
-            Ok(advised)
-        }
-
-        fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-            regions.iter().map(|region| self.huge.borrow().contains(&region.start())).collect()
-        }
-
-        fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-            self.looks += regions.len();
-            regions.iter().map(|region| self.shared.contains(&region.start())).collect()
-        }
+    fn terms(now: Duration, urgent: bool) -> Terms {
+        let most = Duration::from_secs(600);
+        Terms::of(Clock { now, started: Instant::now(), most, urgent })
     }
 
-    fn region(number: u64) -> VirtRange {
-        VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
+    fn regions(count: u64) -> Vec<VirtRange> {
+        (0..count).map(region).collect()
     }
 
-    fn model(refused: &[(u64, i32)]) -> Model {
-        let errno = refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect();
-        Model {
-            errno,
-            huge: RefCell::default(),
-            shared: BTreeSet::new(),
-            looks: 0,
-            calls: RefCell::default(),
-        }
-    }
-
-    fn answers(tried: &[Tried]) -> Vec<Answer> {
-        tried.iter().map(|tried| tried.answer).collect()
+    fn turn(engine: &mut Engine, id: ProcessId, model: &mut Model, count: u64, terms: &Terms) -> usize {
+        let tried = engine.guarded(Advice::Collapse, id, model, &regions(count), terms, |_| {});
+        answers(&tried).iter().filter(|answer| **answer == Answer::Accepted).count()
     }
 
     #[test]
-    fn each_region_gets_its_own_answer_wherever_a_call_breaks_off() {
-        let regions: Vec<VirtRange> = (0..10).map(region).collect();
-        // EAGAIN, EINVAL, ENOMEM, EBUSY.
-        for advice in [Advice::Collapse, Advice::ColdSplit, Advice::PageOut] {
-            let mut model = model(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
-            let tried = advise(&mut model, advice, &regions, 4, |_| Some(4));
-            let refused = |number: usize, refusal| {
-                assert_eq!(tried[number].answer, Answer::Refused(refusal), "{advice:?} {number}");
-            };
-            refused(2, Refusal::Busy);
-            refused(3, Refusal::Invalid);
-            refused(7, Refusal::NoMemory);
-            refused(9, Refusal::GroupFull);
-            let accepted = tried.iter().filter(|tried| tried.answer == Answer::Accepted).count();
-            assert_eq!(accepted, 6, "{advice:?}");
+    fn a_call_names_as_many_regions_as_hold_the_lock_for_its_time() {
+        for (advice, most) in [(Advice::Collapse, 4), (Advice::ColdSplit, 1)] {
+            let mut model = Model { busy: MILLISECOND / 4, took: MILLISECOND / 4, ..Model::refusing(&[]) };
+            let mut engine = engine();
+            let mut longest = Duration::ZERO;
+            let tried = engine.guarded(advice, ID, &mut model, &regions(64), &terms(NOW, false), |call| {
+                longest = longest.max(call.busy);
+            });
+            assert_eq!(answers(&tried), vec![Answer::Accepted; 64], "{advice:?}");
+            assert!(longest > MILLISECOND / 4 && longest <= most * MILLISECOND, "{advice:?} {longest:?}");
+            assert_eq!(model.sizes()[0], 1, "nothing is known of it yet");
         }
+        // What a caller asks for is a bound, too.
+        let (mut model, mut engine) = (Model::refusing(&[]), engine());
+        assert_eq!(turn(&mut engine, ID, &mut model, 8, &Terms { batch: 1, ..terms(NOW, false) }), 8);
+        assert_eq!(model.sizes(), [1; 8]);
     }
 
     #[test]
-    fn whoever_paces_sets_the_size_of_each_call_and_its_end() {
-        let regions: Vec<VirtRange> = (0..10).map(region).collect();
-        let mut model = model(&[]);
-        let mut sizes = [1, 2].into_iter();
-        let tried = advise(&mut model, Advice::ColdSplit, &regions, 3, |_| sizes.next());
-        assert_eq!(*model.calls.borrow(), [vec![4096; 3], vec![4096], vec![4096; 2]]);
-        assert_eq!(answers(&tried)[..6], [Answer::Accepted; 6]);
-        assert_eq!(answers(&tried)[6..], [Answer::NotTried; 4]);
-        assert!(advise(&mut model, Advice::Collapse, &[], 3, |_| Some(1)).is_empty());
-        assert_eq!(model.calls.borrow().len(), 3);
+    fn a_process_whose_lock_was_held_for_long_is_left_alone_and_no_other() {
+        let mut slow = Model { busy: 16 * MILLISECOND, took: 16 * MILLISECOND, ..Model::refusing(&[]) };
+        let (mut fine, mut engine) = (Model::refusing(&[]), engine());
+        assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(NOW, false)), 1);
+        let until = engine.rests_until(ID, true);
+        assert!(until >= NOW + Latency::default().pause, "{until:?}");
+        assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(NOW, false)), 0);
+        assert_eq!(slow.sizes(), [1], "not even asked");
+        assert_eq!(turn(&mut engine, OTHER, &mut fine, 8, &terms(NOW, false)), 8);
+        // Once that is over it has its turn, and is left alone for longer.
+        assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, false)), 1);
+        assert!(engine.rests_until(ID, true) >= until + 2 * Latency::default().pause);
+        assert_eq!(engine.pauses(), Pauses { slow: 2, ..Pauses::default() });
+        // Whoever undoes what was done goes on.
+        assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, true)), 8);
     }
 
     #[test]
-    fn adjacent_regions_are_collapsed_as_one_range() {
-        let regions: Vec<VirtRange> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
-        let mut model = model(&[]);
-        let tried = advise(&mut model, Advice::Collapse, &regions, 3, |call| {
-            let call = call.unwrap();
-            assert!(call.held <= call.took && call.refused.is_none() && !call.failed);
-            Some(3)
-        });
-        let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
-        assert_eq!(sizes, [3, 1, 2, 1, 1]);
-        assert_eq!(answers(&tried), [Answer::Accepted; 8]);
-    }
-
-    #[test]
-    fn of_a_range_that_failed_each_region_tells_its_own_reason() {
-        let regions: Vec<VirtRange> = (0..8).map(region).collect();
-        let mut model = model(&[(1, 11), (3, 22), (5, 12)]);
-        let mut seen = Vec::new();
-        let mut failed = 0;
-        let tried = advise(&mut model, Advice::Collapse, &regions, 8, |call| {
-            let call = call.unwrap();
-            failed += usize::from(call.failed);
-            seen.extend(call.refused.map(|refusal| (refusal, call.at)));
-            (call.refused != Some(Refusal::NoMemory)).then_some(8)
-        });
-        assert_eq!(failed, 4, "the range as well");
-        let seen_at = [(Refusal::Busy, Some(1)), (Refusal::Invalid, Some(3)), (Refusal::NoMemory, Some(5))];
-        assert_eq!(seen, seen_at);
-        let (yes, refused) = (Answer::Accepted, Answer::Refused);
-        assert_eq!(
-            answers(&tried),
-            [
-                yes,
-                refused(Refusal::Busy),
-                yes,
-                refused(Refusal::Invalid),
-                yes,
-                refused(Refusal::NoMemory),
-                // The kernel ended at the one before, and so did whoever paces.
-                Answer::NotTried,
-                Answer::NotTried,
-            ]
-        );
-    }
-
-    #[test]
-    fn what_a_fork_shares_is_not_collapsed_and_what_lies_around_it_is() {
-        let regions: Vec<VirtRange> = (0..8).map(region).collect();
-        let mut model = model(&[(6, 11)]);
-        model.shared = [0, 3, 4, 7].map(|number| region(number).start()).into();
-        let tried = advise(&mut model, Advice::Collapse, &regions, 8, |_| Some(8));
-        let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
-        // Of the range of two that fails, the one that is not huge is called alone.
-        assert_eq!(sizes, [2, 2, 1]);
-        let (yes, shared) = (Answer::Accepted, Answer::Refused(Refusal::Shared));
-        let busy = Answer::Refused(Refusal::Busy);
-        assert_eq!(answers(&tried), [shared, yes, yes, shared, shared, yes, busy, shared]);
-        model.calls.borrow_mut().clear();
-        let tried = advise(&mut model, Advice::ColdSplit, &regions[..1], 8, |_| Some(8));
-        assert_eq!(answers(&tried), [yes], "a split copies nothing");
-    }
-
-    #[test]
-    fn shared_regions_are_looked_at_once_and_within_the_bounds() {
-        let regions: Vec<VirtRange> = (0..64).map(region).collect();
-        let shared = Answer::Refused(Refusal::Shared);
-        let mut all = model(&[]);
-        all.shared = regions.iter().map(|region| region.start()).collect();
-        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |call| {
-            assert!(call.is_none(), "nothing to call for");
-            Some(32)
-        });
-        assert_eq!((all.looks, answers(&tried)), (64, vec![shared; 64]));
-        // Whoever paces ends it between two looks as well.
-        all.looks = 0;
-        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_| None);
-        assert_eq!(all.looks, 32);
-        assert_eq!(answers(&tried)[32..], [Answer::NotTried; 32]);
-        assert!(all.calls.borrow().is_empty());
-        // Every second one: those that are free are looked at once more, right before their calls.
-        let mut half = model(&[]);
-        half.shared = (0..64).step_by(2).map(|number| region(number).start()).collect();
-        let tried = advise(&mut half, Advice::Collapse, &regions, 32, |_| Some(32));
-        assert!(half.looks <= 64 + 32, "{}", half.looks);
-        for (number, answer) in answers(&tried).into_iter().enumerate() {
-            assert_eq!(answer, if number % 2 == 0 { shared } else { Answer::Accepted }, "{number}");
+    fn a_call_that_waited_pauses_its_process_for_the_first_time_of_pauses() {
+        let mut late = Model { took: Duration::from_secs(1), ..Model::refusing(&[]) };
+        let mut engine = engine();
+        for round in 1..4 {
+            assert!(turn(&mut engine, ID, &mut late, 8, &terms(NOW * round, false)) > 0);
+            assert_eq!(late.sizes().len(), round as usize, "one call, then it is left alone");
+            let pause = engine.rests_until(ID, false) - NOW * round;
+            let first = Latency::default().pause;
+            assert!(pause >= first && pause < first + Duration::from_secs(60), "{pause:?}");
         }
+        assert_eq!(engine.pauses(), Pauses { late: 3, ..Pauses::default() });
     }
 
     #[test]
-    fn a_page_map_that_does_not_tell_huge_entries_is_not_enough() {
-        let tree = tempfile::tempdir().unwrap();
-        let directory = tree.path().join("proc/9");
-        std::fs::create_dir_all(&directory).unwrap();
-        // A page map as before Linux 6.7: entries alone.
-        std::fs::write(directory.join("pagemap"), vec![0u8; 8 * HUGE_2M / BASE_PAGE]).unwrap();
-        let root = KernelRoot::captured(tree.path());
-        let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
-        let mut target = Target { pid: Pid(9), pidfd, tables: PageTables::open(&root, Pid(9)).unwrap() };
-        assert!(matches!(target.require_leaves(&root), Err(RemoteError::Unseen)));
-        assert!(matches!(Target::open(&root, Pid(9)), Err(RemoteError::NotLive)));
+    fn nothing_is_collapsed_below_the_safe_floor_and_what_is_huge_can_be_split() {
+        let mut model = Model { calls_to_floor: 0, ..Model::refusing(&[]) };
+        let mut engine = engine();
+        let tried =
+            engine.guarded(Advice::Collapse, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
+        let untried = Answer::NotTried;
+        assert_eq!(answers(&tried), [Answer::Refused(Refusal::BelowFloor), untried, untried]);
+        assert!(model.calls.borrow().is_empty() && !answers(&tried)[0].was_asked());
+        assert_eq!(engine.pauses(), Pauses { memory: 1, ..Pauses::default() });
+        assert!(engine.rests_until(OTHER, true) > NOW, "of no process");
+        assert_eq!(turn(&mut engine, OTHER, &mut Model::refusing(&[]), 3, &terms(NOW, false)), 0);
+        let split =
+            engine.guarded(Advice::ColdSplit, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
+        assert_eq!(answers(&split), [Answer::Accepted; 3]);
+        // It is looked at now and then while more is collapsed.
+        let mut model = Model { calls_to_floor: 1, ..Model::refusing(&[]) };
+        let done = turn(&mut engine, ID, &mut model, 1000, &terms(NOW * 2, false));
+        assert!((FLOOR_LOOK..2 * FLOOR_LOOK).contains(&done), "{done}");
+        assert_eq!(engine.pauses().memory, 2);
     }
 
     #[test]
-    fn what_is_about_the_process_is_told_from_what_is_about_a_region() {
-        let of = |errno| Refusal::of(&io::Error::from_raw_os_error(errno));
-        for (errno, refusal) in [
-            (1, Refusal::Denied),
-            (13, Refusal::Denied),
-            (3, Refusal::Gone),
-            (38, Refusal::Unsupported),
-            (95, Refusal::Unsupported),
-            (14, Refusal::Other(14)),
-        ] {
-            assert_eq!(of(errno), refusal);
-            assert!(refusal.is_final());
-        }
-        for errno in [11, 4, 16, 22, 12] {
-            assert!(!of(errno).is_final(), "{errno}");
-            assert_eq!(Refusal::of(&of(errno).to_error()), of(errno));
-        }
+    fn want_of_memory_pauses_promotion_and_a_full_group_that_of_its_process() {
+        // ENOMEM at the second region, and again; the third is not mapped any more, which says nothing.
+        let mut model = Model::refusing(&[(1, 12), (2, 12), (4, 12)]);
+        model.unmapped = [region(2).start()].into();
+        let mut one = engine();
+        assert_eq!(turn(&mut one, ID, &mut model, 8, &terms(NOW, false)), 1);
+        assert!(one.rests_until(OTHER, true) > NOW && one.rests_until(OTHER, false) <= NOW);
+        let mut two = engine();
+        let patient = Terms { shortages: 2, batch: 1, ..terms(NOW, false) };
+        assert_eq!(turn(&mut two, ID, &mut model, 8, &patient), 7 - 2, "in between one was obtained");
+        assert_eq!((one.pauses().memory, two.pauses().memory), (1, 0));
+        let mut full = engine();
+        let mut model = Model::refusing(&[(1, 16)]);
+        assert_eq!(turn(&mut full, ID, &mut model, 8, &terms(NOW, false)), 1);
+        assert!(full.rests_until(ID, true) > NOW && full.rests_until(OTHER, true) <= NOW);
+        assert!(full.rests_until(ID, false) <= NOW, "it can be split");
+        assert_eq!(full.pauses(), Pauses { group: 1, ..Pauses::default() });
+    }
+
+    #[test]
+    fn nothing_is_called_for_when_time_is_up_and_what_has_ended_is_forgotten() {
+        let (mut model, mut engine) = (Model::refusing(&[]), engine());
+        let up = Terms::of(Clock { now: NOW, started: Instant::now(), most: Duration::ZERO, urgent: true });
+        assert_eq!((turn(&mut engine, ID, &mut model, 8, &up), model.sizes().len()), (0, 0));
+        assert_eq!(turn(&mut engine, ID, &mut model, 8, &terms(NOW, false)), 8);
+        assert_eq!(engine.processes.len(), 1);
+        engine.forget_idle(NOW + REMEMBERED_FOR / 2);
+        assert_eq!(engine.processes.len(), 1);
+        engine.forget_idle(NOW + REMEMBERED_FOR * 2);
+        assert!(engine.processes.is_empty());
     }
 }

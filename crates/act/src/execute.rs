@@ -6,10 +6,7 @@ pub mod counters;
 mod dry_run;
 mod executor;
 mod options;
-mod pace;
-pub(crate) mod ready;
 mod regions;
-mod turn;
 mod verdict;
 mod work;
 

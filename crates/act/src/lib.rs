@@ -11,4 +11,5 @@ mod remote;
 mod shared;
 mod sharing;
 
+pub use engine::{Engine, Latency};
 pub use remote::{Bounds, RemoteError, lacking_right};

@@ -1,36 +1,35 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
 //! of it.
 
-use crate::engine::{Advice, Advisable, Answer, Refusal, Target, Tried, advise};
+use crate::engine::{Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried};
 use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
 use crate::shared;
 use crate::sharing::Sharing;
-use megapage_kernel::KernelRoot;
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::smaps::{Mapping, read_smaps};
+use megapage_kernel::{KernelRoot, boot_time};
 use megapage_observe::PageTables;
+use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::thread::sleep;
+use std::time::Instant;
 
-pub use crate::execute::ready::Ready;
-pub use crate::remote::{Bounds, RemoteError as PromoteError, lacking_ability, lacking_right};
+pub use crate::remote::{Bounds, RemoteError as PromoteError, identify, lacking_ability, lacking_right};
 pub use crate::shared::SharedMemory;
 
 /// Refusals for want of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
 /// Before Linux 6.7, calls for one region that was refused.
 const MOST_REPEATS: u32 = 2;
-/// No rest between two calls is longer.
-const MOST_REST: Duration = Duration::from_millis(50);
 
 /// Regions of one process that are to be huge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promotion {
-    /// The process.
-    pub pid: Pid,
+    /// The process. Another one with its number, or another program, is not touched.
+    pub process: ProcessId,
     /// Aligned 2 MiB regions.
     pub regions: Vec<VirtRange>,
     /// What it may cost.
@@ -54,11 +53,11 @@ pub struct PromoteOutcome {
     /// last looked for.
     pub excluded_bytes: u64,
     /// Regions refused for want of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
-    /// since.
+    /// since; or not asked for as too little of the machine's memory is available.
     pub no_memory: u64,
     /// Regions left as they are because another process shares pages of them since a fork: a collapse would copy them.
     pub shared: u64,
-    /// Regions that were not tried: time was up, memory was short, or the process ended.
+    /// Regions that were not tried: time was up, memory was short, calls were slow, or the process ended.
     pub not_tried: u64,
     /// Time in the calls, in nanoseconds.
     pub elapsed_ns: u64,
@@ -73,6 +72,8 @@ pub struct Applied {
     pub outcome: PromoteOutcome,
     /// The regions that the kernel was asked to collapse.
     pub tried: Vec<VirtRange>,
+    /// Those that were not tried.
+    pub left: Vec<VirtRange>,
     /// Those of the promotion that are huge now. On kernels before 6.7, which do not tell regions apart, as many as have
     /// become huge since, and none that was before.
     pub huge: Vec<VirtRange>,
@@ -202,20 +203,20 @@ fn on_huge(mapping: &Mapping) -> Bytes {
 }
 
 impl Promotion {
-    /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it.
-    pub fn apply(&self, root: &KernelRoot) -> Result<PromoteOutcome, PromoteError> {
-        self.apply_with(root, &mut Ready::default()).map(|applied| applied.outcome)
-    }
-
-    /// The same, with huge pages made ready ahead of the calls where `ready` has found that to be worth it.
-    pub fn apply_with(&self, root: &KernelRoot, ready: &mut Ready) -> Result<Applied, PromoteError> {
+    /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it. It ends where
+    /// `engine` leaves the process alone for a while; until when: [`Engine::rest`].
+    ///
+    /// # Errors
+    /// [`PromoteError::Gone`] also where another process has its number now, or it runs another program.
+    pub fn apply(&self, engine: &mut Engine) -> Result<Applied, PromoteError> {
+        let root = &engine.root().clone();
         if !root.is_live() {
             return Err(PromoteError::NotLive);
         }
         if let Some(ability) = lacking_ability(root) {
             return Err(PromoteError::Unsupported(ability));
         }
-        let pid = self.pid;
+        let pid = self.process.pid;
         let mut outcome = PromoteOutcome {
             asked_bytes: self.regions.len() as u64 * HUGE_2M as u64,
             ..PromoteOutcome::default()
@@ -223,48 +224,37 @@ impl Promotion {
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
             return Err(PromoteError::NotAllowed { pid, lacking });
         }
-        let mut target = Target::open(root, pid)?;
+        let mut target = Target::open(root, self.process)?;
         // Where the page map tells no huge entries (before Linux 6.7), what was huge before is told by smaps, of whole mappings.
         let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();
-        let (mut calls, mut shortages) = (0, 0);
-        ready.begin();
-        let mut size = ready.before(self.bounds.batch.min(self.regions.len()));
-        let mut tried = advise(&mut target, Advice::Collapse, &self.regions, size, |call| {
-            let Some(call) = call else {
-                return (start.elapsed() < self.bounds.time).then_some(size);
-            };
-            calls += 1;
-            ready.after(&call);
-            match call.refused {
-                None => shortages = 0,
-                Some(Refusal::NoMemory | Refusal::GroupFull) => shortages += 1,
-                Some(refusal) if refusal.is_final() => return None,
-                Some(_) => {}
-            }
-            let goes_on = shortages < MOST_SHORTAGES && start.elapsed() < self.bounds.time;
-            if goes_on {
-                std::thread::sleep((call.took * self.bounds.rest_percent / 100).min(MOST_REST));
-                size = ready.before(self.bounds.batch).max(1);
-            }
-            goes_on.then_some(size)
-        });
+        let Bounds { batch, time, rest_percent } = self.bounds;
+        let clock = Clock { now: boot_time(), started: start, most: time, urgent: false };
+        let terms = Terms { clock, batch, rest_percent, shortages: MOST_SHORTAGES };
+        let mut calls = 0;
+        let mut tried =
+            engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |_| calls += 1);
         if before.is_some() {
-            calls += self.map_what_was_collapsed(&target, &mut tried, start);
+            calls += self.map_what_was_collapsed(engine, &mut target, &mut tried, &terms);
         }
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
-        let (mut asked, mut accepted) = (Vec::new(), Vec::new());
+        let (mut asked, mut left, mut accepted) = (Vec::new(), Vec::new(), Vec::new());
         for (tried, region) in tried.into_iter().zip(&self.regions) {
-            if !matches!(tried.answer, Answer::NotTried | Answer::Refused(Refusal::Shared)) {
+            if tried.answer.was_asked() {
                 asked.push(*region);
             }
             match tried.answer {
                 Answer::Accepted => accepted.push(*region),
-                Answer::NotTried => outcome.not_tried += 1,
+                Answer::NotTried => {
+                    left.push(*region);
+                    outcome.not_tried += 1;
+                }
                 Answer::Refused(Refusal::Busy) => outcome.busy += 1,
                 Answer::Refused(Refusal::Invalid) => outcome.not_collapsible += 1,
-                Answer::Refused(Refusal::NoMemory | Refusal::GroupFull) => outcome.no_memory += 1,
+                Answer::Refused(Refusal::NoMemory | Refusal::GroupFull | Refusal::BelowFloor) => {
+                    outcome.no_memory += 1;
+                }
                 Answer::Refused(Refusal::Shared) => outcome.shared += 1,
                 Answer::Refused(refusal) => {
                     if let Some(error) =
@@ -288,13 +278,51 @@ impl Promotion {
             Err(error) => return Err(error),
         };
         outcome.obtained_bytes = huge.len() as u64 * HUGE_2M as u64;
-        Ok(Applied { outcome, tried: asked, huge })
+        Ok(Applied { outcome, tried: asked, left, huge })
+    }
+
+    /// The same for a caller that waits: where `engine` leaves the process alone for a while, the rest is asked for after that,
+    /// within the time of the bounds. Not where memory is short: that may last.
+    pub fn apply_patiently(&self, engine: &mut Engine) -> Result<PromoteOutcome, PromoteError> {
+        let start = Instant::now();
+        let mut outcome: Option<PromoteOutcome> = None;
+        let mut part = self.clone();
+        loop {
+            part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
+            let applied = match (part.apply(engine), outcome) {
+                // Between two turns.
+                (Err(PromoteError::Gone(_)), Some(former)) => {
+                    return Ok(PromoteOutcome { gone: true, not_tried: part.regions.len() as u64, ..former });
+                }
+                (applied, _) => applied?,
+            };
+            let sum = outcome.get_or_insert(PromoteOutcome {
+                asked_bytes: self.regions.len() as u64 * HUGE_2M as u64,
+                ..PromoteOutcome::default()
+            });
+            sum.obtained_bytes += applied.outcome.obtained_bytes;
+            sum.not_tried = 0;
+            sum.add(applied.outcome);
+            let rest = engine.rest(self.process);
+            let is_over = applied.left.is_empty() || sum.no_memory > 0 || sum.gone || rest.is_zero();
+            if is_over || start.elapsed() + rest >= self.bounds.time {
+                return Ok(*sum);
+            }
+            sleep(rest);
+            part.regions = applied.left;
+        }
     }
 
     /// Asks again for what was refused, [`MOST_REPEATS`] times at most. Where the process has no page table for a region of
     /// shared memory, kernels before 6.7 collapse it in the object, refuse to map it there, and do so when they are asked
-    /// again. What there is no time for is left to the next pass. How many calls were made.
-    fn map_what_was_collapsed(&self, target: &Target, tried: &mut [Tried], start: Instant) -> u64 {
+    /// again. What there is no time for, or what the guard puts off, is left to the next pass. How many calls were made.
+    fn map_what_was_collapsed(
+        &self,
+        engine: &mut Engine,
+        target: &mut Target,
+        tried: &mut [Tried],
+        terms: &Terms,
+    ) -> u64 {
         let mut calls = 0;
         for (tried, region) in tried.iter_mut().zip(&self.regions) {
             // A call may find pages on their way to the LRU lists, the next one collapses, and a third one maps.
@@ -303,13 +331,10 @@ impl Promotion {
                 if !is_for_now {
                     break;
                 }
-                if start.elapsed() >= self.bounds.time {
-                    tried.answer = Answer::NotTried;
-                    break;
-                }
-                calls += 1;
-                if target.call(Advice::Collapse, &[*region]).is_ok() {
-                    tried.answer = Answer::Accepted;
+                let again = engine.advise(Advice::Collapse, target, &[*region], terms, |_| calls += 1);
+                match again[0].answer {
+                    answer @ (Answer::Accepted | Answer::NotTried) => tried.answer = answer,
+                    Answer::Refused(_) => {}
                 }
             }
         }
@@ -324,7 +349,7 @@ impl Promotion {
         before: Option<Vec<Mapping>>,
         accepted: &[VirtRange],
     ) -> Result<Vec<VirtRange>, PromoteError> {
-        let seen = target.look(root, &self.regions)?;
+        let seen = target.look(&self.regions)?;
         let Some(before) = before else {
             return Ok(seen
                 .values()
@@ -342,15 +367,16 @@ impl Promotion {
     }
 
     fn smaps(&self, root: &KernelRoot) -> Result<Vec<Mapping>, PromoteError> {
-        read_smaps(root, self.pid).map_err(|error| refusal(root, self.pid, error))
+        let pid = self.process.pid;
+        read_smaps(root, pid).map_err(|error| refusal(root, pid, error))
     }
 
     /// What [`Promotion::apply`] would do, as shell lines. No shell command collapses single regions: the
     /// line that acts is megapage's own.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines: Vec<String> =
-            self.regions.iter().map(|region| promote_line(self.pid, &region.to_string())).collect();
-        lines.push(format!("megapage run --attach {} --once", self.pid));
+            self.regions.iter().map(|region| promote_line(self.process.pid, &region.to_string())).collect();
+        lines.push(format!("megapage run --attach {} --once", self.process.pid));
         lines
     }
 }
@@ -358,6 +384,7 @@ impl Promotion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Latency;
     use std::fs;
 
     fn own() -> Pid {
@@ -366,9 +393,11 @@ mod tests {
 
     #[test]
     fn a_captured_tree_is_not_acted_on() {
-        let promotion = Promotion { pid: own(), regions: vec![], bounds: Bounds::default() };
+        let process = identify(&KernelRoot::live(), own()).unwrap();
+        let promotion = Promotion { process, regions: vec![], bounds: Bounds::default() };
         let tree = tempfile::tempdir().unwrap();
-        let refused = promotion.apply(&KernelRoot::captured(tree.path()));
+        let mut engine = Engine::new(&KernelRoot::captured(tree.path()), Latency::default());
+        let refused = promotion.apply(&mut engine);
         assert!(matches!(refused, Err(PromoteError::NotLive)));
     }
 

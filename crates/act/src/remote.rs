@@ -2,6 +2,7 @@
 
 use megapage_kernel::ability::{Ability, COLLAPSE};
 use megapage_kernel::{KernelError, KernelRoot, process};
+use megapage_snapshot::ProcessId;
 use megapage_units::{Pid, VirtRange};
 use std::io;
 use std::time::Duration;
@@ -60,13 +61,12 @@ fn remedy(ability: &Ability) -> &'static str {
 /// What an action on another process's memory may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Regions in one call, 1 to 1024. The target can wait for the mmap lock for as long as one of them takes,
-    /// about 2 ms; a batch bounds how long the caller is deaf.
+    /// Most regions in one call, where [`crate::Latency`] allows as many: a batch bounds how long the caller is deaf.
     pub batch: usize,
     /// After this time no further call is made.
     pub time: Duration,
-    /// After each call of a promotion the caller rests for so many hundredths of what the call took, so that the
-    /// process gets its mmap lock and the processor; at most 50 ms.
+    /// After each call the caller rests for so many hundredths of what the call took, so that the process gets its mmap
+    /// lock and the processor; at most 50 ms, and at least as long as [`crate::Latency`] says.
     pub rest_percent: u32,
 }
 
@@ -99,6 +99,15 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
         )));
     }
     Ok(None)
+}
+
+/// Which process has this number now: what is found of its memory and what is done to it later are of the same.
+pub fn identify(root: &KernelRoot, pid: Pid) -> Result<ProcessId, RemoteError> {
+    let stat = process::read_stat(root, pid).map_err(|error| refusal(root, pid, error))?;
+    match stat.is_zombie() {
+        true => Err(RemoteError::Gone(pid)),
+        false => Ok(ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }),
+    }
 }
 
 /// A reader's error as the user should see it.

@@ -1,8 +1,8 @@
 //! A fork between the decision to promote and the promotion. One test alone: whatever else forked in this process would
 //! share its memory as well.
 
-use megapage_act::Bounds;
-use megapage_act::promote::{Promotion, candidates, part_shared};
+use megapage_act::promote::{Promotion, candidates, identify, part_shared};
+use megapage_act::{Bounds, Engine, Latency};
 use megapage_kernel::KernelRoot;
 use megapage_lab::machine::HeldChild;
 use megapage_testing::{MachineLock, is_root, skip};
@@ -28,8 +28,10 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     assert!(part_shared(&root, own, regions.clone()).unwrap().1.is_empty());
     // ... then the fork, then the call.
     let child = HeldChild::fork().unwrap();
-    let promotion = Promotion { pid: own, regions: regions.clone(), bounds: Bounds::default() };
-    let outcome = promotion.apply(&root).unwrap();
+    let process = identify(&root, own).unwrap();
+    let promotion = Promotion { process, regions: regions.clone(), bounds: Bounds::default() };
+    let mut engine = Engine::new(&root, Latency::default());
+    let outcome = promotion.apply_patiently(&mut engine).unwrap();
     assert_eq!((outcome.shared, outcome.calls), (regions.len() as u64, 0), "{outcome:?}");
     assert_eq!(outcome.obtained_bytes, 0);
     // What the parent has written anew is its own; the rest of its region is not.
@@ -41,7 +43,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     assert_eq!((free, shared.len()), (regions[..1].to_vec(), regions.len() - 1));
     drop(child);
     assert_eq!(part_shared(&root, own, regions.clone()).unwrap().0, regions);
-    let outcome = promotion.apply(&root).unwrap();
+    let outcome = promotion.apply_patiently(&mut engine).unwrap();
     assert_eq!((outcome.shared, outcome.not_tried), (0, 0), "{outcome:?}");
     // Something may hold one for a moment; not all of them.
     assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");

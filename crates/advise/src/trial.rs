@@ -7,6 +7,7 @@
 use crate::interval::Interval;
 use megapage_act::demote::{self, Demotion};
 use megapage_act::promote::{Bounds, Promotion};
+use megapage_act::{Engine, Latency};
 use megapage_kernel::guard::{Guard, Rounds};
 use megapage_kernel::process::read_stat;
 use megapage_kernel::{KernelRoot, cpu_time_of, spawn};
@@ -227,6 +228,7 @@ struct Part<'a> {
     regions: Vec<VirtRange>,
     promoted: u64,
     is_huge: bool,
+    engine: Engine,
     guard: Option<Guard>,
 }
 
@@ -239,7 +241,8 @@ impl Part<'_> {
         let pages: Vec<VirtRange> = regions.iter().filter_map(first_page).collect();
         let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, GUARD_ROUNDS)
             .map_err(|error| format!("the guard that undoes it could not be started: {error}"))?;
-        Ok(Part { root, id, regions, promoted: 0, is_huge: false, guard: Some(guard) })
+        let engine = Engine::new(root, Latency::default());
+        Ok(Part { root, id, regions, promoted: 0, is_huge: false, engine, guard: Some(guard) })
     }
 
     fn make(&mut self, huge: bool) -> Result<(), String> {
@@ -255,8 +258,8 @@ impl Part<'_> {
         }
         // From here on something may be huge, whatever the answer.
         self.is_huge = true;
-        let promotion = Promotion { pid: self.id.pid, regions: self.regions.clone(), bounds: BOUNDS };
-        let outcome = promotion.apply(self.root).map_err(|error| error.to_string())?;
+        let promotion = Promotion { process: self.id, regions: self.regions.clone(), bounds: BOUNDS };
+        let outcome = promotion.apply_patiently(&mut self.engine).map_err(|error| error.to_string())?;
         if outcome.gone {
             return Err(ENDED.into());
         }
@@ -288,8 +291,8 @@ impl Part<'_> {
                 self.is_huge = false;
                 return (true, 0);
             }
-            let demotion = Demotion { pid: self.id.pid, regions: self.regions.clone(), bounds: BOUNDS };
-            match demotion.apply(self.root) {
+            let demotion = Demotion { process: self.id, regions: self.regions.clone(), bounds: BOUNDS };
+            match demotion.apply(&mut self.engine) {
                 Ok(outcome) if outcome.gone => left = 0,
                 Ok(outcome) => left = outcome.huge_before.saturating_sub(outcome.demoted),
                 Err(_) => {}

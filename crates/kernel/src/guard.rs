@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code)]
 
-use crate::process_madvise::MOST_RANGES;
 use crate::spawn::{open_pidfd, wait_readable};
 use megapage_units::{Pid, VirtRange};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -294,6 +293,9 @@ fn texts(files: Vec<(PathBuf, String)>) -> io::Result<Vec<(CString, Vec<u8>)>> {
 fn terminated(path: PathBuf) -> io::Result<CString> {
     CString::new(path.into_os_string().into_vec()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
+
+/// Ranges that one call of a guard names: for so many splits the process may wait for its mmap lock.
+const MOST_RANGES: usize = 8;
 
 /// Advises on all ranges once.
 fn cool(target: i32, mut left: &[libc::iovec]) {

@@ -97,15 +97,15 @@ impl Attachment {
         if self.watched {
             samples.take(root, self.pid, &places, 0);
         }
+        let mut unfinished = false;
         loop {
-            let unfinished = match promoter.due() <= Instant::now() {
-                true => match promoter.pass(root) {
+            if promoter.due() <= Instant::now() {
+                unfinished = match promoter.pass(root) {
                     Ok(unfinished) => unfinished,
                     Err(PromoteError::Gone(_)) => break,
                     Err(error) => return Err(error.into()),
-                },
-                false => false,
-            };
+                };
+            }
             // The identifier may have been given to another process since.
             if !self.is_there(root, born) {
                 break;

@@ -2,9 +2,10 @@
 
 use crate::request::Fork;
 use megapage_act::promote::{
-    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, Ready, SharedMemory, candidates, part_shared,
+    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, SharedMemory, candidates, identify, part_shared,
     shared_memory,
 };
+use megapage_act::{Engine, Latency};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::own_thread_time;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
@@ -54,7 +55,8 @@ pub struct Promoter {
     /// A child was seen to share its memory: what is promoted from now on was huge before, and the program is at work.
     forked: bool,
     bounds: Bounds,
-    ready: Ready,
+    /// Made with the first pass that has something to do.
+    engine: Option<Engine>,
     next: Instant,
     refusals: BTreeMap<u64, u8>,
     /// When refusals were last forgotten.
@@ -84,7 +86,7 @@ impl Promoter {
             fork,
             forked: false,
             bounds,
-            ready: Ready::default(),
+            engine: None,
             next: Instant::now() + delay,
             refusals: BTreeMap::new(),
             forgotten: Instant::now(),
@@ -109,6 +111,8 @@ impl Promoter {
 
     /// See [`Promoter::plan`]; and whether another process shares anything that was huge or is to be.
     fn find(&self, root: &KernelRoot) -> Result<Found, PromoteError> {
+        // Before anything is looked up: what is found is of this process and program, or nothing is done.
+        let process = identify(root, self.pid)?;
         // Those that are left alone do not take the places of others.
         let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
         let refused = |region: &VirtRange| {
@@ -120,7 +124,7 @@ impl Promoter {
         let waits = self.fork == Fork::Snapshot && !shared.is_empty();
         let regions = if waits { Vec::new() } else { own };
         Ok(Found {
-            promotion: Promotion { pid: self.pid, regions, bounds: self.bounds },
+            promotion: Promotion { process, regions, bounds: self.bounds },
             is_shared_by_fork: !shared.is_empty(),
             shared: found.shared,
             excluded: found.excluded,
@@ -146,7 +150,16 @@ impl Promoter {
             self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
             return Ok(false);
         }
-        let mut applied = promotion.apply_with(root, &mut self.ready)?;
+        let engine = self.engine.get_or_insert_with(|| Engine::new(root, Latency::default()));
+        let mut applied = match promotion.apply(engine) {
+            // Another program runs in it now: the next pass looks at that.
+            Err(PromoteError::Gone(_)) if identify(root, self.pid).is_ok() => {
+                self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
+                return Ok(false);
+            }
+            applied => applied?,
+        };
+        let rest = engine.rest(promotion.process);
         let outcome = &mut applied.outcome;
         // What a pass tried in vain is refused for now, unless the machine is so slow that it had no time for more.
         self.fruitless = if outcome.obtained_bytes > 0 { 0 } else { self.fruitless + 1 };
@@ -163,7 +176,7 @@ impl Promoter {
             self.shared = shared_memory(root, self.pid, LEAST_PRESENT)?;
         }
         let pause = if unfinished { Duration::ZERO } else { LEAST_PAUSE.max(cost * COST_SPACING) };
-        self.next = Instant::now() + pause;
+        self.next = Instant::now() + pause.max(rest);
         Ok(unfinished)
     }
 
@@ -212,6 +225,7 @@ mod tests {
                 ..PromoteOutcome::default()
             },
             tried: tried.iter().copied().map(region).collect(),
+            left: Vec::new(),
             huge: huge.iter().copied().map(region).collect(),
         };
         let mut promoter = Promoter::new(Pid(1), Duration::ZERO, Fork::Auto);

@@ -31,6 +31,20 @@ const IMPURE: [&str; 13] = [
     "std::os",
 ];
 
+/// What makes huge pages of another process, or splits them, and the files that may name it. All else goes through the
+/// engine of crates/act, which holds the latency guard.
+const COLLAPSES: [&str; 4] = [
+    "process_madvise::collapse",
+    "process_madvise::cold",
+    "process_madvise::page_out",
+    "process_madvise::{",
+];
+const MAY_COLLAPSE: [(&str, &str); 3] = [
+    ("crates/act/src/engine/target.rs", "makes the calls, under the guard"),
+    ("crates/observe/src/tracker/bpf/clear.rs", "clears accessed bits of whole mappings, within the budget of sampling"),
+    ("crates/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
+];
+
 /// Test files that may name kernel paths, and why each must.
 const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 15] = [
     ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
@@ -60,6 +74,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
     file.unsafe_is_explained(&mut findings);
     file.kernel_paths(&mut findings);
     file.system_calls(&mut findings);
+    file.collapses(&mut findings);
     file.purity(&mut findings);
     file.paths_in_json(&mut findings);
     file.prints(&mut findings);
@@ -216,6 +231,20 @@ impl File<'_> {
         }
     }
 
+    fn collapses(&self, findings: &mut Vec<Finding>) {
+        if self.krate == "kernel" || MAY_COLLAPSE.iter().any(|(path, _)| *path == self.path) {
+            return;
+        }
+        for (number, line) in self.shipped() {
+            for call in COLLAPSES {
+                if has_word(line, call) {
+                    let what = format!("`{call}` outside the engine of crates/act, which holds the latency guard");
+                    findings.push(self.finding(number, what));
+                }
+            }
+        }
+    }
+
     fn purity(&self, findings: &mut Vec<Finding>) {
         if !PURE_CRATES.contains(&self.krate) {
             return;
@@ -331,6 +360,15 @@ mod tests {
         one("crates/cli/src/map.rs", "fn a() {\n    eprintln!(\"x\");\n}\n", "2: eprintln! outside");
         assert!(found("crates/cli/src/output.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
         assert!(found("crates/bench/src/a.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
+    }
+
+    #[test]
+    fn a_collapse_past_the_latency_guard_is_caught() {
+        let call = "fn a() {\n    process_madvise::collapse(pidfd, &[region]);\n}\n";
+        one("crates/act/src/promote.rs", call, "2: `process_madvise::collapse` outside the engine");
+        one("crates/lab/src/a.rs", "use megapage_kernel::process_madvise::{cold};\n", "outside the engine");
+        assert!(found("crates/act/src/engine/target.rs", call).is_empty());
+        assert!(found("crates/act/tests/a.rs", call).is_empty(), "tests may");
     }
 
     #[test]

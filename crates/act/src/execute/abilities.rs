@@ -1,7 +1,7 @@
 //! What this kernel can do to another process's memory: tried at the start, on a child of our own.
 
 use super::ExecuteError;
-use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::engine::{Advice, CanaryTarget, Refusal};
 use crate::remote::{RemoteError, lacking_ability};
 use megapage_kernel::ability::{COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE, SPLIT_FREES_ZEROS};
 use megapage_kernel::canary::Canary;
@@ -70,9 +70,8 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
 /// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     let child = Canary::start(0, 1).map_err(ExecuteError::Child)?;
-    let target = Target::open(root, child.pid())?;
-    let mut trial = Trial { root, region: child.huge(), child, target };
-    trial.target.require_leaves(root)?;
+    let mut trial = Trial { root, region: child.huge(), child: CanaryTarget::open(root, child)? };
+    trial.child.target.require_leaves()?;
     let mut abilities = Abilities {
         collapse: false,
         split: None,
@@ -101,7 +100,7 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
             PAGEMAP_SCAN.title()
         ));
     }
-    trial.child.zero(KEPT..PAGES).map_err(ExecuteError::Child)?;
+    trial.child.canary.zero(KEPT..PAGES).map_err(ExecuteError::Child)?;
     if trial.is_huge()? == Some(true) {
         trial.split(&mut abilities)?;
         if abilities.split.is_some() && abilities.collapse {
@@ -117,7 +116,7 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
             .notes
             .push("splitting could not be tried for want of a huge page; taken for possible".into());
     }
-    if trial.child.touch(0..KEPT).map_err(ExecuteError::Child)?.wrong > 0 {
+    if trial.child.canary.touch(0..KEPT).map_err(ExecuteError::Child)?.wrong > 0 {
         return Err(ExecuteError::BytesLost);
     }
     match abilities.small_collapse {
@@ -131,13 +130,12 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
 struct Trial<'a> {
     root: &'a KernelRoot,
     region: VirtRange,
-    child: Canary,
-    target: Target,
+    child: CanaryTarget,
 }
 
 impl Trial<'_> {
     fn look(&mut self) -> Result<Option<Region>, ExecuteError> {
-        let seen = self.target.look(self.root, &[self.region])?;
+        let seen = self.child.target.look(&[self.region])?;
         Ok(seen.into_values().next())
     }
 
@@ -153,11 +151,7 @@ impl Trial<'_> {
     ) -> Result<Result<Region, Option<Refusal>>, ExecuteError> {
         let mut last = None;
         for _ in 0..TRIES {
-            let tried = advise(&mut self.target, advice, &[self.region], 1, |_| None);
-            last = match tried[0].answer {
-                Answer::Refused(refusal) => Some(refusal),
-                Answer::Accepted | Answer::NotTried => None,
-            };
+            last = self.child.call(advice, self.region);
             if let Some(region) = self.look()?.filter(&is_done) {
                 return Ok(Ok(region));
             }
@@ -230,8 +224,8 @@ impl Trial<'_> {
     fn small(&self) -> Option<bool> {
         let part = VirtRange::new(self.region.start(), self.region.start() + (64 << 10))?;
         // An error is an answer, too; the frames tell.
-        let _ = megapage_kernel::process_madvise::collapse(self.target.pidfd(), &[part]);
-        let entries = Pagemap::open(self.root, self.child.pid()).ok()?.entries(part).ok()?;
+        let _ = self.child.call(Advice::Collapse, part);
+        let entries = Pagemap::open(self.root, self.child.canary.pid()).ok()?.entries(part).ok()?;
         let flags = FrameFlags::open(self.root).ok()?;
         let orders: Option<Vec<u32>> =
             entries.iter().map(|entry| flags.folio(entry.frame()?).ok().map(|(_, order)| order)).collect();

@@ -1,5 +1,6 @@
 //! Bytes per second.
 
+use super::ExecutorOptions;
 use megapage_units::Bytes;
 use std::time::Duration;
 
@@ -47,6 +48,25 @@ impl Bucket {
     /// Gives back what was taken and not used.
     pub fn give_back(&mut self, bytes: Bytes) {
         self.level = self.level.saturating_add(u128::from(bytes.0) * UNIT);
+    }
+}
+
+/// What a second's work on one process may cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub moved: Bucket,
+    pub scanned: Bucket,
+    /// When it was used last.
+    pub used: Duration,
+}
+
+impl Budget {
+    pub fn new(options: &ExecutorOptions, now: Duration) -> Budget {
+        Budget {
+            moved: Bucket::new(options.moved_per_process, now),
+            scanned: Bucket::new(options.scanned_per_process, now),
+            used: now,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Done;
 use super::work::Work;
-use crate::engine::{Call, Refusal};
+use crate::engine::{Call, Pauses, Refusal};
 use megapage_decide::{Action, Obtained};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -104,6 +104,8 @@ impl Kind {
                 self.shared += 1;
                 return;
             }
+            // Not the kernel's: the pause is counted.
+            Refusal::BelowFloor => return,
         };
         self.refused[index] += 1;
     }
@@ -151,6 +153,14 @@ impl Counters {
     pub(super) fn call(&mut self, call: Call) {
         self.calls.add(call.took);
         self.held.add(call.held);
+    }
+
+    /// Takes over how many pauses there were.
+    pub(super) fn paused(&mut self, pauses: Pauses) {
+        self.slow_calls = pauses.slow;
+        self.late_calls = pauses.late;
+        self.memory_pauses = pauses.memory;
+        self.group_pauses = pauses.group;
     }
 
     /// Those of one kind of work.

@@ -1,22 +1,20 @@
 //! Actions on the running kernel.
 
 use super::abilities::{self, Abilities, Split};
-use super::budget::Bucket;
-use super::pace::{Pause, Speed};
-use super::ready::Ready;
+use super::budget::{Bucket, Budget};
 use super::regions::Regions;
-use super::turn::{Clock, Pace, is_mapped, is_same};
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
-use crate::engine::{Advice, Answer, Refusal, Target, advise};
+use crate::engine::{
+    Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried, is_mapped, is_same,
+};
 use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Reason};
 use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, VirtRange};
 use std::collections::BTreeMap;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// What each action counts for in a budget.
@@ -25,12 +23,7 @@ const ACTION: Bytes = Bytes(HUGE_2M as u64);
 const CHUNK: usize = 256;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
-/// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
-/// processor empty its LRU queues, which is better done for several regions at once.
-const COLLAPSE_CALL: u32 = 4;
-/// The longest rest between two calls.
-const MOST_REST: Duration = Duration::from_millis(1);
-/// Processes whose pace is remembered, and for how long after the last action.
+/// Processes whose budget is remembered, and for how long after the last action.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
@@ -49,12 +42,12 @@ pub struct Executor {
     counters: Counters,
     moved: Bucket,
     scanned: Bucket,
-    processes: BTreeMap<ProcessId, Pace>,
-    no_memory: Pause,
+    /// Makes all calls.
+    engine: Engine,
+    budgets: BTreeMap<ProcessId, Budget>,
     promoted: Regions,
     /// What was not obtained when it was tried last, by the kind of work.
     failed: [Regions; Work::COUNT],
-    ready: Ready,
     /// Of the counters' back-offs, those that were told.
     backed_off: u64,
 }
@@ -86,11 +79,10 @@ impl Executor {
             counters: Counters::default(),
             moved: Bucket::new(options.moved, Duration::ZERO),
             scanned: Bucket::new(options.scanned, Duration::ZERO),
-            processes: BTreeMap::new(),
-            no_memory: Pause::default(),
+            engine: Engine::new(root, options.latency()),
+            budgets: BTreeMap::new(),
             promoted: Regions::default(),
             failed: Default::default(),
-            ready: Ready::default(),
             backed_off: 0,
         }
     }
@@ -135,7 +127,7 @@ impl Executor {
                             again.push(region);
                             continue;
                         }
-                        self.remember(Work::Demote, process, region, &verdict, &clock);
+                        self.remember(Work::Demote, process, region, &verdict);
                         let action = Action::Demote { process, region: region.start(), reason: Reason::Undo };
                         self.counters.asked(&action);
                         answers.push(self.note(&action, verdict, took));
@@ -173,10 +165,7 @@ impl Executor {
             },
             (_, None) => return first(Obtained::Unsupported, "this kernel splits no huge page from outside"),
         };
-        // The descriptors are opened first: if the process is the right one after that, they are its own.
-        let opened = Target::open(&self.root, id.pid);
-        let mut target = match opened {
-            _ if !is_same(&self.root, id) => return all(verdict::gone()),
+        let mut target = match Target::open(&self.root, id) {
             Ok(target) => target,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(RemoteError::NotAllowed { .. }) => {
@@ -187,7 +176,7 @@ impl Executor {
             }
             Err(_) => return first(Obtained::Busy, "its memory map cannot be opened"),
         };
-        let before = match target.look(&self.root, regions) {
+        let before = match target.look(regions) {
             Ok(before) => before,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
@@ -203,11 +192,11 @@ impl Executor {
         // Neighbours go together, whatever the policy's order among so few.
         wanted.sort_unstable();
         wanted.dedup();
-        let tried = self.call(advice, &mut target, id, &wanted, clock);
+        let tried = self.call(advice, &mut target, &wanted, clock);
         for refusal in tried.values().filter_map(|tried| tried.answer.refusal()) {
             self.counters.of(work).refuse(refusal);
         }
-        let after = match target.look(&self.root, regions) {
+        let after = match target.look(regions) {
             Ok(after) => after,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(_) => {
@@ -219,12 +208,11 @@ impl Executor {
         }
         let settle = |region: &VirtRange| {
             let (before, after) = (before.get(&region.start())?, after.get(&region.start())?);
-            let nothing = crate::engine::Tried { answer: Answer::NotTried, took: Duration::ZERO };
             let tried = tried.get(&region.start());
             if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
                 return None;
             }
-            let tried = tried.copied().unwrap_or(nothing);
+            let tried = tried.copied().unwrap_or(Tried::NOT);
             let verdict = match work {
                 Work::Promote if !wants(region) && after.huge != Some(true) => verdict::empty(before),
                 Work::Promote => {
@@ -239,88 +227,17 @@ impl Executor {
         regions.iter().map(settle).collect()
     }
 
-    /// The calls, paced. What was tried, by region.
+    /// The calls. What was tried, by region.
     fn call(
         &mut self,
         advice: Advice,
         target: &mut Target,
-        id: ProcessId,
         wanted: &[VirtRange],
         clock: &Clock,
-    ) -> BTreeMap<u64, crate::engine::Tried> {
-        let (root, options, counters) = (&self.root, &self.options, &mut self.counters);
-        let ready = &mut self.ready;
-        let pace = self.processes.entry(id).or_insert_with(|| Pace::new(options, clock.now));
-        let batch = if advice == Advice::Collapse { pace.collapse } else { pace.split };
-        // A call that is out of time has not begun.
-        let wanted = if clock.is_up() { &[] } else { wanted };
-        let mut batch = batch;
-        let mut left = wanted.len();
-        let mut size = batch.size();
-        if advice == Advice::Collapse {
-            ready.begin();
-            size = ready.before(size.min(left));
-        }
-        let most = if advice == Advice::Collapse { options.call * COLLAPSE_CALL } else { options.call };
-        let tried = advise(target, advice, wanted, size, |call| {
-            let Some(call) = call else {
-                // What was made ready is ready still.
-                return (!clock.is_up()).then_some(size);
-            };
-            counters.call(call);
-            batch.learn(call, most);
-            left = left.saturating_sub(call.regions);
-            if advice == Advice::Collapse {
-                ready.after(&call);
-            }
-            match Speed::of(call, options) {
-                Speed::Fine => pace.pause.ease(),
-                Speed::Slow => {
-                    counters.slow_calls += 1;
-                    pace.pause.start(clock.now(), options);
-                    if !clock.urgent {
-                        return None;
-                    }
-                }
-                Speed::Late => {
-                    counters.late_calls += 1;
-                    pace.pause.start_once(clock.now(), options);
-                    if !clock.urgent {
-                        return None;
-                    }
-                }
-            }
-            match call.refused {
-                Some(Refusal::GroupFull) if advice == Advice::Collapse => {
-                    counters.group_pauses += 1;
-                    pace.group_full.start(clock.now(), options);
-                    return None;
-                }
-                // A region that was unmapped meanwhile says nothing about the others.
-                Some(Refusal::NoMemory)
-                    if advice == Advice::Collapse
-                        && call.at.is_none_or(|at| is_mapped(root, id, wanted[at]) != Some(false)) =>
-                {
-                    return None;
-                }
-                Some(refusal) if refusal.is_final() => return None,
-                None if advice == Advice::Collapse && !call.failed => pace.group_full.ease(),
-                _ => {}
-            }
-            if clock.is_up() {
-                return None;
-            }
-            sleep((call.took * options.rest_percent / 100).min(MOST_REST));
-            size = batch.size();
-            if advice == Advice::Collapse {
-                size = ready.before(size.min(left)).max(1);
-            }
-            Some(size)
-        });
-        match advice {
-            Advice::Collapse => pace.collapse = batch,
-            Advice::ColdSplit | Advice::PageOut => pace.split = batch,
-        }
+    ) -> BTreeMap<u64, Tried> {
+        let Executor { engine, counters, .. } = self;
+        let tried = engine.advise(advice, target, wanted, &Terms::of(*clock), |call| counters.call(*call));
+        counters.paused(engine.pauses());
         wanted.iter().map(|region| region.start()).zip(tried).collect()
     }
 
@@ -353,16 +270,17 @@ impl Executor {
                 return;
             }
             let (options, now) = (&self.options, clock.now());
-            let pace = self.processes.entry(group.process).or_insert_with(|| Pace::new(options, clock.now));
-            pace.used = now;
-            if pace.rests_until(promotes, &self.no_memory) > now {
+            if self.engine.rests_until(group.process, promotes) > now {
                 self.counters.of(group.work).left.pause += regions.len() as u64;
                 return;
             }
+            let budget =
+                self.budgets.entry(group.process).or_insert_with(|| Budget::new(options, clock.now));
+            budget.used = now;
             let (own, all) = if promotes {
-                (&mut pace.moved, &mut self.moved)
+                (&mut budget.moved, &mut self.moved)
             } else {
-                (&mut pace.scanned, &mut self.scanned)
+                (&mut budget.scanned, &mut self.scanned)
             };
             own.fill(now, ACTION);
             all.fill(now, ACTION);
@@ -384,15 +302,15 @@ impl Executor {
                 match settled {
                     None => not_tried += 1,
                     Some((verdict, took)) => {
-                        self.remember(group.work, group.process, region, &verdict, clock);
+                        self.remember(group.work, group.process, region, &verdict);
                         answers[place] = Some(self.note(&actions[place], verdict, took));
                     }
                 }
             }
             if not_tried > 0 {
                 let unused = Bytes(ACTION.0 * not_tried);
-                if let Some(pace) = self.processes.get_mut(&group.process) {
-                    let own = if promotes { &mut pace.moved } else { &mut pace.scanned };
+                if let Some(budget) = self.budgets.get_mut(&group.process) {
+                    let own = if promotes { &mut budget.moved } else { &mut budget.scanned };
                     own.give_back(unused);
                 }
                 let all = if promotes { &mut self.moved } else { &mut self.scanned };
@@ -413,7 +331,6 @@ impl Executor {
         process: ProcessId,
         region: VirtRange,
         verdict: &Verdict,
-        clock: &Clock,
     ) {
         let failed = &mut self.failed[work as usize];
         if failed.remove(process, region) {
@@ -426,19 +343,15 @@ impl Executor {
             (_, Obtained::Gone) => {
                 self.failed.iter_mut().for_each(|failed| failed.remove_process(process));
                 self.promoted.remove_process(process);
-                self.processes.remove(&process);
+                self.budgets.remove(&process);
+                self.engine.forget(process);
             }
             (Work::Promote, Obtained::Done) => {
-                self.no_memory.ease();
                 if verdict.promoted > Bytes::ZERO
                     && !self.promoted.add(process, region, self.options.remembered)
                 {
                     self.counters.forgotten += 1;
                 }
-            }
-            (Work::Promote, Obtained::NoMemory) if self.no_memory.is_over(clock.now()) => {
-                self.no_memory.start(clock.now(), &self.options);
-                self.counters.memory_pauses += 1;
             }
             (Work::Demote | Work::Recover, Obtained::Done) => {
                 self.promoted.remove(process, region);
@@ -467,10 +380,11 @@ impl Executor {
 
     /// Forgets the pace of processes that were not acted on for long, and everything of those that have ended.
     fn forget(&mut self, now: Duration) {
-        if self.processes.len() > MOST_PROCESSES {
-            self.processes.clear();
+        self.engine.forget_idle(now);
+        if self.budgets.len() > MOST_PROCESSES {
+            self.budgets.clear();
         }
-        self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
+        self.budgets.retain(|_, budget| now.saturating_sub(budget.used) < REMEMBERED_FOR);
         for failed in self.failed.iter_mut().filter(|failed| failed.count() >= MOST_FAILED) {
             *failed = Regions::default();
         }
@@ -512,7 +426,8 @@ impl Actuator for Executor {
             // Rates and batches are learnt anew, within the new bounds.
             (self.moved, self.scanned) =
                 (Bucket::new(options.moved, Duration::ZERO), Bucket::new(options.scanned, Duration::ZERO));
-            self.processes.clear();
+            self.budgets.clear();
+            self.engine.configure(options.latency());
             self.options = options;
         }
     }
@@ -524,11 +439,7 @@ impl Actuator for Executor {
 
     fn rests_until(&self, action: &Action) -> Option<Duration> {
         let promotes = matches!(action, Action::Promote { .. });
-        Some(match self.processes.get(&action.process()?) {
-            Some(pace) => pace.rests_until(promotes, &self.no_memory),
-            None if promotes => self.no_memory.until(),
-            None => Duration::ZERO,
-        })
+        Some(self.engine.rests_until(action.process()?, promotes))
     }
 
     fn counted(&self) -> Option<Counters> {

@@ -1,5 +1,6 @@
 //! What carrying out may cost.
 
+use crate::engine::Latency;
 use megapage_units::Bytes;
 use std::time::Duration;
 
@@ -16,21 +17,15 @@ pub struct ExecutorOptions {
     pub scanned_per_process: Bytes,
     /// After this time no further call is made for one lot of actions.
     pub time: Duration,
-    /// How much processor time one call that splits huge pages is to take at most: for that long, and for as long as it
-    /// waits for a processor, a process can wait for its mmap lock. How many regions a call names follows from it. A
-    /// call that collapses may take four times as much: it gives the lock up between two regions.
+    /// [`Latency::call`].
     pub call: Duration,
-    /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
+    /// [`Latency::rest_percent`].
     pub rest_percent: u32,
-    /// A process whose lock was kept for more processor time than this, by the collapse of a region (on average, where a
-    /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
-    /// of these times, after a call whose regions took more together, of which one may have taken all of it, and after one
-    /// that took ten times as long on the wall: it waited, and the process may have, too.
+    /// [`Latency::slow`].
     pub slow: Duration,
-    /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
-    /// doubles each time that this happens again...
+    /// [`Latency::pause`].
     pub pause: Duration,
-    /// ...up to this.
+    /// [`Latency::pause_most`].
     pub pause_most: Duration,
     /// Most regions of which is remembered that they were promoted here, for [`super::Executor::undo`].
     pub remembered: usize,
@@ -39,18 +34,27 @@ pub struct ExecutorOptions {
 impl Default for ExecutorOptions {
     /// At most a core's worth of copying, half of it for one process; recovery at the rate that the kernel has.
     fn default() -> ExecutorOptions {
+        let Latency { call, rest_percent, slow, pause, pause_most } = Latency::default();
         ExecutorOptions {
             moved: Bytes::gib(1),
             moved_per_process: Bytes::mib(512),
             scanned: Bytes::gib(4),
             scanned_per_process: Bytes::gib(2),
             time: Duration::from_millis(250),
-            call: Duration::from_millis(1),
-            rest_percent: 25,
-            slow: Duration::from_millis(15),
-            pause: Duration::from_millis(100),
-            pause_most: Duration::from_secs(30),
+            call,
+            rest_percent,
+            slow,
+            pause,
+            pause_most,
             remembered: 1 << 18,
         }
+    }
+}
+
+impl ExecutorOptions {
+    /// Those of the latency guard.
+    pub(super) fn latency(&self) -> Latency {
+        let ExecutorOptions { call, rest_percent, slow, pause, pause_most, .. } = *self;
+        Latency { call, rest_percent, slow, pause, pause_most }
     }
 }

@@ -114,6 +114,10 @@ fn refused(refusal: Refusal) -> Verdict {
         Refusal::Shared => {
             Verdict::refused(Obtained::Busy, "another process shares it since a fork: it would be copied")
         }
+        Refusal::BelowFloor => Verdict::refused(
+            Obtained::NoMemory,
+            "less than 5 % of the machine's memory is available, and a collapse would reclaim some",
+        ),
         Refusal::Invalid | Refusal::NoMemory => {
             Verdict::refused(Obtained::Impossible, "the kernel refuses it")
         }

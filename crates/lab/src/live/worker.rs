@@ -6,7 +6,8 @@ use crate::workload::steady::{Beat, Way};
 use crate::workload::wishes::{FAULT, GO, PAUSE, READY, REPORT, TOUCH, TOUCHED, WORK};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
-use megapage_act::promote::{Bounds, Promotion, candidates};
+use megapage_act::promote::{Bounds, Promotion, candidates, identify};
+use megapage_act::{Engine, Latency};
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
@@ -179,6 +180,7 @@ impl Worker {
     /// Makes all its memory in `within` huge, from outside. Fails where less than 95 % could be.
     pub(super) fn promote(&self, within: Option<VirtRange>) -> Result<()> {
         let root = KernelRoot::live();
+        let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
         let mut left = Vec::new();
         for _ in 0..TRIES {
             left = candidates(&root, self.pid(), 1, usize::MAX)?.regions;
@@ -188,7 +190,7 @@ impl Worker {
             if left.is_empty() {
                 return Ok(());
             }
-            Promotion { pid: self.pid(), regions: left.clone(), bounds: BOUNDS }.apply(&root)?;
+            Promotion { process, regions: left.clone(), bounds: BOUNDS }.apply_patiently(&mut engine)?;
         }
         let all = within.map_or(self.resident()?, |range| range.len().0);
         let missing = left.len() as u64 * HUGE_2M as u64;
@@ -204,6 +206,7 @@ impl Worker {
     /// Splits all its huge pages. Fails where some stay.
     pub(super) fn split(&self) -> Result<()> {
         let root = KernelRoot::live();
+        let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
         for attempt in 0..TRIES {
             let regions = self.huge_regions()?;
             if regions.is_empty() {
@@ -215,7 +218,7 @@ impl Worker {
                     .and_then(|drain| drain.drain())
                     .context("the LRU queues")?;
             }
-            Demotion { pid: self.pid(), regions, bounds: BOUNDS }.apply(&root)?;
+            Demotion { process, regions, bounds: BOUNDS }.apply(&mut engine)?;
         }
         let stays = self.huge_regions()?.len();
         ensure!(stays == 0, "{stays} huge pages of the workload cannot be split");

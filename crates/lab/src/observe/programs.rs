@@ -7,7 +7,8 @@ mod redis;
 use crate::child::Server;
 use crate::workload::pattern;
 use anyhow::{Context, Result, ensure};
-use megapage_act::promote::{Bounds, Promotion, candidates};
+use megapage_act::promote::{Bounds, Promotion, candidates, identify};
+use megapage_act::{Engine, Latency};
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::read_smaps;
@@ -144,9 +145,11 @@ impl Program {
 /// Makes all that a process has huge, from outside: so the copies differ in nothing but their pages.
 fn promote(pid: Pid) -> Result<()> {
     let root = KernelRoot::live();
+    let process = identify(&root, pid)?;
     let regions = candidates(&root, pid, 1, usize::MAX)?.regions;
     let bounds = Bounds { time: Duration::from_secs(60), ..Bounds::default() };
-    let outcome = Promotion { pid, regions, bounds }.apply(&root)?;
+    let promotion = Promotion { process, regions, bounds };
+    let outcome = promotion.apply_patiently(&mut Engine::new(&root, Latency::default()))?;
     ensure!(
         outcome.obtained_bytes as f64 >= 0.9 * outcome.asked_bytes as f64,
         "only {} of {} could be made huge",

@@ -1,8 +1,40 @@
 //! How fast a process is acted on: the size of a batch, and when it is left alone.
 
-use super::ExecutorOptions;
-use crate::engine::Call;
+use super::answer::Call;
 use std::time::Duration;
+
+/// How long calls on another process may hold its mmap lock, and how long it is left alone where they have held it for longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// How much processor time one call that splits huge pages is to take at most: for that long, and for as long as it
+    /// waits for a processor, a process can wait for its mmap lock. How many regions a call names follows from it. A
+    /// call that collapses may take four times as much: it gives the lock up between two regions.
+    pub call: Duration,
+    /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
+    pub rest_percent: u32,
+    /// A process whose lock was kept for more processor time than this, by the collapse of a region (on average, where a
+    /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
+    /// of these times, after a call whose regions took more together, of which one may have taken all of it, and after one
+    /// that took ten times as long on the wall: it waited, and the process may have, too.
+    pub slow: Duration,
+    /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
+    /// doubles each time that this happens again...
+    pub pause: Duration,
+    /// ...up to this.
+    pub pause_most: Duration,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency {
+            call: Duration::from_millis(1),
+            rest_percent: 25,
+            slow: Duration::from_millis(15),
+            pause: Duration::from_millis(100),
+            pause_most: Duration::from_secs(30),
+        }
+    }
+}
 
 /// Most regions that one call names, however fast it is: should each turn out to be expensive, the next call names one.
 const MOST_REGIONS: usize = 16;
@@ -32,16 +64,16 @@ impl Pause {
         self.until
     }
 
-    pub fn start(&mut self, now: Duration, options: &ExecutorOptions) {
+    pub fn start(&mut self, now: Duration, latency: &Latency) {
         let factor = 1u32.checked_shl(self.times).unwrap_or(u32::MAX);
-        self.until = now + options.pause.saturating_mul(factor).min(options.pause_most);
+        self.until = now + latency.pause.saturating_mul(factor).min(latency.pause_most);
         self.times = self.times.saturating_add(1);
         self.clean = 0;
     }
 
     /// The first pause again, however many there were: the next is no longer for it.
-    pub fn start_once(&mut self, now: Duration, options: &ExecutorOptions) {
-        self.until = self.until.max(now + options.pause);
+    pub fn start_once(&mut self, now: Duration, latency: &Latency) {
+        self.until = self.until.max(now + latency.pause);
     }
 
     /// Something went well.
@@ -99,13 +131,13 @@ pub(super) enum Speed {
 }
 
 impl Speed {
-    pub fn of(call: Call, options: &ExecutorOptions) -> Speed {
+    pub fn of(call: Call, latency: &Latency) -> Speed {
         // A collapse gives the lock up between two regions: what a process waits for is one of them, and where one is that
         // expensive, the next call names no other. The other calls keep the lock to their end.
         let busy = if call.held < call.took { call.busy / call.regions.max(1) as u32 } else { call.busy };
-        if busy > options.slow {
+        if busy > latency.slow {
             Speed::Slow
-        } else if call.busy > options.slow || call.took > options.slow * LATE {
+        } else if call.busy > latency.slow || call.took > latency.slow * LATE {
             Speed::Late
         } else {
             Speed::Fine
@@ -153,9 +185,9 @@ mod tests {
 
     #[test]
     fn slow_work_is_told_from_waiting() {
-        let options = ExecutorOptions::default();
+        let latency = Latency::default();
         let (short, long) = (Duration::from_millis(1), Duration::from_secs(1));
-        let of = |call| Speed::of(call, &options);
+        let of = |call| Speed::of(call, &latency);
         assert_eq!(of(call(1, 15_000)), Speed::Fine);
         assert_eq!(of(call(1, 15_001)), Speed::Slow);
         // Preempted for 100 ms: whoever waited for the lock did so too, but a pause would not help.
@@ -172,12 +204,12 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_bound_and_are_forgotten_slowly() {
-        let options = ExecutorOptions::default();
+        let latency = Latency::default();
         let mut pause = Pause::default();
         assert!(pause.is_over(Duration::ZERO));
         let length = |pause: &mut Pause| {
             let now = Duration::from_secs(1000);
-            pause.start(now, &options);
+            pause.start(now, &latency);
             let mut length = Duration::ZERO;
             while !pause.is_over(now + length) {
                 length += Duration::from_millis(100);
@@ -192,9 +224,9 @@ mod tests {
         for _ in 0..100 {
             length(&mut pause);
         }
-        assert_eq!(length(&mut pause), options.pause_most.as_millis());
+        assert_eq!(length(&mut pause), latency.pause_most.as_millis());
         let now = Duration::from_secs(5000);
-        pause.start_once(now, &options);
-        assert!(!pause.is_over(now) && pause.is_over(now + options.pause));
+        pause.start_once(now, &latency);
+        assert!(!pause.is_over(now) && pause.is_over(now + latency.pause));
     }
 }

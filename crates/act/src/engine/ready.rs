@@ -7,7 +7,7 @@
 //! collapse copies from is free afterwards, and the kernel hands out last what was freed first. So soon the next call
 //! is made without; where that one is expensive again, more pages are made ready before the next such trial.
 
-use crate::engine::Call;
+use super::answer::Call;
 use megapage_kernel::primer::Primer;
 use megapage_kernel::process::own_thread_time;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const MOST_LOT: usize = 128;
 
 /// Whether pages are made ready, and what came of it: kept from one promotion to the next.
 #[derive(Debug)]
-pub struct Ready {
+pub(super) struct Ready {
     primer: Option<Primer>,
     /// Pages to be made ready before a call is made without.
     due: usize,
@@ -65,13 +65,13 @@ impl Default for Ready {
 
 impl Ready {
     /// Before the first call of a lot of them: what was made ready for another has gone to somebody else.
-    pub(crate) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.left = 0;
     }
 
     /// Before a call that collapses so many regions. Answers how many it may name: those for which pages are ready, where
     /// any are made so; the host would be waited for under the lock for each of the others.
-    pub(crate) fn before(&mut self, regions: usize) -> usize {
+    pub(super) fn before(&mut self, regions: usize) -> usize {
         // A call names neighbours alone: fewer than were made ready, perhaps.
         self.done = self.left > 0 && regions > 0;
         if self.done {
@@ -98,7 +98,7 @@ impl Ready {
     }
 
     /// How a call that collapses went.
-    pub(crate) fn after(&mut self, call: &Call) {
+    pub(super) fn after(&mut self, call: &Call) {
         // One of its regions, at least.
         let is_expensive = call.busy > EXPENSIVE + CHEAP * call.regions.saturating_sub(1) as u32;
         if self.done {
@@ -120,7 +120,7 @@ impl Ready {
     }
 
     #[cfg(test)]
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         self.due > 0
     }
 }

@@ -1,0 +1,107 @@
+//! A process of which tests say how it answers, and how long that takes.
+
+use super::advise::{Advisable, Timed};
+use super::answer::{Advice, Answer, Tried};
+use megapage_units::{HUGE_2M, VirtRange};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Duration;
+
+/// A process whose regions answer as they are told to; it keeps the bytes of the calls' ranges.
+pub(super) struct Model {
+    pub errno: BTreeMap<u64, i32>,
+    pub huge: RefCell<BTreeSet<u64>>,
+    pub shared: BTreeSet<u64>,
+    pub unmapped: BTreeSet<u64>,
+    pub looks: usize,
+    pub calls: RefCell<Vec<Vec<u64>>>,
+    /// Of each region of a call: on the wall, and of a processor.
+    pub took: Duration,
+    pub busy: Duration,
+    /// After so many calls the machine is short of memory.
+    pub calls_to_floor: usize,
+}
+
+impl Advisable for Model {
+    fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed {
+        let regions = parts.iter().map(|part| part.len().0.div_ceil(HUGE_2M as u64) as u32).sum::<u32>();
+        let answer = self.answer(advice, parts);
+        Timed { answer, took: self.took * regions, busy: self.busy * regions }
+    }
+
+    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+        regions.iter().map(|region| self.huge.borrow().contains(&region.start())).collect()
+    }
+
+    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+        self.looks += regions.len();
+        regions.iter().map(|region| self.shared.contains(&region.start())).collect()
+    }
+
+    fn is_mapped(&self, region: VirtRange) -> Option<bool> {
+        Some(!self.unmapped.contains(&region.start()))
+    }
+
+    fn is_below_floor(&self) -> bool {
+        self.calls.borrow().len() >= self.calls_to_floor
+    }
+}
+
+impl Model {
+    /// One in which these regions are refused with these error numbers, and all is at once.
+    pub fn refusing(refused: &[(u64, i32)]) -> Model {
+        Model {
+            errno: refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect(),
+            huge: RefCell::default(),
+            shared: BTreeSet::new(),
+            unmapped: BTreeSet::new(),
+            looks: 0,
+            calls: RefCell::default(),
+            took: Duration::ZERO,
+            busy: Duration::ZERO,
+            calls_to_floor: usize::MAX,
+        }
+    }
+
+    /// How many regions each call has named, where it collapses.
+    pub fn sizes(&self) -> Vec<u64> {
+        let regions = |parts: &Vec<u64>| parts.iter().map(|bytes| bytes.div_ceil(HUGE_2M as u64)).sum::<u64>();
+        self.calls.borrow().iter().map(regions).collect()
+    }
+
+    fn answer(&self, advice: Advice, parts: &[VirtRange]) -> io::Result<u64> {
+        self.calls.borrow_mut().push(parts.iter().map(|part| part.len().0).collect());
+        let mut advised = 0;
+        for part in parts {
+            let mut last = None;
+            for start in (part.start()..part.end()).step_by(HUGE_2M) {
+                match self.errno.get(&start) {
+                    Some(&errno) => last = Some(errno),
+                    None => {
+                        self.huge.borrow_mut().insert(start);
+                    }
+                }
+                // The kernel goes on after EAGAIN and EINVAL.
+                if matches!(last, Some(12 | 16)) {
+                    break;
+                }
+            }
+            match last {
+                Some(errno) if advised == 0 => return Err(io::Error::from_raw_os_error(errno)),
+                Some(_) => break,
+                None => advised += part.len().0,
+            }
+        }
+        assert!(advice == Advice::Collapse || parts.iter().all(|part| part.len().0 <= HUGE_2M as u64));
+        Ok(advised)
+    }
+}
+
+pub(super) fn region(number: u64) -> VirtRange {
+    VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
+}
+
+pub(super) fn answers(tried: &[Tried]) -> Vec<Answer> {
+    tried.iter().map(|tried| tried.answer).collect()
+}

@@ -1,0 +1,200 @@
+//! A process that is acted on, and its page tables.
+
+use super::advise::{Advisable, Timed};
+use super::answer::{Advice, Refusal};
+use super::floor;
+use crate::remote::{RemoteError, identify, joined, refusal};
+use crate::sharing::Sharing;
+use megapage_kernel::canary::Canary;
+use megapage_kernel::maps::read_maps;
+use megapage_kernel::pagemap::Region;
+use megapage_kernel::process::own_thread_time;
+use megapage_kernel::{KernelRoot, meminfo, process, process_madvise, spawn};
+use megapage_observe::PageTables;
+use megapage_snapshot::ProcessId;
+use megapage_units::VirtRange;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// A process that is acted on: by a descriptor, so that it cannot become another one meanwhile.
+#[derive(Debug)]
+pub(crate) struct Target {
+    root: KernelRoot,
+    id: ProcessId,
+    pidfd: OwnedFd,
+    tables: PageTables,
+}
+
+impl Advisable for Target {
+    fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed {
+        let call = match advice {
+            Advice::Collapse => process_madvise::collapse,
+            Advice::ColdSplit => process_madvise::cold,
+            Advice::PageOut => process_madvise::page_out,
+        };
+        let (started, busy) = (Instant::now(), own_thread_time());
+        let answer = call(self.pidfd.as_fd(), parts);
+        Timed { answer, took: started.elapsed(), busy: own_thread_time().saturating_sub(busy) }
+    }
+
+    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+        let seen = self.tables.regions(regions).unwrap_or_default();
+        // A region that is not a whole one would shift the others.
+        match seen.len() == regions.len() {
+            true => seen.iter().map(|region| region.huge == Some(true)).collect(),
+            false => vec![false; regions.len()],
+        }
+    }
+
+    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
+        regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
+    }
+
+    fn is_mapped(&self, region: VirtRange) -> Option<bool> {
+        is_mapped(&self.root, self.id, region)
+    }
+
+    fn is_below_floor(&self) -> bool {
+        let Ok(memory) = meminfo(&self.root) else { return false };
+        memory.total.zip(memory.available).is_some_and(|(total, available)| available < floor(total))
+    }
+}
+
+impl Target {
+    /// Opens a process and its page tables. The descriptors are opened first: if the process is the right one after that,
+    /// they are its own.
+    ///
+    /// # Errors
+    /// [`RemoteError::Gone`] also where another process has its number now, or it runs another program.
+    pub(crate) fn open(root: &KernelRoot, id: ProcessId) -> Result<Target, RemoteError> {
+        if !root.is_live() {
+            return Err(RemoteError::NotLive);
+        }
+        let pid = id.pid;
+        let pidfd = spawn::open_pidfd(pid).map_err(|_| RemoteError::Gone(pid))?;
+        let tables = PageTables::open(root, pid);
+        if !is_same(root, id) {
+            return Err(RemoteError::Gone(pid));
+        }
+        let tables = tables.map_err(|error| refusal(root, pid, error))?;
+        Ok(Target { root: root.clone(), id, pidfd, tables })
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// That huge entries can be told from others.
+    pub(crate) fn require_leaves(&mut self) -> Result<(), RemoteError> {
+        match self.tables.tells_leaves() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RemoteError::Unseen),
+            Err(error) => Err(refusal(&self.root, self.id.pid, error)),
+        }
+    }
+
+    /// The regions as the page tables show them, by their start.
+    pub(crate) fn look(&mut self, regions: &[VirtRange]) -> Result<BTreeMap<u64, Region>, RemoteError> {
+        let mut ascending = regions.to_vec();
+        ascending.sort_unstable();
+        ascending.dedup();
+        let seen = self.tables.regions(&joined(&ascending));
+        let seen = seen.map_err(|error| refusal(&self.root, self.id.pid, error))?;
+        Ok(seen.into_iter().map(|region| (region.range.start(), region)).collect())
+    }
+}
+
+/// A child of our own, which nobody waits for: what the kernel can do is tried on it, without the guard.
+#[derive(Debug)]
+pub(crate) struct CanaryTarget {
+    pub canary: Canary,
+    pub target: Target,
+}
+
+impl CanaryTarget {
+    /// Opens the child.
+    pub(crate) fn open(root: &KernelRoot, canary: Canary) -> Result<CanaryTarget, RemoteError> {
+        let target = Target::open(root, identify(root, canary.pid())?)?;
+        Ok(CanaryTarget { canary, target })
+    }
+
+    /// One call for one range, which may be smaller than a region. The refusal, where it was one.
+    pub(crate) fn call(&self, advice: Advice, range: VirtRange) -> Option<Refusal> {
+        let answer = self.target.call(advice, &[advice.part(range)]).answer;
+        answer.err().map(|error| Refusal::of(&error))
+    }
+}
+
+/// Whether one mapping of the process holds the region whole; `None` where that cannot be read.
+pub(crate) fn is_mapped(root: &KernelRoot, id: ProcessId, region: VirtRange) -> Option<bool> {
+    let mappings = read_maps(root, id.pid).ok()?;
+    Some(mappings.iter().any(|mapping| mapping.range.intersection(region) == Some(region)))
+}
+
+/// Whether the process is there and still the one that was meant: not another one with its number, nor another
+/// program.
+pub(crate) fn is_same(root: &KernelRoot, id: ProcessId) -> bool {
+    process::read_stat(root, id.pid).is_ok_and(|stat| {
+        !stat.is_zombie()
+            && stat.start_ticks == id.start_ticks
+            // 0 where the kernel does not show it.
+            && (stat.start_stack == id.start_stack || stat.start_stack == 0 || id.start_stack == 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+
+    /// A target with this tree's files, and a descriptor of ours.
+    fn target(tree: &tempfile::TempDir) -> Target {
+        let directory = tree.path().join("proc/9");
+        std::fs::create_dir_all(&directory).unwrap();
+        // A page map as before Linux 6.7: entries alone.
+        std::fs::write(directory.join("pagemap"), vec![0u8; 8 * HUGE_2M / BASE_PAGE]).unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
+        let tables = PageTables::open(&root, Pid(9)).unwrap();
+        let id = ProcessId { pid: Pid(9), start_ticks: 1, start_stack: 1 };
+        Target { root, id, pidfd, tables }
+    }
+
+    #[test]
+    fn a_page_map_that_does_not_tell_huge_entries_is_not_enough() {
+        let tree = tempfile::tempdir().unwrap();
+        let mut target = target(&tree);
+        assert!(matches!(target.require_leaves(), Err(RemoteError::Unseen)));
+        assert!(matches!(Target::open(&target.root, target.id), Err(RemoteError::NotLive)));
+    }
+
+    #[test]
+    fn another_process_with_the_number_is_gone() {
+        let root = KernelRoot::live();
+        let own = identify(&root, Pid(std::process::id().cast_signed())).unwrap();
+        assert!(Target::open(&root, own).is_ok());
+        for other in [
+            ProcessId { start_ticks: own.start_ticks + 1, ..own },
+            ProcessId { start_stack: own.start_stack ^ 0x1000, ..own },
+        ] {
+            assert!(matches!(Target::open(&root, other), Err(RemoteError::Gone(_))));
+        }
+    }
+
+    #[test]
+    fn the_machine_is_short_below_a_twentieth_of_its_memory() {
+        let tree = tempfile::tempdir().unwrap();
+        let target = target(&tree);
+        assert!(!target.is_below_floor(), "nobody can tell");
+        let total = Bytes::gib(10);
+        for (available, is_below) in [(floor(total), false), (Bytes(floor(total).0 - 1024), true)] {
+            let text = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", total.0 >> 10, available.0 >> 10);
+            std::fs::write(tree.path().join("proc/meminfo"), text).unwrap();
+            assert_eq!(target.is_below_floor(), is_below, "{available}");
+        }
+        assert_eq!(floor(total), Bytes::mib(512));
+    }
+}
