@@ -91,11 +91,8 @@ impl Demotion {
         }
         let mut target = Target::open(root, self.process)?;
         target.require_leaves()?;
-        let before: BTreeMap<u64, Region> = target
-            .look(&self.regions)?
-            .into_iter()
-            .filter(|(_, region)| region.huge == Some(true))
-            .collect();
+        let before: BTreeMap<u64, Region> =
+            target.look(&self.regions)?.into_iter().filter(|(_, region)| region.huge == Some(true)).collect();
         let mut outcome = DemoteOutcome {
             asked: self.regions.len() as u64,
             huge_before: before.len() as u64,
@@ -104,11 +101,8 @@ impl Demotion {
         let regions: Vec<VirtRange> = before.values().map(|region| region.range).collect();
         let start = Instant::now();
         let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent: true };
-        let terms = Terms {
-            batch: self.bounds.batch,
-            rest_percent: self.bounds.rest_percent,
-            ..Terms::of(clock)
-        };
+        let terms =
+            Terms { batch: self.bounds.batch, rest_percent: self.bounds.rest_percent, ..Terms::of(clock) };
         let mut calls = 0;
         let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |_| calls += 1);
         outcome.calls = calls;

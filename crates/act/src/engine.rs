@@ -213,8 +213,7 @@ impl Engine {
                 }
                 // A region that was unmapped meanwhile says nothing about the others.
                 Some(Refusal::NoMemory)
-                    if promotes
-                        && call.at.is_none_or(|at| target.is_mapped(regions[at]) != Some(false)) =>
+                    if promotes && call.at.is_none_or(|at| target.is_mapped(regions[at]) != Some(false)) =>
                 {
                     shortages += 1;
                     short = shortages >= terms.shortages;
@@ -351,8 +350,7 @@ mod tests {
     fn nothing_is_collapsed_below_the_safe_floor_and_what_is_huge_can_be_split() {
         let mut model = Model { calls_to_floor: 0, ..Model::refusing(&[]) };
         let mut engine = engine();
-        let tried =
-            engine.guarded(Advice::Collapse, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
+        let tried = engine.guarded(Advice::Collapse, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
         let untried = Answer::NotTried;
         assert_eq!(answers(&tried), [Answer::Refused(Refusal::BelowFloor), untried, untried]);
         assert!(model.calls.borrow().is_empty() && !answers(&tried)[0].was_asked());

@@ -66,8 +66,8 @@ pub struct Done {
 /// Whoever carries actions out: the kernel, a dry run, or a test.
 pub trait Actuator: Send {
     /// Carries out `actions`, which come from one step at the time `now` (since boot), in their order as far as budgets
-    /// allow. Answers one for each action that was tried; those that a budget left for later are not answered. Samples
-    /// and zero scans are the observer's, and not answered either.
+    /// allow. Answers one for each action that was tried; those that a budget left for later are not answered. Zero
+    /// scans are the observer's, and not answered either.
     fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done>;
 
     /// How many times, since this was last asked, something was left alone for a while because a call was slow or memory
@@ -103,8 +103,6 @@ pub trait Actuator: Send {
 
 /// Why a promotion to less than 2 MiB is never obtained.
 const NO_SMALL: &str = "MADV_COLLAPSE makes pages of 2 MiB alone";
-/// Why memory is never zeroed ahead.
-const NO_PRE_ZERO: &str = "the kernel has no interface for zeroing free memory ahead";
 
 fn nanoseconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(time.as_nanos() as u64)

@@ -232,8 +232,7 @@ impl Promotion {
         let clock = Clock { now: boot_time(), started: start, most: time, urgent: false };
         let terms = Terms { clock, batch, rest_percent, shortages: MOST_SHORTAGES };
         let mut calls = 0;
-        let mut tried =
-            engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |_| calls += 1);
+        let mut tried = engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |_| calls += 1);
         if before.is_some() {
             calls += self.map_what_was_collapsed(engine, &mut target, &mut tried, &terms);
         }

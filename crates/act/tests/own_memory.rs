@@ -46,7 +46,8 @@ fn dense_regions_become_huge_and_sparse_ones_do_not() {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }
     assert!((6..=8).contains(&found.regions.len()), "{:?}", found.regions);
-    let promotion = Promotion { process: process(), regions: found.regions.clone(), bounds: Bounds::default() };
+    let promotion =
+        Promotion { process: process(), regions: found.regions.clone(), bounds: Bounds::default() };
     assert_eq!(promotion.dry_run().len(), found.regions.len() + 1);
     let outcome = promotion.apply_patiently(&mut engine()).unwrap();
     assert_eq!(outcome.asked_bytes, found.regions.len() as u64 * HUGE_2M as u64);

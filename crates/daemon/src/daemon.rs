@@ -430,14 +430,6 @@ impl Daemon {
                 Action::Promote { .. } | Action::Demote { .. } | Action::Recover { .. } => {
                     changes.push(action.clone());
                 }
-                // The observer has a schedule of its own, within the budget of each process.
-                Action::Sample { .. } => {
-                    let obtained = match self.parts.observer.sampling() {
-                        Some(_) => Obtained::Done,
-                        None => Obtained::Unsupported,
-                    };
-                    self.state.note(now, &Outcome { action: action.clone(), obtained });
-                }
                 Action::ZeroScan { process, regions, .. } => {
                     if self.parts.dry_run {
                         // Reading marks pages as accessed, and a dry run changes nothing.
@@ -451,12 +443,6 @@ impl Daemon {
                     let took = self.parts.clock.now().saturating_sub(start);
                     let outcome = Outcome { action: action.clone(), obtained };
                     done.push(Done { outcome, promoted: Bytes::ZERO, freed: Bytes::ZERO, took, why: None });
-                }
-                Action::PreZero { .. } => {
-                    let why = Some("the kernel offers no way to zero free memory ahead".to_string());
-                    let outcome = Outcome { action: action.clone(), obtained: Obtained::Unsupported };
-                    let (promoted, freed, took) = (Bytes::ZERO, Bytes::ZERO, Duration::ZERO);
-                    done.push(Done { outcome, promoted, freed, took, why });
                 }
             }
         }
@@ -523,6 +509,10 @@ fn is_urgent(action: &Action) -> bool {
     match action {
         Action::Recover { .. } => true,
         Action::ZeroScan { reason, .. } => *reason == Reason::Shortage,
-        _ => false,
+        Action::Promote { .. } | Action::Demote { .. } => false,
     }
 }
+
+#[cfg(test)]
+#[path = "daemon_tests.rs"]
+mod tests;

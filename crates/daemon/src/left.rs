@@ -30,13 +30,13 @@ pub(crate) fn give_back(
     done: &[Done],
     rests_until: impl Fn(&Action) -> Option<Duration>,
 ) -> Left {
-    let key = |action: &Action| action.process().zip(action.region());
+    let key = Action::place;
     let answered: BTreeSet<(ProcessId, u64)> =
         done.iter().filter_map(|done| key(&done.outcome.action)).collect();
     let tried: BTreeSet<ProcessId> = answered.iter().map(|(id, _)| *id).collect();
     let untried: Vec<&Action> =
         changes.iter().filter(|action| key(action).is_some_and(|key| !answered.contains(&key))).collect();
-    let partly = untried.iter().filter_map(|action| action.process()).any(|id| tried.contains(&id));
+    let partly = untried.iter().map(|action| action.process()).any(|id| tried.contains(&id));
     let mut left = Left { actions: untried.len() as u64, ..Left::default() };
     // From the last to the first: a policy may put each before what it has.
     for action in untried.into_iter().rev() {
@@ -93,7 +93,7 @@ mod tests {
 
     impl Actuator for Partly {
         fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
-            let mine = |action: &&Action| action.process().is_some_and(|id| id.pid == Pid(self.0));
+            let mine = |action: &&Action| action.process().pid == Pid(self.0);
             let answer = |action: &Action| Done {
                 outcome: Outcome { action: action.clone(), obtained: Obtained::Done },
                 promoted: Bytes(HUGE_2M as u64),
@@ -156,13 +156,12 @@ mod tests {
         let done = actuator.carry_out(at, &changes);
         for done in &done {
             state.note(at, &done.outcome);
-            let process =
-                processes.iter_mut().find(|process| Some(process.id) == done.outcome.action.process());
+            let process = processes.iter_mut().find(|process| process.id == done.outcome.action.process());
             let regions = &mut process.unwrap().regions;
             let region = regions.iter_mut().find(|region| Some(region.start) == done.outcome.action.region());
             region.unwrap().leaf = Leaf::Huge2m;
         }
-        let asked = changes.iter().map(|action| (action.process().unwrap().pid.0, action.region().unwrap()));
+        let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap()));
         let left = give_back(state, at, &changes, &done, |_| actuator.2);
         let rests = actuator.2.filter(|until| left.actions > 0 && *until > at);
         assert_eq!(left.rests, rests.into_iter().collect());

@@ -147,11 +147,9 @@ impl PassLog {
         for done in &pass.done {
             let one = totals(done);
             sum.add(&one);
-            if let Some(process) = done.outcome.action.process() {
-                let (totals, reasons) = by_process.entry(process).or_default();
-                totals.add(&one);
-                *reasons.entry(done.outcome.action.reason()).or_default() += 1;
-            }
+            let (totals, reasons) = by_process.entry(done.outcome.action.process()).or_default();
+            totals.add(&one);
+            *reasons.entry(done.outcome.action.reason()).or_default() += 1;
         }
         if let Some(left_out) = self.lines.allow(pass.at, MOST_LINES) {
             tracing::info!(
@@ -218,7 +216,7 @@ impl PassLog {
             let action = &done.outcome.action;
             tracing::debug!(
                 pass = pass.number,
-                pid = action.process().map(|id| id.pid.0),
+                pid = action.process().pid.0,
                 action = kind(action),
                 region = action.region().map(|start| format!("{start:x}")),
                 reason = reason(action.reason()),

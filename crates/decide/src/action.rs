@@ -43,7 +43,7 @@ pub enum Reason {
     Undo,
 }
 
-/// What a policy asks for. Regions are named by their first address, a multiple of 2 MiB.
+/// What a policy asks for: each of these a running machine carries out. Regions are named by their first address, a multiple of 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
@@ -81,20 +81,6 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
-    /// Clear the accessed bits of these ranges and read them after the window. Whoever observes may do it later or
-    /// less often, where its budget says so.
-    Sample {
-        /// Whose.
-        process: ProcessId,
-        /// Whole regions, ascending, disjoint.
-        #[serde(serialize_with = "range_list")]
-        ranges: Vec<VirtRange>,
-        /// From clearing to reading.
-        #[serde(serialize_with = "wire::seconds", rename = "window_seconds")]
-        window: Duration,
-        /// Why.
-        reason: Reason,
-    },
     /// Count the zero-filled base pages of these huge pages.
     ZeroScan {
         /// Whose.
@@ -105,8 +91,25 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
-    /// Fill free 2 MiB blocks with zeros ahead of the faults that will take them. A stock kernel offers no way to
-    /// that: there, this is not obtained.
+}
+
+/// What a policy asks the simulator's machine for, and no running one: there, the observer samples on a schedule of its own,
+/// within the budget of each process, and no interface of a stock kernel fills free memory with zeros ahead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelAction {
+    /// Clear the accessed bits of these ranges and read them after the window. The model may do it later or less often, where
+    /// it would slow the process too much.
+    Sample {
+        /// Whose.
+        process: ProcessId,
+        /// Whole regions, ascending, disjoint.
+        ranges: Vec<VirtRange>,
+        /// From clearing to reading.
+        window: Duration,
+        /// Why.
+        reason: Reason,
+    },
+    /// Fill free 2 MiB blocks with zeros ahead of the faults that will take them.
     PreZero {
         /// How many 2 MiB blocks.
         blocks: u64,
@@ -115,27 +118,39 @@ pub enum Action {
     },
 }
 
+/// What a policy asks of a modelled machine, where its order among the others matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// What a running machine can be asked for, too.
+    Action(Action),
+    /// What only a modelled one can.
+    Model(ModelAction),
+}
+
 impl Action {
-    /// The process; `None` for what concerns the machine.
-    pub fn process(&self) -> Option<ProcessId> {
+    /// The process.
+    pub fn process(&self) -> ProcessId {
         match self {
             Action::Promote { process, .. }
             | Action::Demote { process, .. }
             | Action::Recover { process, .. }
-            | Action::Sample { process, .. }
-            | Action::ZeroScan { process, .. } => Some(*process),
-            Action::PreZero { .. } => None,
+            | Action::ZeroScan { process, .. } => *process,
         }
     }
 
-    /// The one region that is changed; `None` where none or several are concerned.
+    /// The one region that is changed; `None` where none is.
     pub fn region(&self) -> Option<u64> {
         match self {
             Action::Promote { region, .. }
             | Action::Demote { region, .. }
             | Action::Recover { region, .. } => Some(*region),
-            Action::Sample { .. } | Action::ZeroScan { .. } | Action::PreZero { .. } => None,
+            Action::ZeroScan { .. } => None,
         }
+    }
+
+    /// The process and its one region that is changed; `None` where none is.
+    pub fn place(&self) -> Option<(ProcessId, u64)> {
+        self.region().map(|region| (self.process(), region))
     }
 
     /// Why.
@@ -144,9 +159,7 @@ impl Action {
             Action::Promote { reason, .. }
             | Action::Demote { reason, .. }
             | Action::Recover { reason, .. }
-            | Action::Sample { reason, .. }
-            | Action::ZeroScan { reason, .. }
-            | Action::PreZero { reason, .. } => *reason,
+            | Action::ZeroScan { reason, .. } => *reason,
         }
     }
 }
@@ -178,10 +191,6 @@ pub struct Outcome {
     pub action: Action,
     /// What was obtained.
     pub obtained: Obtained,
-}
-
-fn range_list<S: Serializer>(ranges: &[VirtRange], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(ranges.iter().map(|range| [format!("{:x}", range.start()), format!("{:x}", range.end())]))
 }
 
 fn address_list<S: Serializer>(addresses: &[u64], to: S) -> Result<S::Ok, S::Error> {

@@ -5,7 +5,7 @@ mod remembered;
 
 pub use remembered::{RememberedDemotion, RememberedRegion};
 
-use crate::{Action, Limits, Obtained, Outcome, in_use};
+use crate::{Action, Limits, ModelAction, Obtained, Outcome, in_use};
 use forks::Forks;
 use megapage_snapshot::{Leaf, Mapping, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HUGE_2M, PageSize, Pid};
@@ -91,9 +91,14 @@ impl Kind {
             Action::Promote { size, .. } => Kind::Promote(size.bytes().0),
             Action::Demote { .. } => Kind::Demote,
             Action::Recover { .. } => Kind::Recover,
-            Action::Sample { .. } => Kind::Sample,
             Action::ZeroScan { .. } => Kind::ZeroScan,
-            Action::PreZero { .. } => Kind::PreZero,
+        }
+    }
+
+    pub fn of_model(action: &ModelAction) -> Kind {
+        match action {
+            ModelAction::Sample { .. } => Kind::Sample,
+            ModelAction::PreZero { .. } => Kind::PreZero,
         }
     }
 }
@@ -228,11 +233,11 @@ impl Guard {
     /// Learns what became of an action.
     pub fn note(&mut self, now: Duration, outcome: &Outcome, limits: &Limits) {
         let action = &outcome.action;
-        if let Some(key) = action.process().zip(action.region()) {
+        if let Some(key) = action.place() {
             self.asked.remove(&key);
         }
         if outcome.obtained == Obtained::Unsupported {
-            self.unsupported.insert(Kind::of(action), now + limits.back_off_most);
+            self.is_unsupported(now, Kind::of(action), limits);
             return;
         }
         let promotion = matches!(action, Action::Promote { .. });
@@ -243,7 +248,7 @@ impl Guard {
             self.no_memory = None;
         }
         // Only who was in the last snapshot, or was acted on, is remembered.
-        let Some(process) = action.process().and_then(|id| self.processes.get_mut(&id)) else { return };
+        let Some(process) = self.processes.get_mut(&action.process()) else { return };
         match outcome.obtained {
             Obtained::Denied => process.denied = Some(now + limits.back_off_most),
             Obtained::Done => {
@@ -268,9 +273,14 @@ impl Guard {
         }
     }
 
+    /// This machine cannot do such a thing.
+    pub fn is_unsupported(&mut self, now: Duration, kind: Kind, limits: &Limits) {
+        self.unsupported.insert(kind, now + limits.back_off_most);
+    }
+
     /// Forgets that an action of the last step was asked for, unless something was told of it; whether that is so.
     pub fn untried(&mut self, action: &Action) -> bool {
-        let Some((id, region)) = action.process().zip(action.region()) else { return false };
+        let Some((id, region)) = action.place() else { return false };
         let Some(former) = self.asked.remove(&(id, region)) else { return false };
         let Some(process) = self.processes.get_mut(&id) else { return false };
         match former {
@@ -285,7 +295,7 @@ impl Guard {
 
     /// Leaves the region of an action alone until then. That is no failure.
     pub fn put_off(&mut self, now: Duration, action: &Action, until: Duration) {
-        let Some((id, region)) = action.process().zip(action.region()) else { return };
+        let Some((id, region)) = action.place() else { return };
         let process = self.processes.entry(id).or_default();
         let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
         memory.not_before = memory.not_before.max(until);

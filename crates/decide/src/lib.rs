@@ -28,7 +28,7 @@ mod policy;
 mod scans;
 mod tick;
 
-pub use action::{Action, Obtained, Outcome, Reason};
+pub use action::{Action, Asked, ModelAction, Obtained, Outcome, Reason};
 pub use fault::{Fault, FaultSize, Headroom, Reservation};
 pub use guard::{RememberedDemotion, RememberedRegion};
 pub use limits::Limits;
@@ -36,7 +36,7 @@ pub use pace::Pace;
 pub use policy::{Known, POLICIES, Policy, by_name};
 pub use tick::{Answer, Tick};
 
-use guard::Guard;
+use guard::{Guard, Kind};
 use megapage_snapshot::{Machine, Process, Region, Snapshot};
 use megapage_units::Bytes;
 use std::time::Duration;
@@ -95,6 +95,13 @@ impl State {
         self.policy.note(now, outcome);
     }
 
+    /// The same for what only a modelled machine does.
+    pub fn note_model(&mut self, now: Duration, action: &ModelAction, obtained: Obtained) {
+        if obtained == Obtained::Unsupported {
+            self.guard.is_unsupported(now, Kind::of_model(action), &self.limits);
+        }
+    }
+
     /// Takes back that `action`, of the last step, was asked for: nobody has tried it, as time or a budget had run out.
     /// The next step may ask for it at once, and no failure is counted.
     pub fn untried(&mut self, action: &Action) {
@@ -142,11 +149,27 @@ impl State {
 /// One step: looks at `snapshot` at the time `now`, on the snapshot's clock, and answers what to do, most important
 /// first. Never more than the [`Limits`] allow, whatever the snapshot says.
 pub fn step(now: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
+    let asked = tick(now, snapshot, state, false).into_iter();
+    asked
+        .filter_map(|asked| match asked {
+            Asked::Action(action) => Some(action),
+            // Refused on a running machine.
+            Asked::Model(_) => None,
+        })
+        .collect()
+}
+
+/// The same on a modelled machine, of which more can be asked.
+pub fn step_on_model(now: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Asked> {
+    tick(now, snapshot, state, true)
+}
+
+fn tick(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -> Vec<Asked> {
     let elapsed = state.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
     state.last = Some(now);
-    let mut tick = Tick::new(now, elapsed, snapshot, &mut state.guard, state.limits);
+    let mut tick = Tick::new(now, elapsed, snapshot, &mut state.guard, state.limits, is_model);
     state.policy.tick(&mut tick);
-    tick.into_actions()
+    tick.into_asked()
 }
 
 /// The share of memory in use, 0 to 1.

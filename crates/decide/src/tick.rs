@@ -2,7 +2,7 @@
 
 use crate::guard::{Guard, Kind, Open, is_allowed, machine_in_use};
 use crate::objects::Objects;
-use crate::{Action, Limits, Reason, fragmentation};
+use crate::{Action, Asked, Limits, ModelAction, Reason, fragmentation};
 use megapage_snapshot::{Leaf, Process, ProcessId, Region, Snapshot};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
 use std::collections::BTreeMap;
@@ -35,7 +35,9 @@ pub struct Tick<'a> {
     limits: Limits,
     moved: u64,
     scanned: u64,
-    actions: Vec<Action>,
+    /// Whether the machine is a modelled one.
+    is_model: bool,
+    asked: Vec<Asked>,
 }
 
 impl<'a> Tick<'a> {
@@ -45,6 +47,7 @@ impl<'a> Tick<'a> {
         snapshot: &'a Snapshot,
         guard: &'a mut Guard,
         limits: Limits,
+        is_model: bool,
     ) -> Tick<'a> {
         let observed = guard.observe(now, snapshot, &limits);
         Tick {
@@ -61,12 +64,13 @@ impl<'a> Tick<'a> {
             limits,
             moved: 0,
             scanned: 0,
-            actions: Vec::new(),
+            is_model,
+            asked: Vec::new(),
         }
     }
 
-    pub(crate) fn into_actions(self) -> Vec<Action> {
-        self.actions
+    pub(crate) fn into_asked(self) -> Vec<Asked> {
+        self.asked
     }
 
     /// The time, on the snapshot's clock.
@@ -173,7 +177,7 @@ impl<'a> Tick<'a> {
         }
         self.moved += bytes;
         self.guard.promoting(self.now, process.id, region.start, &self.limits);
-        self.actions.push(Action::Promote { process: process.id, region: region.start, size, reason });
+        self.ask(Action::Promote { process: process.id, region: region.start, size, reason });
         Answer::Accepted
     }
 
@@ -186,7 +190,7 @@ impl<'a> Tick<'a> {
             return Answer::Spent;
         }
         self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
-        self.actions.push(Action::Demote { process: process.id, region: region.start, reason });
+        self.ask(Action::Demote { process: process.id, region: region.start, reason });
         Answer::Accepted
     }
 
@@ -200,7 +204,7 @@ impl<'a> Tick<'a> {
         }
         self.scanned += HUGE_2M as u64;
         self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
-        self.actions.push(Action::Recover { process: process.id, region: region.start, reason });
+        self.ask(Action::Recover { process: process.id, region: region.start, reason });
         Answer::Accepted
     }
 
@@ -213,7 +217,7 @@ impl<'a> Tick<'a> {
         wanted: impl Fn(&Region) -> bool,
     ) -> Answer {
         let known = self.open.contains_key(&process.id);
-        if !self.guard.can(self.now, Kind::Sample) || !known {
+        if !self.is_model || !self.guard.can(self.now, Kind::Sample) || !known {
             return Answer::Refused;
         }
         if self.is_full() {
@@ -236,7 +240,7 @@ impl<'a> Tick<'a> {
         if ranges.is_empty() {
             return Answer::Refused;
         }
-        self.actions.push(Action::Sample { process: process.id, ranges, window, reason });
+        self.asked.push(Asked::Model(ModelAction::Sample { process: process.id, ranges, window, reason }));
         Answer::Accepted
     }
 
@@ -262,14 +266,14 @@ impl<'a> Tick<'a> {
         let count = accepted.len();
         if count > 0 {
             self.scanned += (count * HUGE_2M) as u64;
-            self.actions.push(Action::ZeroScan { process: process.id, regions: accepted, reason });
+            self.ask(Action::ZeroScan { process: process.id, regions: accepted, reason });
         }
         count
     }
 
-    /// Asks for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`.
+    /// Asks a modelled machine for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`.
     pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
-        if !self.guard.can(self.now, Kind::PreZero) || blocks == 0 {
+        if !self.is_model || !self.guard.can(self.now, Kind::PreZero) || blocks == 0 {
             return Answer::Refused;
         }
         let left = self.limits.moved.0.saturating_sub(self.moved) / HUGE_2M as u64;
@@ -278,7 +282,7 @@ impl<'a> Tick<'a> {
             return Answer::Spent;
         }
         self.moved += blocks * HUGE_2M as u64;
-        self.actions.push(Action::PreZero { blocks, reason });
+        self.asked.push(Asked::Model(ModelAction::PreZero { blocks, reason }));
         Answer::Accepted
     }
 
@@ -299,7 +303,11 @@ impl<'a> Tick<'a> {
                 || self.objects.is_chosen(process, region))
     }
 
+    fn ask(&mut self, action: Action) {
+        self.asked.push(Asked::Action(action));
+    }
+
     fn is_full(&self) -> bool {
-        self.actions.len() >= self.limits.actions
+        self.asked.len() >= self.limits.actions
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::request::Fork;
 use megapage_act::promote::{
-    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, SharedMemory, candidates, identify, part_shared,
-    shared_memory,
+    Applied, Bounds, PromoteError, PromoteOutcome, Promotion, SharedMemory, candidates, identify,
+    part_shared, shared_memory,
 };
 use megapage_act::{Engine, Latency};
 use megapage_kernel::KernelRoot;

@@ -9,7 +9,7 @@ use crate::memory::{Filler, Memory};
 use crate::process::{Account, Fate, Process};
 use crate::random::Random;
 use crate::trace::{Invalid, Operation, Span, Trace};
-use megapage_decide::{Limits, Outcome, Policy, State, step};
+use megapage_decide::{Asked, Limits, Outcome, Policy, State, step_on_model};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
@@ -302,9 +302,17 @@ impl Machine {
         self.region_steps +=
             snapshot.processes.iter().map(|process| process.regions.len() as u64).sum::<u64>();
         let now = Duration::from_secs_f64(self.now);
-        for action in step(now, &snapshot, &mut self.state) {
-            let obtained = self.act(&action);
-            self.state.note(now, &Outcome { action, obtained });
+        for asked in step_on_model(now, &snapshot, &mut self.state) {
+            match asked {
+                Asked::Action(action) => {
+                    let obtained = self.act(&action);
+                    self.state.note(now, &Outcome { action, obtained });
+                }
+                Asked::Model(action) => {
+                    let obtained = self.act_as_model(&action);
+                    self.state.note_model(now, &action, obtained);
+                }
+            }
         }
         self.record();
         debug_assert!(!self.steps.is_multiple_of(64) || self.memory.is_conserved());

@@ -145,7 +145,7 @@ pub struct Decision {
     pub pid: Option<i32>,
     /// The process's name, without control characters; empty where it was not observed.
     pub process: String,
-    /// `promote`, `demote`, `recover`, `sample`, `zero-scan`, `pre-zero`.
+    /// `promote`, `demote`, `recover`, `zero-scan`.
     pub action: String,
     /// The region's first address, in hexadecimal; `None` where several or none are concerned, or who asks is neither
     /// root nor the daemon's user.

@@ -33,15 +33,14 @@ const IMPURE: [&str; 13] = [
 
 /// What makes huge pages of another process, or splits them, and the files that may name it. All else goes through the
 /// engine of crates/act, which holds the latency guard.
-const COLLAPSES: [&str; 4] = [
-    "process_madvise::collapse",
-    "process_madvise::cold",
-    "process_madvise::page_out",
-    "process_madvise::{",
-];
+const COLLAPSES: [&str; 4] =
+    ["process_madvise::collapse", "process_madvise::cold", "process_madvise::page_out", "process_madvise::{"];
 const MAY_COLLAPSE: [(&str, &str); 3] = [
     ("crates/act/src/engine/target.rs", "makes the calls, under the guard"),
-    ("crates/observe/src/tracker/bpf/clear.rs", "clears accessed bits of whole mappings, within the budget of sampling"),
+    (
+        "crates/observe/src/tracker/bpf/clear.rs",
+        "clears accessed bits of whole mappings, within the budget of sampling",
+    ),
     ("crates/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
 ];
 
@@ -238,7 +237,8 @@ impl File<'_> {
         for (number, line) in self.shipped() {
             for call in COLLAPSES {
                 if has_word(line, call) {
-                    let what = format!("`{call}` outside the engine of crates/act, which holds the latency guard");
+                    let what =
+                        format!("`{call}` outside the engine of crates/act, which holds the latency guard");
                     findings.push(self.finding(number, what));
                 }
             }

@@ -66,7 +66,8 @@ impl Model {
 
     /// How many regions each call has named, where it collapses.
     pub fn sizes(&self) -> Vec<u64> {
-        let regions = |parts: &Vec<u64>| parts.iter().map(|bytes| bytes.div_ceil(HUGE_2M as u64)).sum::<u64>();
+        let regions =
+            |parts: &Vec<u64>| parts.iter().map(|bytes| bytes.div_ceil(HUGE_2M as u64)).sum::<u64>();
         self.calls.borrow().iter().map(regions).collect()
     }
 

@@ -131,8 +131,6 @@ pub struct Counters {
     pub demote: Kind,
     /// Recoveries.
     pub recover: Kind,
-    /// Memory zeroed ahead: never obtained on a stock kernel.
-    pub pre_zero: Kind,
     /// Each call to the kernel, whatever number of regions it was for.
     pub calls: Histogram,
     /// How long the process's mmap lock was held at a stretch in each call: for so long it may have waited.
@@ -178,8 +176,7 @@ impl Counters {
             Action::Promote { .. } => Some(&mut self.promote),
             Action::Demote { .. } => Some(&mut self.demote),
             Action::Recover { .. } => Some(&mut self.recover),
-            Action::PreZero { .. } => Some(&mut self.pre_zero),
-            Action::Sample { .. } | Action::ZeroScan { .. } => None,
+            Action::ZeroScan { .. } => None,
         }
     }
 
@@ -202,13 +199,8 @@ impl Counters {
     }
 
     /// The kinds by their names in metrics.
-    pub fn kinds(&self) -> [(&'static str, &Kind); 4] {
-        [
-            ("promote", &self.promote),
-            ("demote", &self.demote),
-            ("recover", &self.recover),
-            ("pre-zero", &self.pre_zero),
-        ]
+    pub fn kinds(&self) -> [(&'static str, &Kind); 3] {
+        [("promote", &self.promote), ("demote", &self.demote), ("recover", &self.recover)]
     }
 
     /// Why something was left alone for a while, by the name in metrics, and how often.
@@ -238,6 +230,10 @@ impl Counters {
 mod tests {
     use super::*;
     use megapage_decide::{Outcome, Reason};
+    use megapage_snapshot::ProcessId;
+    use megapage_units::Pid;
+
+    const PROCESS: ProcessId = ProcessId { pid: Pid(1), start_ticks: 1, start_stack: 1 };
 
     #[test]
     fn a_time_falls_into_one_class_and_a_bound_into_its_own() {
@@ -256,7 +252,7 @@ mod tests {
         for (obtained, _) in OBTAINED {
             counters.done(&Done {
                 outcome: Outcome {
-                    action: Action::PreZero { blocks: 1, reason: Reason::FaultLatency },
+                    action: Action::Recover { process: PROCESS, region: 0, reason: Reason::Bloat },
                     obtained,
                 },
                 promoted: Bytes(1),
@@ -265,11 +261,11 @@ mod tests {
                 why: None,
             });
         }
-        assert_eq!(counters.pre_zero.obtained, [1; 7]);
-        assert_eq!(counters.pre_zero.count(Obtained::Gone), 1);
-        assert_eq!(counters.pre_zero.times.count(), 7);
-        assert_eq!((counters.bytes(), counters.pre_zero.dropped()), ((Bytes(7), Bytes(14)), 4));
-        assert_eq!((counters.promote, counters.demote, counters.recover), Default::default());
+        assert_eq!(counters.recover.obtained, [1; 7]);
+        assert_eq!(counters.recover.count(Obtained::Gone), 1);
+        assert_eq!(counters.recover.times.count(), 7);
+        assert_eq!((counters.bytes(), counters.recover.dropped()), ((Bytes(7), Bytes(14)), 4));
+        assert_eq!((counters.promote, counters.demote), Default::default());
     }
 
     #[test]
@@ -290,15 +286,7 @@ mod tests {
         counters.of(Work::Promote).left = Left { budget: 1, time: 2, pause: 3 };
         counters.of(Work::Recover).left = Left { budget: 10, time: 20, pause: 30 };
         assert_eq!(counters.left(), Left { budget: 11, time: 22, pause: 33 });
-        let asked = Action::Demote {
-            process: megapage_snapshot::ProcessId {
-                pid: megapage_units::Pid(1),
-                start_ticks: 1,
-                start_stack: 1,
-            },
-            region: 0,
-            reason: Reason::OverCap,
-        };
+        let asked = Action::Demote { process: PROCESS, region: 0, reason: Reason::OverCap };
         counters.asked(&asked);
         assert_eq!((counters.demote.asked, counters.promote.asked), (1, 0));
     }

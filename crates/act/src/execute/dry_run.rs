@@ -50,8 +50,7 @@ fn plan(action: &Action) -> Option<(Obtained, String)> {
                 "; its pages of zeros are freed",
             ),
         ),
-        Action::PreZero { .. } => (Obtained::Unsupported, super::NO_PRE_ZERO.into()),
-        Action::Sample { .. } | Action::ZeroScan { .. } => return None,
+        Action::ZeroScan { .. } => return None,
     })
 }
 
@@ -81,13 +80,12 @@ mod tests {
             Action::Demote { process, region, reason },
             Action::Recover { process, region, reason },
             promote(PageSize::new(64 << 10).unwrap()),
-            Action::PreZero { blocks: 3, reason },
             Action::ZeroScan { process, regions: vec![region], reason },
         ];
         let done = DryRun.carry_out(Duration::ZERO, &actions);
         let obtained: Vec<Obtained> = done.iter().map(|done| done.outcome.obtained).collect();
         let (yes, no) = (Obtained::Done, Obtained::Unsupported);
-        assert_eq!(obtained, [yes, yes, yes, no, no]);
+        assert_eq!(obtained, [yes, yes, yes, no]);
         assert!(done.iter().all(|done| done.why.is_some() && done.freed == Bytes::ZERO));
         let lines: Vec<String> = done.into_iter().take(3).filter_map(|done| done.why).collect();
         assert_eq!(lines.len(), 3);

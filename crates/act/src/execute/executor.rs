@@ -6,9 +6,7 @@ use super::regions::Regions;
 use super::verdict::{self, Verdict};
 use super::work::{Group, Sorted, WINDOW, Work, group, sort};
 use super::{Actuator, Counters, Done, ExecuteError, ExecutorOptions, missing_rights};
-use crate::engine::{
-    Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried, is_mapped, is_same,
-};
+use crate::engine::{Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried, is_mapped, is_same};
 use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Reason};
 use megapage_kernel::KernelRoot;
@@ -274,8 +272,7 @@ impl Executor {
                 self.counters.of(group.work).left.pause += regions.len() as u64;
                 return;
             }
-            let budget =
-                self.budgets.entry(group.process).or_insert_with(|| Budget::new(options, clock.now));
+            let budget = self.budgets.entry(group.process).or_insert_with(|| Budget::new(options, clock.now));
             budget.used = now;
             let (own, all) = if promotes {
                 (&mut budget.moved, &mut self.moved)
@@ -325,13 +322,7 @@ impl Executor {
     }
 
     /// Keeps what a verdict means for later.
-    fn remember(
-        &mut self,
-        work: Work,
-        process: ProcessId,
-        region: VirtRange,
-        verdict: &Verdict,
-    ) {
+    fn remember(&mut self, work: Work, process: ProcessId, region: VirtRange, verdict: &Verdict) {
         let failed = &mut self.failed[work as usize];
         if failed.remove(process, region) {
             self.counters.of(work).retried += 1;
@@ -439,7 +430,7 @@ impl Actuator for Executor {
 
     fn rests_until(&self, action: &Action) -> Option<Duration> {
         let promotes = matches!(action, Action::Promote { .. });
-        Some(self.engine.rests_until(action.process()?, promotes))
+        Some(self.engine.rests_until(action.process(), promotes))
     }
 
     fn counted(&self) -> Option<Counters> {

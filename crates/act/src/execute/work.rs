@@ -1,6 +1,6 @@
 //! One lot of actions as work on one process after the other.
 
-use super::{NO_PRE_ZERO, NO_SMALL};
+use super::NO_SMALL;
 use megapage_decide::{Action, Obtained};
 use megapage_snapshot::ProcessId;
 use megapage_units::{HUGE_2M, PageSize, VirtRange};
@@ -36,8 +36,7 @@ pub(super) fn sort(action: &Action) -> Sorted {
         Action::Promote { process, region, .. } => (Work::Promote, process, *region),
         Action::Demote { process, region, .. } => (Work::Demote, process, *region),
         Action::Recover { process, region, .. } => (Work::Recover, process, *region),
-        Action::PreZero { .. } => return Sorted::Answer(Obtained::Unsupported, NO_PRE_ZERO),
-        Action::Sample { .. } | Action::ZeroScan { .. } => return Sorted::Ignored,
+        Action::ZeroScan { .. } => return Sorted::Ignored,
     };
     let end = start.checked_add(HUGE_2M as u64).filter(|_| start.is_multiple_of(HUGE_2M as u64));
     match end.and_then(|end| VirtRange::new(start, end)) {

@@ -70,11 +70,9 @@ fn line(pass: &Pass, done: &Done) -> String {
         Action::Recover { process, region, .. } => {
             (format!("{} {}", who(process.pid), call(*region, "recover")), action.reason())
         }
-        Action::Sample { process, .. } => (format!("{} sample", who(process.pid)), action.reason()),
         Action::ZeroScan { process, regions, .. } => {
             (format!("{} scan {} regions for zeros", who(process.pid), regions.len()), action.reason())
         }
-        Action::PreZero { blocks, .. } => (format!("zero {blocks} free blocks ahead"), action.reason()),
     };
     let reason = format!("{reason:?}");
     if pass.dry_run && done.outcome.obtained == Obtained::Done {

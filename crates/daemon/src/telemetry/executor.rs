@@ -6,12 +6,9 @@ use megapage_act::execute::counters::{BOUNDS, ERRORS, Histogram, Kind, OBTAINED}
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 
-/// Writes all of them. Those of an action are there from the start, so that the first failure is an increase; those of
-/// zeroing ahead only where somebody has asked for it.
+/// Writes all of them. Those of an action are there from the start, so that the first failure is an increase.
 pub(super) fn write_all(to: &mut DescriptorEncoder<'_>, counters: &Counters) -> fmt::Result {
     let kinds = counters.kinds();
-    let kinds: Vec<(&str, &Kind)> =
-        kinds.into_iter().filter(|(name, kind)| *name != "pre-zero" || kind.asked > 0).collect();
     let each = |of: fn(&Kind) -> u64| {
         kinds.iter().map(move |(action, kind)| (label(action), Value::Count(of(kind)))).collect::<Vec<_>>()
     };

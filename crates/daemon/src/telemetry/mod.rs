@@ -102,7 +102,7 @@ impl Known {
 struct Decided {
     number: u64,
     at: Duration,
-    process: Option<ProcessId>,
+    process: ProcessId,
     name: String,
     action: &'static str,
     region: Option<u64>,
@@ -173,7 +173,7 @@ impl Telemetry {
                 .entry(kind)
                 .or_insert_with(|| Histogram::new(&ACTION_SECONDS))
                 .observe(done.took.as_secs_f64());
-            if let Some(known) = done.outcome.action.process().and_then(|id| self.processes.get_mut(&id)) {
+            if let Some(known) = self.processes.get_mut(&done.outcome.action.process()) {
                 known.done.add(&one);
             }
             self.keep(pass, done);
@@ -227,10 +227,7 @@ impl Telemetry {
             number: self.decided,
             at: pass.at,
             process,
-            name: process
-                .and_then(|id| self.processes.get(&id))
-                .map(|known| known.name.clone())
-                .unwrap_or_default(),
+            name: self.processes.get(&process).map(|known| known.name.clone()).unwrap_or_default(),
             action: kind(action),
             region: action.region(),
             reason: action.reason(),
@@ -268,9 +265,7 @@ pub(crate) fn kind(action: &Action) -> &'static str {
         Action::Promote { .. } => "promote",
         Action::Demote { .. } => "demote",
         Action::Recover { .. } => "recover",
-        Action::Sample { .. } => "sample",
         Action::ZeroScan { .. } => "zero-scan",
-        Action::PreZero { .. } => "pre-zero",
     }
 }
 

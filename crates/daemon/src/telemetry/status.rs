@@ -90,7 +90,7 @@ impl Decided {
             number: self.number,
             at_seconds: self.at.as_secs_f64(),
             ago_seconds: now.saturating_sub(self.at).as_secs_f64(),
-            pid: self.process.map(|id| id.pid.0),
+            pid: Some(self.process.pid.0),
             process: self.name.clone(),
             action: self.action.into(),
             region: self.region.filter(|_| addresses).map(|start| format!("{start:x}")),

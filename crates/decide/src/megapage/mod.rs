@@ -549,7 +549,7 @@ impl Policy for Megapage {
     }
 
     fn untried(&mut self, action: &Action) {
-        let Some((id, region)) = action.process().zip(action.region()) else { return };
+        let Some((id, region)) = action.place() else { return };
         if !matches!(action, Action::Promote { .. }) {
             self.caps.take(id, 1);
             return;

@@ -38,8 +38,7 @@ fn a_full_group_whose_zeros_are_not_known_is_scanned_and_not_promoted() {
     let seen = snapshot(SECOND, 0.3, vec![full, same]);
     let actions = run(SECOND, &seen, &mut state(Megapage::new(unguaranteed())));
     let scanned = |action: &&Action| matches!(action, Action::ZeroScan { .. });
-    let who: Vec<i32> =
-        actions.iter().filter(scanned).filter_map(Action::process).map(|id| id.pid.0).collect();
+    let who: Vec<i32> = actions.iter().filter(scanned).map(|action| action.process().pid.0).collect();
     assert_eq!(who, [2]);
     assert!(!promoted(&actions).is_empty() && promoted(&actions).iter().all(|(pid, _)| *pid == 3));
 }

@@ -4,9 +4,12 @@ use super::made::*;
 use crate::hawkeye::Parameters;
 use crate::hawkeye_g::HawkEyeG;
 use crate::hawkeye_pmu::HawkEyePmu;
-use crate::{Action, Fault, FaultSize, Headroom, Limits, Obtained, Pace, Policy, Reason, State};
+use crate::{
+    Action, Asked, Fault, FaultSize, Headroom, Limits, ModelAction, Obtained, Pace, Policy, Reason, State,
+    step_on_model,
+};
 use megapage_snapshot::{CostSource, Process, Region, TranslationCost};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, VirtRange};
 
 /// All in one step.
 fn fast(parameters: Parameters) -> Parameters {
@@ -74,18 +77,16 @@ fn the_pmu_variant_follows_cost_and_stops_where_there_is_none() {
 fn samples_are_asked_for_each_thirty_seconds_of_base_pages_only() {
     let mut state = state(HawkEyeG::new(Parameters::paper()));
     let seen = snapshot(SECOND, 0.5, vec![process(1, vec![base(0, 9), base(1, 9), huge(2, 0), base(3, 9)])]);
-    let samples = |actions: Vec<Action>| -> Vec<Vec<(u64, u64)>> {
-        let ranges = |action: &Action| match action {
-            Action::Sample { ranges, .. } => {
-                Some(ranges.iter().map(|range| (range.start(), range.end())).collect())
-            }
-            _ => None,
+    let mut samples = |second: u32| -> Vec<Vec<(u64, u64)>> {
+        let sampled = sampled_ranges(SECOND * second, &seen, &mut state);
+        let ends = |ranges: &Vec<VirtRange>| {
+            ranges.iter().map(|range| (range.start(), range.end())).collect::<Vec<_>>()
         };
-        actions.iter().filter_map(ranges).collect()
+        sampled.iter().map(ends).collect()
     };
-    assert_eq!(samples(run(SECOND, &seen, &mut state)), [vec![(at(0), at(2)), (at(3), at(4))]]);
-    assert!(samples(run(SECOND * 30, &seen, &mut state)).is_empty());
-    assert_eq!(samples(run(SECOND * 31, &seen, &mut state)).len(), 1);
+    assert_eq!(samples(1), [vec![(at(0), at(2)), (at(3), at(4))]]);
+    assert!(samples(30).is_empty());
+    assert_eq!(samples(31).len(), 1);
 }
 
 fn recoveries(in_use: f64, parameters: Parameters, processes: Vec<Process>) -> Vec<(i32, u64)> {
@@ -145,9 +146,12 @@ fn blocks_are_zeroed_ahead_at_twenty_a_second() {
     let mut state = state(HawkEyeG::new(Parameters::paper()));
     let empty = snapshot(SECOND, 0.1, Vec::new());
     let mut blocks = |second: u32| -> u64 {
-        run(SECOND * second, &empty, &mut state)
+        step_on_model(SECOND * second, &empty, &mut state)
             .iter()
-            .map(|action| if let Action::PreZero { blocks, .. } = action { *blocks } else { 0 })
+            .map(|asked| match asked {
+                Asked::Model(ModelAction::PreZero { blocks, .. }) => *blocks,
+                Asked::Model(ModelAction::Sample { .. }) | Asked::Action(_) => 0,
+            })
             .sum()
     };
     assert_eq!((blocks(1), blocks(2), blocks(5)), (20, 20, 60));

@@ -2,7 +2,7 @@
 
 use super::made::*;
 use crate::ingens::{Ingens, Parameters};
-use crate::{Action, Fault, FaultSize, Headroom, Pace, Policy};
+use crate::{Fault, FaultSize, Headroom, Pace, Policy};
 use megapage_snapshot::{Process, Snapshot};
 
 fn fast(parameters: Parameters) -> Parameters {
@@ -78,7 +78,7 @@ fn samples_come_every_two_and_four_seconds() {
     let sampled = |parameters, second: u32, state: &mut Option<crate::State>| {
         let state = state.get_or_insert_with(|| super::made::state(Ingens::new(parameters)));
         let seen = fragmented(0.9, vec![process(1, vec![base(0, 1)])]);
-        run(SECOND * second, &seen, state).iter().any(|action| matches!(action, Action::Sample { .. }))
+        !sampled_ranges(SECOND * second, &seen, state).is_empty()
     };
     let seconds = |parameters| -> Vec<u32> {
         let mut state = None;
@@ -98,13 +98,7 @@ fn what_is_hot_is_sampled_in_one_round_of_five() {
             let hot = (0..10).map(|n| accessed(base(n, 300), 300, sampled));
             let cold = (10..13).map(|n| accessed(base(n, 300), 0, sampled));
             let seen = fragmented(0.9, vec![process(1, hot.chain(cold).collect())]);
-            run(sampled, &seen, &mut state)
-                .iter()
-                .map(|action| match action {
-                    Action::Sample { ranges, .. } => ranges.iter().map(|range| range.len().0 >> 21).sum(),
-                    _ => 0,
-                })
-                .sum()
+            sampled_ranges(sampled, &seen, &mut state).iter().flatten().map(|range| range.len().0 >> 21).sum()
         })
         .collect();
     assert_eq!(sizes[0], 13);

@@ -1,6 +1,6 @@
 //! Made-up snapshots.
 
-use crate::{Action, Limits, Outcome, Policy, State, step};
+use crate::{Action, Asked, Limits, ModelAction, Outcome, Policy, State, step, step_on_model};
 use megapage_snapshot::{
     Accessed, Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
@@ -82,6 +82,17 @@ pub fn state(policy: impl Policy + 'static) -> State {
 
 pub fn run(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
     step(at, snapshot, state)
+}
+
+/// The ranges of each sample that is asked of a modelled machine.
+pub fn sampled_ranges(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Vec<VirtRange>> {
+    step_on_model(at, snapshot, state)
+        .into_iter()
+        .filter_map(|asked| match asked {
+            Asked::Model(ModelAction::Sample { ranges, .. }) => Some(ranges),
+            Asked::Model(ModelAction::PreZero { .. }) | Asked::Action(_) => None,
+        })
+        .collect()
 }
 
 /// The promotions among the actions, as pid and number of the region.

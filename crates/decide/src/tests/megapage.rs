@@ -172,12 +172,7 @@ fn sampled(parameters: Parameters, coverage: u16, share: f64) -> Vec<u32> {
     let regions = (0..100).map(|n| accessed(base(n, PAGES), coverage, SECOND)).collect();
     let seen = snapshot(SECOND, 0.3, vec![with_cost(process(1, regions), share)]);
     let mut state = state(Megapage::new(parameters));
-    (1..600)
-        .filter(|second| {
-            let actions = run(SECOND * *second, &seen, &mut state);
-            actions.iter().any(|action| matches!(action, Action::Sample { .. }))
-        })
-        .collect()
+    (1..600).filter(|second| !sampled_ranges(SECOND * *second, &seen, &mut state).is_empty()).collect()
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::made::{SECOND, at, id};
 use crate::{
-    Action, Fault, FaultSize, Headroom, Limits, Obtained, Outcome, POLICIES, Reservation, State, step,
+    Action, Asked, Fault, FaultSize, Headroom, Limits, ModelAction, Obtained, Outcome, POLICIES, Reservation,
+    State, step, step_on_model,
 };
 use megapage_snapshot::{
     AccessClass, AccessProfile, Accessed, BackingBytes, CostSource, Counters, Leaf, Machine, MappedObject,
@@ -219,11 +220,24 @@ const LIMITS: Limits = Limits {
     fork_quiet: Duration::from_secs(30),
 };
 
-fn check(policy: &str, snapshot: &Snapshot, actions: &[Action]) -> Result<(), TestCaseError> {
-    prop_assert!(actions.len() <= LIMITS.actions);
+fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestCaseError> {
+    prop_assert!(asked.len() <= LIMITS.actions);
     let (mut moved, mut scanned) = (0, 0);
     let mut blocks = BTreeSet::new();
-    for action in actions {
+    for asked in asked {
+        let action = match asked {
+            Asked::Action(action) => action,
+            Asked::Model(ModelAction::PreZero { blocks, .. }) => {
+                moved += blocks * HUGE_2M as u64;
+                prop_assert!(moved <= LIMITS.moved.0);
+                continue;
+            }
+            Asked::Model(ModelAction::Sample { ranges, .. }) => {
+                prop_assert!(!ranges.is_empty() && ranges.len() <= LIMITS.sample_ranges);
+                prop_assert!(ranges.is_sorted_by(|a, b| a.end() < b.start()));
+                continue;
+            }
+        };
         match action {
             Action::Promote { process, region, size, .. } => {
                 let present = snapshot
@@ -236,22 +250,17 @@ fn check(policy: &str, snapshot: &Snapshot, actions: &[Action]) -> Result<(), Te
                 let pages = if *size == PageSize::HUGE_2M { PAGES } else { PAGES.min(2 * present) };
                 moved += u64::from(pages) * BASE_PAGE as u64;
             }
-            Action::PreZero { blocks, .. } => moved += blocks * HUGE_2M as u64,
             Action::Recover { .. } => scanned += HUGE_2M as u64,
             Action::ZeroScan { regions, .. } => {
                 prop_assert!(!regions.is_empty() && regions.is_sorted_by(|a, b| a < b));
                 scanned += regions.len() as u64 * HUGE_2M as u64;
-            }
-            Action::Sample { ranges, .. } => {
-                prop_assert!(!ranges.is_empty() && ranges.len() <= LIMITS.sample_ranges);
-                prop_assert!(ranges.is_sorted_by(|a, b| a.end() < b.start()));
             }
             Action::Demote { .. } => {}
         }
         prop_assert!(moved <= LIMITS.moved.0);
         prop_assert!(scanned <= LIMITS.scanned.0);
 
-        let (Some(id), Some(start)) = (action.process(), action.region()) else { continue };
+        let Some((id, start)) = action.place() else { continue };
         let process = snapshot.processes.iter().find(|process| process.id == id).unwrap();
         let region = process.regions.iter().find(|region| region.start == start).unwrap();
         let mapping = &process.mappings[region.mapping as usize];
@@ -280,6 +289,14 @@ fn check(policy: &str, snapshot: &Snapshot, actions: &[Action]) -> Result<(), Te
     Ok(())
 }
 
+/// What is asked of a machine of either kind.
+fn ask(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -> Vec<Asked> {
+    match is_model {
+        true => step_on_model(now, snapshot, state),
+        false => step(now, snapshot, state).into_iter().map(Asked::Action).collect(),
+    }
+}
+
 /// As many processes and regions as there are, for each of the places that remember some.
 fn most_remembered(snapshot: &Snapshot) -> usize {
     6 * (8 + snapshot.processes.iter().map(|process| 1 + process.regions.len()).sum::<usize>())
@@ -291,6 +308,7 @@ proptest! {
     #[test]
     fn every_policy_keeps_budgets_and_guards_and_is_deterministic(
         policy in 0..POLICIES.len(),
+        is_model in any::<bool>(),
         steps in vec((any_snapshot(), 0..400u64, any_obtained()), 1..6),
     ) {
         let name = POLICIES[policy].name;
@@ -298,13 +316,15 @@ proptest! {
         let mut now = Duration::ZERO;
         for (snapshot, later, obtained) in steps {
             now += Duration::from_secs(later);
-            let actions = states.each_mut().map(|state| step(now, &snapshot, state));
-            prop_assert_eq!(&actions[0], &actions[1]);
-            check(name, &snapshot, &actions[0])?;
+            let asked = states.each_mut().map(|state| ask(now, &snapshot, state, is_model));
+            prop_assert_eq!(&asked[0], &asked[1]);
+            check(name, &snapshot, &asked[0])?;
             for state in &mut states {
-                for action in &actions[0] {
-                    if let Some(obtained) = obtained {
-                        state.note(now, &Outcome { action: action.clone(), obtained });
+                for asked in &asked[0] {
+                    let Some(obtained) = obtained else { break };
+                    match asked.clone() {
+                        Asked::Action(action) => state.note(now, &Outcome { action, obtained }),
+                        Asked::Model(action) => state.note_model(now, &action, obtained),
                     }
                 }
                 prop_assert!(state.remembered() <= most_remembered(&snapshot), "{}", state.remembered());
@@ -313,6 +333,24 @@ proptest! {
         let nobody = Snapshot { processes: Vec::new(), missed: Vec::new(), ..super::made::snapshot(now, 0.5, Vec::new()) };
         step(now, &nobody, &mut states[0]);
         prop_assert_eq!(states[0].remembered(), 0);
+    }
+
+    #[test]
+    fn a_running_machine_is_asked_for_what_a_modelled_one_is_but_for_what_only_that_does(
+        policy in 0..POLICIES.len(),
+        snapshot in any_snapshot(),
+    ) {
+        // No bound on the work of a step, which samples and zeroing would share.
+        let unbound = Limits { moved: Bytes(1 << 60), actions: 1 << 30, ..LIMITS };
+        let [mut live, mut model] = [0, 1].map(|_| State::new(POLICIES[policy].make(), unbound));
+        let asked = step_on_model(SECOND, &snapshot, &mut model).into_iter();
+        let actions: Vec<Action> = asked
+            .filter_map(|asked| match asked {
+                Asked::Action(action) => Some(action),
+                Asked::Model(ModelAction::Sample { .. } | ModelAction::PreZero { .. }) => None,
+            })
+            .collect();
+        prop_assert_eq!(step(SECOND, &snapshot, &mut live), actions);
     }
 
     #[test]
@@ -348,9 +386,9 @@ proptest! {
         let mut asked: BTreeMap<(ProcessId, u64), bool> = BTreeMap::new();
         for second in 1..80 {
             for action in step(SECOND * second * 25, &snapshot, &mut state) {
-                if let (Some(id), Some(region)) = (action.process(), action.region()) {
+                if let Some(place) = action.place() {
                     let promotes = matches!(action, Action::Promote { .. });
-                    prop_assert_eq!(*asked.entry((id, region)).or_insert(promotes), promotes);
+                    prop_assert_eq!(*asked.entry(place).or_insert(promotes), promotes);
                 }
             }
         }

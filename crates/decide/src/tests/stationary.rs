@@ -56,7 +56,7 @@ impl World {
 
     /// Carries an action out; `None` where it changes nothing.
     fn apply(&mut self, action: &Action) -> Option<Obtained> {
-        let (id, start) = (action.process()?, action.region()?);
+        let (id, start) = action.place()?;
         let used = self.used();
         let process = self.processes.iter_mut().find(|process| process.id == id).unwrap();
         let region = process.regions.iter_mut().find(|region| region.start == start).unwrap();

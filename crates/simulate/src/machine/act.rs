@@ -3,7 +3,7 @@
 use super::{COMPACT_ABOVE, MOST_LISTED, Machine};
 use crate::process::Region;
 use crate::trace::Operation;
-use megapage_decide::{Action, Obtained};
+use megapage_decide::{Action, ModelAction, Obtained};
 use megapage_snapshot::{AccessClass, PAGES, ProcessId};
 use megapage_units::{PageSize, VirtRange};
 
@@ -18,15 +18,24 @@ impl Machine {
             Action::Promote { process, region, size, .. } => self.promote(*process, *region, *size),
             Action::Demote { process, region, .. } => self.demote(*process, *region, false),
             Action::Recover { process, region, .. } => self.demote(*process, *region, true),
-            Action::Sample { process, ranges, window, .. } => {
+            Action::ZeroScan { process, regions, .. } => self.zero_scan(*process, regions),
+        };
+        self.count(obtained)
+    }
+
+    /// The same for what no running machine does.
+    pub(super) fn act_as_model(&mut self, action: &ModelAction) -> Obtained {
+        let obtained = match action {
+            ModelAction::Sample { process, ranges, window, .. } => {
                 self.clear(*process, ranges, window.as_secs_f64())
             }
-            Action::ZeroScan { process, regions, .. } => self.zero_scan(*process, regions),
-            Action::PreZero { blocks, .. } => self.prezero(*blocks),
+            ModelAction::PreZero { blocks, .. } => self.prezero(*blocks),
         };
-        if obtained != Obtained::Done {
-            self.failures += 1;
-        }
+        self.count(obtained)
+    }
+
+    fn count(&mut self, obtained: Obtained) -> Obtained {
+        self.failures += u64::from(obtained != Obtained::Done);
         obtained
     }
 
