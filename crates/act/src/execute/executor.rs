@@ -338,11 +338,9 @@ impl Executor {
                 self.engine.forget(process);
             }
             (Work::Promote, Obtained::Done) => {
-                if verdict.promoted > Bytes::ZERO
-                    && !self.promoted.add(process, region, self.options.remembered)
-                {
-                    self.counters.forgotten += 1;
-                }
+                let is_kept = verdict.promoted == Bytes::ZERO
+                    || self.promoted.add(process, region, self.options.remembered);
+                self.counters.forgotten += u64::from(!is_kept);
             }
             (Work::Demote | Work::Recover, Obtained::Done) => {
                 self.promoted.remove(process, region);
