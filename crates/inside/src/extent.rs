@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(length(&file, PageSize::HUGE_1G).unwrap(), None);
         assert!(file.set_len(SIZE.bytes().0).is_err() && file.set_len(9 * SIZE.bytes().0).is_err());
         assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "nobody can keep the pages");
-        let mapping = crate::OwnedRange::reserve(3 * HUGE_2M, HUGE_2M).unwrap();
+        let mapping = crate::Reservation::new(3 * HUGE_2M, HUGE_2M).unwrap();
         mapping.map_extent(AsFd::as_fd(&file)).unwrap();
         mapping.populate().unwrap();
         let shown = megapage_kernel::smaps::read_own_smaps(&megapage_kernel::KernelRoot::live()).unwrap();

@@ -42,7 +42,7 @@ pub use environment::{
 pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};
 pub use exit_handshake::ExitHandshake;
 pub use lock::{Lock, Locked};
-pub use moving::{MoveError, NoHugetlb};
+pub use moving::{NoHugetlb, NotMoved};
 pub use own_figures::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
     thp_is_possible, thp_only_on_advice, thread_count,

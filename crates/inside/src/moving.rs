@@ -13,13 +13,22 @@ use libc::c_int;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
 use std::ptr;
 
-/// A move that the kernel has refused. What was to be moved is where it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoveError {
+/// A move that the kernel has refused. What was to be moved is where it was, and its owner's.
+#[derive(Debug)]
+pub struct NotMoved {
+    /// What was to be moved.
+    pub pages: Reservation,
     /// Why.
     pub errno: Errno,
     /// Whether the target has lost what was mapped there: it is reserved and inaccessible. Else it is as it was.
     pub target_emptied: bool,
+}
+
+/// The same without the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MoveError {
+    errno: Errno,
+    target_emptied: bool,
 }
 
 /// What a kernel lacks for putting hugetlb pages behind a heap.
@@ -31,15 +40,27 @@ pub enum NoHugetlb {
     Populate(Errno),
 }
 
-impl OwnedRange {
-    /// Moves this mapping, with its contents, over `target`, which is as long (mremap(2)). Nothing is mapped at this range
-    /// afterwards, not even reserved. On an error this range is as it was, and the target as it was or inaccessible.
-    pub fn move_over(self, target: OwnedRange) -> Result<(), Errno> {
-        self.try_move_over(target).map_err(|error| error.errno)
+impl Reservation {
+    /// Moves these pages, with their contents, over `target`, which is as long (mremap(2)). Nothing is mapped where they were
+    /// afterwards, not even reserved. On an error they are as they were, and the target as it was or inaccessible.
+    pub fn move_over(self, target: OwnedRange) -> Result<(), NotMoved> {
+        match self.range().remap(target) {
+            Ok(()) => {
+                self.keep();
+                Ok(())
+            }
+            Err(MoveError { errno, target_emptied }) => Err(NotMoved { pages: self, errno, target_emptied }),
+        }
     }
 
-    /// As [`OwnedRange::move_over`], and tells what an error has left of the target.
-    pub fn try_move_over(self, target: OwnedRange) -> Result<(), MoveError> {
+    fn range(&self) -> OwnedRange {
+        **self
+    }
+}
+
+impl OwnedRange {
+    /// See [`Reservation::move_over`]. What is private to this file: whoever calls it has the range left without a mapping.
+    fn remap(self, target: OwnedRange) -> Result<(), MoveError> {
         assert_eq!(self.len(), target.len());
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
         let address = unsafe {
@@ -91,24 +112,16 @@ impl OwnedRange {
         if address == libc::MAP_FAILED {
             return Ok(());
         }
-        let pages = OwnedRange { start: address as usize, len: bytes };
-        let Ok(target) = OwnedRange::reserve(bytes, bytes) else {
-            let _ = pages.release();
-            return Ok(());
-        };
-        match pages.try_move_over(target) {
-            Ok(()) => {
-                let _ = target.release();
+        // SAFETY: the mapping was just made, and nobody else knows of it.
+        let pages = unsafe { Reservation::of_allocator(address as usize, bytes) };
+        let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
+        if let Err(refused) = pages.move_over(*target) {
+            // Reserved again, it is ours. Else it was left alone, or another thread has mapped something there since:
+            // some addresses are given up rather than theirs unmapped.
+            if !refused.target_emptied {
+                target.keep();
             }
-            Err(error) => {
-                let _ = pages.release();
-                // Reserved again, it is ours. Else it was left alone, or another thread has mapped something there since:
-                // some addresses are given up rather than theirs unmapped.
-                if error.target_emptied {
-                    let _ = target.release();
-                }
-                return Err(NoHugetlb::Move(error.errno));
-            }
+            return Err(NoHugetlb::Move(refused.errno));
         }
         OwnedRange::try_populate()
     }
@@ -140,32 +153,25 @@ impl OwnedRange {
 
     /// With the former mapping put `aside`, where there is such a range, and else dropped.
     fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
-        let copy = OwnedRange::reserve(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
-        let moved = copy.open().and_then(|()| {
-            let _ = copy.advise_thp();
-            copy.populate()?;
-            without_signals(|| {
-                copy.copy_from(self);
-                if let Some(aside) = aside {
-                    self.move_over(aside)?;
-                }
-                match copy.try_move_over(self) {
-                    Ok(()) => Ok(true),
-                    Err(error) => self.recover(copy, aside, error).map(|()| false),
-                }
+        let copy = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
+        copy.open()?;
+        let _ = copy.advise_thp();
+        copy.populate()?;
+        without_signals(|| {
+            copy.copy_from(self);
+            if let Some(aside) = aside {
+                self.remap(aside).map_err(|error| error.errno)?;
+            }
+            copy.move_over(self).or_else(|NotMoved { pages, errno, target_emptied }| {
+                self.recover(*pages, aside, MoveError { errno, target_emptied })
             })
-        });
-        // Where the copy has become the range itself, there is nothing at its own address any more.
-        if moved != Ok(true) {
-            let _ = copy.release();
-        }
-        moved.map(|_| ())
+        })
     }
 
     /// After `copy`, which holds the bytes of this range, could not be moved here: the bytes are here again, or still. `Ok`:
     /// on private memory, as was wanted, though not on huge pages.
     fn recover(self, copy: OwnedRange, aside: Option<OwnedRange>, error: MoveError) -> Result<(), Errno> {
-        if !error.target_emptied || aside.is_some_and(|aside| aside.move_over(self).is_ok()) {
+        if !error.target_emptied || aside.is_some_and(|aside| aside.remap(self).is_ok()) {
             return Err(error.errno);
         }
         self.open().or_else(|_| self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0))?;
@@ -199,20 +205,27 @@ mod tests {
         unsafe { ptr::with_exposed_provenance::<u8>(range.start() + 9).read_volatile() }
     }
 
+    /// As a kernel does that refuses a move too late.
+    fn unmap(range: OwnedRange) {
+        // SAFETY: in these tests nobody else owns the range, nor uses it afterwards.
+        unsafe { Reservation::of_allocator(range.start(), range.len()) }.release().unwrap();
+    }
+
     // In a process of its own: another test's mapping may come to lie in a hole at any time.
     #[test]
     fn a_hole_is_reserved_again_and_what_lies_there_is_left_alone() {
         in_child("moving::tests::a_hole_is_reserved_again_and_what_lies_there_is_left_alone", || {
             // An older kernel unmaps the target of a move before it refuses to move hugetlb pages.
-            let range = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).unwrap();
-            assert!(!range.reserve_hole() && is_mapped(range), "nothing was lost");
-            let hole = range.part(0, HUGE_2M);
-            hole.release().unwrap();
+            let mut range = Reservation::new(2 * HUGE_2M, HUGE_2M).unwrap();
+            assert!(!range.reserve_hole() && is_mapped(*range), "nothing was lost");
+            let _behind = range.split_off(HUGE_2M);
+            let hole = *range;
+            range.release().unwrap();
             assert!(!is_mapped(hole));
             assert!(hole.reserve_hole() && is_mapped(hole));
             assert!(hole.part(0, BASE_PAGE).open().is_ok(), "it is reserved, and ours");
             // Another thread's mapping has come to lie in the hole.
-            hole.release().unwrap();
+            unmap(hole);
             let theirs = hole.part(BASE_PAGE, BASE_PAGE);
             assert!(theirs.reserve_hole());
             theirs.open().unwrap();
@@ -269,18 +282,18 @@ mod tests {
     fn a_refused_move_leaves_both_ends_as_they_were() {
         in_child("moving::tests::a_refused_move_leaves_both_ends_as_they_were", || {
             let [one, other] = [1, 2].map(|byte| {
-                let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+                let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
                 range.open().unwrap();
-                poke(range, byte);
+                poke(*range, byte);
                 range
             });
             refuse(Call::MOVE, libc::EPERM);
-            let error = one.try_move_over(other).unwrap_err();
-            assert_eq!(error, MoveError { errno: Errno(libc::EPERM), target_emptied: false });
-            assert_eq!((peek(one), peek(other)), (1, 2));
+            let NotMoved { pages: one, errno, target_emptied } = one.move_over(*other).unwrap_err();
+            assert_eq!((errno, target_emptied), (Errno(libc::EPERM), false));
+            assert_eq!((peek(*one), peek(*other)), (1, 2));
             // Nor does it become other memory by halves.
             assert_eq!(one.move_to_thp(), Err(Errno(libc::EPERM)));
-            assert_eq!(peek(one), 1);
+            assert_eq!(peek(*one), 1);
             set_errno(0);
         });
     }
@@ -289,14 +302,14 @@ mod tests {
     fn bytes_whose_place_was_unmapped_come_back() {
         in_child("moving::tests::bytes_whose_place_was_unmapped_come_back", || {
             let [copy, place, aside] = [3, 4, 5].map(|byte| {
-                let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+                let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap().keep();
                 range.open().unwrap();
                 poke(range, byte);
                 range
             });
             let lost = MoveError { errno: Errno::EINVAL, target_emptied: true };
             // As a kernel leaves it that has unmapped the target.
-            place.release().unwrap();
+            unmap(place);
             assert!(place.reserve_hole());
             assert_eq!(place.recover(copy, None, lost), Ok(()), "on other pages");
             assert_eq!(peek(place), 3);

@@ -102,7 +102,7 @@ fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OwnedRange;
+    use crate::Reservation;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
@@ -115,7 +115,7 @@ mod tests {
             let left = leave_descriptors();
             // SAFETY: no memory is passed.
             let open = (0..64).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).count();
-            let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+            let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
             let seen = OwnRegion::look(range.start()).is_some();
             range.release().unwrap();
             tell.send((left, open, seen)).unwrap();
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_region_tells_what_maps_it() {
-        let range = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         range.open().unwrap();
         assert_eq!(OwnRegion::look(range.start()), Some(OwnRegion::Empty));
         let page = range.part(0, BASE_PAGE);

@@ -1,8 +1,8 @@
 //! Address ranges that a heap owns, and what they are backed with. Nothing here allocates.
 //!
-//! File-level obligation: an [`OwnedRange`] is made by [`OwnedRange::reserve`], from a new mapping at an
-//! address of the kernel's choice (or, by [`OwnedRange::of_allocator`], from what the C allocator was given
-//! of one and hands back), and every operation stays inside. No Rust reference
+//! File-level obligation: a [`Reservation`] is made by [`Reservation::new`], from a new mapping at an
+//! address of the kernel's choice (or, by [`Reservation::of_allocator`], from what the C allocator was given
+//! and hands back), and alone gives addresses back or away. An [`OwnedRange`] names a part of one; every operation stays inside. No Rust reference
 //! into a range is ever formed by this crate's users (`forbid(unsafe_code)` keeps them from it): the
 //! addresses go to a C allocator, which hands them to a program. Discarding a part of a range is therefore
 //! what `free` is to a pointer: the allocator's decision, made when no block in it is live.
@@ -20,7 +20,14 @@ fn check(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// A reserved range of this process's addresses. Plain data: copying it copies no memory.
+/// A reserved range of this process's addresses. Plain data: copying it copies no memory. It can change what is behind the
+/// addresses, and not give them back, nor move what is there elsewhere: that is its owner's, the [`Reservation`].
+///
+/// ```compile_fail,E0599
+/// let owner = megapage_inside::Reservation::new(4096, 4096).unwrap();
+/// let view = *owner;
+/// view.release();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRange {
     pub(crate) start: usize,
@@ -28,9 +35,7 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
-    /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
-    /// multiple of `alignment` (a power of two of at least a base page).
-    pub fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
+    fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
         assert!(alignment.is_power_of_two() && len > 0);
         let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -62,12 +67,13 @@ impl OwnedRange {
         Ok(OwnedRange { start, len })
     }
 
-    /// A range that the allocator above got from this heap and hands back by address and length, as C
+    /// A part of a range that the allocator above got from this heap and names by address and length, as C
     /// does. The allocator's contract (mimalloc's prim.h) is that it does so only with what it was given.
     ///
     /// # Safety
-    /// The range lies within one that [`OwnedRange::reserve`] returned, or a mapping that the caller made and that nobody else
-    /// uses; no Rust reference leads into it as long as it is used, and neither it nor a copy or part is used after it was released.
+    /// The range lies within a [`Reservation`], or a mapping that the caller made and that nobody else
+    /// uses; no Rust reference leads into it as long as it is used, and neither it nor a copy or part is used after its owner was
+    /// released.
     pub const unsafe fn of_allocator(start: usize, len: usize) -> OwnedRange {
         OwnedRange { start, len }
     }
@@ -101,13 +107,6 @@ impl OwnedRange {
     /// The first address as C takes it.
     pub fn address(self) -> *mut c_void {
         self.start as *mut c_void
-    }
-
-    /// Gives the addresses and all memory behind them back (munmap(2)). Its copies and parts are not to be used afterwards:
-    /// where one ends with a scope, [`Reservation`] is it.
-    pub fn release(self) -> Result<(), Errno> {
-        // SAFETY: the range is owned (see the header).
-        check(unsafe { libc::munmap(self.address(), self.len) })
     }
 
     /// Makes the range readable and writable (mprotect(2)).
@@ -151,10 +150,9 @@ impl OwnedRange {
         if address == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        let pages = OwnedRange { start: address as usize, len: self.len };
-        pages.move_over(self).inspect_err(|_| {
-            let _ = pages.release();
-        })
+        // SAFETY: the mapping was just made, and nobody else knows of it.
+        let pages = unsafe { Reservation::of_allocator(address as usize, self.len) };
+        pages.move_over(self).map_err(|refused| refused.errno)
     }
 
     /// Replaces the range by a file of hugetlb pages, whole and from its beginning, mapped shared: a private mapping would
@@ -239,21 +237,61 @@ impl OwnedRange {
     }
 }
 
-/// Addresses that this process has reserved and that nobody else knows of: given back when dropped.
+/// Addresses that this process has reserved, and their one owner: given back when dropped, and once.
+///
+/// ```
+/// let mut owner = megapage_inside::Reservation::new(8192, 4096).unwrap();
+/// let behind = owner.split_off(4096);
+/// assert_eq!(owner.end(), behind.start());
+/// owner.release().unwrap();
+/// ```
+///
+/// ```compile_fail,E0382
+/// let owner = megapage_inside::Reservation::new(4096, 4096).unwrap();
+/// let other = owner;
+/// owner.release().unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Reservation {
     range: OwnedRange,
 }
 
 impl Reservation {
-    /// As [`OwnedRange::reserve`].
+    /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
+    /// multiple of `alignment` (a power of two of at least a base page).
     pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
         OwnedRange::reserve(len, alignment).map(|range| Reservation { range })
     }
 
-    /// The range stays reserved.
-    pub fn keep(self) -> OwnedRange {
-        std::mem::ManuallyDrop::new(self).range
+    /// What the allocator above was given by [`Reservation::keep`], and hands back by address and length; or a mapping that the
+    /// caller has just made.
+    ///
+    /// # Safety
+    /// All of it is mapped and has no other owner: it is handed back once. No Rust reference leads into it.
+    pub const unsafe fn of_allocator(start: usize, len: usize) -> Reservation {
+        Reservation { range: OwnedRange { start, len } }
+    }
+
+    /// The range stays reserved, with no owner: for ever, or until [`Reservation::of_allocator`].
+    pub const fn keep(self) -> OwnedRange {
+        let range = self.range;
+        std::mem::forget(self);
+        range
+    }
+
+    /// Gives the addresses and all memory behind them back (munmap(2)), as dropping does, and says whether that went well.
+    pub fn release(self) -> Result<(), Errno> {
+        let range = self.keep();
+        // SAFETY: the range is owned (see the header), and its owner is gone with this call.
+        check(unsafe { libc::munmap(range.address(), range.len) })
+    }
+
+    /// Keeps the first `offset` bytes, and answers an owner of the others. Panics where either would be empty.
+    pub fn split_off(&mut self, offset: usize) -> Reservation {
+        assert!(offset > 0, "an empty reservation");
+        let behind = self.range.part(offset, self.range.len.saturating_sub(offset));
+        self.range.len = offset;
+        Reservation { range: behind }
     }
 }
 
@@ -268,7 +306,9 @@ impl std::ops::Deref for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let _ = self.range.release();
+        // SAFETY: the range is owned (see the header). An error would mean that nothing is mapped there, or that the kernel is
+        // out of memory for mappings; then it stays.
+        unsafe { libc::munmap(self.range.address(), self.range.len) };
     }
 }
 
@@ -302,8 +342,9 @@ pub fn is_plausible(len: usize) -> bool {
 /// `count` zeroed words that live until the process ends or [`release_words`] is called on them.
 pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::AtomicU64], Errno> {
     let len = (8 * count).next_multiple_of(megapage_units::BASE_PAGE);
-    let range = OwnedRange::reserve(len, megapage_units::BASE_PAGE)?;
-    range.open()?;
+    let reservation = Reservation::new(len, megapage_units::BASE_PAGE)?;
+    reservation.open()?;
+    let range = reservation.keep();
     // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words long;
     // atomics allow shared mutation.
     Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
@@ -312,8 +353,8 @@ pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::Atomi
 /// Gives back words that [`allocate_words`] made. The caller must hold the last copy of the slice.
 pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
     let len = std::mem::size_of_val(words).next_multiple_of(megapage_units::BASE_PAGE);
-    let range = OwnedRange { start: words.as_ptr() as usize, len };
-    let _ = range.release();
+    // SAFETY: `allocate_words` made it and kept it for the slice, of which the caller holds the last copy.
+    drop(unsafe { Reservation::of_allocator(words.as_ptr() as usize, len) });
 }
 
 #[cfg(test)]
@@ -335,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_reserved_range_is_aligned_and_can_be_used_and_discarded() {
-        let range = OwnedRange::reserve(3 * HUGE_2M, HUGE_2M).unwrap();
+        let range = Reservation::new(3 * HUGE_2M, HUGE_2M).unwrap();
         assert_eq!(range.start() % HUGE_2M, 0);
         let chunk = range.part(HUGE_2M, HUGE_2M);
         chunk.open().unwrap();
@@ -357,24 +398,24 @@ mod tests {
         let file = crate::extent::create(PageSize::HUGE_2M, 2).unwrap();
         (0..2).for_each(|page| crate::extent::fill(&file, PageSize::HUGE_2M, page).unwrap());
         crate::extent::seal(&file).unwrap();
-        let extent = OwnedRange::reserve(2 * HUGE_2M, HUGE_2M).unwrap();
+        let mut extent = Reservation::new(2 * HUGE_2M, HUGE_2M).unwrap();
         extent.map_extent(rustix::fd::AsFd::as_fd(&file)).unwrap();
         extent.populate().unwrap();
-        poke(extent, 3, 4);
-        poke(extent, HUGE_2M, 5);
+        poke(*extent, 3, 4);
+        poke(*extent, HUGE_2M, 5);
         // One page goes to another place, one becomes private memory.
-        let target = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
-        extent.part(0, HUGE_2M).move_over(target).unwrap();
-        assert_eq!(peek(target, 3), 4);
-        let second = extent.part(HUGE_2M, HUGE_2M);
+        let target = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
+        let second = extent.split_off(HUGE_2M);
+        assert!(extent.move_over(*target).is_ok());
+        assert_eq!(peek(*target, 3), 4);
         second.move_extent_to_thp().unwrap();
-        assert_eq!(peek(second, 0), 5);
+        assert_eq!(peek(*second, 0), 5);
         assert_eq!(crate::extent::present(&file).unwrap(), HUGE_2M as u64, "its page went back");
         target.remove().unwrap();
         assert_eq!(crate::extent::present(&file).unwrap(), 0);
         target.release().unwrap();
         second.release().unwrap();
-        let closed = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        let closed = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         // What cannot be written cannot be mapped so.
         let read_only = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(closed.map_extent(rustix::fd::AsFd::as_fd(&read_only)).is_err());
@@ -385,6 +426,42 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside the range")]
     fn a_part_must_lie_inside() {
-        OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap().part(HUGE_2M, 1);
+        Reservation::new(HUGE_2M, HUGE_2M).unwrap().part(HUGE_2M, 1);
+    }
+
+    // In a process of its own: another test's mapping may come to lie in a hole at any time.
+    #[test]
+    fn each_part_of_a_reservation_is_given_back_once_by_its_owner() {
+        megapage_testing::in_child(
+            "range::tests::each_part_of_a_reservation_is_given_back_once_by_its_owner",
+            || {
+                use crate::moving::is_mapped;
+                let mut front = Reservation::new(3 * HUGE_2M, HUGE_2M).unwrap();
+                let whole = *front;
+                let mut back = front.split_off(HUGE_2M);
+                assert_eq!(
+                    (front.len(), back.start(), back.len()),
+                    (HUGE_2M, whole.start() + HUGE_2M, 2 * HUGE_2M)
+                );
+                let last = back.split_off(HUGE_2M);
+                assert_eq!((last.end(), back.end()), (whole.end(), last.start()));
+                let part = |place: usize| is_mapped(whole.part(place * HUGE_2M, HUGE_2M));
+                drop(back);
+                assert_eq!([part(0), part(1), part(2)], [true, false, true]);
+                last.release().unwrap();
+                let kept = front.keep();
+                assert_eq!([part(0), part(1), part(2)], [true, false, false], "kept by nobody");
+                // SAFETY: it was kept just now, and has no other owner.
+                let again = unsafe { Reservation::of_allocator(kept.start(), kept.len()) };
+                drop(again);
+                assert!(!part(0));
+            },
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the range")]
+    fn nothing_is_split_off_behind_the_end() {
+        Reservation::new(HUGE_2M, HUGE_2M).unwrap().split_off(HUGE_2M);
     }
 }

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use megapage_inside::{Errno, OwnedRange};
+use megapage_inside::{Errno, Reservation};
 use megapage_units::BASE_PAGE;
 use std::marker::PhantomData;
 use std::ptr;
@@ -13,7 +13,7 @@ use std::ptr;
 /// A list of plain values. It takes twice as many pages each time it is full, and gives them back when it is dropped.
 #[derive(Debug)]
 pub struct MappedVec<T: Copy> {
-    range: Option<OwnedRange>,
+    range: Option<Reservation>,
     length: usize,
     items: PhantomData<T>,
 }
@@ -27,18 +27,14 @@ impl<T: Copy> MappedVec<T> {
 
     /// Adds an item. ENOMEM where the kernel gives no more pages: then the list is as it was.
     pub fn push(&mut self, item: T) -> Result<(), Errno> {
-        let room = self.range.map_or(0, OwnedRange::len) / size_of::<T>();
+        let room = self.range.as_ref().map_or(0, |range| range.len()) / size_of::<T>();
         if self.length == room {
             let bytes = (2 * self.length + 1) * size_of::<T>();
-            let more = OwnedRange::reserve(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
-            more.open().inspect_err(|_| {
-                let _ = more.release();
-            })?;
+            let more = Reservation::new(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
+            more.open()?;
             // SAFETY: the old items are initialised, the new pages have room for them, and the two do not overlap.
             unsafe { ptr::copy_nonoverlapping(self.as_ptr(), more.address().cast(), self.length) };
-            if let Some(old) = self.range.replace(more) {
-                let _ = old.release();
-            }
+            self.range = Some(more);
         }
         // SAFETY: there is room for one more, in pages that are writable and whose start is aligned.
         unsafe { self.as_ptr().cast_mut().add(self.length).write(item) };
@@ -47,7 +43,7 @@ impl<T: Copy> MappedVec<T> {
     }
 
     fn as_ptr(&self) -> *const T {
-        self.range.map_or(ptr::dangling(), |range| range.address().cast::<T>().cast_const())
+        self.range.as_ref().map_or(ptr::dangling(), |range| range.address().cast::<T>().cast_const())
     }
 }
 
@@ -70,15 +66,6 @@ impl<T: Copy> std::ops::DerefMut for MappedVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`; the borrow is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.length) }
-    }
-}
-
-impl<T: Copy> Drop for MappedVec<T> {
-    fn drop(&mut self) {
-        if let Some(range) = self.range {
-            // An error would mean that nothing is mapped there.
-            let _ = range.release();
-        }
     }
 }
 

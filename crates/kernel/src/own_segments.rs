@@ -12,7 +12,7 @@
 
 use libc::{c_int, c_void};
 use megapage_inside::own_mappings::OwnMapping;
-use megapage_inside::{Errno, OwnedRange, is_plausible, without_signals};
+use megapage_inside::{Errno, NotMoved, OwnedRange, Reservation, is_plausible, without_signals};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
 use std::fmt;
@@ -157,7 +157,7 @@ impl Part {
     }
 
     /// Takes the addresses behind it up to `end`, as readable zeros; EEXIST where anything is there.
-    pub fn reserve_behind(&self, end: usize) -> Result<OwnedRange, Errno> {
+    pub fn reserve_behind(&self, end: usize) -> Result<Reservation, Errno> {
         let length = end.checked_sub(self.end).filter(|length| *length > 0).ok_or(Errno(libc::EINVAL))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         let wanted = ptr::without_provenance_mut(self.end);
@@ -167,10 +167,9 @@ impl Part {
             return Err(Errno::last());
         }
         // SAFETY: the mapping was just made, and nobody knows of it.
-        let range = unsafe { OwnedRange::of_allocator(got.addr(), length) };
+        let range = unsafe { Reservation::of_allocator(got.addr(), length) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != self.end {
-            let _ = range.release();
             return Err(Errno(libc::EEXIST));
         }
         Ok(range)
@@ -262,8 +261,8 @@ impl Part {
     /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
     /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
     /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: somebody wrote into a read-only part of a file while it
-    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was.
-    pub fn replace_by(&self, pages: OwnedRange) -> Result<(), Errno> {
+    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was, and the pages are given back.
+    pub fn replace_by(&self, pages: Reservation) -> Result<(), Errno> {
         assert_eq!(pages.len(), self.end - self.start);
         // mremap unmaps its target before it looks whether the memory may be counted twice for a moment.
         if !is_plausible(pages.len()) {
@@ -275,12 +274,12 @@ impl Part {
                 return Err(Errno(libc::EBUSY));
             }
             pages.protect(self.protection)?;
-            pages.try_move_over(self.range()).map_err(|error| {
+            pages.move_over(self.range()).map_err(|NotMoved { pages, errno, target_emptied }| {
                 // Else it is as it was: nothing may be mapped over code that is being executed.
-                if error.target_emptied {
-                    self.restore_from(pages);
+                if target_emptied {
+                    self.restore_from(*pages);
                 }
-                error.errno
+                errno
             })
         })
     }
@@ -340,18 +339,11 @@ pub fn own_sanitizer() -> Option<&'static str> {
 /// Tries on pages of its own what [`Part::replace_by`] does to a program's code. What the kernel refuses the calling
 /// process (PR_SET_MDWE, a seccomp filter, SELinux) it refuses the programs that it executes.
 pub fn try_replacing() -> Result<(), Refused> {
-    let target = OwnedRange::reserve(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
-    let page = OwnedRange::reserve(BASE_PAGE, BASE_PAGE).and_then(|page| page.open().map(|()| page));
-    let result = page.map_err(Refused::Move).and_then(|page| {
-        page.protect(libc::PROT_READ | libc::PROT_EXEC)
-            .map_err(Refused::Execute)
-            .and_then(|()| page.move_over(target).map_err(Refused::Move))
-            .inspect_err(|_| {
-                let _ = page.release();
-            })
-    });
-    let _ = target.release();
-    result
+    let target = Reservation::new(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
+    let page = Reservation::new(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
+    page.open().map_err(Refused::Move)?;
+    page.protect(libc::PROT_READ | libc::PROT_EXEC).map_err(Refused::Execute)?;
+    page.move_over(*target).map_err(|refused| Refused::Move(refused.errno))
 }
 
 /// Ends the process without running its exit handlers (_exit(2)).
@@ -442,7 +434,7 @@ mod tests {
         };
         assert_ne!(address, libc::MAP_FAILED);
         // SAFETY: the mapping was just made.
-        let range = unsafe { OwnedRange::of_allocator(address.addr(), length) };
+        let range = unsafe { Reservation::of_allocator(address.addr(), length) };
         let (start, end) = (range.start(), range.end());
         let segment = LoadedSegment { start, file_end: end, end, write: false };
         range.protect(libc::PROT_READ).unwrap();
@@ -460,17 +452,16 @@ mod tests {
         assert_eq!(part.piece(0, 2 * BASE_PAGE).file_end, part.file_end);
         assert_eq!(part.piece(0, 2 * BASE_PAGE).has_own_pages(), Ok(false));
         assert_eq!(part.piece(2 * BASE_PAGE, BASE_PAGE).has_own_pages(), Ok(true));
-        let pages = OwnedRange::reserve(length, BASE_PAGE).unwrap();
+        let pages = Reservation::new(length, BASE_PAGE).unwrap();
         pages.open().unwrap();
         assert_eq!(part.replace_by(pages), Err(Errno(libc::EBUSY)), "it stays the file's mapping");
-        pages.release().unwrap();
         range.release().unwrap();
     }
 
     /// Puts other pages in the place of three pages of code that this test has made, and executes them.
     #[test]
     fn a_part_keeps_its_bytes_and_its_access() {
-        let code = OwnedRange::reserve(4 * BASE_PAGE, BASE_PAGE).unwrap();
+        let code = Reservation::new(4 * BASE_PAGE, BASE_PAGE).unwrap();
         code.open().unwrap();
         for page in 0..3 {
             // SAFETY: open, and inside: `mov $page, %eax; ret`.
@@ -499,7 +490,7 @@ mod tests {
         let part = Part::of(&segment, &before).unwrap();
         part.read_in().unwrap();
         assert_eq!(part.reserve_behind(part.end() + BASE_PAGE).unwrap_err(), Errno(libc::EEXIST));
-        let pages = OwnedRange::reserve(3 * BASE_PAGE, BASE_PAGE).unwrap();
+        let pages = Reservation::new(3 * BASE_PAGE, BASE_PAGE).unwrap();
         pages.open().unwrap();
         part.replace_by(pages).unwrap();
         assert_eq!(mapping().protection, before.protection);

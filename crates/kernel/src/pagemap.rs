@@ -345,7 +345,7 @@ mod tests {
     fn each_region_is_told_once_however_many_runs_there_are() {
         const SCATTERED: usize = 24;
         const WHOLE: usize = 24;
-        let memory = crate::OwnedRange::reserve((SCATTERED + WHOLE) * HUGE_2M, HUGE_2M).unwrap();
+        let memory = crate::Reservation::new((SCATTERED + WHOLE) * HUGE_2M, HUGE_2M).unwrap();
         memory.open().unwrap();
         for page in (0..SCATTERED * HUGE_2M / BASE_PAGE).step_by(2) {
             memory.part(page * BASE_PAGE, BASE_PAGE).populate().unwrap();
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn the_shared_page_of_zeros_is_told_apart() {
         // Fresh from the kernel: an allocator may give what was used before, and clear it.
-        let memory = crate::OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+        let memory = crate::Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         memory.open().unwrap();
         let start = memory.address().addr() as u64;
         let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use libc::c_void;
-use megapage_inside::OwnedRange;
+use megapage_inside::{OwnedRange, Reservation};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -27,7 +27,7 @@ type Place<'a> = dyn FnMut(&File, u64) -> io::Result<()> + 'a;
 /// The mapping. Grows at its end while it is in use; never shrinks.
 #[derive(Debug)]
 pub struct SharedMapping {
-    range: OwnedRange,
+    range: Reservation,
     /// Bytes from the start that may be accessed.
     ready: AtomicUsize,
     growing: Mutex<()>,
@@ -37,7 +37,7 @@ impl SharedMapping {
     /// Reserves `len` bytes of addresses, none accessible yet, at a multiple of `alignment`. Where both are 1 GiB,
     /// processes that map the same files share page-table pages.
     pub fn reserve(len: usize, alignment: usize) -> io::Result<SharedMapping> {
-        Ok(SharedMapping::of(OwnedRange::reserve(len, alignment)?))
+        Ok(SharedMapping::of(Reservation::new(len, alignment)?))
     }
 
     /// Reserves `len` bytes from `address` on; EEXIST where anything of this process is there (MAP_FIXED_NOREPLACE).
@@ -53,16 +53,15 @@ impl SharedMapping {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the mapping was just made, and nobody knows of it.
-        let range = unsafe { OwnedRange::of_allocator(got.addr(), len) };
+        let range = unsafe { Reservation::of_allocator(got.addr(), len) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != address {
-            let _ = range.release();
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         Ok(SharedMapping::of(range))
     }
 
-    fn of(range: OwnedRange) -> SharedMapping {
+    fn of(range: Reservation) -> SharedMapping {
         SharedMapping { range, ready: AtomicUsize::new(0), growing: Mutex::new(()) }
     }
 
@@ -241,13 +240,6 @@ fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
         )
     };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-impl Drop for SharedMapping {
-    fn drop(&mut self) {
-        // An error would mean that the range is no longer as reserved; there is nothing to be done about it.
-        let _ = self.range.release();
-    }
 }
 
 #[cfg(test)]

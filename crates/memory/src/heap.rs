@@ -102,10 +102,10 @@ struct Bulk {
 }
 
 /// What [`HugeHeap::reserve`] obtained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Reserved {
-    /// The addresses.
-    pub range: OwnedRange,
+    /// The addresses, as many as [`HugeHeap::reserved_len`] says: for [`HugeHeap::release`].
+    pub range: Reservation,
     /// Whether the memory is known to be zero.
     pub clean: bool,
 }
@@ -186,6 +186,11 @@ impl HugeHeap {
 
     // ---- reserving and releasing ranges -----------------------------------------------------------
 
+    /// How many bytes of addresses [`HugeHeap::reserve`] takes for `len`.
+    pub const fn reserved_len(len: usize) -> usize {
+        if len < MIN_SPAN { len } else { len.next_multiple_of(HUGE_2M) }
+    }
+
     /// Reserves `len` bytes (a multiple of the base page) at a multiple of `alignment`, ready for use when
     /// `commit` is set. ENOMEM when there is none.
     pub fn reserve(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
@@ -198,23 +203,23 @@ impl HugeHeap {
             return Err(Errno::ENOMEM);
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
-        let whole = len.next_multiple_of(HUGE_2M);
+        let whole = HugeHeap::reserved_len(len);
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
-        let span = Span::reserve(whole, alignment.max(span_alignment))
+        let (span, owner) = Span::reserve(whole, alignment.max(span_alignment))
             .or_else(|_| Span::reserve(whole, alignment.max(HUGE_2M)))?;
         if self.config().heap == Heap::Hugetlb1G || (!commit && self.held() >= ARENA_1G_AT) {
             self.map_gigantic(&span, 0, span.chunks());
         }
         if commit && self.commit_in(&span, 0, whole).is_none() {
-            let _ = self.release_span(span);
+            let _ = self.release_span(span, owner);
             return Err(Errno::ENOMEM);
         }
         self.ledger().spans(span.range.start() as u64, span.range.end() as u64);
         match self.spans.with(|spans| spans.insert(span)) {
-            Ok(()) => Ok(Reserved { range: span.range.part(0, len), clean: true }),
+            Ok(()) => Ok(Reserved { range: owner, clean: true }),
             Err(span) => {
-                let _ = self.release_span(span);
-                self.reserve_untracked(len, alignment, commit)
+                let _ = self.release_span(span, owner);
+                self.reserve_untracked(whole, alignment, commit)
             }
         }
     }
@@ -225,21 +230,21 @@ impl HugeHeap {
         if commit {
             range.open()?;
         }
-        Ok(Reserved { range: range.keep(), clean: true })
+        Ok(Reserved { range, clean: true })
     }
 
     /// Gives back whole what [`HugeHeap::reserve`] returned.
-    pub fn release(&self, range: OwnedRange) -> Result<(), Errno> {
+    pub fn release(&self, range: Reservation) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let (address, len) = (range.start(), range.len());
         self.end_blocks(address, len);
-        match self.spans.with(|spans| spans.remove(address, len.next_multiple_of(HUGE_2M))) {
-            Some(span) => self.walks.with(|| self.release_span(span)),
+        match self.spans.with(|spans| spans.remove(address, len)) {
+            Some(span) => self.walks.with(|| self.release_span(span, range)),
             None => range.release(),
         }
     }
 
-    fn release_span(&self, span: Span) -> Result<(), Errno> {
+    fn release_span(&self, span: Span, owner: Reservation) -> Result<(), Errno> {
         for index in 0..span.chunks() {
             let mapping = span.chunk(index).mapping();
             self.in_use.sub(span.chunk(index), span.chunk(index).committed());
@@ -252,7 +257,7 @@ impl HugeHeap {
             }
         }
         self.ledger().span_released(span.range.start() as u64);
-        span.release()
+        span.release(owner)
     }
 
     // ---- committing -------------------------------------------------------------------------------

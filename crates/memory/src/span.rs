@@ -1,10 +1,11 @@
 //! The address ranges that the heap has reserved, and how to find the one that holds an address.
 
 use crate::chunk::Chunk;
-use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, allocate_words, release_words};
+use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, Reservation, allocate_words, release_words};
 use megapage_units::HUGE_2M;
 
-/// One reserved range, a multiple of 2 MiB long and aligned, with the state of its chunks.
+/// One reserved range, a multiple of 2 MiB long and aligned, with the state of its chunks. It does not own the addresses: the
+/// allocator does, to which they were given.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The addresses.
@@ -13,11 +14,12 @@ pub struct Span {
 }
 
 impl Span {
-    /// Reserves `len` bytes (a multiple of 2 MiB) at a multiple of `alignment` (at least 2 MiB).
-    pub fn reserve(len: usize, alignment: usize) -> Result<Span, Errno> {
+    /// Reserves `len` bytes (a multiple of 2 MiB) at a multiple of `alignment` (at least 2 MiB): the span, and the owner of its
+    /// addresses.
+    pub fn reserve(len: usize, alignment: usize) -> Result<(Span, Reservation), Errno> {
         let words = allocate_words(Chunk::WORDS * (len / HUGE_2M))?;
-        match OwnedRange::reserve(len, alignment) {
-            Ok(range) => Ok(Span { range, words }),
+        match Reservation::new(len, alignment) {
+            Ok(owner) => Ok((Span { range: *owner, words }, owner)),
             Err(errno) => {
                 release_words(words);
                 Err(errno)
@@ -25,10 +27,15 @@ impl Span {
         }
     }
 
-    /// Gives the addresses and the state back. No copy of this span may be used afterwards.
-    pub fn release(self) -> Result<(), Errno> {
+    /// Gives the state back, and then the addresses. No copy of this span may be used afterwards.
+    pub fn release(self, owner: Reservation) -> Result<(), Errno> {
+        debug_assert_eq!(
+            (self.range.start(), self.range.len()),
+            (owner.start(), owner.len()),
+            "another owner"
+        );
         release_words(self.words);
-        self.range.release()
+        owner.release()
     }
 
     /// How many chunks the span has.

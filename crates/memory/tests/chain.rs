@@ -1,7 +1,7 @@
 //! The heap against a model, on this kernel: what is clean is zero, what is committed keeps its bytes, what
 //! the pool cannot give is had elsewhere.
 
-use megapage_inside::{OwnedRange, hugetlb_available};
+use megapage_inside::{OwnedRange, Reservation, hugetlb_available};
 use megapage_kernel::own_memory;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
 use megapage_testing::PoolGuard;
@@ -23,19 +23,21 @@ fn heap(kind: Heap) -> HugeHeap {
 struct Range<'a> {
     heap: &'a HugeHeap,
     range: OwnedRange,
+    /// There until it is dropped.
+    owner: Option<Reservation>,
     clean: bool,
 }
 
 impl<'a> Range<'a> {
     fn reserve(heap: &'a HugeHeap, len: usize, commit: bool) -> Range<'a> {
         let reserved = heap.reserve(len, HUGE_2M, commit).unwrap();
-        Range { heap, range: reserved.range, clean: reserved.clean }
+        Range { heap, range: *reserved.range, owner: Some(reserved.range), clean: reserved.clean }
     }
 }
 
 impl Drop for Range<'_> {
     fn drop(&mut self) {
-        self.heap.release(self.range).unwrap();
+        self.heap.release(self.owner.take().unwrap()).unwrap();
     }
 }
 

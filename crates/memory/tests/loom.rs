@@ -146,7 +146,7 @@ fn a_span_is_not_walked_once_it_was_released() {
     model(2, || {
         let shared = Arc::new((Locked::new(Spans::new()), lock(), lock()));
         shared.0.with(|_| ());
-        let span = Span::reserve(HUGE_2M, HUGE_2M).unwrap();
+        let (span, owner) = Span::reserve(HUGE_2M, HUGE_2M).unwrap();
         span.chunk(0).set_mapping(Mapping::Mapped(Backing::Thp));
         shared.0.with(|spans| spans.insert(span)).unwrap();
         let other = shared.clone();
@@ -167,7 +167,7 @@ fn a_span_is_not_walked_once_it_was_released() {
         // As `HugeHeap::release` does.
         let (spans, walks, _) = &*shared;
         let removed = spans.with(|spans| spans.remove(span.range.start(), HUGE_2M)).unwrap();
-        walks.with(|| removed.release()).unwrap();
+        walks.with(|| removed.release(owner)).unwrap();
         walker.join().unwrap();
         assert!(spans.with(|spans| spans.find(span.range.start())).is_none());
     });

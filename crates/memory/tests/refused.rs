@@ -1,6 +1,6 @@
 //! The heap on kernels that refuse: each test in a process of its own, of which the kernel refuses something.
 
-use megapage_inside::{Errno, OwnedRange, thread_count};
+use megapage_inside::{Errno, Reservation, thread_count};
 use megapage_kernel::own_memory;
 use megapage_kernel::refusable::with_data_limited;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
@@ -45,7 +45,7 @@ fn reasons(heap: &HugeHeap) -> Vec<FallBack> {
 }
 
 /// Fills an arena in small commits and in one large one, and gives some of it back in between.
-fn use_heap(heap: &HugeHeap) -> OwnedRange {
+fn use_heap(heap: &HugeHeap) -> Reservation {
     let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
     for slice in 0..ARENA / 2 / SLICE {
         heap.commit(arena.range.part(slice * SLICE, SLICE)).unwrap();

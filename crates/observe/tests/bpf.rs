@@ -3,7 +3,7 @@
 use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::Pagemap;
-use megapage_kernel::{KernelRoot, OwnedRange, maps, thp};
+use megapage_kernel::{KernelRoot, Reservation, maps, thp};
 use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
 use megapage_observe::{Leaf, PAGES, TrackerKind};
 use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
@@ -129,21 +129,15 @@ fn one_that_has_ended_is_gone() {
 }
 
 /// Memory of this process, released when dropped.
-struct Memory(OwnedRange);
+struct Memory(Reservation);
 
 impl Memory {
     fn new(regions: usize) -> Memory {
-        Memory(OwnedRange::reserve(regions * HUGE_2M, HUGE_2M).unwrap())
+        Memory(Reservation::new(regions * HUGE_2M, HUGE_2M).unwrap())
     }
 
     fn range(&self) -> VirtRange {
         VirtRange::new(self.0.start() as u64, self.0.end() as u64).unwrap()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.0.release().unwrap();
     }
 }
 

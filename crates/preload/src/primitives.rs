@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, returner};
-use megapage_inside::OwnedRange;
+use megapage_inside::{OwnedRange, Reservation};
+use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_void};
 
 /// Called once, before anything else here, when mimalloc initialises: at the first allocation.
@@ -35,7 +36,7 @@ unsafe extern "C" fn megapage_reserve(
             // SAFETY: valid for writing, by the contract.
             unsafe {
                 *is_zero = reserved.clean;
-                *address = reserved.range.start() as *mut c_void;
+                *address = reserved.range.keep().start() as *mut c_void;
             }
             0
         }
@@ -51,7 +52,7 @@ unsafe extern "C" fn megapage_reserve(
 #[unsafe(no_mangle)]
 extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
     // SAFETY: the allocator hands back what it was given, once.
-    let range = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    let range = unsafe { Reservation::of_allocator(address as usize, HugeHeap::reserved_len(size)) };
     HEAP.release(range).map_or_else(|errno| errno.0, |()| 0)
 }
 

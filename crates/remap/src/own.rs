@@ -4,7 +4,9 @@
 use crate::ledger::{Entry, Step, TextLedger};
 use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
 use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments};
-use megapage_kernel::{Errno, MappedVec, OwnedRange, monotonic_time, thp_is_possible, thread_count};
+use megapage_kernel::{
+    Errno, MappedVec, OwnedRange, Reservation, monotonic_time, thp_is_possible, thread_count,
+};
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 
 /// The pages that segments are moved onto.
@@ -177,7 +179,7 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
         && part.start().next_multiple_of(HUGE_2M) < block_end
         && own_of_last >= HUGE_2M / 2;
     let behind = if extend { part.reserve_behind(block_end).ok() } else { None };
-    let whole = behind.map_or(part, |behind| part.with(behind)).whole_blocks();
+    let whole = behind.as_ref().map_or(part, |behind| part.with(**behind)).whole_blocks();
     let Some(whole) = whole else { return entry };
     entry.possible = (whole.end() - whole.start()) as u64;
     if part.was_moved() {
@@ -212,17 +214,12 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     let moved = move_by_size(whole, pages, means.ledger);
     (entry.moved, entry.step, entry.errno) = (moved.bytes as u64, moved.step, moved.errno);
     match behind {
-        Some(behind) if moved.last => entry.end = behind.end() as u64,
-        // The last block stayed as it was: so does what lies behind it.
-        Some(behind) => drop_range(behind),
-        None => {}
+        // It is the program's now.
+        Some(behind) if moved.last => entry.end = behind.keep().end() as u64,
+        // Else the last block stayed as it was: so does what lies behind it.
+        Some(_) | None => {}
     }
     entry
-}
-
-fn drop_range(range: OwnedRange) {
-    // An error would mean that nothing is mapped there.
-    let _ = range.release();
 }
 
 /// What came of moving some blocks.
@@ -287,7 +284,7 @@ fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
 fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved {
     let length = whole.end() - whole.start();
     let step = size.map_or(HUGE_2M, |size| size.bytes().0 as usize);
-    let copy = match OwnedRange::reserve(length, step) {
+    let copy = match Reservation::new(length, step) {
         Ok(copy) => copy,
         Err(errno) => return Moved::nothing(Step::Pages, errno),
     };
@@ -302,20 +299,16 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     };
     if let Err(errno) = taken {
         ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
-        drop_range(copy);
         return Moved::nothing(Step::Pages, errno);
     }
     // The figures first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
     // not know it, and others refuse it where huge pages are ruled out, with the same error: then the figures decide.
-    let huge = size.is_some() || is_huge(copy) || copy.collapse().is_ok() || is_huge(copy);
+    let huge = size.is_some() || is_huge(*copy) || copy.collapse().is_ok() || is_huge(*copy);
     ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {
         // Linux before 5.14 does not know it, and reads as the bytes are copied.
         Ok(()) | Err(Errno::EINVAL) => {}
-        Err(errno) => {
-            drop_range(copy);
-            return Moved::nothing(Step::Read, errno);
-        }
+        Err(errno) => return Moved::nothing(Step::Read, errno),
     }
     // What is huge already is left alone; what is not is made so, or refused.
     let collapse = |range: OwnedRange| match size {
@@ -333,13 +326,15 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     };
     let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
     let all = huge && clean(whole).is_ok();
-    let mut at = 0;
+    let (mut at, pages) = (0, *copy);
+    // What of the copy was not come to yet.
+    let mut left = Some(copy);
     while at < length {
         let block = |at: usize| {
             if all {
                 return Ok(());
             }
-            let collapsed = if huge { Ok(()) } else { collapse(copy.part(at, step)) };
+            let collapsed = if huge { Ok(()) } else { collapse(pages.part(at, step)) };
             collapsed.map_err(|errno| (Step::Pages, errno)).and_then(|()| clean(whole.piece(at, step)))
         };
         let first = block(at);
@@ -347,10 +342,12 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         while end < length && block(end).is_ok() == first.is_ok() {
             end += step;
         }
-        let (piece, source) = (whole.piece(at, end - at), copy.part(at, end - at));
-        let replace = || piece.replace_by(source);
+        let piece = whole.piece(at, end - at);
+        let Some(mut source) = left.take() else { break };
+        left = (end < length).then(|| source.split_off(end - at));
         let failed = |errno| (if errno == Errno::EBUSY { Step::Changed } else { Step::Replace }, errno);
-        match first.and_then(|()| replace().map_err(failed)) {
+        // Where nothing is replaced, its pages are given back.
+        match first.and_then(|()| piece.replace_by(source).map_err(failed)) {
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
@@ -359,10 +356,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
                     let _ = piece.name(c"megapage text");
                 }
             }
-            Err((step, errno)) => {
-                drop_range(source);
-                (moved.step, moved.errno) = (step, errno.0);
-            }
+            Err((step, errno)) => (moved.step, moved.errno) = (step, errno.0),
         }
         at = end;
     }

@@ -102,10 +102,10 @@ fn the_shared_pages_of_zeros_are_told() {
 
 #[test]
 fn hugetlb_pages_are_told_by_their_mapping() {
-    use crate::OwnedRange;
+    use crate::Reservation;
     let Some(mut tables) = open() else { return };
     let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
-    let memory = OwnedRange::reserve(HUGE_2M, HUGE_2M).unwrap();
+    let memory = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
     memory.map_hugetlb(PageSize::HUGE_2M).unwrap();
     let start = memory.start() as u64;
     let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();
@@ -119,7 +119,7 @@ fn hugetlb_pages_are_told_by_their_mapping() {
 
 #[test]
 fn an_address_space_that_changes_all_the_time_is_read() {
-    use crate::OwnedRange;
+    use crate::Reservation;
     use std::sync::atomic::{AtomicBool, Ordering};
     let Some(mut tables) = open() else { return };
     let done = AtomicBool::new(false);
@@ -127,7 +127,7 @@ fn an_address_space_that_changes_all_the_time_is_read() {
         // Tables come and go, and are collapsed and split, while they are walked.
         scope.spawn(|| {
             for _ in 0..150 {
-                let memory = OwnedRange::reserve(4 * HUGE_2M, HUGE_2M).unwrap();
+                let memory = Reservation::new(4 * HUGE_2M, HUGE_2M).unwrap();
                 memory.open().unwrap();
                 memory.part(0, 2 * HUGE_2M).populate().unwrap();
                 // Refused where no huge page is free.

@@ -14,7 +14,7 @@ use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
 use crate::stock::wire::Verdict;
 use crate::stock::{Granted, TakeError, take_noting};
-use megapage_inside::{Errno, ErrnoGuard, OwnedRange, without_signals};
+use megapage_inside::{Errno, ErrnoGuard, NotMoved, OwnedRange, Reservation, without_signals};
 use megapage_units::{HUGE_2M, PageSize};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -42,7 +42,7 @@ pub(super) struct Stock {
     /// This program has not asked for anything yet: what its process had before an execve(2) is no longer in use.
     fresh: bool,
     /// Pages that are mapped and populated, and behind no chunk yet.
-    rest: Option<OwnedRange>,
+    rest: Option<Reservation>,
     /// Bytes of an extent: `rest` ends where one ends, and no move may go across a border.
     extent: usize,
     /// Pages that are behind chunks.
@@ -72,16 +72,15 @@ impl Stock {
     }
 
     /// Up to `count` pages at the beginning of the rest, of one extent.
-    fn next(&mut self, count: usize) -> Option<OwnedRange> {
-        let rest = self.rest?;
+    fn next(&mut self, count: usize) -> Option<Reservation> {
+        let mut rest = self.rest.take()?;
         let within = match rest.len() % self.extent {
             0 => self.extent,
             begun => begun,
         };
         let len = (count * HUGE_2M).min(within);
-        let left = rest.len() - len;
-        self.rest = (left > 0).then(|| rest.part(len, left));
-        Some(rest.part(0, len))
+        self.rest = (len < rest.len()).then(|| rest.split_off(len));
+        Some(rest)
     }
 
     /// Whether the broker is to be asked before a chunk can have a page of it.
@@ -103,7 +102,6 @@ impl Stock {
     fn give_rest_back(&mut self) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
             let _ = part.remove();
-            let _ = part.release();
         }
     }
 }
@@ -117,7 +115,7 @@ struct Failure {
 }
 
 /// Asks for `count` pages, and maps what comes: all of it, and the bytes of one extent. `fresh` is over once it was said.
-fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(OwnedRange, usize), Failure> {
+fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, usize), Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
         .map_err(|error| Failure { why: reason(&error), unusable: false })?;
@@ -126,10 +124,9 @@ fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(OwnedRange, us
         .and_then(|extent| Some((extent, extent.checked_mul(granted.count)?)))
         .ok_or(Errno::EINVAL)
         .and_then(|(extent, bytes)| {
-            let all = OwnedRange::reserve(bytes, HUGE_2M)?;
-            map(&granted, all, extent).map(|()| (all, extent)).inspect_err(|_| {
-                let _ = all.release();
-            })
+            let all = Reservation::new(bytes, HUGE_2M)?;
+            map(&granted, *all, extent)?;
+            Ok((all, extent))
         });
     mapped.map_err(|errno| {
         // They would stay until the process ends.
@@ -246,13 +243,14 @@ impl HugeHeap {
             }
             let Some(pages) = stock.next(count) else { return false };
             let chunks = pages.len() / HUGE_2M;
-            if let Err(errno) = pages.move_over(span.chunk_range(index, chunks)) {
+            if let Err(NotMoved { pages, errno, .. }) = pages.move_over(span.chunk_range(index, chunks)) {
+                let len = pages.len() as u64;
                 let _ = pages.remove();
-                let _ = pages.release();
+                drop(pages);
                 // What is refused once (no room for mappings) is so for the rest.
                 stock.give_rest_back();
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
-                self.ledger().fell_back(FallBack::Other, pages.len() as u64, errno.0);
+                self.ledger().fell_back(FallBack::Other, len, errno.0);
                 return false;
             }
             stock.out += chunks;
@@ -299,7 +297,9 @@ impl HugeHeap {
         self.stock.with(|stock| {
             stock.forking = false;
             if child {
-                (stock.rest, stock.out) = (None, 0);
+                // Nothing is mapped there, or what others have mapped since.
+                stock.rest.take().map(Reservation::keep);
+                stock.out = 0;
                 // Nothing was taken for it, so that there is nothing to end.
                 (stock.pid, stock.fresh) = (std::process::id(), false);
             }

@@ -106,12 +106,6 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
-    pub fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
-        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
-        let start = NEXT.fetch_add(len + alignment, Ordering::Relaxed).next_multiple_of(alignment);
-        Ok(OwnedRange { start, len })
-    }
-
     pub fn start(self) -> usize {
         self.start
     }
@@ -127,8 +121,30 @@ impl OwnedRange {
     pub fn part(self, offset: usize, len: usize) -> OwnedRange {
         OwnedRange { start: self.start + offset, len }
     }
+}
+
+/// Their owner.
+#[derive(Debug)]
+pub struct Reservation {
+    range: OwnedRange,
+}
+
+impl Reservation {
+    pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
+        let start = NEXT.fetch_add(len + alignment, Ordering::Relaxed).next_multiple_of(alignment);
+        Ok(Reservation { range: OwnedRange { start, len } })
+    }
 
     pub fn release(self) -> Result<(), Errno> {
         Ok(())
+    }
+}
+
+impl std::ops::Deref for Reservation {
+    type Target = OwnedRange;
+
+    fn deref(&self) -> &OwnedRange {
+        &self.range
     }
 }
