@@ -1,5 +1,6 @@
 //! `megapage bench`: every wrong argument has its message and its exit status.
 
+use megapage_testing::{assert_refused, copied};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -7,23 +8,8 @@ fn bench(megapage: &Path, arguments: &[&str]) -> Output {
     Command::new(megapage).arg("bench").args(arguments).output().expect("megapage starts")
 }
 
-/// The exit status is 2, nothing is on standard output, and standard error says `expected`, without a backtrace.
-fn assert_refused(output: &Output, expected: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(output.stdout.is_empty());
-    assert!(said.contains(expected), "expected '{expected}' in: {said}");
-    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
-}
-
 fn megapage() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_megapage"))
-}
-
-/// Copies a program by another process: were the file open here, what a test beside this one starts could hold it open,
-/// too, and a file that is open for writing cannot be executed (ETXTBSY).
-fn copied(from: &Path, to: &Path) {
-    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
 #[test]
@@ -46,7 +32,7 @@ fn wrong_arguments_are_refused() {
         (&["retrieval", "--queries", "0"], "0 is not in"),
         (&["retrieval", "--seed", "-3"], "-3"),
     ] {
-        assert_refused(&bench(megapage(), arguments), expected);
+        assert_refused(&bench(megapage(), arguments), 2, expected);
     }
 }
 
@@ -57,8 +43,8 @@ fn what_does_not_exist_is_named_in_one_line() {
     let copy = directory.path().join("megapage");
     copied(megapage(), &copy);
     let missing = bench(&copy, &["idle"]);
-    assert_refused(&missing, "megapage-workload is missing from ");
-    copied(Path::new("/bin/true"), &directory.path().join("megapage-workload"));
+    assert_refused(&missing, 2, "megapage-workload is missing from ");
+    copied("/bin/true", directory.path().join("megapage-workload"));
 
     let unwritable = directory.path().join("no/such/result.json");
     let unwritable = unwritable.to_str().unwrap();
@@ -73,8 +59,7 @@ fn what_does_not_exist_is_named_in_one_line() {
         (&["retrieval", "--size", "16g", "--threads", "4096", "--peers", "glibc"], "use a smaller --size"),
     ] {
         let output = bench(&copy, arguments);
-        assert_refused(&output, expected);
-        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{arguments:?}");
+        assert_refused(&output, 2, expected);
     }
 }
 
@@ -83,7 +68,7 @@ fn a_failed_run_is_a_finding_for_check_alone() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("megapage");
     copied(megapage(), &copy);
-    copied(Path::new("/bin/false"), &directory.path().join("megapage-workload"));
+    copied("/bin/false", directory.path().join("megapage-workload"));
     let arguments = ["idle", "--peers", "glibc", "--runs", "1", "--warm-up", "0"];
     let plain = bench(&copy, &arguments);
     assert_eq!(plain.status.code(), Some(0));

@@ -7,7 +7,7 @@ use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, process};
 use megapage_units::Pid;
-use run_support::{assert_refused, library, text};
+use run_support::{assert_refused, copied, library, text};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -143,8 +143,7 @@ fn an_installed_command_finds_its_workload() {
     let workload = prefix.path().join("lib/megapage/megapage-workload");
     for (from, to) in [(env!("CARGO_BIN_EXE_megapage"), &megapage), ("/bin/true", &workload)] {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        // By another process: were it open for writing here, a test beside this one could keep it so (ETXTBSY).
-        assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+        copied(from, to);
     }
     let arguments =
         ["bench", "startup", "--peers", "glibc", "--runs", "1", "--warm-up", "0", "--scale", "0.01"];

@@ -6,7 +6,7 @@ mod user;
 
 use megapage_act::execute::{Executor, ExecutorOptions};
 use megapage_daemon::client;
-use megapage_kernel::memory_group::MemoryGroup;
+use megapage_testing::MemoryGroup;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, meminfo};

@@ -232,9 +232,7 @@ fn a_user_without_rights_gets_a_true_answer_too() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = directory.path().join("megapage");
-    // By a child: were the file open here, what a test beside this one starts could hold it open, too, and execve(2)
-    // would fail (ETXTBSY).
-    run("cp", &[env!("CARGO_BIN_EXE_megapage"), copy.to_str().unwrap()]);
+    megapage_testing::copied(env!("CARGO_BIN_EXE_megapage"), &copy);
     let as_nobody = |arguments: &[&str]| {
         Command::new("setpriv")
             .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])

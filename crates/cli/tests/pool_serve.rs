@@ -8,7 +8,7 @@ use megapage_kernel::hugetlb::{PoolFile, PoolScope, figures};
 use megapage_kernel::{KernelRoot, SharedMapping};
 use megapage_memory::stock::wire::{Request, Verdict};
 use megapage_memory::stock::{TakeError, ask, connect, take};
-use megapage_testing::{PoolGuard, skip};
+use megapage_testing::{PoolGuard, assert_refused, skip};
 use megapage_units::{HUGE_2M, PageSize};
 use serde_json::Value;
 use std::fs;
@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -418,12 +418,6 @@ fn the_pool_is_grown_and_put_back_also_after_a_kill() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "no socket and no note is left");
 }
 
-fn refused(output: &Output, what: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains(what) && said.lines().count() == 1, "expected '{what}' in: {said}");
-}
-
 #[test]
 fn tricks_with_the_path_and_wrong_figures_are_refused() {
     let (_tree, path) = place();
@@ -439,7 +433,7 @@ fn tricks_with_the_path_and_wrong_figures_are_refused() {
         (name(&parent.join("file")), "no socket"),
         (name(&parent.join("no/such/broker")), "No such file"),
     ] {
-        refused(&serve(&["--socket", &socket]).output().unwrap(), what);
+        assert_refused(&serve(&["--socket", &socket]).output().unwrap(), 2, what);
     }
     assert_eq!(fs::read_to_string(parent.join("file")).unwrap(), "kept");
     let socket = name(&path);
@@ -455,14 +449,14 @@ fn tricks_with_the_path_and_wrong_figures_are_refused() {
         (&["--allow-user", "no-such-user"], "there is no such user"),
         (&["--allow-group", "no-such-group"], "there is no such group"),
     ] {
-        refused(&serve(&[&["--socket", &socket], arguments].concat()).output().unwrap(), what);
+        assert_refused(&serve(&[&["--socket", &socket], arguments].concat()).output().unwrap(), 2, what);
     }
     let stock = |patience: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
         command.env("MEGAPAGE_POOL_PATIENCE_MS", patience).args(["pool", "stock", &socket]).output().unwrap()
     };
-    refused(&stock("60000"), "'megapage pool serve' starts one");
-    refused(&stock("soon"), "MEGAPAGE_POOL_PATIENCE_MS=soon: give a number of milliseconds");
+    assert_refused(&stock("60000"), 2, "'megapage pool serve' starts one");
+    assert_refused(&stock("soon"), 2, "MEGAPAGE_POOL_PATIENCE_MS=soon: give a number of milliseconds");
 }
 
 #[test]
@@ -480,7 +474,7 @@ fn a_dry_run_changes_nothing_and_a_second_broker_is_refused() {
     assert!(output.status.success() && text.lines().any(|it| it == line), "{text}");
     assert!(!path.exists());
     let broker = Broker::start(&path, &["--stock", "1", "--extent", "1"]);
-    refused(&serve(&["--socket", socket]).output().unwrap(), "another service answers there");
+    assert_refused(&serve(&["--socket", socket]).output().unwrap(), 2, "another service answers there");
     let output =
         Command::new(env!("CARGO_BIN_EXE_megapage")).args(["pool", "stock", socket]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -37,22 +37,16 @@ enum Last {
     Write(Vec<(CString, Vec<u8>)>),
     /// The same, after which this file is removed, and with it the lock goes that lies on the descriptor.
     WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
-    /// rmdir(2) of this directory, as soon as it is not in use any more.
-    Remove(CString),
-    /// swapoff(2) of this device, and the same after it.
-    SwapOff(CString, Vec<(CString, Vec<u8>)>),
 }
 
 impl Last {
     /// See [`Guard::patience`].
-    fn patience(&self) -> Option<Duration> {
+    fn patience(&self) -> Duration {
         match self {
             Last::Cool { rounds, pause, .. } => {
-                Some(PATIENCE + Duration::from_nanos(pause.tv_nsec as u64) * *rounds)
+                PATIENCE + Duration::from_nanos(pause.tv_nsec as u64) * *rounds
             }
-            Last::Write(_) | Last::WriteLocked { .. } => Some(PATIENCE),
-            // Both are bounded by what they wait for: the members of a group of ours, and what lies in swap.
-            Last::Remove(_) | Last::SwapOff(..) => None,
+            Last::Write(_) | Last::WriteLocked { .. } => PATIENCE,
         }
     }
 }
@@ -67,7 +61,7 @@ pub struct Guard {
     owner: Option<OwnedFd>,
     /// How long the child's end is waited for: what it does may wait for another process without end. It then ends later,
     /// and by itself.
-    patience: Option<Duration>,
+    patience: Duration,
 }
 
 /// For files, which are written at once unless something else is wrong.
@@ -105,17 +99,6 @@ impl Guard {
     ) -> io::Result<Guard> {
         let (files, record) = (texts(files)?, terminated(record)?);
         Guard::start(&Last::WriteLocked { files, record, lock: lock.as_raw_fd() })
-    }
-
-    /// Starts a guard that removes an empty directory: that of a control group, once its processes have ended, for which it
-    /// waits a minute. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
-    pub fn of_directory(directory: PathBuf) -> io::Result<Guard> {
-        Guard::start(&Last::Remove(terminated(directory)?))
-    }
-
-    /// The same as [`Guard::of_files`], after the device was taken out of the machine's swap space, which is skipped where it is not in it.
-    pub fn of_swap(device: PathBuf, files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
-        Guard::start(&Last::SwapOff(terminated(device)?, texts(files)?))
     }
 
     fn start(last: &Last) -> io::Result<Guard> {
@@ -159,16 +142,14 @@ impl Guard {
     }
 
     fn collect(&mut self) {
-        if let Some(patience) = self.patience {
-            let until = Instant::now() + patience;
-            let Ok(pidfd) = open_pidfd(self.child) else { return };
-            loop {
-                let left = until.saturating_duration_since(Instant::now());
-                match wait_readable(pidfd.as_fd(), left) {
-                    Ok(true) => break,
-                    _ if left.is_zero() => return,
-                    _ => {}
-                }
+        let until = Instant::now() + self.patience;
+        let Ok(pidfd) = open_pidfd(self.child) else { return };
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match wait_readable(pidfd.as_fd(), left) {
+                Ok(true) => break,
+                _ if left.is_zero() => return,
+                _ => {}
             }
         }
         loop {
@@ -208,7 +189,7 @@ unsafe fn child(from: i32, last: &Last) -> ! {
     // Of the owner's descriptors only these are kept: with the pipe's other end open its end would never be read.
     let target = match last {
         Last::Cool { target: kept, .. } | Last::WriteLocked { lock: kept, .. } => *kept,
-        Last::Write(_) | Last::SwapOff(..) | Last::Remove(_) => from,
+        Last::Write(_) => from,
     };
     let (low, high) = (from.min(target), from.max(target));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
@@ -244,12 +225,6 @@ unsafe fn child(from: i32, last: &Last) -> ! {
             // SAFETY: the path ends in a NUL.
             unsafe { libc::unlink(record.as_ptr()) };
         }
-        Last::Remove(directory) => remove(directory),
-        Last::SwapOff(device, files) => {
-            // SAFETY: the path ends in a NUL. Of the machine's memory nothing is lost: it is read back.
-            unsafe { libc::syscall(libc::SYS_swapoff, device.as_ptr()) };
-            write(files);
-        }
     }
     // SAFETY: the process ends.
     unsafe { libc::_exit(0) }
@@ -265,22 +240,6 @@ fn write(files: &[(CString, Vec<u8>)]) {
                 libc::write(file, text.as_ptr().cast(), text.len());
                 libc::close(file);
             }
-        }
-    }
-}
-
-/// How often a directory in use is tried, and the pause between two tries: a minute.
-const REMOVE_TRIES: u32 = 1200;
-const REMOVE_PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-
-fn remove(directory: &CString) {
-    for _ in 0..REMOVE_TRIES {
-        // SAFETY: the path ends in a NUL, the time is initialised, and errno is this thread's own.
-        unsafe {
-            if libc::rmdir(directory.as_ptr()) == 0 || *libc::__errno_location() != libc::EBUSY {
-                return;
-            }
-            libc::nanosleep(&REMOVE_PAUSE, ptr::null_mut());
         }
     }
 }
@@ -425,19 +384,5 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
         assert!(!record.exists());
         guard.collect();
-    }
-
-    #[test]
-    fn a_directory_is_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let group = directory.path().join("group");
-        std::fs::create_dir(&group).unwrap();
-        Guard::of_directory(group.clone()).unwrap().release().unwrap();
-        assert!(group.exists());
-        drop(Guard::of_directory(group.clone()).unwrap());
-        assert!(!group.exists());
-        // What is no group, or gone, is not waited for.
-        drop(Guard::of_directory(group).unwrap());
-        drop(Guard::of_directory(directory.path().join("none/at/all")).unwrap());
     }
 }

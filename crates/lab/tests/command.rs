@@ -3,21 +3,12 @@
 
 mod built;
 
-use built::copied;
+use megapage_testing::{assert_refused, copied};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn lab(megapage_lab: &Path, arguments: &[&str]) -> Output {
     Command::new(megapage_lab).args(arguments).output().expect("megapage-lab starts")
-}
-
-/// The exit status is 2, nothing is on standard output, and standard error says `expected`, without a backtrace.
-fn assert_refused(output: &Output, expected: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(output.stdout.is_empty());
-    assert!(said.contains(expected), "expected '{expected}' in: {said}");
-    assert!(!said.contains("panicked") && !said.contains("RUST_BACKTRACE"), "{said}");
 }
 
 fn megapage_lab() -> &'static Path {
@@ -28,8 +19,8 @@ fn megapage_lab() -> &'static Path {
 fn laboratory(directory: &tempfile::TempDir) -> PathBuf {
     let copy = directory.path().join("megapage-lab");
     copied(megapage_lab(), &copy);
-    copied(&built::megapage(), &directory.path().join("megapage"));
-    copied(Path::new("/bin/true"), &directory.path().join("megapage-lab-workload"));
+    copied(built::megapage(), directory.path().join("megapage"));
+    copied("/bin/true", directory.path().join("megapage-lab-workload"));
     copy
 }
 
@@ -63,7 +54,7 @@ fn wrong_arguments_are_refused() {
         (&["text", "--runs", "0"], "0 runs: from 1 to 100 are possible"),
         (&["text", "--scale", "0"], "a scale is a number above 0"),
     ] {
-        assert_refused(&lab(megapage_lab(), arguments), expected);
+        assert_refused(&lab(megapage_lab(), arguments), 2, expected);
     }
 }
 
@@ -73,11 +64,10 @@ fn what_is_missing_is_named_in_one_line() {
     let copy = directory.path().join("megapage-lab");
     copied(megapage_lab(), &copy);
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, "/megapage is missing; build it with 'cargo build --release'");
-    copied(Path::new("/bin/true"), &directory.path().join("megapage"));
+    assert_refused(&output, 2, "/megapage is missing; build it with 'cargo build --release'");
+    copied("/bin/true", directory.path().join("megapage"));
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, "megapage-lab-workload is missing from ");
-    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    assert_refused(&output, 2, "megapage-lab-workload is missing from ");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod built;
 
-use megapage_testing::PoolGuard;
+use megapage_testing::{PoolGuard, copied};
 use megapage_units::PageSize;
 use serde_json::Value;
 use std::os::unix::fs::symlink;
@@ -15,8 +15,8 @@ fn fault(directory: &Path, arguments: &[&str]) -> Output {
     let lab = directory.join("megapage-lab");
     // /proc/self/exe leads to the file, not to the link: the file itself has to have a neighbour.
     if !lab.exists() {
-        built::copied(Path::new(env!("CARGO_BIN_EXE_megapage-lab")), &lab);
-        built::copied(&built::megapage(), &directory.join("megapage"));
+        copied(env!("CARGO_BIN_EXE_megapage-lab"), &lab);
+        copied(built::megapage(), directory.join("megapage"));
         let workload = env!("CARGO_BIN_EXE_megapage-lab-workload");
         symlink(workload, directory.join("megapage-lab-workload")).unwrap();
     }

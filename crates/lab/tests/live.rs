@@ -2,7 +2,7 @@
 
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
-use megapage_kernel::memory_group::MemoryGroup;
+use megapage_testing::MemoryGroup;
 use megapage_kernel::thp::settings;
 use megapage_lab::experiment::{Experiment, Failure, Plan, Report, conduct};
 use megapage_lab::live::{
@@ -16,14 +16,7 @@ use std::path::PathBuf;
 fn place(script: &str) -> (tempfile::TempDir, Place) {
     let directory = tempfile::tempdir().unwrap();
     let megapage = directory.path().join("megapage");
-    // Written by another process: what a test beside this one starts may hold a descriptor of ours open for writing,
-    // and a file that is open for writing cannot be executed (ETXTBSY).
-    let written = std::process::Command::new("sh")
-        .args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\""])
-        .args([megapage.as_os_str(), script.as_ref()])
-        .status()
-        .unwrap();
-    assert!(written.success());
+    megapage_testing::script(&megapage, &format!("#!/bin/sh\n{script}\n"));
     let workload = PathBuf::from(env!("CARGO_BIN_EXE_megapage-lab-workload"));
     (directory, Place { megapage, library: workload.clone(), workload })
 }

@@ -2,9 +2,8 @@
 
 use megapage_inside::{Errno, Reservation, thread_count};
 use megapage_kernel::own_memory;
-use megapage_kernel::refusable::with_data_limited;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
-use megapage_testing::{Call, PoolGuard, in_child, refuse, require_root};
+use megapage_testing::{Call, PoolGuard, in_child, refuse, require_root, with_data_limited};
 use megapage_units::{HUGE_2M, PageSize};
 use std::fs;
 use std::os::unix::fs::FileExt;

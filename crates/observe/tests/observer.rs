@@ -5,7 +5,7 @@ use megapage_kernel::{KernelRoot, OwnedRange, Reservation, own_memory, thp};
 use megapage_observe::{
     Leaf, MappingKind, MissedWhy, Observer, Options, Process, Region, Snapshot, select_processes,
 };
-use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
+use megapage_testing::{MachineLock, PoolGuard, copied, require_root, skip};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -307,12 +307,6 @@ fn observer_of(child: &Killed) -> Process {
     until(&mut observer, pid_of(&child.0), |snapshot| snapshot.processes.first().cloned())
 }
 
-/// Copies a program by another process: a child that a test beside this one forks would hold our descriptor open for
-/// writing, and a file that is written to cannot be executed (ETXTBSY).
-fn copy(from: &Path, to: &Path) -> bool {
-    Command::new("cp").args([from, to]).status().unwrap().success()
-}
-
 /// Set in the child of the next test: the process that it is to observe.
 const OBSERVE: &str = "MEGAPAGE_TEST_OBSERVE";
 
@@ -332,7 +326,7 @@ fn another_users_process_is_denied_with_what_helps() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("observer");
-    assert!(copy(&std::env::current_exe().unwrap(), &program));
+    copied(std::env::current_exe().unwrap(), &program);
     let target = Killed::sleep();
     // Not by CommandExt::uid: that forks, and a fork may split the huge pages of the tests beside this one.
     let output = Command::new("setpriv")
@@ -379,7 +373,7 @@ fn a_running_program_is_selected_by_its_name() {
     let name = format!("obs-{}", std::process::id());
     let program = directory.path().join(&name);
     let places = ["/bin/sleep", "/usr/bin/sleep"].map(Path::new);
-    assert!(places.iter().any(|place| place.exists() && copy(place, &program)), "no sleep(1) to copy");
+    copied(places.iter().find(|place| place.exists()).expect("sleep(1)"), &program);
     // Where sleep is a part of a larger program, it goes by the name that it was called by.
     let child = Killed::spawn(Command::new(&program).arg0("sleep").arg("600"));
     let root = KernelRoot::live();

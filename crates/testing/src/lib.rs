@@ -1,4 +1,4 @@
-//! What tests need of the machine: loud skips, the machine lock, a pool that is put back.
+//! What tests need of the machine: loud skips, the machine lock, pools, swap and control groups that are put back.
 //!
 //! A test that needs root or hugetlb pages reads
 //! ```no_run
@@ -8,21 +8,26 @@
 //! ```
 //! and either has the pages until the guard is dropped, or has been reported as skipped.
 //!
-//! Architecture invariant: for `dev-dependencies` alone; no crate that ships depends on this one.
+//! Architecture invariant: for `dev-dependencies` and the laboratory; no crate that ships depends on this one.
 
 #![deny(unsafe_code)]
 
+mod command;
 mod held_lock;
 mod lock;
+mod memory_group;
 mod pool;
 mod refuse;
 mod skip;
+mod undo;
 mod zram;
 
+pub use command::{PATIENCE, assert_refused, copied, script, until, until_within, wait_for};
 pub use held_lock::HeldLock;
 pub use lock::MachineLock;
+pub use memory_group::{GroupUsage, MemoryGroup};
 pub use pool::{LEAST_AVAILABLE, PoolGuard};
-pub use refuse::{Call, in_child, refuse};
+pub use refuse::{Call, in_child, refuse, with_data_limited};
 pub use skip::{
     MACHINE_VARIABLE, NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, may_change_machine, require_machine,
     require_root, skip,

@@ -4,27 +4,29 @@
 
 #![allow(unsafe_code)]
 
-use megapage_kernel::guard::Guard;
+use crate::undo::Undo;
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{BASE_PAGE, Bytes};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Swap space on a zram device of its own. Dropped, what is in it is read back, and the device removed; so it is when
-/// this process is killed ([`Guard`]).
+/// this process is killed.
 #[derive(Debug)]
 pub struct ZramSwap {
     root: KernelRoot,
     number: u64,
     device: PathBuf,
     is_on: bool,
-    guard: Option<Guard>,
+    undo: Option<Undo>,
 }
 
 const CONTROL: &str = "sys/class/zram-control";
+/// `$1` is the device; `$2` and `$4` are written `$3` and `$5`.
+const SWAP_OFF: &str = "swapoff \"$1\"; echo \"$3\" > \"$2\"; echo \"$5\" > \"$4\"";
 
 impl ZramSwap {
     /// Adds a device of `size` to the machine's swap space. `Ok(None)`: this kernel has no zram (CONFIG_ZRAM, or the
@@ -39,9 +41,12 @@ impl ZramSwap {
             number => number?,
         };
         let device = root.path(format!("dev/zram{number}"));
-        let mut swap = ZramSwap { root: root.clone(), number, device, is_on: false, guard: None };
-        let guard = Guard::of_swap(swap.device.clone(), swap.last_words());
-        swap.guard = Some(guard.map_err(|source| KernelError::Io { path: swap.device.clone(), source })?);
+        let mut swap = ZramSwap { root: root.clone(), number, device, is_on: false, undo: None };
+        let last_words = swap.last_words();
+        let words = last_words.iter().flat_map(|(file, text)| [file.as_os_str(), text.as_ref()]);
+        let arguments: Vec<&OsStr> = [swap.device.as_os_str()].into_iter().chain(words).collect();
+        let undo = Undo::start(SWAP_OFF, &arguments);
+        swap.undo = Some(undo.map_err(|source| KernelError::Io { path: swap.device.clone(), source })?);
         swap.root.write(format!("sys/block/zram{number}/disksize"), &size.0.to_string())?;
         let formatted =
             write_header(&swap.device, size).and_then(|()| swap_call(libc::SYS_swapon, &swap.device));
@@ -80,8 +85,8 @@ impl Drop for ZramSwap {
         for (path, text) in self.last_words().iter().filter(|_| is_off) {
             let _ = std::fs::write(path, text);
         }
-        if let Some(guard) = self.guard.take() {
-            let _ = guard.release();
+        if let Some(undo) = self.undo.take() {
+            undo.release();
         }
     }
 }
@@ -138,10 +143,10 @@ mod tests {
         drop(swap);
         assert!(!root.read("proc/swaps").unwrap().contains(&device));
         assert!(!Path::new(&device).exists());
-        // Of one that is killed the guard takes care: what the end of its pipe sets off.
+        // Of one whose owner is killed the shell takes care.
         let mut swap = ZramSwap::start(&root, Bytes::mib(16)).unwrap().expect("it was there just now");
         let device = format!("/dev/zram{}", swap.number);
-        drop(swap.guard.take());
+        drop(swap.undo.take());
         assert!(!root.read("proc/swaps").unwrap().contains(&device));
         assert!(!Path::new(&device).exists());
         // There is nothing left to do, and nobody else's device is touched.

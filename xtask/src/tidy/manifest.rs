@@ -35,7 +35,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 25] = [
         "lab",
         &[
             "units", "snapshot", "kernel", "observe", "decide", "simulate", "act", "bench", "report",
-            "segment", "memory", "broker",
+            "segment", "memory", "broker", "testing",
         ],
     ),
     (
@@ -51,7 +51,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 25] = [
 const MAY_CALL_THE_SYSTEM: [&str; 5] = ["inside", "kernel", "preload", "lab", "testing"];
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc", "rustix", "nix", "perf-event-open-sys"];
 
-/// Crates that no shipped code links, only tests.
+/// The crate that no shipped code links, only tests and the laboratory.
 const FOR_TESTS_ONLY: &str = "testing";
 /// What the crate for tests may be built from.
 const TESTING_MAY_DEPEND_ON: [&str; 5] = ["units", "snapshot", "kernel", "observe", "act"];

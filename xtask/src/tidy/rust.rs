@@ -45,7 +45,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 15] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 17] = [
     ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
@@ -59,6 +59,8 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 15] = [
     ("crates/memory/tests/refused.rs", "puts itself into a control group"),
     ("crates/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
     ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
+    ("crates/testing/src/memory_group.rs", "gives tests a control group"),
+    ("crates/testing/src/refuse.rs", "bounds what a test may have on top of what it has"),
     ("crates/testing/src/zram.rs", "gives tests a swap device"),
     ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
 ];

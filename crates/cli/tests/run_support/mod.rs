@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use megapage_testing::skip;
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub use megapage_testing::{assert_refused, copied, script, wait_for};
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -61,16 +62,6 @@ pub fn status(output: &Output) -> i32 {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// megapage itself refuses: this status, nothing on standard output, and one line on standard error that
-/// holds `expected`.
-pub fn assert_refused(output: &Output, expected_status: i32, expected: &str) {
-    let said = text(&output.stderr);
-    assert_eq!(status(output), expected_status, "{said}");
-    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
-    assert!(said.starts_with("megapage: ") && said.contains(expected), "expected '{expected}' in: {said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 /// A program that allocates argv[1] MiB in blocks of argv[2] KiB, writes to all of it, says "ready", waits
@@ -154,15 +145,6 @@ pub fn ps(pid: u32, column: &str) -> String {
     text(&listed.stdout).trim().to_string()
 }
 
-/// Waits until `condition` holds, however long it takes on a busy machine.
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Waits until the launcher that writes its reports as JSON to `file` tells what `accept` looks for. SIGUSR1 has it
 /// look, and report, while the program runs: no time is long enough for that on every machine.
 pub fn until_reported(launcher: &Child, file: &Path, what: &str, accept: impl Fn(&Value) -> bool) {
@@ -228,18 +210,8 @@ pub fn heap_report(arguments: &[&str], program: &[&str]) -> (i32, Value, String)
     (status(&output), report, text(&output.stderr))
 }
 
-/// A figure of a report, such as `peak.heap.thp_bytes`, in MiB.
+/// A value of a report, such as `peak.heap.thp_bytes`, in MiB.
 pub fn mib(report: &Value, path: &str) -> u64 {
     let value = path.split('.').fold(report, |value, key| &value[key]);
     value.as_u64().unwrap_or_else(|| panic!("{path} in {report:#}")) >> 20
-}
-
-/// Writes an executable script, by another process: a child that a test beside this one starts may hold a descriptor of
-/// ours open for writing, and a file that is open for writing cannot be executed (ETXTBSY).
-pub fn script(path: &Path, content: &str) {
-    let mut command = Command::new("sh");
-    command.args(["-c", "rm -f \"$0\" && cat > \"$0\" && chmod 755 \"$0\""]).arg(path);
-    let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
-    writer.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
-    assert!(writer.wait().unwrap().success());
 }

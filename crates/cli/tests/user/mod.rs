@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use megapage_testing::assert_refused;
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub use megapage_testing::{until, until_within};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
 
@@ -33,11 +35,7 @@ pub fn megapage(arguments: &[&str]) -> Said {
 
 /// Exit status 2, nothing on standard output, and one line that starts with `megapage: ` and holds `expected`.
 pub fn refused(arguments: &[&str], expected: &str) {
-    let said = megapage(arguments);
-    assert_eq!(said.status, 2, "{arguments:?}: {}{}", said.out, said.err);
-    assert!(said.err.starts_with("megapage: ") && said.err.contains(expected), "{arguments:?}: {}", said.err);
-    assert_eq!(said.err.lines().count(), 1, "{arguments:?}: {}", said.err);
-    assert_eq!(said.out, "", "{arguments:?}");
+    assert_refused(&Command::new(MEGAPAGE).args(arguments).output().unwrap(), 2, expected);
 }
 
 /// Waits until nobody holds a daemon's lock: of one that was killed, a child that tries the kernel outlives it for a moment.
@@ -45,23 +43,6 @@ pub fn until_unlocked(lock: &Path) {
     until("daemon that is gone", || {
         File::open(lock).map_or(true, |file| file.try_lock_shared().is_ok()).then_some(())
     });
-}
-
-/// Waits, however long it takes on a busy machine.
-pub fn until<T>(what: &str, of: impl FnMut() -> Option<T>) -> T {
-    until_within(Duration::from_secs(180), what, of)
-}
-
-/// The same with another patience.
-pub fn until_within<T>(patience: Duration, what: &str, mut of: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = of() {
-            return value;
-        }
-        assert!(start.elapsed() < patience, "no {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A program that goes over 64 MiB again and again, in the background.

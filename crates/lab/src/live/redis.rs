@@ -3,7 +3,7 @@
 use crate::child::{Child, check, sleep};
 use crate::redis;
 use anyhow::{Context, Result, bail};
-use megapage_kernel::memory_group::MemoryGroup;
+use megapage_testing::MemoryGroup;
 use megapage_kernel::spawn::{ChildEvent, Signals, signal};
 use megapage_kernel::{KernelRoot, cpu_time_of, process};
 use megapage_units::{Bytes, Pid};

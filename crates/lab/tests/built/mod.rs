@@ -34,9 +34,3 @@ pub fn megapage() -> PathBuf {
 pub fn library() -> PathBuf {
     directory().join("libmegapage.so")
 }
-
-/// Copies a program by another process: were the file open here, what a test beside this one starts could hold it open,
-/// too, and a file that is open for writing cannot be executed (ETXTBSY).
-pub fn copied(from: &Path, to: &Path) {
-    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
-}

@@ -2,9 +2,9 @@
 //!
 //! Sources: Documentation/admin-guide/cgroup-v1/memory.rst, .../cgroup-v2.rst.
 
-use crate::cgroup::{CgroupVersion, Cgroups};
-use crate::guard::Guard;
-use crate::{KernelError, KernelRoot};
+use crate::undo::Undo;
+use megapage_kernel::cgroup::{CgroupVersion, Cgroups};
+use megapage_kernel::{KernelError, KernelRoot, mounts};
 use megapage_units::{Bytes, Pid};
 use std::fs;
 use std::io;
@@ -15,16 +15,18 @@ use std::time::Duration;
 /// For how long a group is tried to be removed whose processes are just ending.
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
+/// The same for a minute, by a shell.
+const REMOVE: &str = "n=0; while [ $n -lt 1200 ] && [ -d \"$1\" ] && ! rmdir \"$1\"; do n=$((n+1)); sleep 0.05; done";
 
 /// A group below the caller's own. It is removed when the value is dropped, once its processes have ended, and also when
-/// this process is killed ([`Guard`]).
+/// this process is killed.
 #[derive(Debug)]
 pub struct MemoryGroup {
     root: KernelRoot,
     /// Relative to the root.
     directory: PathBuf,
     version: CgroupVersion,
-    guard: Option<Guard>,
+    undo: Option<Undo>,
 }
 
 /// What a group was charged with, and how often it met its limit.
@@ -42,7 +44,7 @@ impl MemoryGroup {
     /// Makes the group `name` with `limit` (memory; with swap together where the kernel counts that in version 1: there
     /// is no way round the limit by swapping). What is left of an earlier group of that name, without processes, is
     /// removed first; where the name ends in the caller's process identifier, also what is left of those who used it with
-    /// theirs and have ended, guard and all. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
+    /// theirs and were killed with all their processes. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
     /// the files, EBUSY among them where a group of version 2 with processes of its own cannot have children.
     pub fn create(root: &KernelRoot, name: &str, limit: Bytes) -> Result<MemoryGroup, KernelError> {
         let nowhere = || KernelError::Io {
@@ -62,12 +64,12 @@ impl MemoryGroup {
         }
         remove_left_over(root, &parent, name);
         let mut group =
-            MemoryGroup { root: root.clone(), directory: parent.join(name), version, guard: None };
+            MemoryGroup { root: root.clone(), directory: parent.join(name), version, undo: None };
         let path = root.path(&group.directory);
         fs::remove_dir(&path).ok();
         let io_error = |source: io::Error| KernelError::Io { path: path.clone(), source };
         fs::create_dir(&path).map_err(io_error)?;
-        group.guard = Some(Guard::of_directory(path.clone()).map_err(io_error)?);
+        group.undo = Some(Undo::start(REMOVE, &[path.as_os_str()]).map_err(io_error)?);
         group.set_limit(limit)?;
         Ok(group)
     }
@@ -142,8 +144,8 @@ impl Drop for MemoryGroup {
                 _ => break,
             }
         }
-        if let Some(guard) = self.guard.take() {
-            let _ = guard.release();
+        if let Some(undo) = self.undo.take() {
+            undo.release();
         }
     }
 }
@@ -168,17 +170,26 @@ fn remove_left_over(root: &KernelRoot, parent: &Path, name: &str) {
 
 /// Where the unified hierarchy is mounted.
 fn mount_point(root: &KernelRoot) -> Option<PathBuf> {
-    let mounts = crate::mounts::mounts(root).ok()?;
-    mounts.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.point)
+    mounts::mounts(root).ok()?.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.point)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::captured_tree;
-    use crate::spawn::{Signals, poll_child, signal};
-    use megapage_testing::{require_root, skip};
+    use crate::{require_root, skip};
+    use megapage_kernel::spawn::{Signals, poll_child, signal};
     use std::process::{Command, Stdio};
+
+    fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let root = KernelRoot::captured(directory.path());
+        (directory, root)
+    }
 
     #[test]
     fn a_child_is_charged_in_the_group() {
@@ -216,10 +227,10 @@ mod tests {
         }
         drop(group);
         assert!(!directory.exists());
-        // Of one whose owner is killed the guard takes care: what the end of its pipe sets off.
+        // Of one whose owner is killed the shell takes care.
         let mut group = MemoryGroup::create(&KernelRoot::live(), &name, Bytes::mib(64)).unwrap();
         assert!(directory.exists());
-        drop(group.guard.take());
+        drop(group.undo.take());
         assert!(!directory.exists());
     }
 
@@ -237,7 +248,7 @@ mod tests {
         assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
         assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
         assert!(!keep.path().join("sys/fs/cgroup/bench").exists(), "and the group is gone again");
-        // What those left that were killed with their guards, but nothing of somebody who lives.
+        // What those left that were killed with all their processes, but nothing of somebody who lives.
         let own = std::process::id();
         for directory in ["bench-4000001", "bench-4000002", "other-4000001", "bench-x"] {
             fs::create_dir(keep.path().join("sys/fs/cgroup").join(directory)).unwrap();
@@ -252,7 +263,7 @@ mod tests {
 
         let directory = PathBuf::from("sys/fs/cgroup/other");
         fs::create_dir(root.path(&directory)).unwrap();
-        let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2, guard: None };
+        let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2, undo: None };
         for (file, text) in
             [("memory.current", "4096\n"), ("memory.events", "low 0\nmax 7\noom 2\noom_kill 1\n")]
         {
