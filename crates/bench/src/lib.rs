@@ -10,8 +10,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
+pub mod arguments;
 pub mod command;
 pub mod peers;
 pub mod run;
+pub mod save;
 pub mod signals;
 pub mod workload;

@@ -1,6 +1,7 @@
 //! The runner end to end, in a few MiB.
 
-use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
+use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions};
+use megapage_bench::workload::retrieval;
 use megapage_units::Bytes;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ fn options(bench: Bench, peers: &[&str]) -> Options {
 
 #[test]
 fn every_bench_measures_what_it_names() {
-    let retrieval = RetrievalOptions {
+    let search = retrieval::Options {
         size: Bytes::mib(4),
         threads: NonZeroUsize::new(2).unwrap(),
         queries: 20,
@@ -34,7 +35,7 @@ fn every_bench_measures_what_it_names() {
     for (bench, cases, phase) in [
         (Bench::Access, 3, "access"),
         (Bench::Release(ReleaseOptions { wait_ms: 20, quiet: false }), 3, "free"),
-        (Bench::Retrieval(retrieval), 1, "access"),
+        (Bench::Retrieval(search), 1, "access"),
         (Bench::Idle, 1, "process"),
         (Bench::Startup, 1, "process"),
     ] {
@@ -91,7 +92,7 @@ fn what_cannot_be_run_is_refused() {
     let mut wrong_case = options(Bench::Access, &["glibc"]);
     wrong_case.cases = vec!["huge".into()];
     assert_eq!(refuse(wrong_case), "'huge' is no case of bench access; its cases are small, array, map");
-    let too_large = RetrievalOptions {
+    let too_large = retrieval::Options {
         size: Bytes::gib(16),
         threads: NonZeroUsize::new(4096).unwrap(),
         queries: 1,

@@ -1,16 +1,15 @@
 //! `megapage bench`.
 
-use crate::output::print;
+use crate::output::{print, say};
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
+use megapage_bench::arguments::scale;
 use megapage_bench::command;
-use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions, RetrievalOptions};
-use megapage_kernel::trusted::create_report;
-use megapage_units::Bytes;
+use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions};
+use megapage_bench::save::{Save, progress};
+use megapage_bench::workload::retrieval;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,28 +65,15 @@ enum BenchArgs {
         /// small, array, map [default: all]
         cases: Vec<String>,
         /// Multiply sizes and work by this
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
         scale: f64,
         #[command(flatten)]
         common: Common,
     },
     /// Find songs by noisy excerpts in an inverted index
     Retrieval {
-        /// Bytes of postings, 1m to 16g; 8,192 x 250,000 counts for each thread come on top
-        #[arg(long, default_value = "8g", value_parser = size)]
-        size: Bytes,
-        /// Threads that build and search
-        #[arg(long, default_value = "2")]
-        threads: NonZeroUsize,
-        /// Queries in each run
-        #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
-        queries: u32,
-        /// Selects songs, excerpts and noise
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// The share of each query's fingerprints that is replaced by random ones
-        #[arg(long, default_value_t = 0.75, value_parser = share)]
-        noise: f64,
+        #[command(flatten)]
+        search: retrieval::Options,
         #[command(flatten)]
         common: Common,
     },
@@ -96,7 +82,7 @@ enum BenchArgs {
         /// random, runs, big [default: all]
         cases: Vec<String>,
         /// Multiply sizes by this
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
         scale: f64,
         /// Milliseconds from the last free to the reading, up to a minute
         #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(..=60_000))]
@@ -110,7 +96,7 @@ enum BenchArgs {
     /// A program that has nothing to gain: is it slower?
     Idle {
         /// Multiply the work by this
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
         scale: f64,
         #[command(flatten)]
         common: Common,
@@ -118,7 +104,7 @@ enum BenchArgs {
     /// A program that does nothing: what does starting it cost?
     Startup {
         /// Multiply the number of starts by this
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
         scale: f64,
         #[command(flatten)]
         common: Common,
@@ -173,28 +159,6 @@ impl From<ClockArg> for Clock {
     }
 }
 
-fn scale(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
-        _ => Err("a scale is a number above 0, at most 4".into()),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("a share is a number from 0 to 1".into()),
-    }
-}
-
-fn size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size < Bytes::mib(1) || size > Bytes::gib(16) {
-        return Err("the index is 1m to 16g".into());
-    }
-    Ok(size)
-}
-
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     let (bench, cases, scale, common) = match args.bench {
@@ -224,10 +188,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
         BenchArgs::Idle { scale, common } => (Bench::Idle, Vec::new(), scale, common),
         BenchArgs::Startup { scale, common } => (Bench::Startup, Vec::new(), scale, common),
-        BenchArgs::Retrieval { size, threads, queries, seed, noise, common } => {
-            let asked = RetrievalOptions { size, threads, queries, seed, noise };
-            (Bench::Retrieval(asked), Vec::new(), 1.0, common)
-        }
+        BenchArgs::Retrieval { search, common } => (Bench::Retrieval(search), Vec::new(), 1.0, common),
     };
     let clock = common.clock.into();
     let options = Options {
@@ -251,26 +212,9 @@ fn measure<R: Serialize>(
     human: fn(&R) -> String,
     is_clean: fn(&R) -> bool,
 ) -> Result<ExitCode> {
-    let on_terminal = std::io::stderr().is_terminal();
-    let mut progress = |line: &str| {
-        if on_terminal || line.starts_with("absent:") {
-            crate::output::say(line);
-        }
-    };
-    // Opened first: a path that cannot be written is better known before the runs than after.
-    let mut file = match &output.save {
-        Some(path) => Some(create_report(path).with_context(|| path.display().to_string())?),
-        None => None,
-    };
-    let report = run(&mut progress)?;
-    let json = megapage_report::json("megapage.bench/1", &report);
-    if let Some(file) = &mut file {
-        writeln!(file, "{json}").context("the file for --save")?;
-    }
-    if output.json {
-        print(&format!("{json}\n"))?;
-    } else {
-        print(&human(&report))?;
-    }
+    let save = Save::open(output.save.as_deref())?;
+    let report = run(&mut progress(|line| say(line)))?;
+    let json = save.write(&report)?;
+    print(&if output.json { json } else { human(&report) })?;
     Ok(ExitCode::from(u8::from(output.check && !is_clean(&report))))
 }

@@ -24,7 +24,7 @@ fn wrong_arguments_are_refused() {
         (&["access", "--size", "8g"], "--size"),
         (&["idle", "--clock", "sun"], "sun"),
         (&["release", "--wait", "60001"], "60001 is not in"),
-        (&["retrieval", "--size", "17g"], "the index is 1m to 16g"),
+        (&["retrieval", "--size", "17g"], "1 MiB to 16 GiB are possible"),
         (&["retrieval", "--size", "8x"], "unknown unit"),
         (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
         (&["retrieval", "--noise", "1.5"], "a share is a number from 0 to 1"),

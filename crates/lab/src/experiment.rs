@@ -310,14 +310,6 @@ pub fn conduct<E: Experiment>(
     Ok(Report { head, runs: plan.runs, found, gates })
 }
 
-/// A factor for sizes.
-pub(crate) fn share_of_size(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(scale) if scale > 0.0 && scale <= 1.0 => Ok(scale),
-        _ => Err("a scale is a number above 0, at most 1".into()),
-    }
-}
-
 /// The programs of the laboratory beside the program that is running, and `megapage` with them.
 pub fn place() -> Result<Place> {
     let this = std::env::current_exe()?;

@@ -5,7 +5,8 @@
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use megapage_bench::peers;
-use megapage_kernel::trusted::{create_report, write_report};
+use megapage_bench::save::{Save, progress};
+use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
 use megapage_lab::{fault, fork, install, kept, live, observe, papers, snapshot, text};
 use megapage_units::shown;
@@ -122,27 +123,15 @@ impl<E: Experiment + clap::Args> Run<E> {
             print(&(self.experiment.dry_run(&plan).join("\n") + "\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let on_terminal = std::io::stderr().is_terminal();
-        let mut progress = |line: &str| {
-            if on_terminal || line.starts_with("absent:") {
-                say(line);
-            }
-        };
         let place = experiment::place()?;
-        // Opened first: a path that cannot be written is better known before the runs than after.
-        let mut file = match &self.save {
-            Some(path) => Some(create_report(path).with_context(|| path.display().to_string())?),
-            None => None,
-        };
+        let save = Save::open(self.save.as_deref())?;
+        let mut progress = progress(|line| say(line));
         let report = experiment::conduct(&self.experiment, &plan, &place, &mut progress)?;
-        let json = megapage_report::json("megapage.bench/1", &report);
-        if let Some(file) = &mut file {
-            writeln!(file, "{json}").context("the file for --save")?;
-        }
+        let json = save.write(&report)?;
         if let Some(path) = &self.save {
             save_charts(path, &report.found)?;
         }
-        print(&if self.json { format!("{json}\n") } else { report.human() })?;
+        print(&if self.json { json } else { report.human() })?;
         Ok(ExitCode::from(u8::from(self.check && !report.is_clean())))
     }
 }

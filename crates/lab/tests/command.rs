@@ -38,7 +38,7 @@ fn wrong_arguments_are_refused() {
         (&["promote", "--runs", "0"], "0 runs: from 1 to 100 are possible"),
         (&["bloat", "--scale", "1.5"], "a scale is a number above 0, at most 1"),
         (&["restart", "stops", "--alone"], "'stops' is no case of restart; known: starts, index"),
-        (&["restart", "--size", "1m"], "memory is 64m to 64g"),
+        (&["restart", "--size", "1m"], "64 MiB to 64 GiB are possible"),
         (&["malloc", "--install", "--alone"], "--alone"),
         (&["malloc", "--runs", "101"], "101 runs: from 1 to 100 are possible"),
         (&["fork", "php"], "'php' is no case of fork; known: native, jvm"),

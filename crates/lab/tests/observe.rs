@@ -82,7 +82,7 @@ fn bits_are_compared_and_costs_are_counted() {
     let both = Observe { cases: vec!["exact".into(), "cost".into()], ..options("") };
     let report = run(&both).unwrap();
     assert_eq!(report.found.failed, []);
-    let exact = report.found.exact.as_ref().unwrap();
+    let exact = &report.found.exact.as_ref().unwrap().found;
     // 2 % of 1 GiB in whole regions, in ten rounds.
     assert!(exact.pages >= 10 * 5000 && exact.touched > 0 && exact.touched < exact.pages, "{exact:?}");
     assert_eq!((exact.wrong, exact.wrong_huge, exact.lost), (0, 0, 0), "{exact:?}");

@@ -1,10 +1,9 @@
 //! The benches, their cases, and how much memory each takes.
 
 use super::Options;
-use crate::workload::{access, release};
+use crate::workload::{access, release, retrieval};
 use anyhow::{Result, bail};
 use megapage_units::Bytes;
-use std::num::NonZeroUsize;
 
 /// A bench.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +11,7 @@ pub enum Bench {
     /// Random access to memory of three kinds, and what it costs to allocate.
     Access,
     /// Music retrieval over an inverted index.
-    Retrieval(RetrievalOptions),
+    Retrieval(retrieval::Options),
     /// Memory given back after most of it is freed.
     Release(ReleaseOptions),
     /// A program with nothing to gain.
@@ -32,21 +31,6 @@ impl Bench {
             Bench::Startup => "startup",
         }
     }
-}
-
-/// What the retrieval is asked for beyond the general options.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RetrievalOptions {
-    /// Bytes of postings.
-    pub size: Bytes,
-    /// Threads.
-    pub threads: NonZeroUsize,
-    /// Queries in all.
-    pub queries: u32,
-    /// Selects the queries.
-    pub seed: u64,
-    /// The share of fingerprints replaced by random ones.
-    pub noise: f64,
 }
 
 /// How memory is waited for after most of it is freed.
@@ -133,7 +117,7 @@ fn all(options: &Options) -> Vec<Case> {
             startup.repeats = scaled_starts(options.scale);
             vec![startup]
         }
-        Bench::Retrieval(asked) => vec![retrieval(bench, asked)],
+        Bench::Retrieval(asked) => vec![retrieval_case(bench, asked)],
     }
 }
 
@@ -141,8 +125,8 @@ fn scaled_starts(scale: f64) -> u32 {
     ((f64::from(STARTS_PER_RUN) * scale) as u32).clamp(1, 10 * STARTS_PER_RUN)
 }
 
-fn retrieval(bench: &'static str, options: RetrievalOptions) -> Case {
-    let RetrievalOptions { size, threads, queries, seed, noise } = options;
+fn retrieval_case(bench: &'static str, options: retrieval::Options) -> Case {
+    let retrieval::Options { size, threads, queries, seed, noise } = options;
     // Beside the postings: the table of lists (24 bytes for each of 2^24), and for each thread the counts
     // (250,000 x 8,192 bytes); both in proportion below 1 GiB. Allocators add a few per cent to the postings.
     let share = (size.0 as f64 / Bytes::gib(1).0 as f64).min(1.0);
@@ -169,10 +153,11 @@ fn pool_for(memory: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::num::NonZeroUsize;
 
     #[test]
     fn memory_is_as_the_workload_takes_it() {
-        let options = RetrievalOptions {
+        let options = retrieval::Options {
             size: Bytes::gib(8),
             threads: NonZeroUsize::new(2).unwrap(),
             queries: 1,
@@ -180,7 +165,7 @@ mod tests {
             noise: 0.5,
         };
         // Measured on glibc: 13.3 GB resident, of which 0.4 are page-size rounding of the small lists.
-        let memory = retrieval("retrieval", options).memory.0 as f64 / 1e9;
+        let memory = retrieval_case("retrieval", options).memory.0 as f64 / 1e9;
         assert!((13.0..14.0).contains(&memory), "{memory}");
     }
 }

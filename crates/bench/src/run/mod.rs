@@ -23,7 +23,7 @@ use process::Ran;
 use std::env;
 use std::path::{Path, PathBuf};
 
-pub use cases::{Bench, ReleaseOptions, RetrievalOptions};
+pub use cases::{Bench, ReleaseOptions};
 pub use gates::Gate;
 pub use pool::Pool;
 pub use report::{CaseReport, Head, MachineReport, PeerReport, Report, Row};

@@ -29,7 +29,7 @@ pub(super) enum Ran {
 }
 
 /// Starts `workload` with `arguments` under `peer` and waits for it. An error is one of the runner itself,
-/// or the user's wish to stop.
+/// or the user's request to stop.
 pub(super) fn run(peer: &Peer, place: &Place, arguments: &[String], signals: &Signals) -> Result<Ran> {
     let (mut out, out_end) = pipe().context("pipe")?;
     let (mut said, said_end) = pipe().context("pipe")?;

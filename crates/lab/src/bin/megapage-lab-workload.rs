@@ -7,6 +7,8 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
+use megapage_bench::answer::Program;
+use megapage_bench::arguments::{index_size, scale};
 use megapage_bench::workload::{Measurement, retrieval};
 use megapage_lab::workload::{first_touch, fork, index, keep, pattern, probe, steady};
 use megapage_segment::{Layout, Unlink};
@@ -16,6 +18,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+const WORKLOAD: Program = Program("megapage-lab-workload");
 
 /// A workload of an experiment; prints one line of JSON.
 #[derive(Debug, Parser)]
@@ -28,30 +32,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Workload {
     /// Find songs by noisy excerpts in an inverted index.
-    Retrieval {
-        /// Bytes of postings, up to 16g.
-        #[arg(long, default_value = "8g", value_parser = size)]
-        size: Bytes,
-        /// Threads that build and search.
-        #[arg(long, default_value = "2")]
-        threads: NonZeroUsize,
-        /// Queries in all.
-        #[arg(long, default_value_t = 500)]
-        queries: u32,
-        /// Selects songs, excerpts and noise.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// The share of a query's fingerprints that is replaced by random ones.
-        #[arg(long, default_value_t = 0.75)]
-        noise: f64,
-    },
+    Retrieval(retrieval::Options),
     /// Reach 1 GiB in one way, over and over.
     Pattern {
         /// In which.
         #[arg(value_enum)]
         case: pattern::Case,
         /// Multiply the size by this.
-        #[arg(long, default_value_t = 1.0, value_parser = scale)]
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
         scale: f64,
         /// Units of work, of about 1 ms each.
         #[arg(long, default_value_t = 2000, conflicts_with = "seconds")]
@@ -101,7 +89,7 @@ enum Workload {
         #[arg(value_enum)]
         pages: fork::Pages,
         /// Bytes of the heap.
-        #[arg(long, default_value = "1g", value_parser = size)]
+        #[arg(long, default_value = "1g", value_parser = index_size)]
         size: Bytes,
         /// Children that are started in each way.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -113,7 +101,7 @@ enum Workload {
     /// Allocate memory, and write to each 2 MiB of it for the first time.
     FirstTouch {
         /// Bytes, a multiple of 2 MiB.
-        #[arg(long, default_value = "4g", value_parser = size)]
+        #[arg(long, default_value = "4g", value_parser = index_size)]
         size: Bytes,
     },
 }
@@ -130,7 +118,7 @@ enum Keep {
         #[arg(long)]
         directory: PathBuf,
         /// Bytes of postings, up to 16g.
-        #[arg(long, default_value = "4g", value_parser = size)]
+        #[arg(long, default_value = "4g", value_parser = index_size)]
         size: Bytes,
         /// Threads that build and search.
         #[arg(long, default_value = "2")]
@@ -150,7 +138,7 @@ struct KeepArgs {
     #[arg(long)]
     directory: PathBuf,
     /// Its memory, up to 16g.
-    #[arg(long, default_value = "4g", value_parser = size)]
+    #[arg(long, default_value = "4g", value_parser = index_size)]
     size: Bytes,
     /// What becomes of what is there: removed, or reused.
     #[arg(long, value_enum, default_value_t = UnlinkArg::Existing)]
@@ -186,26 +174,10 @@ fn keep(what: Keep) -> Result<Measurement> {
         Keep::Malloc(args) => keep::malloc(&args.options()),
         Keep::Index { directory, size, threads, queries, rebuild } => {
             // The seed and the noise of `retrieval`, whose answers these are compared with.
-            let queries = queries as usize;
             let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.75 };
             index::run(&index::KeptOptions { search, directory, rebuild })
         }
     }
-}
-
-fn scale(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
-        _ => Err("a scale is a number above 0, at most 4".into()),
-    }
-}
-
-fn size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size < Bytes::mib(1) || size > Bytes::gib(16) {
-        return Err(format!("{text} is out of range: 1m to 16g"));
-    }
-    Ok(size)
 }
 
 /// 0 done; 1 the retrieval found too few songs; 2 bad input, or the workload's own check failed.
@@ -214,37 +186,25 @@ fn main() -> ExitCode {
         Workload::Steady { way, size, hot, interval, units } => {
             let interval = Duration::from_millis(interval);
             let options = steady::Options { way, size: size.0, hot: hot.0, interval, units };
-            return served(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
+            return WORKLOAD.ended(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
         }
         Workload::Probe { size, filled } => {
             let options = probe::Options { size: size.0, filled };
-            return served(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
+            return WORKLOAD.ended(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
         }
         Workload::FirstTouch { size } => {
-            return match first_touch::run(size) {
-                Ok(found) => print_line(&found),
-                Err(error) => fail(&error),
-            };
+            return WORKLOAD.found(first_touch::run(size));
         }
         Workload::Fork { pages, size, launches, writes } => {
             let options = fork::Options { size: size.0, pages, launches, writes: writes as usize };
-            return match fork::run(options) {
-                Ok(found) => print_line(&found),
-                Err(error) => fail(&error),
-            };
+            return WORKLOAD.found(fork::run(options));
         }
-        Workload::Retrieval { size, threads, queries, seed, noise } => retrieval::run(retrieval::Options {
-            size,
-            threads,
-            queries: queries.max(1) as usize,
-            seed,
-            noise,
-        }),
+        Workload::Retrieval(options) => retrieval::run(options),
         Workload::Keep { what } => keep(what),
         Workload::Pattern { case, scale, work, seconds, serve } => {
             let mut pattern = pattern::Pattern::prepare(case, scale);
             if serve {
-                return served(pattern.serve(io::stdin().lock(), io::stdout().lock()));
+                return WORKLOAD.ended(pattern.serve(io::stdin().lock(), io::stdout().lock()));
             }
             pattern.work(match seconds {
                 Some(seconds) => pattern::Amount::Until(Duration::from_secs(seconds)),
@@ -252,49 +212,5 @@ fn main() -> ExitCode {
             })
         }
     };
-    match measured {
-        Ok(measurement) => print(&measurement),
-        Err(error) => fail(&error),
-    }
-}
-
-fn served(ended: Result<()>) -> ExitCode {
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
-}
-
-fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("megapage-lab-workload: {error:#}");
-    ExitCode::from(2)
-}
-
-/// Prints what was found as one line of JSON.
-fn print_line(found: &impl serde::Serialize) -> ExitCode {
-    match serde_json::to_string(found) {
-        Ok(line) => println!("{line}"),
-        Err(error) => {
-            eprintln!("megapage-lab-workload: {error}");
-            return ExitCode::from(2);
-        }
-    }
-    ExitCode::SUCCESS
-}
-
-fn print(measurement: &Measurement) -> ExitCode {
-    let printed = print_line(measurement);
-    if printed != ExitCode::SUCCESS {
-        return printed;
-    }
-    match measurement.figures.get("recall") {
-        Some(&recall) if recall < retrieval::RECALL_FLOOR => {
-            eprintln!(
-                "megapage-lab-workload: recall {recall:.3} is below {}: the index or the search is damaged",
-                retrieval::RECALL_FLOOR
-            );
-            ExitCode::from(1)
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    WORKLOAD.measured(measured)
 }

@@ -12,6 +12,7 @@ mod table;
 
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::Result;
+use megapage_bench::arguments::{index_size, size};
 use megapage_bench::run::{Gate, Place, Pool};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
@@ -53,19 +54,7 @@ pub struct MallocExperiment {
 }
 
 fn pool_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size < Bytes::mib(64) || size > Bytes::gib(64) {
-        return Err("memory is 64m to 64g".into());
-    }
-    Ok(size)
-}
-
-fn index_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size < Bytes::mib(1) || size > Bytes::gib(16) {
-        return Err("the index is 1m to 16g".into());
-    }
-    Ok(size)
+    size(Bytes::mib(64), Bytes::gib(64))(text)
 }
 
 impl RestartExperiment {

@@ -18,6 +18,7 @@ mod worker;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
 use configuration::AT_REST;
+use megapage_bench::arguments::scale;
 use megapage_bench::run::{Gate, Place};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
@@ -42,7 +43,7 @@ pub struct Live {
     #[arg(long, value_delimiter = ',')]
     pub configurations: Vec<String>,
     /// Multiply sizes and waits by this, up to 1
-    #[arg(long, default_value_t = 1.0, value_parser = crate::experiment::share_of_size)]
+    #[arg(long, default_value_t = 1.0, value_parser = scale(1.0))]
     pub scale: f64,
 }
 

@@ -4,7 +4,7 @@ use super::Observe;
 use anyhow::{Context, Result, anyhow};
 use megapage_bench::run::Gate;
 use megapage_observe::Observer;
-use megapage_observe::tracker::self_test::exactness;
+use megapage_observe::tracker::self_test::{Exactness, exactness};
 use megapage_units::Bytes;
 use serde::Serialize;
 
@@ -24,22 +24,9 @@ const MOST_DISTURBED_HUGE: f64 = 0.2;
 pub struct Exact {
     /// Rounds.
     pub rounds: usize,
-    /// Base pages compared, over all rounds.
-    pub pages: u64,
-    /// Those of them that were touched.
-    pub touched: u64,
-    /// Pages read as accessed that were not touched, or the other way round.
-    pub wrong: u64,
-    /// Pages that were touched and whose bit somebody else (the machine's own DAMON, say) had cleared again.
-    pub disturbed: u64,
-    /// Huge regions compared, over all rounds.
-    pub huge_regions: u64,
-    /// Those read wrongly, or split.
-    pub wrong_huge: u64,
-    /// Those that somebody else disturbed.
-    pub disturbed_huge: u64,
-    /// Pages that had lost what was written there.
-    pub lost: u64,
+    /// What was compared, and what of it was wrong.
+    #[serde(flatten)]
+    pub found: Exactness,
 }
 
 pub(super) fn run(
@@ -51,23 +38,13 @@ pub(super) fn run(
     let tracker = observer.tracker().context("no way to sample accessed bits")?;
     progress(&format!("exact: {ROUNDS} rounds on {bytes}"));
     let found = exactness(tracker, bytes, ROUNDS).map_err(|why| anyhow!(why))?;
-    let exact = Exact {
-        rounds: ROUNDS,
-        pages: found.pages,
-        touched: found.touched,
-        wrong: found.wrong,
-        disturbed: found.disturbed,
-        huge_regions: found.huge_regions,
-        wrong_huge: found.wrong_huge,
-        disturbed_huge: found.disturbed_huge,
-        lost: found.lost,
-    };
-    progress(&format!("exact: {} of {} pages wrong", exact.wrong, exact.pages));
-    Ok(exact)
+    progress(&format!("exact: {} of {} pages wrong", found.wrong, found.pages));
+    Ok(Exact { rounds: ROUNDS, found })
 }
 
 impl Exact {
     pub(super) fn gates(&self) -> Vec<Gate> {
+        let found = &self.found;
         let gate = |demand: String, wrong: u64, of: u64, disturbed: u64, most: u64| Gate {
             case: "exact",
             demand,
@@ -77,19 +54,19 @@ impl Exact {
             },
             holds: wrong == 0 && of > 0 && disturbed <= most,
         };
-        let most = (MOST_DISTURBED * self.touched as f64) as u64;
-        let most_huge = (MOST_DISTURBED_HUGE * self.huge_regions as f64) as u64;
+        let most = (MOST_DISTURBED * found.touched as f64) as u64;
+        let most_huge = (MOST_DISTURBED_HUGE * found.huge_regions as f64) as u64;
         let demand = |what: &str, most: u64| format!("{what} read wrongly: none, by others at most {most}");
         vec![
-            gate(demand("base pages", most), self.wrong, self.pages, self.disturbed, most),
+            gate(demand("base pages", most), found.wrong, found.pages, found.disturbed, most),
             gate(
                 demand("huge regions", most_huge),
-                self.wrong_huge,
-                self.huge_regions,
-                self.disturbed_huge,
+                found.wrong_huge,
+                found.huge_regions,
+                found.disturbed_huge,
                 most_huge,
             ),
-            gate("pages that lost what was written: none".into(), self.lost, self.pages, 0, 0),
+            gate("pages that lost what was written: none".into(), found.lost, found.pages, 0, 0),
         ]
     }
 }
@@ -100,24 +77,23 @@ mod tests {
 
     #[test]
     fn each_demand_can_fail_alone() {
-        let good = Exact {
-            rounds: 10,
+        let good = Exactness {
             pages: 100_000,
             touched: 5000,
-            wrong: 0,
             disturbed: 5,
             huge_regions: 25,
-            wrong_huge: 0,
             disturbed_huge: 5,
-            lost: 0,
+            ..Exactness::default()
         };
-        let verdicts = |exact: Exact| exact.gates().iter().map(|gate| gate.holds).collect::<Vec<_>>();
-        assert_eq!(verdicts(good.clone()), [true; 3]);
-        assert_eq!(verdicts(Exact { wrong: 1, ..good.clone() }), [false, true, true]);
-        assert_eq!(verdicts(Exact { disturbed: 6, ..good.clone() }), [false, true, true]);
-        assert_eq!(verdicts(Exact { disturbed_huge: 6, ..good.clone() }), [true, false, true]);
-        assert_eq!(verdicts(Exact { wrong_huge: 1, ..good.clone() }), [true, false, true]);
-        assert_eq!(verdicts(Exact { lost: 1, ..good.clone() }), [true, true, false]);
-        assert_eq!(verdicts(Exact { pages: 0, ..good }), [false, true, false]);
+        let verdicts = |found: Exactness| {
+            Exact { rounds: 10, found }.gates().iter().map(|gate| gate.holds).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(good), [true; 3]);
+        assert_eq!(verdicts(Exactness { wrong: 1, ..good }), [false, true, true]);
+        assert_eq!(verdicts(Exactness { disturbed: 6, ..good }), [false, true, true]);
+        assert_eq!(verdicts(Exactness { disturbed_huge: 6, ..good }), [true, false, true]);
+        assert_eq!(verdicts(Exactness { wrong_huge: 1, ..good }), [true, false, true]);
+        assert_eq!(verdicts(Exactness { lost: 1, ..good }), [true, true, false]);
+        assert_eq!(verdicts(Exactness { pages: 0, ..good }), [false, true, false]);
     }
 }

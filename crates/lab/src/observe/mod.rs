@@ -13,6 +13,7 @@ mod table;
 use crate::child::Stopped;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::{Result, ensure};
+use megapage_bench::arguments::scale;
 use megapage_bench::run::Gate;
 use megapage_kernel::KernelRoot;
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
@@ -31,7 +32,7 @@ pub struct Observe {
     /// exact, cost, slowdown, advice [default: all]
     pub cases: Vec<String>,
     /// Multiply sizes by this, up to 1
-    #[arg(long, default_value_t = 1.0, value_parser = crate::experiment::share_of_size)]
+    #[arg(long, default_value_t = 1.0, value_parser = scale(1.0))]
     pub scale: f64,
     /// Programs that advice is judged on, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]

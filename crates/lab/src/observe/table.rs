@@ -23,14 +23,15 @@ pub(super) fn sections(found: &ObserveFound) -> Vec<Section> {
 }
 
 fn exact(exact: &Exact) -> Section {
+    let found = &exact.found;
     let row =
         |what: &str, counts: [u64; 3]| [what.to_string()].into_iter().chain(counts.map(|n| n.to_string()));
     Section::new(
         format!("exact, {} rounds", exact.rounds),
         &["", "compared", "wrong", "disturbed by others"],
         [
-            row("base pages", [exact.pages, exact.wrong, exact.disturbed]),
-            row("huge regions", [exact.huge_regions, exact.wrong_huge, exact.disturbed_huge]),
+            row("base pages", [found.pages, found.wrong, found.disturbed]),
+            row("huge regions", [found.huge_regions, found.wrong_huge, found.disturbed_huge]),
         ],
     )
 }

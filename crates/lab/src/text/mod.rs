@@ -15,6 +15,7 @@ mod walks;
 use crate::child::{Child, check};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::{Context, Result};
+use megapage_bench::arguments::scale;
 use megapage_bench::peers::{FOREIGN_VARIABLES, Library, Package};
 use megapage_bench::run::{Gate, Interval, Place, Pool, warm};
 use megapage_bench::workload::random::Random;
@@ -38,15 +39,8 @@ pub struct Text {
     /// generated, cc1plus, mariadb, node, postgres [default: all]
     pub cases: Vec<String>,
     /// Multiply the number of calls, and of transactions, by this
-    #[arg(long, default_value_t = 1.0, value_parser = scale)]
+    #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-}
-
-fn scale(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(scale) if scale > 0.0 && scale <= 4.0 => Ok(scale),
-        _ => Err("a scale is a number above 0, at most 4".into()),
-    }
 }
 
 /// The cases.

@@ -142,7 +142,7 @@ pub fn run(options: &KeptOptions) -> Result<Measurement> {
     let figures = BTreeMap::from([
         ("first_answer_ms".into(), first_answer_ms),
         ("found".into(), f64::from(u8::from(found))),
-        ("recall".into(), total.found as f64 / search.queries as f64),
+        ("recall".into(), total.found as f64 / f64::from(search.queries)),
         ("postings".into(), index.shape().postings() as f64),
         ("hugetlb".into(), f64::from(u8::from(heap.segment().is_on_hugetlb()))),
     ]);

@@ -9,6 +9,7 @@ use megapage_kernel::spawn::open_pidfd;
 use megapage_kernel::{KernelRoot, process_cpu_time};
 use megapage_snapshot::{Leaf, PAGES, TrackerKind};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use serde::Serialize;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -146,7 +147,7 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
 }
 
 /// How exactly a tracker reads, and what that costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Exactness {
     /// Base pages whose bit was compared, over all rounds, half of them untouched or more.
     pub pages: u64,
@@ -166,8 +167,10 @@ pub struct Exactness {
     /// Pages that did not hold any more what had been written there.
     pub lost: u64,
     /// Processor time of one reading, in milliseconds for each GiB on base pages; the median of the rounds.
+    #[serde(skip)]
     pub read_ms_per_gib: f64,
     /// Processor time of one clearing, in milliseconds for each GiB on base pages; the median of the rounds.
+    #[serde(skip)]
     pub clear_ms_per_gib: f64,
 }
 

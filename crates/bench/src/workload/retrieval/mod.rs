@@ -11,6 +11,7 @@ mod search;
 
 use super::random::mix;
 use super::{HeapBacking, Measurement, Phases};
+use crate::arguments::{index_size, share};
 use anyhow::{Result, ensure};
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
@@ -20,18 +21,24 @@ use std::time::{Duration, Instant};
 pub use index::{Index, LONGEST_LIST, Lists, OFFSETS, Shape};
 pub use search::{QUERY_FINGERPRINTS, Query, Searcher};
 
-/// What to run.
-#[derive(Clone, Copy, Debug)]
+/// Find songs by noisy excerpts in an inverted index
+#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct Options {
-    /// Bytes of postings, 4 for each. Below 1 GiB there are fewer songs and fingerprints in proportion.
+    /// Bytes of postings, 4 for each, 1m to 16g; 8,192 x 250,000 counts for each thread come on top
+    // Below 1 GiB there are fewer songs and fingerprints in proportion.
+    #[arg(long, default_value = "8g", value_parser = index_size)]
     pub size: Bytes,
-    /// Threads that build and that search.
+    /// Threads that build and search
+    #[arg(long, default_value = "2")]
     pub threads: NonZeroUsize,
-    /// Queries in all.
-    pub queries: usize,
-    /// Selects the songs, excerpts and noise of the queries.
+    /// Queries in each run
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    pub queries: u32,
+    /// Selects songs, excerpts and noise
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The share of each query's fingerprints that are replaced by random ones, 0 to 1.
+    /// The share of each query's fingerprints that is replaced by random ones
+    #[arg(long, default_value_t = 0.75, value_parser = share)]
     pub noise: f64,
 }
 
@@ -62,7 +69,7 @@ pub fn run(options: Options) -> Result<Measurement> {
 
     let total = phases.time("access", || search_all(&index, &mut searchers, options));
     let wall = phases.0["access"].wall_ns as f64 / 1e9;
-    let queries = options.queries as f64;
+    let queries = f64::from(options.queries);
     let working = (total.fingerprint + total.lookup + total.sort).as_secs_f64().max(f64::MIN_POSITIVE);
     let figures = BTreeMap::from([
         ("queries_per_second".into(), queries / wall),
@@ -135,14 +142,14 @@ pub fn search_all(index: &impl Lists, searchers: &mut [Searcher], options: Optio
 }
 
 /// What selects the excerpt of query `number`.
-pub fn excerpt_seed(seed: u64, number: usize) -> u64 {
-    mix(seed ^ mix(number as u64))
+pub fn excerpt_seed(seed: u64, number: u32) -> u64 {
+    mix(seed ^ mix(u64::from(number)))
 }
 
 /// Every query whose number is `thread` modulo the number of threads.
 fn search_share(index: &impl Lists, searcher: &mut Searcher, options: Options, thread: usize) -> Tally {
     let mut tally = Tally::default();
-    for number in (thread..options.queries).step_by(options.threads.get()) {
+    for number in (0..options.queries).skip(thread).step_by(options.threads.get()) {
         let seed = excerpt_seed(options.seed, number);
         let (fingerprint, query) = timed(|| Query::excerpt(index.shape(), seed, options.noise));
         let (lookup, hits) = timed(|| searcher.count_hits(index, &query));

@@ -1,0 +1,53 @@
+//! Readers of arguments, for clap's `value_parser`.
+
+use megapage_units::Bytes;
+
+/// Reads a factor for sizes and work: above 0, at most `most`.
+pub fn scale(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text: &str| match text.parse() {
+        Ok(scale) if scale > 0.0 && scale <= most => Ok(scale),
+        _ => Err(format!("a scale is a number above 0, at most {most}")),
+    }
+}
+
+/// Reads a share, 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a share is a number from 0 to 1".into()),
+    }
+}
+
+/// Reads bytes, such as `4g`, from `least` to `most`.
+pub fn size(
+    least: Bytes,
+    most: Bytes,
+) -> impl Fn(&str) -> Result<Bytes, String> + Clone + Send + Sync + 'static {
+    move |text: &str| match text.parse::<Bytes>() {
+        Ok(size) if size < least || size > most => Err(format!("{least} to {most} are possible")),
+        read => read.map_err(|error| error.to_string()),
+    }
+}
+
+/// Reads the bytes of an index's postings: 1 MiB to 16 GiB.
+pub fn index_size(text: &str) -> Result<Bytes, String> {
+    size(Bytes::mib(1), Bytes::gib(16))(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_possible_and_nothing_beyond_them_is() {
+        assert_eq!((scale(4.0)("4"), scale(1.0)("0.25")), (Ok(4.0), Ok(0.25)));
+        for bad in ["0", "-1", "1.01", "NaN", "one", ""] {
+            assert_eq!(scale(1.0)(bad), Err("a scale is a number above 0, at most 1".into()), "{bad}");
+        }
+        assert_eq!((share("0"), share("1")), (Ok(0.0), Ok(1.0)));
+        assert!(share("1.5").is_err() && share("-0.1").is_err() && share("NaN").is_err());
+        assert_eq!((index_size("1m"), index_size("16g")), (Ok(Bytes::mib(1)), Ok(Bytes::gib(16))));
+        assert_eq!(index_size("17g").unwrap_err(), "1 MiB to 16 GiB are possible");
+        assert!(index_size("8x").unwrap_err().contains("unknown unit"));
+    }
+}
