@@ -7,7 +7,7 @@
 use crate::maps::MOST_MAPPINGS;
 use crate::object::{ObjectId, object_of};
 use crate::{KernelError, KernelRoot};
-pub use megapage_snapshot::BackingBytes;
+pub use megapage_snapshot::{BackingBytes, MappingFlags};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 
 /// One mapping (VMA) of a process. Byte figures are the kernel's, at the time of the read.
@@ -91,6 +91,25 @@ impl Mapping {
     /// (Documentation/filesystems/proc.rst lists them).
     pub fn has_flag(&self, code: &str) -> bool {
         self.vm_flags.split(' ').any(|flag| flag == code)
+    }
+
+    /// The flags that matter to huge pages.
+    pub fn flags(&self) -> MappingFlags {
+        let has = |code| self.has_flag(code);
+        let allows = |index: usize, letter: u8| self.permissions.as_bytes().get(index) == Some(&letter);
+        MappingFlags {
+            read: allows(0, b'r'),
+            write: allows(1, b'w'),
+            execute: allows(2, b'x'),
+            shared: allows(3, b's'),
+            huge: has("hg"),
+            no_huge: has("nh"),
+            locked: has("lo"),
+            userfault: has("um") || has("uw") || has("ui"),
+            device: has("io") || has("pf") || has("mm"),
+            mergeable: has("mg"),
+            dont_fork: has("dc"),
+        }
     }
 
     /// Whether this is private, writable, anonymous memory that is no stack: where a program's heap lies.

@@ -11,7 +11,7 @@ use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
 use crate::profile_report::ProfileReport;
 use crate::program::{Allocator, Linkage, Program};
-use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text, fork_name, heap_name, shm_name};
+use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text, name};
 use crate::sample::{Sample, Samples};
 use crate::text::{TextPieces, TextReport};
 use megapage_act::promote::{PromoteOutcome, SharedMemory};
@@ -133,12 +133,12 @@ impl ProgramFacts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
     /// `--heap`.
-    #[serde(serialize_with = "heap_name")]
+    #[serde(serialize_with = "name")]
     pub heap: Heap,
     /// `--pool`: the broker's socket.
     pub pool: Option<String>,
     /// `--shm`.
-    #[serde(serialize_with = "shm_name")]
+    #[serde(serialize_with = "name")]
     pub shm: Shm,
     /// `--text`.
     pub text: Text,
@@ -147,7 +147,7 @@ pub struct Asked {
     /// `--require`.
     pub require: bool,
     /// `--fork`.
-    #[serde(serialize_with = "fork_name")]
+    #[serde(serialize_with = "name")]
     pub fork: Fork,
 }
 
@@ -374,7 +374,7 @@ pub struct RunReport {
     /// The mechanisms in use.
     pub mechanisms: Vec<Mechanism>,
     /// The backing that they were told to use.
-    #[serde(serialize_with = "heap_name")]
+    #[serde(serialize_with = "name")]
     pub heap: Heap,
     /// Every mechanism with its reason.
     pub considered: Vec<Considered>,
@@ -384,7 +384,7 @@ pub struct RunReport {
     pub peak: Option<Moment>,
     /// The latest sample.
     pub end: Option<Moment>,
-    /// The latest sample with at least half as much anonymous memory as any: by it promotion from outside is judged, which
+    /// The latest sample with at least half as much anonymous memory as any: by it external promotion is judged, which
     /// comes after the memory, and may come too late for one that the program frees before it ends.
     pub last_full: Option<Moment>,
     /// Whether `end` was taken while the program waited to exit; otherwise it is as old as it says.
@@ -405,9 +405,9 @@ pub struct RunReport {
     pub shm: Option<SharedAccount>,
     /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused, by reason.
     pub hugetlb_requests_refused: Vec<FallBackFigures>,
-    /// What promotion from outside obtained.
+    /// What external promotion obtained.
     pub promotion: Option<PromoteOutcome>,
-    /// The shared memory that it maps, whoever has touched it, where promotion from outside looked at it; `None` where there is
+    /// The shared memory that it maps, whoever has touched it, where external promotion looked at it; `None` where there is
     /// none.
     pub shared_memory: Option<SharedMemory>,
     /// The program's text, where it was asked for.

@@ -77,33 +77,19 @@ pub enum Text {
     None,
 }
 
-impl Text {
-    /// As on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Text::Auto => "auto",
-            Text::File => "file",
-            Text::Thp => "thp",
-            Text::Huge2M => "2m",
-            Text::Huge1G => "1g",
-            Text::None => "none",
-        }
-    }
+megapage_units::named!(Text {
+    Auto = "auto",
+    File = "file",
+    Thp = "thp",
+    Huge2M = "2m",
+    Huge1G = "1g",
+    None = "none",
+});
 
+impl Text {
     /// Whether hugetlb pages are asked for.
     pub const fn is_hugetlb(self) -> bool {
         matches!(self, Text::Huge2M | Text::Huge1G)
-    }
-}
-
-impl FromStr for Text {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Text, String> {
-        [Text::Auto, Text::File, Text::Thp, Text::Huge2M, Text::Huge1G, Text::None]
-            .into_iter()
-            .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of auto, file, thp, 2m, 1g, none"))
     }
 }
 
@@ -233,19 +219,9 @@ impl Request {
     }
 }
 
-/// A heap by its name, for reports.
-pub(crate) fn heap_name<S: Serializer>(heap: &Heap, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(heap.name())
-}
-
-/// The same of what the program forks for.
-pub(crate) fn fork_name<S: Serializer>(fork: &Fork, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(fork.name())
-}
-
-/// The same of its shared memory.
-pub(crate) fn shm_name<S: Serializer>(shm: &Shm, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(shm.name())
+/// What has a name as that, in reports.
+pub(crate) fn name<T: fmt::Display, S: Serializer>(named: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(named)
 }
 
 #[cfg(test)]

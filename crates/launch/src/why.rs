@@ -1,7 +1,7 @@
 //! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings tell.
 
 use crate::kind::Kind;
-use megapage_kernel::smaps::Mapping;
+use megapage_kernel::smaps::{Mapping, MappingFlags};
 use megapage_kernel::thp::{ThpEnabled, ThpSettings, ThpShmem};
 use megapage_units::{Bytes, HUGE_2M, PageSize};
 use std::cmp::Reverse;
@@ -55,59 +55,29 @@ pub enum Why {
     Unexplained,
 }
 
-impl Why {
-    /// All of them.
-    pub const ALL: [Why; 21] = [
-        Why::SpecialMapping,
-        Why::MappingSmall,
-        Why::MappingEdge,
-        Why::FileMisplaced,
-        Why::SharedMisplaced,
-        Why::FilePages,
-        Why::AdvisedAgainst,
-        Why::NotAdvised,
-        Why::SharedNotAdvised,
-        Why::TmpfsNotHuge,
-        Why::ThpNever,
-        Why::ThpAbsent,
-        Why::ThpDisabled,
-        Why::ShmemThpOff,
-        Why::Userfault,
-        Why::NotEligible,
-        Why::Sparse,
-        Why::NotCollapsedYet,
-        Why::HeapsChoice,
-        Why::SwappedOut,
-        Why::Unexplained,
-    ];
-
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Why::SpecialMapping => "special-mapping",
-            Why::MappingSmall => "mapping-small",
-            Why::MappingEdge => "mapping-edge",
-            Why::FileMisplaced => "file-misplaced",
-            Why::SharedMisplaced => "shared-misplaced",
-            Why::FilePages => "file-pages",
-            Why::AdvisedAgainst => "advised-against",
-            Why::NotAdvised => "not-advised",
-            Why::SharedNotAdvised => "shared-not-advised",
-            Why::TmpfsNotHuge => "tmpfs-not-huge",
-            Why::ThpNever => "thp-never",
-            Why::ThpAbsent => "thp-absent",
-            Why::ThpDisabled => "thp-disabled-for-process",
-            Why::ShmemThpOff => "shmem-thp-off",
-            Why::Userfault => "userfault",
-            Why::NotEligible => "not-eligible",
-            Why::Sparse => "sparse",
-            Why::NotCollapsedYet => "not-collapsed-yet",
-            Why::HeapsChoice => "heaps-choice",
-            Why::SwappedOut => "swapped-out",
-            Why::Unexplained => "unexplained",
-        }
-    }
-}
+megapage_units::named!(Why {
+    SpecialMapping = "special-mapping",
+    MappingSmall = "mapping-small",
+    MappingEdge = "mapping-edge",
+    FileMisplaced = "file-misplaced",
+    SharedMisplaced = "shared-misplaced",
+    FilePages = "file-pages",
+    AdvisedAgainst = "advised-against",
+    NotAdvised = "not-advised",
+    SharedNotAdvised = "shared-not-advised",
+    TmpfsNotHuge = "tmpfs-not-huge",
+    ThpNever = "thp-never",
+    ThpAbsent = "thp-absent",
+    ThpDisabled = "thp-disabled-for-process",
+    ShmemThpOff = "shmem-thp-off",
+    Userfault = "userfault",
+    NotEligible = "not-eligible",
+    Sparse = "sparse",
+    NotCollapsedYet = "not-collapsed-yet",
+    HeapsChoice = "heaps-choice",
+    SwappedOut = "swapped-out",
+    Unexplained = "unexplained",
+});
 
 /// Bytes by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,7 +167,7 @@ impl Setting {
         }
         let of_file = mapping.inode != 0 && mapping.kernel_page_size == PageSize::BASE;
         let is_shared = kind == Kind::Shared;
-        let flags = Flags::of(mapping);
+        let flags = mapping.flags();
         match () {
             () if flags.device => Why::SpecialMapping,
             () if (of_file || is_shared) && !mapping.agrees() => match is_shared {
@@ -216,12 +186,12 @@ impl Setting {
     }
 
     /// Whether this is of the preloaded heap, which has not asked for huge pages there.
-    fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind, flags: Flags) -> bool {
+    fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind, flags: MappingFlags) -> bool {
         self.preloaded_heap && kind == Kind::Heap && mapping.name != "[heap]" && !flags.huge
     }
 
     /// What the machine's settings rule out.
-    fn by_settings(&self, mapping: &Mapping, kind: Kind, flags: Flags) -> Option<Why> {
+    fn by_settings(&self, mapping: &Mapping, kind: Kind, flags: MappingFlags) -> Option<Why> {
         let Some(thp) = self.thp.as_ref().ok()? else { return Some(Why::ThpAbsent) };
         let promoted = self.promoters.reach(kind);
         let advised = flags.huge;
@@ -258,31 +228,6 @@ impl Setting {
             Some(_) => Why::NotCollapsedYet,
             None => Why::Unexplained,
         }
-    }
-}
-
-/// The flags of a mapping that matter here.
-#[derive(Clone, Copy, Debug, Default)]
-struct Flags {
-    huge: bool,
-    no_huge: bool,
-    userfault: bool,
-    device: bool,
-}
-
-impl Flags {
-    fn of(mapping: &Mapping) -> Flags {
-        let mut flags = Flags::default();
-        for code in mapping.vm_flags.split(' ') {
-            match code {
-                "hg" => flags.huge = true,
-                "nh" => flags.no_huge = true,
-                "um" | "uw" | "ui" => flags.userfault = true,
-                "io" | "pf" => flags.device = true,
-                _ => {}
-            }
-        }
-        flags
     }
 }
 

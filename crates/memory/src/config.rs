@@ -1,7 +1,5 @@
 //! What was requested for the heap.
 
-use std::str::FromStr;
-
 /// The backing asked for, as `megapage run --heap` spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heap {
@@ -17,34 +15,7 @@ pub enum Heap {
     None,
 }
 
-impl Heap {
-    /// All of them, in the order of messages.
-    pub const ALL: [Heap; 5] = [Heap::Auto, Heap::Hugetlb1G, Heap::Hugetlb2M, Heap::Thp, Heap::None];
-
-    /// As on the command line, in the variable of the preloaded library, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Heap::Auto => "auto",
-            Heap::Hugetlb1G => "1g",
-            Heap::Hugetlb2M => "2m",
-            Heap::Thp => "thp",
-            Heap::None => "none",
-        }
-    }
-
-    /// Reads a name; `None` for any other text. Allocates nothing.
-    pub fn parse(text: &[u8]) -> Option<Heap> {
-        Heap::ALL.into_iter().find(|it| it.name().as_bytes() == text)
-    }
-}
-
-impl FromStr for Heap {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Heap, String> {
-        Heap::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of auto, 1g, 2m, thp, none"))
-    }
-}
+megapage_units::named!(Heap { Auto = "auto", Hugetlb1G = "1g", Hugetlb2M = "2m", Thp = "thp", None = "none" });
 
 /// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap repairs what writes after a
 /// fork have split.
@@ -59,32 +30,7 @@ pub enum Fork {
     Snapshot,
 }
 
-impl Fork {
-    /// All of them, in the order of messages.
-    pub const ALL: [Fork; 3] = [Fork::Auto, Fork::Cheap, Fork::Snapshot];
-
-    /// As on the command line, in the variable of the preloaded library, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fork::Auto => "auto",
-            Fork::Cheap => "cheap",
-            Fork::Snapshot => "snapshot",
-        }
-    }
-
-    /// Reads a name; `None` for any other text. Allocates nothing.
-    pub fn parse(text: &[u8]) -> Option<Fork> {
-        Fork::ALL.into_iter().find(|it| it.name().as_bytes() == text)
-    }
-}
-
-impl FromStr for Fork {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Fork, String> {
-        Fork::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of auto, cheap, snapshot"))
-    }
-}
+megapage_units::named!(Fork { Auto = "auto", Cheap = "cheap", Snapshot = "snapshot" });
 
 /// How the heap behaves. Set once, before the program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,6 @@ use crate::sync::AtomicU64;
 use megapage_inside::program_shared as calls;
 use megapage_inside::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
-use std::str::FromStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::{Duration, Instant};
@@ -37,39 +36,23 @@ const MOST_VAIN: u8 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Shm {
-    /// Nothing is done.
-    None = 0,
-    /// Transparent huge pages.
-    Thp = 1,
     /// 2 MiB hugetlb pages, else transparent ones.
-    Hugetlb2M = 2,
+    Hugetlb2M,
     /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
-    Hugetlb1G = 3,
+    Hugetlb1G,
+    /// Transparent huge pages.
+    Thp,
     /// Nothing is asked for: what is large is collapsed once it has filled up.
     #[default]
-    Auto = 4,
+    Auto,
+    /// Nothing is done.
+    None,
 }
 
+// In the order of the numbers that `Shared` keeps them as.
+megapage_units::named!(Shm { Hugetlb2M = "2m", Hugetlb1G = "1g", Thp = "thp", Auto = "auto", None = "none" });
+
 impl Shm {
-    /// All of them, by their numbers.
-    pub const ALL: [Shm; 5] = [Shm::None, Shm::Thp, Shm::Hugetlb2M, Shm::Hugetlb1G, Shm::Auto];
-
-    /// As on the command line, in the variable of the preloaded library, and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Shm::Hugetlb2M => "2m",
-            Shm::Hugetlb1G => "1g",
-            Shm::Thp => "thp",
-            Shm::Auto => "auto",
-            Shm::None => "none",
-        }
-    }
-
-    /// Reads a name; `None` for any other text. Allocates nothing.
-    pub fn parse(text: &[u8]) -> Option<Shm> {
-        Shm::ALL.into_iter().find(|it| it.name().as_bytes() == text)
-    }
-
     /// Whether the user requests huge pages.
     pub const fn is_asked(self) -> bool {
         matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M | Shm::Thp)
@@ -82,14 +65,6 @@ impl Shm {
         let large = (self == Shm::Hugetlb1G && whole).then_some(PageSize::HUGE_1G);
         let small = matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M).then_some(PageSize::HUGE_2M);
         large.into_iter().chain(small)
-    }
-}
-
-impl FromStr for Shm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Shm, String> {
-        Shm::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of 2m, 1g, thp, auto, none"))
     }
 }
 
@@ -166,7 +141,7 @@ impl Shared {
     /// Nothing is asked for until [`Shared::configure`].
     pub const fn new() -> Shared {
         Shared {
-            shm: AtomicU8::new(0),
+            shm: AtomicU8::new(Shm::None as u8),
             populate: AtomicU8::new(1),
             watched: [const { Watched::new() }; MOST_WATCHED],
         }

@@ -140,19 +140,8 @@ impl Details {
 
 impl Detail {
     fn from(mapping: smaps::Mapping) -> Detail {
-        let has = |code| mapping.has_flag(code);
         Detail {
-            flags: MappingFlags {
-                huge: has("hg"),
-                no_huge: has("nh"),
-                locked: has("lo"),
-                userfault: has("um") || has("uw") || has("ui"),
-                device: has("io") || has("pf") || has("mm"),
-                mergeable: has("mg"),
-                dont_fork: has("dc"),
-                // From maps, each time.
-                ..MappingFlags::default()
-            },
+            flags: mapping.flags(),
             backing: mapping.backing(),
             range: mapping.range,
             name: mapping.name,

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod named;
 mod page;
 mod range;
 pub mod shown;

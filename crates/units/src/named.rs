@@ -1,0 +1,47 @@
+/// Gives the values of an enum their names: `ALL`, `name`, `parse`, `Display`, and `FromStr`, whose error lists them.
+///
+/// ```
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Fruit { Apple, Pear }
+/// megapage_units::named!(Fruit { Apple = "apple", Pear = "pear" });
+///
+/// assert_eq!("pear".parse(), Ok(Fruit::Pear));
+/// assert_eq!("kale".parse::<Fruit>(), Err("'kale' is none of apple, pear".to_string()));
+/// assert_eq!(format!("{:>6}", Fruit::ALL[0]), " apple");
+/// ```
+#[macro_export]
+macro_rules! named {
+    ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// All of them, in the order of messages.
+            pub const ALL: [$type; [$($name),+].len()] = [$($type::$value),+];
+
+            /// As on the command line, in variables and in reports.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($type::$value => $name),+
+                }
+            }
+
+            /// Reads a name; `None` for any other text. Allocates nothing.
+            pub fn parse(text: &[u8]) -> Option<$type> {
+                $type::ALL.into_iter().find(|it| it.name().as_bytes() == text)
+            }
+        }
+
+        impl ::std::fmt::Display for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl ::std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<$type, String> {
+                let names = [$($name),+];
+                $type::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of {}", names.join(", ")))
+            }
+        }
+    };
+}
