@@ -50,13 +50,15 @@ vm.megapage("segments show", "segments", "show", "example-c/divisors")
 vm.megapage("segments remove", "segments", "remove", "example-c/divisors", "--dry-run")
 vm.same("segments remove", "a dry run removes nothing", used(), held)
 
-# Memory that a program keeps while it runs, of another application, after a plain start: sound as well.
-help_text = vm.run(["megapage-lab-workload", "keep", "start", "--help"]).out
-if "--size" in help_text:
-    kept = vm.run(["megapage-lab-workload", "keep", "start", "--size", "16m"])
-    vm.check("segments (Rust)", "a start ends well", kept.status in (0, 2), kept.words, 0)
-    verified = vm.megapage("segments verify", "segments", "verify", "--json", allowed=(0, 1))
-    vm.same("segments verify", "what was never changed is sound", verified.status, 0)
+# The memory of another application, after a plain start: listed beside the first, and sound as well.
+kept = vm.run(["megapage-lab-workload", "keep", "start", "--directory", "/dev/hugepages", "--size", "16m"])
+vm.check("segments (Rust)", "a start ends well", kept.status == 0, kept.words, "status 0")
+vm.same("segments list", "both applications are listed", sorted(listed()), ["divisors", "kept"])
+vm.check("segments (Rust)", "its memory is in the pool's pages, too", used() > held, used(), f"more than {held}")
+verified = vm.megapage("segments verify", "segments", "verify", "--json", allowed=(0, 1))
+vm.same("segments verify", "what was never changed is sound", verified.status, 0)
+vm.megapage("segments remove", "segments", "remove", "bench/kept")
+vm.same("segments remove", "only its pages are free again", used(), held)
 
 # One that is damaged is called so, with where: a byte of the heap's header, behind the first page's slots.
 files = [path for path in pathlib.Path("/dev/hugepages").rglob("*") if path.is_file() and "divisors" in str(path)]
