@@ -53,7 +53,7 @@ loom: ## the locks and tables inside malloc, in every order of memory accesses
 		cargo test --locked -p megapage-memory --test loom
 
 # Every case of tests/vm on Linux 5.10, 6.1, 6.12 and 7.x, x86-64 and arm64, in virtual machines, against the kernel's own
-# figures; closes as `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --matrix.
+# values; closes as `make test` does. VM_ARGS takes the driver's options: --resume, --only CASE, --kernel SERIES, --matrix.
 # Where arm64 cannot be built, the script says why, and the driver skips its cases.
 test-vm: ## every case on every kernel, in virtual machines (hours)
 	scripts/install-deps build

@@ -420,7 +420,7 @@ mod tests {
         status("self", 1000, "800000");
         assert_eq!(lacking(), None);
         status("self", 1001, "800000");
-        assert!(lacking().unwrap().contains("user 1000: promotion from outside needs CAP_SYS_PTRACE"));
+        assert!(lacking().unwrap().contains("user 1000: external promotion needs CAP_SYS_PTRACE"));
         status("self", 1001, "880000");
         assert_eq!(lacking(), None);
     }

@@ -86,7 +86,7 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
     let own = process::read_own_status(root)?;
     if !own.capabilities.sys_nice() {
         return Ok(Some(
-            "promotion from outside needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps"
+            "external promotion needs CAP_SYS_NICE: run as root, or setcap cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps"
                 .into(),
         ));
     }
@@ -94,7 +94,7 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
     let other = process::read_status(root, pid)?;
     if other.uids[..3].iter().any(|&uid| uid != own.uids[1]) && !own.capabilities.sys_ptrace() {
         return Ok(Some(format!(
-            "it belongs to user {}: promotion from outside needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
+            "it belongs to user {}: external promotion needs CAP_SYS_PTRACE as well as CAP_SYS_NICE",
             other.uids[1]
         )));
     }

@@ -31,7 +31,7 @@ fn refused(request: &Request) -> String {
     plan(&two_nodes(), request).unwrap_err().to_string()
 }
 
-/// The figures: 2m has 1024 persistent pages, 4 surplus, 328 in use, 100 reserved; 28.6 GiB are available.
+/// The values: 2m has 1024 persistent pages, 4 surplus, 328 in use, 100 reserved; 28.6 GiB are available.
 #[test]
 fn the_memory_impact_is_what_changes_hands() {
     let memory = |pools: &[&str]| {
@@ -99,12 +99,12 @@ fn what_is_unsafe_or_impossible_is_refused() {
 
 #[test]
 fn requests_that_contradict_themselves_are_refused() {
-    assert!(refused(&request(&["2m=1", "2MB:+1"])).contains("two figures"));
-    assert!(refused(&request(&["2m=1024", "2m=0:1"])).contains("two figures"));
+    assert!(refused(&request(&["2m=1", "2MB:+1"])).contains("two values"));
+    assert!(refused(&request(&["2m=1024", "2m=0:1"])).contains("two values"));
     planned(&request(&["2m=0:512,1:512"]));
     assert!(refused(&request(&[])).contains("nothing is asked for"));
     assert!(refused(&request(&["2m=3m"])).contains("not a whole number of 2m pages"));
-    assert!(refused(&request(&["2m=-2000"])).contains("the figure is 1024"));
+    assert!(refused(&request(&["2m=-2000"])).contains("the value is 1024"));
     assert_eq!(refused(&request(&["64k=1"])), "'64k=1': this kernel has no pool of 64k pages; it has 2m, 1g");
     assert_eq!(refused(&request(&["2m=7:1"])), "this machine has no node 7; it has 0, 1");
     let mut of_node = request(&["2m=512"]);
@@ -122,16 +122,16 @@ fn a_captured_tree_is_not_changed() {
     let plan = planned(&request(&["2m=1100"]));
     assert!(matches!(plan.apply(&two_nodes()), Err(PoolError::NotLive)));
     assert!(plan.dry_run().dry_run);
-    assert_eq!(hugetlb::figures(&two_nodes(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 1028);
+    assert_eq!(hugetlb::counts(&two_nodes(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 1028);
 }
 
 /// What a transaction may set; free and reserved pages are other programs' business.
 fn sizes(guard: &PoolGuard) -> (u64, Option<u64>) {
-    (guard.figures().persistent(), guard.figures().overcommit)
+    (guard.counts().persistent(), guard.counts().overcommit)
 }
 
 fn live(size: PageSize) -> u64 {
-    hugetlb::figures(&KernelRoot::live(), size, PoolScope::Machine).unwrap().persistent()
+    hugetlb::counts(&KernelRoot::live(), size, PoolScope::Machine).unwrap().persistent()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_transaction_on_this_machine() {
     more.overcommit = vec!["2m=+3".parse().unwrap()];
     let outcome = plan(&root, &more).unwrap().apply(&root).unwrap();
     assert!(outcome.is_complete() && live(PageSize::HUGE_2M) == former + 9);
-    assert_eq!(guard.figures().overcommit, guard.former().overcommit.map(|pages| pages + 3));
+    assert_eq!(guard.counts().overcommit, guard.former().overcommit.map(|pages| pages + 3));
     // Once more, outright: there is nothing to do.
     let same = format!("2m={}", former + 9);
     let outcome = plan(&root, &request(&[&same])).unwrap().apply(&root).unwrap();
@@ -159,7 +159,7 @@ fn the_shell_lines_do_the_same_on_this_machine() {
     assert_eq!(sizes(&guard), (guard.former().persistent(), guard.former().overcommit), "nothing is changed");
     let status = std::process::Command::new("sh").arg("-ec").arg(dry.commands.join("\n")).status().unwrap();
     assert!(status.success());
-    assert_eq!(guard.figures().persistent(), guard.former().persistent() + 5);
+    assert_eq!(guard.counts().persistent(), guard.former().persistent() + 5);
 }
 
 /// Refused overcommit comes first in a transaction, a refused pool later: both leave everything as it was.

@@ -117,7 +117,7 @@ pub struct Memory {
     /// Of that, what is in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "shared_huge_bytes")]
     pub shared_huge: Bytes,
-    /// Of that, what promotion from outside could make huge.
+    /// Of that, what external promotion could make huge.
     #[serde(serialize_with = "wire::bytes", rename = "shared_promotable_bytes")]
     pub shared_promotable: Bytes,
     /// Of that, what no huge page can map where it lies: address and offset disagree modulo 2 MiB.

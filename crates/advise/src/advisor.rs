@@ -74,7 +74,7 @@ pub enum AdviseError {
     },
 }
 
-/// What the figures of an advisor rest on.
+/// What the values of an advisor rest on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Basis {
     /// How accesses are tracked.
@@ -152,7 +152,7 @@ impl Advisor {
         })
     }
 
-    /// What the figures rest on.
+    /// What the values rest on.
     pub fn basis(&self) -> Basis {
         let selected = self.selected.as_ref();
         Basis {

@@ -1,4 +1,4 @@
-//! The mean of a few figures, with an interval.
+//! The mean of a few values, with an interval.
 
 /// A mean with its interval of 90 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,12 +15,12 @@ const STUDENT: [f64; 30] = [
 ];
 
 impl Interval {
-    /// Of independent figures; `None` of fewer than two.
-    pub(crate) fn of(figures: &[f64]) -> Option<Interval> {
-        let count = figures.len() as f64;
-        let freedom = figures.len().checked_sub(1).filter(|freedom| *freedom > 0)?;
-        let mean = figures.iter().sum::<f64>() / count;
-        let variance = figures.iter().map(|figure| (figure - mean).powi(2)).sum::<f64>() / freedom as f64;
+    /// Of independent values; `None` of fewer than two.
+    pub(crate) fn of(values: &[f64]) -> Option<Interval> {
+        let count = values.len() as f64;
+        let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;
+        let mean = values.iter().sum::<f64>() / count;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / freedom as f64;
         let reach = STUDENT[freedom.min(STUDENT.len()) - 1] * (variance / count).sqrt();
         Some(Interval { low: mean - reach, mean, high: mean + reach })
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Advisor`] observes a process and gathers [`Facts`]; [`judge`] makes [`Advice`] of them.
 //!
-//! Architecture invariant: the verdict is a pure function of facts, and every figure in it says whether it was
+//! Architecture invariant: the verdict is a pure function of facts, and every value in it says whether it was
 //! measured, estimated or tried. Who is advised to switch gains, at the lower end of the interval, more than
 //! [`WORTH_IT`].
 

@@ -244,7 +244,7 @@ fn bloat_is_taken_back(bloat: Bytes) -> How {
     }
 }
 
-/// What reaches shared memory: promotion from outside, where it lies right; the program's own setting.
+/// What reaches shared memory: external promotion, where it lies right; the program's own setting.
 fn shared_ways(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
     let mut ways = Vec::new();
     let pid = facts.shared.root.unwrap_or(facts.process.id.pid);

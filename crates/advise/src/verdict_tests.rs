@@ -116,7 +116,7 @@ fn a_guess_is_undecided() {
 }
 
 #[test]
-fn small_and_huge_programs_are_told_without_a_figure() {
+fn small_and_huge_programs_are_told_without_a_number() {
     let mut small = facts([1.5, 1.5, 1.5]);
     small.process = process("small", 4, 512, Leaf::Base, MappingKind::Anonymous);
     assert_eq!(judge(&small).verdict, Verdict::DoNotUse);

@@ -28,7 +28,7 @@ impl Program {
 
     /// The same of a measurement; 1 if a retrieval found too few songs.
     pub fn measured(self, measured: Result<Measurement>) -> ExitCode {
-        let recall = measured.as_ref().ok().and_then(|it| it.figures.get("recall").copied());
+        let recall = measured.as_ref().ok().and_then(|it| it.values.get("recall").copied());
         let printed = self.found(measured);
         match recall {
             Some(recall) if printed == ExitCode::SUCCESS && recall < retrieval::RECALL_FLOOR => {

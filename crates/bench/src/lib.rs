@@ -5,7 +5,7 @@
 //! ([`run`]) starts it under each peer in turn, interleaved, and compares medians. A command of the user's own is run in a few
 //! ways, and compared pair by pair ([`command`]).
 //!
-//! Architecture invariant: a workload does not know which allocator it runs on, and the figures for how its
+//! Architecture invariant: a workload does not know which allocator it runs on, and the values for how its
 //! memory is backed come from the kernel, never from the allocator.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! The thread that fills the stock: it has the kernel clear pages, no faster than it may, and not while memory is short.
 
-use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::pressure::Trigger;
 use megapage_kernel::spawn::set_nice;
 use megapage_kernel::{KernelRoot, extent};
@@ -228,9 +228,9 @@ impl Work {
 
     /// Whether so many pages can be taken so that enough is left to others.
     fn has_room(&self, pages: u64) -> bool {
-        let available = figures(&self.order.root, self.order.size, PoolScope::Machine)
+        let available = counts(&self.order.root, self.order.size, PoolScope::Machine)
             .ok()
-            .and_then(|figures| figures.available());
+            .and_then(|counts| counts.available());
         available.is_some_and(|available| available >= pages.saturating_add(self.order.leave))
     }
 
@@ -268,7 +268,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_testing::PoolGuard;
+    use megapage_testing::{PoolGuard, wait_for};
     use std::io::Read;
     use std::sync::mpsc::channel;
 
@@ -305,11 +305,7 @@ mod tests {
         let (wake, _woken) = UnixStream::pair().unwrap();
         let filler = Filler::start(order(u64::MAX / 2), made, wake).unwrap();
         filler.want(1, 0);
-        let start = Instant::now();
-        while filler.waits() != Some(Waits::PoolShort) {
-            assert!(start.elapsed() < Duration::from_secs(120));
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for("the pool to be short", || filler.waits() == Some(Waits::PoolShort));
         drop(filler);
         assert!(extents.try_recv().is_err());
         drop(pool);

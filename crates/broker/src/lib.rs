@@ -15,7 +15,7 @@ mod filler;
 mod give_back;
 pub mod leases;
 mod options;
-mod relief;
+mod recovery;
 mod serve;
 mod status;
 

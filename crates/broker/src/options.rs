@@ -43,7 +43,7 @@ pub struct Options {
 /// Why the broker does not run, in one line.
 #[derive(Debug, Error)]
 pub enum BrokerError {
-    /// A figure.
+    /// A value.
     #[error("{0}")]
     Options(String),
     /// The socket.
@@ -71,7 +71,7 @@ pub enum BrokerError {
 }
 
 impl Options {
-    /// Refuses figures that make no sense together.
+    /// Refuses values that make no sense together.
     pub(crate) fn check(&self) -> Result<(), BrokerError> {
         let refuse = |what: String| Err(BrokerError::Options(what));
         if self.extent == 0 || self.extent > 512 {

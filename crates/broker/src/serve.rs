@@ -5,7 +5,7 @@ use crate::filler::{Filler, Order, Waits};
 use crate::give_back::{GiveBack, MOST_WAITING};
 use crate::leases::{Leases, Rules};
 use crate::options::{BrokerError, Options};
-use crate::relief::Relief;
+use crate::recovery::Recovery;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
 use megapage_act::pool::Loan;
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
@@ -106,7 +106,7 @@ struct Serving<'a> {
     signals: &'a Signals,
     socket: &'a SocketFile,
     loan: &'a mut Loan,
-    relief: Relief,
+    recovery: Recovery,
     leases: Leases<File>,
     filler: Filler,
     made: Receiver<File>,
@@ -166,7 +166,7 @@ impl<'a> Serving<'a> {
             signals,
             socket,
             loan,
-            relief: Relief::default(),
+            recovery: Recovery::default(),
             leases,
             filler,
             made,
@@ -187,7 +187,7 @@ impl<'a> Serving<'a> {
         self.clients.expire(now);
         let accepts_from = self.clients.room_from(now).max(self.not_before);
         let mut until = self.clients.next_end().unwrap_or(now + LONGEST).min(now + LONGEST);
-        until = self.relief.next().map_or(until, |next| until.min(next));
+        until = self.recovery.next().map_or(until, |next| until.min(next));
         let mut fds = vec![(self.signals.as_fd(), Interest::Read), (self.woken.as_fd(), Interest::Read)];
         let accepts = accepts_from <= now;
         match accepts {
@@ -208,7 +208,7 @@ impl<'a> Serving<'a> {
         let fetched = if ready[1] { self.stock_up() } else { 0 };
         if !self.options.keep {
             let pressed = self.filler.pressed();
-            self.relief.work(Instant::now(), pressed, &mut self.leases, self.loan);
+            self.recovery.work(Instant::now(), pressed, &mut self.leases, self.loan);
         }
         for (client, bytes) in self.clients.heard(&ready[first..clients]) {
             self.answer(client, Request::decode(&bytes));
@@ -392,7 +392,7 @@ impl<'a> Serving<'a> {
             stock_pages: self.options.stock,
             ready_pages: self.leases.ready() as u64 * self.options.extent,
             added_pages: self.loan.pages(),
-            given_back_pages: self.relief.pages(self.options.extent),
+            given_back_pages: self.recovery.pages(self.options.extent),
             leave_pages: self.options.leave,
             rate_bytes: self.options.rate.0,
             quota_bytes: self.options.quota.map(|quota| quota.0),

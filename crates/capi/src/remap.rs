@@ -91,7 +91,7 @@ pub fn remap_self(pages: u32, libraries: Option<&str>, flags: u32) -> Result<Don
     has_room(copied_bytes(&list))?;
     move_segments(pages, &list, ledger);
     let entries = ledger.entries();
-    let sum = |figure: fn(&Entry) -> u64| entries.iter().map(figure).sum::<u64>();
+    let sum = |value: fn(&Entry) -> u64| entries.iter().map(value).sum::<u64>();
     let (nanoseconds, threads) = ledger.took().unwrap_or_default();
     let remapped = megapage_remapped {
         possible: sum(|entry| entry.possible),
@@ -126,7 +126,7 @@ fn has_room(copied: u64) -> Result<(), Failure> {
 /// What of all that was asked for is missing.
 fn missing(ledger: &TextLedger, entries: &[Entry]) -> Option<Failure> {
     if let Some((entry, why)) = entries.iter().find_map(|entry| Some((entry, entry.short()?))) {
-        let pages = matches!(entry.step, Step::Pages | Step::Figures | Step::Off | Step::Smaller);
+        let pages = matches!(entry.step, Step::Pages | Step::Unconfirmed | Step::Off | Step::Smaller);
         return Some(Failure::new(if pages { errno::ENOMEM } else { errno::EBUSY }, why));
     }
     let busy = |what: &str| Some(Failure::new(errno::EBUSY, what));

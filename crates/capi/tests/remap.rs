@@ -24,8 +24,8 @@ fn lines(installed: &Installed, program: &Path, words: &[&str]) -> Vec<String> {
     installed.run(program, &words).lines().map(str::to_string).collect()
 }
 
-/// The figure behind a word of a line.
-fn figure(line: &str, word: &str) -> u64 {
+/// The value behind a word of a line.
+fn value(line: &str, word: &str) -> u64 {
     let mut words = line.split(' ');
     words.find(|it| *it == word).unwrap_or_else(|| panic!("no {word} in {line}"));
     words.next().unwrap().parse().unwrap()
@@ -39,13 +39,13 @@ fn a_program_moves_itself_and_stays_whole() {
         // Twice the same: what was moved is found to be so.
         assert_eq!((said.len(), said[0].as_str(), said[4].as_str()), (5, "answer 0", "whole"), "{said:?}");
         let (first, second) = (&said[1], &said[3]);
-        assert!(figure(first, "possible") >= 8 * MIB && figure(first, "threads") == 1, "{said:?}");
+        assert!(value(first, "possible") >= 8 * MIB && value(first, "threads") == 1, "{said:?}");
         // How many free huge pages the machine has is its business.
-        let most = |line: &str| figure(line, "huge") <= figure(line, "possible");
+        let most = |line: &str| value(line, "huge") <= value(line, "possible");
         assert!(most(first) && most(second) && first.ends_with("took 1"), "{said:?}");
         // A last block that was filled up behind the segment is no whole block the second time.
-        assert!(figure(second, "possible") <= figure(first, "possible"), "{said:?}");
-        assert!(figure(second, "possible") + 6 * MIB >= figure(first, "possible"), "{said:?}");
+        assert!(value(second, "possible") <= value(first, "possible"), "{said:?}");
+        assert!(value(second, "possible") + 6 * MIB >= value(first, "possible"), "{said:?}");
     }
 }
 
@@ -65,9 +65,9 @@ fn threads_run_what_is_moved_and_lose_nothing() {
     for number in 0..3 {
         assert_eq!(said[2 * number], "answer 0", "{said:?}");
         let got = &said[2 * number + 1];
-        assert_eq!(figure(got, "threads"), 3, "{said:?}");
+        assert_eq!(value(got, "threads"), 3, "{said:?}");
         // The data stays where it is: 4 MiB have one whole block at least.
-        assert!(figure(got, "possible") >= figure(got, "huge") + 2 * MIB, "{said:?}");
+        assert!(value(got, "possible") >= value(got, "huge") + 2 * MIB, "{said:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::output::print;
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_launch::profile::{Kept, Profile, Store, date, directory};
+use megapage_launch::profile::{Profile, Store, Stored, date, directory};
 use megapage_report::{json, table};
 use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
@@ -62,7 +62,7 @@ struct ForgetArgs {
 pub fn main(args: Args) -> Result<ExitCode> {
     let path = directory().map_err(|why| anyhow!("no directory of profiles: {why}"))?;
     let store = Store::at(path);
-    let all = Kept::all(&store).with_context(|| store.path().display().to_string())?;
+    let all = Stored::all(&store).with_context(|| store.path().display().to_string())?;
     match args.command {
         Command::List(args) => list(&store, all, args.json)?,
         Command::Show(args) => show(&meant(all, &args.program)?, args.json)?,
@@ -71,11 +71,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
                 Some(name) => meant(all, name)?,
                 None => all,
             };
-            for kept in meant {
+            for stored in meant {
                 if args.dry_run {
-                    print(&format!("rm -- {}\n", shell_word(&kept.file.to_string_lossy())))?;
+                    print(&format!("rm -- {}\n", shell_word(&stored.file.to_string_lossy())))?;
                 } else {
-                    store.remove(&kept.key).with_context(|| kept.file.display().to_string())?;
+                    store.remove(&stored.key).with_context(|| stored.file.display().to_string())?;
                 }
             }
         }
@@ -83,8 +83,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn meant(all: Vec<Kept>, name: &str) -> Result<Vec<Kept>> {
-    let meant: Vec<Kept> = all.into_iter().filter(|kept| kept.is_meant_by(name)).collect();
+fn meant(all: Vec<Stored>, name: &str) -> Result<Vec<Stored>> {
+    let meant: Vec<Stored> = all.into_iter().filter(|stored| stored.is_meant_by(name)).collect();
     if meant.is_empty() {
         bail!("no profile of {name}: megapage profile list shows all");
     }
@@ -112,22 +112,22 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(kept: Kept) -> Entry {
-        let profile = kept.profile.as_ref().ok();
+    fn of(stored: Stored) -> Entry {
+        let profile = stored.profile.as_ref().ok();
         Entry {
             program: profile.map(|it| it.identity.program.clone()),
             arguments: profile.map(|it| it.identity.arguments),
             last_run: profile.and_then(|it| Some(it.runs.last()?.ended)),
             runs: profile.map(|it| it.runs.len()),
             known: profile.map(|it| it.findings.in_words()).unwrap_or_default(),
-            error: kept.profile.as_ref().err().cloned(),
-            file: kept.file.display().to_string(),
-            key: kept.key,
+            error: stored.profile.as_ref().err().cloned(),
+            file: stored.file.display().to_string(),
+            key: stored.key,
         }
     }
 }
 
-fn list(store: &Store, all: Vec<Kept>, as_json: bool) -> Result<()> {
+fn list(store: &Store, all: Vec<Stored>, as_json: bool) -> Result<()> {
     let profiles: Vec<Entry> = all.into_iter().map(Entry::of).collect();
     let directory = store.path().display().to_string();
     if as_json {
@@ -169,13 +169,13 @@ struct ShownProfile<'a> {
     error: Option<&'a str>,
 }
 
-fn show(meant: &[Kept], as_json: bool) -> Result<()> {
+fn show(meant: &[Stored], as_json: bool) -> Result<()> {
     if as_json {
-        let profiles = meant.iter().map(|kept| ShownProfile {
-            key: &kept.key,
-            file: kept.file.display().to_string(),
-            profile: kept.profile.as_ref().ok(),
-            error: kept.profile.as_ref().err().map(String::as_str),
+        let profiles = meant.iter().map(|stored| ShownProfile {
+            key: &stored.key,
+            file: stored.file.display().to_string(),
+            profile: stored.profile.as_ref().ok(),
+            error: stored.profile.as_ref().err().map(String::as_str),
         });
         print(&(json("megapage.profile-show/1", &Shown { profiles: profiles.collect() }) + "\n"))?;
         return Ok(());
@@ -185,9 +185,9 @@ fn show(meant: &[Kept], as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn human(kept: &Kept) -> String {
-    let mut text = format!("{}\n", kept.file.display());
-    let profile = match &kept.profile {
+fn human(stored: &Stored) -> String {
+    let mut text = format!("{}\n", stored.file.display());
+    let profile = match &stored.profile {
         Ok(profile) => profile,
         Err(error) => return text + &format!("not used: {error}\n"),
     };

@@ -10,15 +10,15 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_observe::Options;
 use megapage_observe::watch::{Watch, Which};
-use megapage_report::figure::percent;
 use megapage_report::json;
 use megapage_report::top::{Head, Key, Page, SCHEMA, Top, screen, table};
+use megapage_report::value::percent;
 use megapage_units::Bytes;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use terminal::{Terminal, Wish};
+use terminal::{Request, Terminal};
 
 /// Watch the machine and its processes: huge pages, hot memory, cost of translation
 ///
@@ -182,30 +182,30 @@ fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode>
         terminal.draw(&screen(&top, &head, page), paint())?;
 
         let left = watch.pace(args.delay()).saturating_sub(refreshed.elapsed());
-        let mut wish = Ok(Wish::Nothing);
+        let mut request = Ok(Request::Nothing);
         watch.idle(left, &mut |time| {
-            // A wish that has come is not to be lost.
-            if matches!(wish, Ok(Wish::Nothing)) {
-                wish = terminal.wait(time);
+            // A request that has come is not to be lost.
+            if matches!(request, Ok(Request::Nothing)) {
+                request = terminal.wait(time);
             }
-            matches!(wish, Ok(Wish::Nothing))
+            matches!(request, Ok(Request::Nothing))
         });
-        match wish? {
-            Wish::Quit => return Ok(ExitCode::SUCCESS),
-            Wish::Die(number) => {
+        match request? {
+            Request::Quit => return Ok(ExitCode::SUCCESS),
+            Request::Die(number) => {
                 drop(terminal);
                 die_of(number);
             }
-            Wish::Column(steps) => view.key = view.key.step(steps),
-            Wish::Reverse => view.reverse = !view.reverse,
-            Wish::Nodes => view.numa = !view.numa,
-            Wish::Scroll(by) => view.first = view.first.saturating_add_signed(by),
-            Wish::Turn(screens) => {
+            Request::Column(steps) => view.key = view.key.step(steps),
+            Request::Reverse => view.reverse = !view.reverse,
+            Request::Nodes => view.numa = !view.numa,
+            Request::Scroll(by) => view.first = view.first.saturating_add_signed(by),
+            Request::Turn(screens) => {
                 view.first = view.first.saturating_add_signed(screens * (lines / 2).max(1) as isize);
             }
-            Wish::Redraw | Wish::Stop => {}
-            Wish::Nothing if refreshed.elapsed() < watch.pace(args.delay()) => {}
-            Wish::Nothing | Wish::Refresh => {
+            Request::Redraw | Request::Stop => {}
+            Request::Nothing if refreshed.elapsed() < watch.pace(args.delay()) => {}
+            Request::Nothing | Request::Refresh => {
                 watch.refresh()?;
                 daemon.refresh();
                 refreshed = Instant::now();

@@ -99,7 +99,7 @@ fn doctor_finds_other_base_pages_and_nothing_else() {
         (&"base-pages-other".into(), &"blocker".into())
     );
     assert_eq!(findings[0]["evidence"][0]["value"], "16 KiB");
-    assert_eq!(found["verdicts"].as_array().map(Vec::len), Some(0), "no figure that would be wrong");
+    assert_eq!(found["verdicts"].as_array().map(Vec::len), Some(0), "no number that would be wrong");
     let human = megapage(&pages, &["doctor", "--only-read"]);
     let said = text(&human.stdout);
     assert!(status(&human) == 1 && said.contains("16 KiB") && said.contains("[base-pages-other]"), "{said}");

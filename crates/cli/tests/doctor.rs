@@ -104,7 +104,7 @@ fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
     }
     // Nobody else may fill the pool meanwhile.
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
-    if pool.figures().total != 0 || pool.figures().overcommit != Some(0) {
+    if pool.counts().total != 0 || pool.counts().overcommit != Some(0) {
         return skip("needs an empty pool of 2m");
     }
     let value = json(&doctor(&["--user", "nobody", "--json"]));

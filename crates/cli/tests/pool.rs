@@ -26,7 +26,7 @@ fn fixture(name: &str) -> String {
 }
 
 fn persistent(size: PageSize) -> u64 {
-    hugetlb::figures(&KernelRoot::live(), size, PoolScope::Machine).unwrap().persistent()
+    hugetlb::counts(&KernelRoot::live(), size, PoolScope::Machine).unwrap().persistent()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn bad_input_is_named_in_one_line() {
     refused(&["set", "2m=99999999999999999"], "comes to more than 2^64 bytes");
     refused(&["set", "2m=99999999999"], "of memory");
     refused(&["set", "2m=99999999999", "--force"], "of memory");
-    refused(&["set", "2m=1", "2m=2"], "two figures are asked for the 2m pool");
+    refused(&["set", "2m=1", "2m=2"], "two values are asked for the 2m pool");
     refused(&["set", "2m=-99999999"], "takes away more than there is");
     refused(&["set", "2m=1", "--node", "4000"], "this machine has no node 4000; it has");
     refused(&["set", "2m=4000:1"], "this machine has no node 4000");
@@ -161,7 +161,7 @@ fn lists_fit_the_width_and_name_every_user() {
 }
 
 #[test]
-fn json_has_its_schema_and_the_same_figures() {
+fn json_has_its_schema_and_the_same_values() {
     let said = pool(&["list", "--json", "--kernel-root", &fixture("two-nodes-by-hand")]);
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(json["schema"], "megapage.pool-list/1");
@@ -271,7 +271,7 @@ fn persist_refuses_in_one_line() {
     };
     refuse(&["2m=2000", "--memory", "2g"], "below the safe floor of 512 MiB");
     refuse(&["2m=1", "--memory", "much"], "--memory: ");
-    refuse(&["2m=+1"], "a figure of its own");
+    refuse(&["2m=+1"], "a value of its own");
     refuse(&["2m"], "'2m' is not a pool");
     refuse(&["--cma", "some"], "--cma 'some' is not an amount of memory");
     refuse(&["2m=1", "--remove"], "cannot be used with");

@@ -4,7 +4,7 @@ mod broker_support;
 
 use broker_support::{Broker, USERS, place, serve};
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
-use megapage_kernel::hugetlb::{PoolFile, PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolFile, PoolScope, counts};
 use megapage_kernel::{KernelRoot, SharedMapping};
 use megapage_memory::stock::wire::{Request, Verdict};
 use megapage_memory::stock::{TakeError, ask, connect, take};
@@ -396,7 +396,7 @@ fn a_burst_of_honest_clients_is_answered() {
 }
 
 fn persistent() -> u64 {
-    figures(&KernelRoot::live(), SIZE, PoolScope::Machine).unwrap().persistent()
+    counts(&KernelRoot::live(), SIZE, PoolScope::Machine).unwrap().persistent()
 }
 
 #[test]

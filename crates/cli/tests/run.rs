@@ -100,7 +100,7 @@ fn without_privileges_it_runs_and_says_what_was_left_out() {
     let Some(mut command) = as_nobody() else { return };
     let own = std::process::id().to_string();
     let output = command.args(["--attach", &own, "--once"]).output().unwrap();
-    assert_refused(&output, 125, "promotion from outside needs CAP_SYS_NICE");
+    assert_refused(&output, 125, "external promotion needs CAP_SYS_NICE");
 }
 
 #[test]

@@ -294,8 +294,8 @@ fn a_dump_of_redis_is_what_it_was_at_the_fork_and_huge_pages_come_back() {
     );
     until_reported(&redis.launcher, &file, "huge pages again", |report| {
         let end = &report["end"]["heap"];
-        let figure = |name: &str| end[name].as_u64().unwrap_or(0);
-        figure("thp_bytes") > 0 && figure("thp_bytes") * 10 >= figure("total_bytes") * 7
+        let number = |name: &str| end[name].as_u64().unwrap_or(0);
+        number("thp_bytes") > 0 && number("thp_bytes") * 10 >= number("total_bytes") * 7
     });
     let count = "local a, b = 0, 0 for i = 1, 120000 do local v = redis.call('get', 'key:' .. i) \
                  if v == string.rep('a', 1000) then a = a + 1 elseif v == string.rep('b', 1000) then b = b + 1 end \

@@ -87,11 +87,11 @@ fn by_hand(pid: u32, range: std::ops::Range<u64>) -> (u64, u64) {
     let (mut inside, mut sums) = (false, (0, 0));
     for line in fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
         let mut words = line.split_whitespace();
-        let (first, figure) = (words.next().unwrap(), words.next().unwrap_or_default());
+        let (first, value) = (words.next().unwrap(), words.next().unwrap_or_default());
         if let Some((start, _)) = first.split_once('-') {
             inside = range.contains(&u64::from_str_radix(start, 16).unwrap());
         }
-        let kib = || figure.parse::<u64>().unwrap() << 10;
+        let kib = || value.parse::<u64>().unwrap() << 10;
         match first {
             "Rss:" if inside => sums.0 += kib(),
             "AnonHugePages:" if inside => sums.1 += kib(),
@@ -198,7 +198,7 @@ fn what_is_missing_is_added_for_the_run_and_taken_out_again() {
     assert!(added <= 224, "heap and code cache are 192 MiB: {report:#}");
     let notes = report["notes"].to_string();
     assert!(added == 0 || notes.contains("are taken out again"), "{notes}");
-    assert_eq!(pool.figures().persistent(), before);
+    assert_eq!(pool.counts().persistent(), before);
 
     let planned = output(&[&["--dry-run"], &arguments[..], &["--"], &program].concat());
     let (lines, error) = (text(&planned.stdout), text(&planned.stderr));
@@ -208,7 +208,7 @@ fn what_is_missing_is_added_for_the_run_and_taken_out_again() {
         added == 0 || lines.trim_end().ends_with(&format!("megapage pool set 2m:-{}", added / 2)),
         "{lines}"
     );
-    assert_eq!(pool.figures().persistent(), before, "a dry run does nothing");
+    assert_eq!(pool.counts().persistent(), before, "a dry run does nothing");
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn kinds_of_a_running_process_are_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     if status(&report) != 0 {
-        return skip(&format!("needs promotion from outside: {}", text(&report.stderr)));
+        return skip(&format!("needs external promotion: {}", text(&report.stderr)));
     }
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_adds_up(&report);

@@ -379,7 +379,7 @@ fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
     let path = broker.path.clone();
     drop(broker);
     // A broker's files are gone when the kernel is done with it.
-    wait_for("its stock is back in the pool", || pool.figures().available() >= Some(4));
+    wait_for("its stock is back in the pool", || pool.counts().available() >= Some(4));
     let broker = Broker::start(&path, &["--stock", "4", "--extent", "4", "--mode", "0600"]);
     broker.full();
     // It is asked again after a second, or after two, and so on up to a minute: 600 MiB are the most that this takes.

@@ -2,7 +2,7 @@
 
 mod run_support;
 
-use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelRoot, process};
 use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
@@ -74,7 +74,7 @@ fn a_pool_that_runs_dry_is_reported_and_fails_a_requirement() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
-    let pool = figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+    let pool = counts(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
     let available = pool.available().unwrap() + pool.overcommit.unwrap().saturating_sub(pool.surplus);
     if available > 512 {
         return skip("needs a pool of 2m pages without others' available ones, or a small one");
@@ -101,7 +101,7 @@ fn a_pool_that_runs_dry_is_reported_and_fails_a_requirement() {
 fn what_is_known_to_be_impossible_is_refused_before_the_start() {
     let _lock = MachineLock::take();
     for (size, name) in [(PageSize::HUGE_2M, "2m"), (PageSize::HUGE_1G, "1g")] {
-        match figures(&KernelRoot::live(), size, PoolScope::Machine) {
+        match counts(&KernelRoot::live(), size, PoolScope::Machine) {
             Ok(pool) if pool.available() == Some(0) && pool.overcommit == Some(0) => {}
             _ => {
                 skip(&format!("needs a pool of {name} pages without available ones"));

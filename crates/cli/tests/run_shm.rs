@@ -2,7 +2,7 @@
 
 mod run_support;
 
-use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::{KernelRoot, thp_is_possible};
 use megapage_testing::{MachineLock, PoolGuard, is_root, skip};
 use megapage_units::PageSize;
@@ -107,7 +107,7 @@ fn shared(report: &Value, field: &str) -> u64 {
     report["peak"]["kinds"]["shared"][field].as_u64().unwrap_or(0)
 }
 
-fn figure(report: &Value, path: &str) -> u64 {
+fn value(report: &Value, path: &str) -> u64 {
     path.split('.').fold(report, |at, name| &at[name]).as_u64().unwrap_or(0)
 }
 
@@ -128,7 +128,7 @@ fn shared_memory_is_on_pages_of_the_pool() {
         let (status, report, said) = held_report(&["--shm", "2m"], &words, "shared memory on hugetlb", huge);
         assert_eq!(status, 3, "{kind} {kib}: {said} {report:#}");
         assert_eq!(shared(&report, "hugetlb_2m_bytes") >> 20, hugetlb, "{kind} {kib}: {report:#}");
-        assert_eq!(figure(&report, "shm.mapped_bytes.hugetlb-2m") >> 20, hugetlb, "{kind} {kib}: {report:#}");
+        assert_eq!(value(&report, "shm.mapped_bytes.hugetlb-2m") >> 20, hugetlb, "{kind} {kib}: {report:#}");
         assert_eq!(report["shm"]["fall_backs"], serde_json::json!([]), "{report:#}");
     }
     let huge = |report: &Value| shared(report, "hugetlb_2m_bytes") == 16 << 20;
@@ -142,7 +142,7 @@ fn without_pages_the_program_runs_and_the_reason_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = program(directory.path()) else { return };
     let _lock = MachineLock::take();
-    let pool = figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+    let pool = counts(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
     if pool.available() != Some(0) || pool.overcommit != Some(0) {
         return skip("needs a pool of 2m pages without available ones");
     }
@@ -187,7 +187,7 @@ fn shared_memory_is_collapsed_from_inside() {
             let huge = |report: &Value| shared(report, "shmem_pmd_bytes") >= 94 << 20;
             let (status, report, said) = held_report(options, &words, "it to be huge", huge);
             assert_eq!(status, 3, "{options:?}, {kind}: {said} {report:#}");
-            assert!(figure(&report, "shm.mapped_bytes.thp") >= 96 << 20, "{options:?}, {kind}: {report:#}");
+            assert!(value(&report, "shm.mapped_bytes.thp") >= 96 << 20, "{options:?}, {kind}: {report:#}");
         }
     }
     // What is smaller, or not wanted, is left alone.
@@ -279,9 +279,9 @@ fn postgresql_has_its_buffers_on_pages_of_the_pool() {
         signal(child_of(server.id()), "INT");
         assert!(server.wait().unwrap().success(), "{kind}");
         let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-        assert!(figure(&report, "shm.mapped_bytes.hugetlb-2m") >= 64 << 20, "{kind}: {report:#}");
+        assert!(value(&report, "shm.mapped_bytes.hugetlb-2m") >= 64 << 20, "{kind}: {report:#}");
         assert_eq!(report["shm"]["fall_backs"], serde_json::json!([]), "{kind}: {report:#}");
-        assert!(figure(&report, "hugetlb_peak_bytes") >= 4 << 20, "the kernel's word, {kind}: {report:#}");
+        assert!(value(&report, "hugetlb_peak_bytes") >= 4 << 20, "the kernel's word, {kind}: {report:#}");
     }
 }
 

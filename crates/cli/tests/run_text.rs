@@ -33,11 +33,11 @@ fn programs_of_every_layout_stay_whole() {
         let (report, output) = report("thp", &[], &[&path]);
         assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{name}: {report:#}");
         let file = consistent(&report, "thp");
-        assert!(figure(&file, "possible_bytes") >= least * MIB, "{name}: {file:#}");
+        assert!(value(&file, "possible_bytes") >= least * MIB, "{name}: {file:#}");
         assert_eq!(report["text"]["threads"], 1);
         // Nothing of the .bss is copied.
         if thp_is_possible() {
-            assert!(figure(&file, "advised_bytes") >= 4 * MIB, "{name}: {file:#}");
+            assert!(value(&file, "advised_bytes") >= 4 * MIB, "{name}: {file:#}");
         }
     }
 }
@@ -118,7 +118,7 @@ fn libraries_are_moved_as_well() {
         assert_eq!(files.len(), 2, "{report:#}");
         // The program itself holds no whole block, which is no failure where the library does.
         assert_eq!((&files[0]["mechanism"], &files[1]["mechanism"]), (&Value::Null, &"thp".into()));
-        assert!(figure(&files[1], "possible_bytes") >= 12 * MIB, "{report:#}");
+        assert!(value(&files[1], "possible_bytes") >= 12 * MIB, "{report:#}");
         let missing = files[1]["missing"].as_str();
         assert!(missing.is_none_or(|why| why.contains("gave no huge pages")), "{report:#}");
     }
@@ -133,7 +133,7 @@ fn libraries_are_moved_as_well() {
         let (report, output) = report("thp", &["--text-libs", libraries], &[&path, "fork"]);
         assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole fork\n"), "{report:#}");
         let file = &report["text"]["files"][1];
-        assert!(figure(file, "possible_bytes") >= 12 * MIB, "{libraries}: {report:#}");
+        assert!(value(file, "possible_bytes") >= 12 * MIB, "{libraries}: {report:#}");
         let missing = file["missing"].as_str();
         assert!(missing.is_none_or(|why| why.contains("huge pages") || why.contains("by now")), "{report:#}");
     }
@@ -164,7 +164,7 @@ fn with_threads_about_data_stays_where_it_is() {
     let file = &report["text"]["files"][0];
     assert!(file["missing"].is_string(), "{file:#}");
     // Code and constants went, unless memory was short; the 4 MiB of data did not.
-    assert!(figure(file, "possible_bytes") - figure(file, "obtained_bytes") >= 2 * MIB, "{file:#}");
+    assert!(value(file, "possible_bytes") - value(file, "obtained_bytes") >= 2 * MIB, "{file:#}");
 }
 
 /// gdb's answer to these commands; `None`, after a loud skip, where it may not trace.
@@ -249,8 +249,8 @@ fn static_programs_are_reached_by_their_file_alone() {
         assert_eq!(status(&output), 3);
         let file = &report["text"]["files"][0];
         assert_eq!(file["mechanism"], "file");
-        assert!(figure(file, "possible_bytes") >= 4 * MIB, "{file:#}");
-        let complete = figure(file, "obtained_bytes") == figure(file, "possible_bytes");
+        assert!(value(file, "possible_bytes") >= 4 * MIB, "{file:#}");
+        let complete = value(file, "obtained_bytes") == value(file, "possible_bytes");
         assert_eq!(complete, file["missing"].is_null(), "{file:#}");
     }
 }

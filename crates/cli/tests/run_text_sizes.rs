@@ -42,10 +42,10 @@ fn the_last_of_very_many_segments_is_moved() {
     let said = format!("7 {}\n", SEGMENTS * (SEGMENTS - 1) / 2);
     assert_eq!((status(&output), text(&output.stdout)), (0, said), "{report:#}");
     let file = consistent(&report, "thp");
-    assert!(figure(&file, "possible_bytes") >= 4 * MIB, "{file:#}");
+    assert!(value(&file, "possible_bytes") >= 4 * MIB, "{file:#}");
     // Where the kernel gave no huge pages, `consistent` has seen the reason.
     if file["missing"].is_null() && thp_is_possible() {
-        assert!(figure(&file, "obtained_bytes") >= 4 * MIB, "{file:#}");
+        assert!(value(&file, "obtained_bytes") >= 4 * MIB, "{file:#}");
     }
 }
 
@@ -135,9 +135,9 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
     }
     assert_eq!(text(&output.stdout), "az 1048576", "{report:#}");
     assert_eq!(file["mechanism"], "1g", "{file:#}");
-    assert_eq!(figure(file, "obtained_bytes"), length, "{file:#}");
+    assert_eq!(value(file, "obtained_bytes"), length, "{file:#}");
     // The sampler may have come too late for a program that ends at once.
     if report["end_is_final"] == true {
-        assert_eq!(figure(&report["text"]["end"], "hugetlb_1g_bytes"), length, "{report:#}");
+        assert_eq!(value(&report["text"]["end"], "hugetlb_1g_bytes"), length, "{report:#}");
     }
 }

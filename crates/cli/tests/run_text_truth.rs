@@ -41,11 +41,11 @@ fn what_the_kernel_does_not_give_is_not_claimed() {
     let text_file = &report["text"]["files"][0];
     // Data and .bss have no huge pages: said so, and not counted.
     assert!(text_file["missing"].is_string(), "{report:#}");
-    assert_eq!(figure(text_file, "advised_bytes"), 0, "{report:#}");
+    assert_eq!(value(text_file, "advised_bytes"), 0, "{report:#}");
     if report["end_is_final"] == true {
         let end = &report["text"]["end"];
-        assert_eq!(figure(end, "thp_bytes"), 0, "{report:#}");
-        assert!(figure(end, "hugetlb_2m_bytes") >= figure(text_file, "obtained_bytes"), "{report:#}");
+        assert_eq!(value(end, "thp_bytes"), 0, "{report:#}");
+        assert!(value(end, "hugetlb_2m_bytes") >= value(text_file, "obtained_bytes"), "{report:#}");
     }
     let required = ["--text", "2m", "--require", "--", &path];
     let Some(output) = without_thp(&command(&required)) else { return };
@@ -66,7 +66,7 @@ fn changed_pages_of_code_stay_where_they_are() {
     let missing = file["missing"].as_str().unwrap_or_default();
     let said = ["not the file's", "gave no huge pages"];
     assert!(said.iter().any(|words| missing.contains(words)), "{report:#}");
-    assert!(figure(file, "possible_bytes") - figure(file, "obtained_bytes") >= 2 * MIB, "{report:#}");
+    assert!(value(file, "possible_bytes") - value(file, "obtained_bytes") >= 2 * MIB, "{report:#}");
     let required = command(&["--text", "thp", "--require", "--", &path]).output().unwrap();
     assert_eq!((status(&required), text(&required.stdout).as_str()), (125, ""), "{required:?}");
 }
@@ -141,7 +141,7 @@ fn figures_of_a_former_program_are_not_the_next_ones() {
         {
             continue;
         }
-        assert_eq!(figure(text_file, "obtained_bytes"), 0, "{report:#}");
+        assert_eq!(value(text_file, "obtained_bytes"), 0, "{report:#}");
         assert!(text_file["missing"].as_str().unwrap().contains("has executed another"), "{report:#}");
     }
 }
@@ -217,7 +217,7 @@ fn huge_pages_are_obtained_where_there_are_some() {
     for _ in 0..5 {
         let (report, output) = report("thp", &[], &[&path]);
         assert_eq!(status(&output), 3, "{output:?}");
-        if figure(&report["text"]["files"][0], "obtained_bytes") > 0 {
+        if value(&report["text"]["files"][0], "obtained_bytes") > 0 {
             return;
         }
         if !thp_can_be_had() {
@@ -258,7 +258,7 @@ fn profilers_are_given_the_names_of_what_was_moved() {
         let report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         let count = report["text"]["map"]["functions"].as_u64().unwrap();
         assert_eq!((said.lines().count() as u64, report["text"]["map"]["missing"].is_null()), (count, true));
-        if figure(&report["text"]["files"][0], "obtained_bytes") == 0 {
+        if value(&report["text"]["files"][0], "obtained_bytes") == 0 {
             continue;
         }
         let line = said.lines().find(|line| line.ends_with(" middle")).unwrap_or_else(|| panic!("{said}"));

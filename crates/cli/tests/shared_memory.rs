@@ -243,8 +243,8 @@ fn the_daemon_promotes_each_block_once() {
     daemon.0.wait().unwrap();
     let log = std::fs::read_to_string(log).unwrap();
     let of_pass = |line: &str| {
-        let figure = line.split("promoted_bytes=").nth(1)?.split(' ').next()?;
-        line.contains("INFO pass ").then(|| figure.parse::<u64>().unwrap())
+        let value = line.split("promoted_bytes=").nth(1)?.split(' ').next()?;
+        line.contains("INFO pass ").then(|| value.parse::<u64>().unwrap())
     };
     let promoted: u64 = log.lines().filter_map(of_pass).sum();
     // The bytes are those of the object, not of two processes; their own few megabytes may come on top.

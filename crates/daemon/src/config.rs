@@ -139,7 +139,7 @@ pub struct Config {
     /// The policy "megapage": weights, caps and guaranteed shares, by name or control group.
     #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
-    /// Where figures and decisions can be had.
+    /// Where values and decisions can be had.
     pub metrics: MetricsConfig,
     /// What is written to standard error.
     pub log: LogConfig,
@@ -447,11 +447,11 @@ impl Config {
 
     /// The same as a file that [`Config::parse`] reads.
     pub fn to_toml(&self) -> String {
-        // All that it holds are strings, figures, lists and tables.
+        // All that it holds are strings, values, lists and tables.
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Chooses processes instead of those that the file includes: a figure is an identifier, anything else a regular
+    /// Chooses processes instead of those that the file includes: a value is an identifier, anything else a regular
     /// expression. None leaves the choice as it is.
     pub fn choose(&mut self, processes: &[String]) {
         if processes.is_empty() {
@@ -459,7 +459,7 @@ impl Config {
         }
         let (pids, names): (Vec<&String>, Vec<&String>) =
             processes.iter().partition(|one| one.bytes().all(|byte| byte.is_ascii_digit()));
-        // A figure that is no identifier at all is one that no process has.
+        // A number that is no identifier at all is one that no process has.
         self.processes.pids = pids.into_iter().map(|pid| pid.parse().unwrap_or(i32::MAX)).collect();
         self.processes.include = names.into_iter().cloned().collect();
         self.processes.least_resident = Bytes::ZERO;
@@ -473,7 +473,7 @@ impl Config {
         let claims = self.claims.iter().filter_map(Claim::entitlement).collect();
         let guarantee = self.shares.guarantee_percent / 100.0;
         let defaults = Parameters::default();
-        // What pays soon is paced by what acting may take, which is measured, and not by a figure.
+        // What pays soon is paced by what acting may take, which is measured, and not by a value.
         let work = self.act.promoted_per_second.0.div_ceil(HUGE_2M as u64).max(PATIENT);
         Some(Box::new(Megapage::new(Parameters {
             claims,

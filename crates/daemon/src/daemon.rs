@@ -6,7 +6,7 @@ use crate::filling::Filling;
 use crate::left::{Left, Rests, give_back};
 use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
-use crate::remember::Remembered;
+use crate::saved_state::SavedState;
 use crate::select::{Select, Selected};
 use megapage_act::execute::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
@@ -332,7 +332,7 @@ impl Daemon {
             wait(Duration::ZERO);
             return;
         }
-        // For a large new process one pass more without a figure would be worse than one a little later.
+        // For a large new process one pass more without a value would be worse than one a little later.
         let hurries = self.urgent || self.ran_out;
         let extended = if self.new && !hurries { left.max(LEAST_PROBE) } else { left };
         let time = extended.min(due.unwrap_or(extended));
@@ -402,13 +402,13 @@ impl Daemon {
     }
 
     /// What is to be known after a restart.
-    pub fn remembered(&self) -> Remembered {
-        Remembered::new(self.state.remembered_regions())
+    pub fn saved_state(&self) -> SavedState {
+        SavedState::new(self.state.saved_regions())
     }
 
     /// Takes back what was known before a restart.
-    pub fn restore(&mut self, remembered: &Remembered) {
-        self.state.restore(self.parts.clock.now(), remembered.regions());
+    pub fn restore(&mut self, saved: &SavedState) {
+        self.state.restore(self.parts.clock.now(), saved.regions());
     }
 
     fn select(&mut self) {
@@ -422,7 +422,7 @@ impl Daemon {
     /// and what was left for later.
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();
-        // The policy's wishes are within it already.
+        // What the policy requests is within it already.
         let mut scannable = self.config.limits.scanned;
         let mut changes = Vec::new();
         for action in actions {

@@ -20,7 +20,7 @@ const MOST_LINES: u64 = 120;
 const MOST_ACTION_LINES: u64 = 2000;
 /// Processes of one pass that have lines of their own: those with most memory moved.
 const MOST_PROCESSES: usize = 8;
-/// Skipped processes whose log line is remembered.
+/// Skipped processes whose log line is known.
 const MOST_SKIPPED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -7,9 +7,9 @@ use crate::filling::Filling;
 use crate::instance::{Instance, InstanceError};
 use crate::log;
 use crate::pass::Pass;
-use crate::remember::Remembered;
 use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
+use crate::saved_state::SavedState;
 use crate::settings::Settings;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
 use megapage_decide::Obtained;
@@ -26,7 +26,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 /// How often what must survive a restart is written at least, while passes act.
-const REMEMBER_EVERY: Duration = Duration::from_secs(30);
+const SAVE_EVERY: Duration = Duration::from_secs(30);
 /// Without CAP_SYS_RESOURCE the kernel watches pressure in steps of this.
 const UNPRIVILEGED_WINDOW: Duration = Duration::from_secs(2);
 
@@ -159,7 +159,7 @@ pub fn run(
         info!("{}", service.describe());
         let pass = service.daemon.single_pass();
         report(&pass);
-        service.remember();
+        service.save();
         return Ok(());
     };
     if !options.dry_run {
@@ -181,7 +181,7 @@ struct Service<'a> {
     settings: Settings,
     notify: Notify,
     boot: String,
-    remembered: Instant,
+    saved: Instant,
     /// Whether something was done since.
     dirty: bool,
 }
@@ -211,7 +211,7 @@ impl<'a> Service<'a> {
             settings: Settings::default(),
             notify: Notify::from_environment(),
             boot: boot_id(root)?,
-            remembered: Instant::now(),
+            saved: Instant::now(),
             dirty: false,
         })
     }
@@ -234,8 +234,8 @@ impl<'a> Service<'a> {
                 break;
             }
             self.dirty |= !pass.done.is_empty();
-            if self.dirty && self.remembered.elapsed() >= REMEMBER_EVERY {
-                self.remember();
+            if self.dirty && self.saved.elapsed() >= SAVE_EVERY {
+                self.save();
             }
             waker.filling = self.daemon.filling();
             waker.sharing = self.daemon.sharing();
@@ -277,12 +277,12 @@ impl<'a> Service<'a> {
         // First: what was undone would else become huge again.
         self.settings.put_back();
         // Before, too: undoing takes its time, and whoever waits for it may lose patience.
-        self.remember();
+        self.save();
         let undone = self.daemon.stop();
         if !undone.is_empty() {
             let split = undone.iter().filter(|done| done.outcome.obtained == Obtained::Done).count();
             info!("{split} of {} regions that were promoted are split again", undone.len());
-            self.remember();
+            self.save();
         }
     }
 
@@ -349,20 +349,20 @@ impl<'a> Service<'a> {
         if self.options.dry_run || path.as_os_str().is_empty() {
             return;
         }
-        match Remembered::read(path, &self.boot, effective_uid()) {
-            Ok(remembered) => self.daemon.restore(&remembered),
+        match SavedState::read(path, &self.boot, effective_uid()) {
+            Ok(saved) => self.daemon.restore(&saved),
             Err(error) => warn!("{} is skipped: {error}", path.display()),
         }
     }
 
-    fn remember(&mut self) {
+    fn save(&mut self) {
         let path = &self.daemon.config().state_file;
         if self.options.dry_run || path.as_os_str().is_empty() {
             return;
         }
-        self.remembered = Instant::now();
+        self.saved = Instant::now();
         self.dirty = false;
-        if let Err(error) = self.daemon.remembered().write(path, &self.boot) {
+        if let Err(error) = self.daemon.saved_state().write(path, &self.boot) {
             warn!("{}: cannot be written: {error}; cool-downs are lost in a restart", path.display());
         }
     }

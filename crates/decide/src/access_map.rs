@@ -174,7 +174,7 @@ impl AccessMap {
         self.buckets.iter().skip(lowest).map(BTreeMap::len).sum()
     }
 
-    /// Regions remembered.
+    /// Regions tracked.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

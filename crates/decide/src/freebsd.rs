@@ -57,7 +57,7 @@ impl Policy for FreeBsd {
             .map(|(at, _)| at)
     }
 
-    fn remembered(&self) -> usize {
+    fn tracked(&self) -> usize {
         0
     }
 }

@@ -1,9 +1,9 @@
 //! What holds for every policy: who is never touched, and what is not tried again too soon.
 
 mod forks;
-mod remembered;
+mod saved;
 
-pub use remembered::{RememberedDemotion, RememberedRegion};
+pub use saved::{SavedDemotion, SavedRegion};
 
 use crate::{Action, Limits, ModelAction, Obtained, Outcome, in_use};
 use forks::Forks;
@@ -12,7 +12,7 @@ use megapage_units::{HUGE_2M, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is remembered of a process.
+/// What is known of a process.
 #[derive(Clone, Debug, Default)]
 struct ProcessMemory {
     /// Children that were seen to share its memory.
@@ -23,7 +23,7 @@ struct ProcessMemory {
     regions: BTreeMap<u64, RegionMemory>,
 }
 
-/// What is remembered of a region that something was done to.
+/// What is known of a region that something was done to.
 #[derive(Clone, Copy, Debug)]
 struct RegionMemory {
     /// The last action.
@@ -301,8 +301,8 @@ impl Guard {
         memory.not_before = memory.not_before.max(until);
     }
 
-    /// Processes and regions remembered.
-    pub fn remembered(&self) -> usize {
+    /// Processes and regions tracked.
+    pub fn tracked(&self) -> usize {
         self.processes.values().map(|process| 1 + process.regions.len()).sum()
     }
 
@@ -378,7 +378,7 @@ fn back_off(times: u32, limits: &Limits) -> Duration {
     limits.back_off.saturating_mul(factor).min(limits.back_off_most)
 }
 
-/// Whether a process is as a snapshot describes processes: regions ascending, aligned, with possible figures. One
+/// Whether a process is as a snapshot describes processes: regions ascending, aligned, with possible values. One
 /// that is not is left alone.
 fn is_sound(process: &Process) -> bool {
     let possible = |region: &Region| {

@@ -52,7 +52,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// As the paper describes it. Where it gives no figure (how many zero pages are too many; khugepaged's pace), the
+    /// As the paper describes it. Where it gives no number (how many zero pages are too many; khugepaged's pace), the
     /// choice is ours and said in docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {
@@ -314,7 +314,7 @@ impl HawkEye {
         }
     }
 
-    pub fn remembered(&self) -> usize {
+    pub fn tracked(&self) -> usize {
         self.maps.values().map(|tracked| 1 + tracked.map.len()).sum::<usize>()
             + self.scans.len()
             + self.turn.len()

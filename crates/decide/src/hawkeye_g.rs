@@ -51,8 +51,8 @@ impl Policy for HawkEyeG {
         self.0.untried(action);
     }
 
-    fn remembered(&self) -> usize {
-        self.0.remembered()
+    fn tracked(&self) -> usize {
+        self.0.tracked()
     }
 }
 

@@ -71,7 +71,7 @@ impl Policy for HawkEyePmu {
         self.0.untried(action);
     }
 
-    fn remembered(&self) -> usize {
-        self.0.remembered()
+    fn tracked(&self) -> usize {
+        self.0.tracked()
     }
 }

@@ -55,7 +55,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// As the paper describes it. Where its figure is not known to us (tau, the pace), the choice is said in
+    /// As the paper describes it. Where its value is not known to us (tau, the pace), the choice is said in
     /// docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {
@@ -84,7 +84,7 @@ impl Parameters {
     }
 }
 
-/// What is remembered of a region.
+/// What is known of a region.
 #[derive(Clone, Copy, Debug)]
 struct Heat {
     sampled: Duration,
@@ -268,7 +268,7 @@ impl Policy for Ingens {
         }
     }
 
-    fn remembered(&self) -> usize {
+    fn tracked(&self) -> usize {
         self.heat.values().map(|tracked| 1 + tracked.heat.len()).sum()
     }
 }

@@ -30,7 +30,7 @@ mod tick;
 
 pub use action::{Action, Asked, ModelAction, Obtained, Outcome, Reason};
 pub use fault::{Fault, FaultSize, Headroom, Reservation};
-pub use guard::{RememberedDemotion, RememberedRegion};
+pub use guard::{SavedDemotion, SavedRegion};
 pub use limits::Limits;
 pub use pace::Pace;
 pub use policy::{Known, POLICIES, Policy, by_name};
@@ -121,8 +121,8 @@ impl State {
 
     /// What the guards remember of regions that something was done to: what must outlive a restart, or the next one
     /// would undo at once what this one has done.
-    pub fn remembered_regions(&self) -> Vec<RememberedRegion> {
-        self.guard.remembered_regions()
+    pub fn saved_regions(&self) -> Vec<SavedRegion> {
+        self.guard.saved_regions()
     }
 
     /// Takes over what the guards of `former` remember, who has decided until now: all of it.
@@ -131,7 +131,7 @@ impl State {
     }
 
     /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
-    pub fn restore(&mut self, now: Duration, regions: &[RememberedRegion]) {
+    pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         self.guard.restore(now, regions, &self.limits);
     }
 
@@ -140,9 +140,9 @@ impl State {
         self.policy.wants_more()
     }
 
-    /// How many processes and regions are remembered.
-    pub fn remembered(&self) -> usize {
-        self.guard.remembered() + self.policy.remembered()
+    /// How many processes and regions are tracked.
+    pub fn tracked(&self) -> usize {
+        self.guard.tracked() + self.policy.tracked()
     }
 }
 
@@ -200,7 +200,7 @@ fn region_at(process: &Process, start: u64) -> Option<&Region> {
     process.regions.binary_search_by_key(&start, |region| region.start).ok().map(|at| &process.regions[at])
 }
 
-/// A figure that differs where any region has another sample.
+/// A value that differs where any region has another sample.
 fn samples(process: &Process) -> u64 {
     process.regions.iter().filter_map(|region| region.accessed).fold(1, |sum: u64, accessed| {
         sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ accessed.sampled.as_nanos() as u64

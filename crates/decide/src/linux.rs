@@ -173,7 +173,7 @@ impl Policy for Linux {
         }
     }
 
-    fn remembered(&self) -> usize {
+    fn tracked(&self) -> usize {
         self.queue.len()
     }
 }

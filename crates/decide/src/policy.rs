@@ -55,8 +55,8 @@ pub trait Policy: Debug + Send {
         let _ = action;
     }
 
-    /// How many processes and regions it remembers: a test holds that against the snapshot.
-    fn remembered(&self) -> usize;
+    /// How many processes and regions it tracks: a test holds that against the snapshot.
+    fn tracked(&self) -> usize;
 
     /// Whether the last step ended at a bound of work while there was more that is worth doing soon.
     fn wants_more(&self) -> bool {

@@ -54,7 +54,7 @@ impl Scans {
         self.0.retain(|id, _| keep(id));
     }
 
-    /// Processes remembered.
+    /// Processes tracked.
     pub fn len(&self) -> usize {
         self.0.len()
     }

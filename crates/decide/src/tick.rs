@@ -8,7 +8,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What became of a wish.
+/// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Answer {

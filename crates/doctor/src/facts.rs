@@ -2,7 +2,7 @@
 
 use megapage_kernel::ability::{Ability, Standing};
 use megapage_kernel::cgroup::Cgroups;
-use megapage_kernel::hugetlb::PoolFigures;
+use megapage_kernel::hugetlb::PoolCounts;
 use megapage_kernel::identity::Capabilities;
 use megapage_kernel::limits::{Limit, Limits, Sysctls};
 use megapage_kernel::memory_nodes::MemoryNodes;
@@ -36,8 +36,8 @@ pub struct User {
 pub struct Pool {
     /// The size of its pages.
     pub page_size: PageSize,
-    /// The machine's figures.
-    pub figures: PoolFigures,
+    /// The machine's values.
+    pub counts: PoolCounts,
     /// Free pages on the nodes that the user's processes may have memory from; `None`: those nodes are all.
     pub on_nodes: Option<u64>,
 }
@@ -122,7 +122,7 @@ impl HugetlbMount {
 
 /// A segment on hugetlb pages that no process has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptSegment {
+pub struct PersistentSegment {
     /// Where it lies.
     pub path: PathBuf,
     /// The memory that it holds.
@@ -206,7 +206,7 @@ pub struct Facts {
     /// The hugetlbfs mounts.
     pub mounts: Vec<HugetlbMount>,
     /// The segments that nobody has open, as far as the caller may look, the largest first.
-    pub kept_segments: Vec<KeptSegment>,
+    pub persistent_segments: Vec<PersistentSegment>,
     /// The control groups.
     pub cgroups: Cgroups,
     /// Where memory may come from.
@@ -255,10 +255,10 @@ pub enum PoolState {
 impl Pool {
     /// What a new mapping can expect.
     pub fn state(&self) -> PoolState {
-        let figures = &self.figures;
-        match figures.available().unwrap_or(figures.free) {
-            0 => match figures.overcommit.unwrap_or(0).saturating_sub(figures.surplus) {
-                0 if figures.total == 0 => PoolState::Empty,
+        let counts = &self.counts;
+        match counts.available().unwrap_or(counts.free) {
+            0 => match counts.overcommit.unwrap_or(0).saturating_sub(counts.surplus) {
+                0 if counts.total == 0 => PoolState::Empty,
                 0 => PoolState::Taken,
                 more => PoolState::OnDemand(more),
             },
@@ -268,17 +268,17 @@ impl Pool {
         }
     }
 
-    /// The pool's figures in a line.
+    /// The pool's values in a line.
     pub fn describe(&self) -> String {
-        let figures = &self.figures;
+        let counts = &self.counts;
         format!(
             "{} pages of {}: {} free, {} reserved, {} surplus, overcommit {}",
-            figures.total,
+            counts.total,
             self.page_size,
-            figures.free,
-            figures.reserved.unwrap_or(0),
-            figures.surplus,
-            figures.overcommit.unwrap_or(0),
+            counts.free,
+            counts.reserved.unwrap_or(0),
+            counts.surplus,
+            counts.overcommit.unwrap_or(0),
         )
     }
 }

@@ -1,12 +1,12 @@
 //! Gathers the facts: reads the machine, and tries where that is possible.
 
 use crate::facts::{
-    Confinement, Facts, HugetlbMount, KeptSegment, Kernel, Memory, Pool, Step, Tried, User, UserLimits,
+    Confinement, Facts, HugetlbMount, Kernel, Memory, PersistentSegment, Pool, Step, Tried, User, UserLimits,
 };
 use megapage_kernel::ability::standings;
 use megapage_kernel::buddyinfo::{buddyinfo, order};
 use megapage_kernel::cgroup::Cgroups;
-use megapage_kernel::hugetlb::{self, PoolScope, figures, page_sizes};
+use megapage_kernel::hugetlb::{self, PoolScope, counts, page_sizes};
 use megapage_kernel::identity::{self, Capabilities};
 use megapage_kernel::limits::{Limits, Sysctls, limits_of_user, login_memlock};
 use megapage_kernel::memory_nodes::MemoryNodes;
@@ -101,8 +101,8 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     let pools = page_sizes(root)?
         .into_iter()
         .map(|page_size| {
-            let figures = figures(root, page_size, PoolScope::Machine)?;
-            Ok(Pool { page_size, figures, on_nodes: on_nodes(root, page_size, &nodes)? })
+            let counts = counts(root, page_size, PoolScope::Machine)?;
+            Ok(Pool { page_size, counts, on_nodes: on_nodes(root, page_size, &nodes)? })
         })
         .collect::<Result<Vec<Pool>, KernelError>>()?;
     let mut facts = Facts {
@@ -132,7 +132,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
                 size: found.size,
             })
             .collect(),
-        kept_segments: kept_segments(root),
+        persistent_segments: persistent_segments(root),
         cgroups: cgroups(root, subject)?,
         nodes,
         subject,
@@ -217,7 +217,7 @@ fn on_nodes(root: &KernelRoot, size: PageSize, nodes: &MemoryNodes) -> Result<Op
     let usable = all.into_iter().filter(|node| nodes.may_use(*node));
     let mut free = 0;
     for node in usable {
-        match figures(root, size, PoolScope::Node(node)) {
+        match counts(root, size, PoolScope::Node(node)) {
             Ok(found) => free += found.free,
             // A node without memory has no pool.
             Err(error) if error.is_gone() => {}
@@ -243,7 +243,7 @@ fn cgroups(root: &KernelRoot, subject: Option<Pid>) -> Result<Cgroups, KernelErr
 }
 
 /// Segments that nobody has open. On a captured tree there are none: the mounts in it are another machine's.
-fn kept_segments(root: &KernelRoot) -> Vec<KeptSegment> {
+fn persistent_segments(root: &KernelRoot) -> Vec<PersistentSegment> {
     if !root.is_live() {
         return Vec::new();
     }
@@ -251,14 +251,14 @@ fn kept_segments(root: &KernelRoot) -> Vec<KeptSegment> {
     let holds = |segment: &Listed| {
         segment.hugetlb && segment.condition != Condition::InUse && segment.memory > Bytes::ZERO
     };
-    let mut kept: Vec<KeptSegment> = found
+    let mut persistent: Vec<PersistentSegment> = found
         .segments
         .into_iter()
         .filter(holds)
-        .map(|segment| KeptSegment { path: segment.path, memory: segment.memory })
+        .map(|segment| PersistentSegment { path: segment.path, memory: segment.memory })
         .collect();
-    kept.sort_by_key(|segment| std::cmp::Reverse(segment.memory));
-    kept
+    persistent.sort_by_key(|segment| std::cmp::Reverse(segment.memory));
+    persistent
 }
 
 /// The directories from the root to `point`. One that can't be looked at ends the list: from there on nothing

@@ -70,7 +70,7 @@ pub struct AbilityReport {
 }
 
 /// Reads, tries and concludes. Of a kernel with other base pages than 4 KiB the one finding is that: nothing else is
-/// read or tried, for every figure would be wrong.
+/// read or tried, for every value would be wrong.
 pub fn diagnosis(root: &KernelRoot, request: &Request) -> Result<Diagnosis, GatherError> {
     match require_base_pages(root) {
         Ok(()) => Ok(Diagnosis::of(&gather(root, request)?)),

@@ -8,7 +8,7 @@ use crate::facts::*;
 use crate::finding::{Basis, Finding, Outcome, Verdict};
 use crate::{Diagnosis, diagnose, verdicts};
 use megapage_kernel::cgroup::Cgroups;
-use megapage_kernel::hugetlb::PoolFigures;
+use megapage_kernel::hugetlb::PoolCounts;
 use megapage_kernel::identity::Capabilities;
 use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::probe::{Answer, Trial};
@@ -131,7 +131,7 @@ fn verdict(facts: &Facts, way: &str) -> Verdict {
 #[test]
 fn a_short_pool_is_errno_12_and_a_missing_group_errno_1() {
     let mut facts = healthy();
-    facts.pools[0].figures = pool(0, 0, 0);
+    facts.pools[0].counts = pool(0, 0, 0);
     let mapped = verdict(&facts, "MAP_HUGETLB");
     assert_eq!((mapped.outcome, mapped.errno, mapped.basis), (Outcome::Fails, Some(12), Basis::Reasoned));
     assert_eq!(
@@ -151,7 +151,7 @@ fn a_short_pool_is_errno_12_and_a_missing_group_errno_1() {
     );
     assert_eq!(segment.because, ["shm-not-permitted"]);
 
-    facts.pools[0].figures = pool(10, 4, 4);
+    facts.pools[0].counts = pool(10, 4, 4);
     let taken = verdict(&facts, "MAP_HUGETLB");
     assert_eq!(
         taken.sentence,
@@ -238,7 +238,7 @@ fn transparent_pages_follow_the_setting_and_the_flag() {
 #[test]
 fn what_was_tried_beats_what_was_reasoned() {
     let mut facts = healthy();
-    facts.pools[0].figures = pool(0, 0, 0);
+    facts.pools[0].counts = pool(0, 0, 0);
     tried(&mut facts, Trial::MapHugetlb(SIZE), Answer::Obtained);
     let mapped = verdict(&facts, "MAP_HUGETLB");
     assert_eq!((mapped.outcome, mapped.basis), (Outcome::Works, Basis::Tried), "the pool grew meanwhile");
@@ -256,7 +256,7 @@ fn what_was_tried_beats_what_was_reasoned() {
 
     // A refusal that was expected explains itself.
     let mut facts = healthy();
-    facts.pools[0].figures = pool(0, 0, 0);
+    facts.pools[0].counts = pool(0, 0, 0);
     tried(&mut facts, Trial::MapHugetlb(SIZE), refused("mmap", 12));
     assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none());
     assert_eq!(verdict(&facts, "MAP_HUGETLB").basis, Basis::Tried);
@@ -269,7 +269,7 @@ fn what_works_says_how_far() {
     limited(&mut facts, Some(Bytes::mib(64)), None, Bytes::mib(60));
     assert_eq!(verdict(&facts, "SHM_HUGETLB").sentence, "Works for user tomcat, up to 4 MiB.");
     facts.cgroups = Cgroups::default();
-    facts.pools[0].figures = PoolFigures { overcommit: Some(9), ..pool(4, 0, 0) };
+    facts.pools[0].counts = PoolCounts { overcommit: Some(9), ..pool(4, 0, 0) };
     let sentence = verdict(&facts, "MAP_HUGETLB").sentence;
     assert_eq!(sentence, "Works for user tomcat, up to 18 MiB, taken on demand.");
 }
@@ -312,16 +312,16 @@ fn a_tunable_is_dead_where_its_pages_are_not_to_be_had() {
     assert!(dead("glibc.malloc.hugetlb=1", |facts| facts.glibc = Some((2, 34))));
     assert!(dead("glibc.malloc.hugetlb=1073741824", |_| ()));
     assert!(!dead("glibc.malloc.hugetlb=2097152", |_| ()));
-    assert!(!dead("glibc.malloc.hugetlb=0", |facts| facts.pools[0].figures = pool(0, 0, 0)));
-    assert!(!dead("glibc.malloc.check=3", |facts| facts.pools[0].figures = pool(0, 0, 0)));
+    assert!(!dead("glibc.malloc.hugetlb=0", |facts| facts.pools[0].counts = pool(0, 0, 0)));
+    assert!(!dead("glibc.malloc.check=3", |facts| facts.pools[0].counts = pool(0, 0, 0)));
 }
 
 #[test]
 fn remedies_are_filled_in() {
     let mut facts = healthy();
     facts.sysctls.hugetlb_shm_group = Some(0);
-    facts.pools[0].figures = pool(0, 0, 0);
-    facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(1, 0, 0), on_nodes: None });
+    facts.pools[0].counts = pool(0, 0, 0);
+    facts.pools.push(Pool { page_size: PageSize::HUGE_1G, counts: pool(1, 0, 0), on_nodes: None });
     with_program(&mut facts, |program| program.linkage = Linkage::Static);
     let remedy = |kind: &Kind| find(&facts, kind).unwrap().remedy;
     assert!(remedy(&catalog::SHM_NOT_PERMITTED)[1].ends_with("hugepages tomcat"));
@@ -344,7 +344,7 @@ fn the_limit_file_is_named_as_the_kernel_does() {
 }
 
 #[test]
-fn kept_segments_are_named_up_to_five() {
+fn persistent_segments_are_named_up_to_five() {
     let (_, change) = cases().into_iter().find(|(kind, _)| kind.id == "segments-kept").unwrap();
     let mut facts = healthy();
     change(&mut facts);

@@ -283,12 +283,12 @@ fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
             return cause(enomem, &catalog::POOL_SIZE_UNUSED, format!("no page of {size} is reserved"));
         }
         PoolState::Taken => {
-            let figures = &pool.figures;
+            let counts = &pool.counts;
             let clause = format!(
                 "of {} pages of {size} none is available: {} free, {} of them reserved by others",
-                figures.total,
-                figures.free,
-                figures.reserved.unwrap_or(0)
+                counts.total,
+                counts.free,
+                counts.reserved.unwrap_or(0)
             );
             return cause(enomem, &catalog::POOL_TAKEN, clause);
         }

@@ -3,7 +3,7 @@
 use crate::tree::{Tree, with_file};
 use megapage_act::pool::persist::{PersistRequest, forget, persist};
 use megapage_act::pool::{Loan, Spec};
-use megapage_daemon::{Config, Remembered};
+use megapage_daemon::{Config, SavedState};
 use megapage_kernel::effective_uid;
 use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_units::{Bytes, PageSize};
@@ -40,18 +40,18 @@ pub fn state(data: &[u8]) {
     let uid = effective_uid();
     with_file(FILE, data, |root| {
         let path = root.path(FILE);
-        let Ok(read) = Remembered::read(&path, BOOT, uid) else { return };
+        let Ok(read) = SavedState::read(&path, BOOT, uid) else { return };
         // What is formatted otherwise than a daemon does is read, and not replaced.
         std::fs::remove_file(&path).expect("it was read");
         read.write(&path, BOOT).expect("nothing is in its place");
-        let again = Remembered::read(&path, BOOT, uid).expect("what is written is read");
+        let again = SavedState::read(&path, BOOT, uid).expect("what is written is read");
         assert_eq!(again, read);
     });
 }
 
 /// Timings of the machine that are kept until the next boot: what is taken of them can be counted with.
 pub fn access_times(data: &[u8]) {
-    let Some(times) = AccessTimes::of_kept(data) else { return };
+    let Some(times) = AccessTimes::of_cached(data) else { return };
     assert!(!times.is_guess() && !times.steps().is_empty(), "{times:?}");
     assert!(times.steps().is_sorted_by(|less, more| less.bytes < more.bytes), "{times:?}");
     for timed in times.steps().iter().flat_map(|step| step.overlapping.iter().chain([&step.stream])) {
@@ -65,14 +65,14 @@ pub fn access_times(data: &[u8]) {
 pub fn loan(data: &[u8]) {
     let tree = Tree::new();
     let pool = "sys/kernel/mm/hugepages/hugepages-2048kB";
-    for (file, figure) in [
+    for (file, number) in [
         ("nr_hugepages", "20\n"),
         ("free_hugepages", "20\n"),
         ("resv_hugepages", "0\n"),
         ("surplus_hugepages", "0\n"),
         ("nr_overcommit_hugepages", "0\n"),
     ] {
-        tree.write(format!("{pool}/{file}"), figure.as_bytes());
+        tree.write(format!("{pool}/{file}"), number.as_bytes());
     }
     tree.write("proc/sys/kernel/random/boot_id", b"b\n");
     tree.write("run/name.added", data);

@@ -150,7 +150,7 @@ fn cgroup_tree_holds(root: &KernelRoot) {
         }
         let _ = groups.hugetlb_fault_may_be_refused();
         if let Some((room, memory)) = groups.memory_room().zip(groups.memory.as_ref()) {
-            assert!(memory.levels.iter().filter_map(|level| level.figures.limit).any(|limit| room <= limit));
+            assert!(memory.levels.iter().filter_map(|level| level.charged.limit).any(|limit| room <= limit));
         }
     }
     if let Ok(mut limits) = MemoryLimits::new(root) {
@@ -176,9 +176,9 @@ fn settings_tree_holds(root: &KernelRoot) {
     for size in sizes {
         let scopes = nodes.iter().map(|node| PoolScope::Node(*node)).chain([PoolScope::Machine]);
         for scope in scopes {
-            let Ok(figures) = hugetlb::figures(root, size, scope) else { continue };
-            assert!(figures.available().is_none_or(|available| available <= figures.free));
-            assert!(figures.in_use() <= figures.total && figures.persistent() <= figures.total);
+            let Ok(counts) = hugetlb::counts(root, size, scope) else { continue };
+            assert!(counts.available().is_none_or(|available| available <= counts.free));
+            assert!(counts.in_use() <= counts.total && counts.persistent() <= counts.total);
         }
     }
 }

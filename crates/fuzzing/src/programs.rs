@@ -52,7 +52,7 @@ pub fn jvm(data: &[u8]) {
     }
 }
 
-/// Sizes of the command line, and what is shown of them: a size that is shown is read again, to the figures shown.
+/// Sizes of the command line, and what is shown of them: a size that is shown is read again, to the values shown.
 pub fn sizes(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(bytes) = text.parse::<Bytes>() {

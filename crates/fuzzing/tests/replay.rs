@@ -17,7 +17,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
 /// Of each kind of change to an input.
 const CHANGES: usize = 8;
 
-/// An input as it is, cut off, doubled, with single figures at the end of their range and with single bytes changed: what
+/// An input as it is, cut off, doubled, with single numbers at the end of their range and with single bytes changed: what
 /// there is of mutation without a fuzzer. Always the same.
 fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut all =
@@ -26,11 +26,11 @@ fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
         all.push((format!("its first {length} bytes"), data[..length].to_vec()));
     }
     let is_first = |at: &usize| data[*at].is_ascii_digit() && (*at == 0 || !data[*at - 1].is_ascii_digit());
-    let figures: Vec<usize> = (0..data.len()).filter(is_first).collect();
-    for at in evenly(&figures) {
+    let values: Vec<usize> = (0..data.len()).filter(is_first).collect();
+    for at in evenly(&values) {
         let length = data[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         let changed = [&data[..at], b"18446744073709551615", &data[at + length..]].concat();
-        all.push((format!("its figure at byte {at} made 2^64 - 1"), changed));
+        all.push((format!("its value at byte {at} made 2^64 - 1"), changed));
     }
     for at in evenly(&(0..data.len()).collect::<Vec<_>>()) {
         let mut changed = data.to_vec();

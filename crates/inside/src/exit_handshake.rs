@@ -1,5 +1,5 @@
 //! The handshake at exit: a program that is about to exit waits, for a bounded time, until its launcher has read the kernel's
-//! final figures.
+//! final values.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -40,12 +40,12 @@ impl ExitHandshake<'_> {
         self.exiting.load(Acquire) != 0
     }
 
-    /// The launcher has seen the program wait, and reads the final figures now.
+    /// The launcher has seen the program wait, and reads the final values now.
     pub fn notice(&self) {
         self.answer.store(NOTICED, Relaxed);
     }
 
-    /// The launcher wants no more of the program: it has taken the final figures, or takes none.
+    /// The launcher wants no more of the program: it has taken the final values, or takes none.
     pub fn let_go(&self) {
         self.answer.store(DONE, Relaxed);
     }

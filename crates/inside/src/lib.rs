@@ -20,11 +20,11 @@ mod futex;
 mod lock;
 pub mod memory_file;
 mod moving;
-mod own_figures;
 mod own_hugetlb;
 pub mod own_mappings;
 mod own_region;
 pub mod own_touched;
+mod own_values;
 pub mod pagemap_scan;
 pub mod passing;
 pub mod program_memory;
@@ -43,12 +43,10 @@ pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};
 pub use exit_handshake::ExitHandshake;
 pub use lock::{Lock, Locked};
 pub use moving::{NoHugetlb, NotMoved};
-pub use own_figures::{
+pub use own_values::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
     thp_is_possible, thp_only_on_advice, thread_count,
 };
-pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
-pub use own_region::{OwnRegion, leave_descriptors};
 pub use range::{OwnedRange, Reservation, allocate_words, is_plausible, release_words, without_signals};
 pub use shared::{SHARED_WORDS, SharedWords};
 pub use user::{effective_gid, effective_uid};

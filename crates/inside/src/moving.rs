@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn a_trial_takes_nothing_from_the_pool() {
         let Some(pool) = PoolGuard::reserve(SIZE, 1) else { return };
-        let before = pool.figures();
+        let before = pool.counts();
         OwnedRange::try_hugetlb(SIZE).unwrap();
-        assert_eq!(pool.figures(), before);
+        assert_eq!(pool.counts(), before);
     }
 
     #[test]

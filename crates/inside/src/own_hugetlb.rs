@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::own_figures::{first_figure, hugetlb_free_on_node, read_file};
+use crate::own_values::{first_number, hugetlb_free_on_node, read_file};
 use megapage_units::PageSize;
 use std::io::Write;
 
@@ -47,11 +47,11 @@ pub fn hugetlb_room(size: PageSize) -> HugetlbRoom {
     room_of(&text[..len], size, &mut |path| {
         let mut text = [0u8; 32];
         let len = read_file(path, &mut text)?;
-        first_figure(&text[..len])
+        first_number(&text[..len])
     })
 }
 
-/// By the text of `/proc/self/cgroup`; `read` answers the figure in the file of a path that ends in a NUL.
+/// By the text of `/proc/self/cgroup`; `read` answers the value in the file of a path that ends in a NUL.
 fn room_of(groups: &[u8], size: PageSize, read: &mut dyn FnMut(&[u8]) -> Option<u64>) -> HugetlbRoom {
     let mut room = HugetlbRoom::default();
     for line in groups.split(|&byte| byte == b'\n') {
@@ -101,7 +101,7 @@ fn level_room(
         (true, false) => ["limit_in_bytes", "usage_in_bytes"],
         (true, true) => ["rsvd.limit_in_bytes", "rsvd.usage_in_bytes"],
     };
-    let mut figure = |name: &str| {
+    let mut value = |name: &str| {
         let mut path = [0u8; PATH];
         let mut rest = &mut path[..];
         rest.write_all(mount.as_bytes()).ok()?;
@@ -112,9 +112,9 @@ fn level_room(
         let left = rest.len();
         read(&path[..PATH - left])
     };
-    // "max" has no figure.
-    let limit = figure(limit)?;
-    Some(limit.saturating_sub(figure(usage)?))
+    // "max" has no number.
+    let limit = value(limit)?;
+    Some(limit.saturating_sub(value(usage)?))
 }
 
 /// The free pages of `size` by node, of the nodes that the calling thread's cpuset and memory policy allow. `None` where the
@@ -174,7 +174,7 @@ mod tests {
     fn room(groups: &str, files: &[(&str, u64)]) -> HugetlbRoom {
         room_of(groups.as_bytes(), SIZE, &mut |path| {
             let path = std::str::from_utf8(path.strip_suffix(b"\0").unwrap()).unwrap();
-            files.iter().find(|(name, _)| *name == path).map(|(_, figure)| *figure)
+            files.iter().find(|(name, _)| *name == path).map(|(_, value)| *value)
         })
     }
 

@@ -36,7 +36,7 @@ impl Charge {
     }
 }
 
-/// The hugetlb controller's figures for one page size in one group.
+/// The hugetlb controller's values for one page size in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugetlbCharge {
     /// The pool that is limited.
@@ -52,8 +52,8 @@ pub struct HugetlbCharge {
 pub struct Level<T> {
     /// Where its files are, as the user would name it.
     pub directory: PathBuf,
-    /// The controller's figures.
-    pub figures: T,
+    /// The controller's values.
+    pub charged: T,
 }
 
 /// A process's group under one controller, and that group's ancestors as far as they can be seen.
@@ -120,11 +120,11 @@ impl Cgroups {
                 || lineage
                     .levels
                     .iter()
-                    .any(|level| level.figures.iter().any(|size| size.fault.limit.is_some()))
+                    .any(|level| level.charged.iter().any(|size| size.fault.limit.is_some()))
         });
         let by_memory = self.memory_counts_hugetlb
             && self.memory.as_ref().is_some_and(|lineage| {
-                !lineage.complete || lineage.levels.iter().any(|level| level.figures.limit.is_some())
+                !lineage.complete || lineage.levels.iter().any(|level| level.charged.limit.is_some())
             });
         by_hugetlb || by_memory
     }
@@ -141,16 +141,16 @@ impl Cgroups {
 
     /// The least room for ordinary memory over all visible levels; `None`: no visible limit.
     pub fn memory_room(&self) -> Option<Bytes> {
-        self.memory.as_ref()?.levels.iter().filter_map(|level| level.figures.room()).min()
+        self.memory.as_ref()?.levels.iter().filter_map(|level| level.charged.room()).min()
     }
 
     fn least_hugetlb_room(&self, size: PageSize, charge: impl Fn(&HugetlbCharge) -> Charge) -> Option<Bytes> {
         let levels = &self.hugetlb.as_ref()?.levels;
         levels
             .iter()
-            .flat_map(|level| &level.figures)
-            .filter(|figures| figures.page_size == size)
-            .filter_map(|figures| charge(figures).room())
+            .flat_map(|level| &level.charged)
+            .filter(|charge| charge.page_size == size)
+            .filter_map(|it| charge(it).room())
             .min()
     }
 }
@@ -174,7 +174,7 @@ impl View<'_> {
     fn lineage<T>(
         &self,
         controller: &str,
-        figures: impl Fn(&KernelRoot, &Path, CgroupVersion) -> Option<T>,
+        read: impl Fn(&KernelRoot, &Path, CgroupVersion) -> Option<T>,
     ) -> Option<Lineage<T>> {
         let known = self.known(controller);
         if known.as_ref().is_some_and(|known| !known.enabled) {
@@ -200,8 +200,8 @@ impl View<'_> {
             .ancestors()
             .map(|group| top.join(group))
             .filter_map(|directory| {
-                let figures = figures(self.root, relative(&directory), version)?;
-                Some(Level { directory, figures })
+                let charged = read(self.root, relative(&directory), version)?;
+                Some(Level { directory, charged })
             })
             .collect();
         Some(Lineage { version, path, levels, complete: is_root || only_root })
@@ -321,7 +321,7 @@ fn charge(root: &KernelRoot, limit: &Path, usage: &Path) -> Option<Charge> {
     let text = root.read(limit).ok()?;
     let limit = match text.trim() {
         "max" => None,
-        figure => Some(figure.parse().ok()?).filter(|bytes| *bytes < UNLIMITED).map(Bytes),
+        value => Some(value.parse().ok()?).filter(|bytes| *bytes < UNLIMITED).map(Bytes),
     };
     Some(Charge { limit, usage: Bytes(root.read_u64(usage).ok()?) })
 }
@@ -391,7 +391,7 @@ mod tests {
         let hugetlb = groups.hugetlb.as_ref().unwrap();
         assert_eq!(hugetlb.version, CgroupVersion::V1);
         assert!(hugetlb.complete);
-        assert_eq!(hugetlb.levels[0].figures[0].fault.limit, None);
+        assert_eq!(hugetlb.levels[0].charged[0].fault.limit, None);
         assert!(!groups.hugetlb_fault_may_be_refused());
         // The mount shows /docker as its root and has no release_agent: what is above can't be seen.
         let memory = groups.memory.as_ref().unwrap();

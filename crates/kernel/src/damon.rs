@@ -220,14 +220,14 @@ impl Damon {
             if name.parse::<u64>().is_err() {
                 continue;
             }
-            let figure = |file: &str| self.root.read_u64(format!("{directory}/{name}/{file}"));
-            let (start, end) = (figure("start")?, figure("end")?);
+            let number = |file: &str| self.root.read_u64(format!("{directory}/{name}/{file}"));
+            let (start, end) = (number("start")?, number("end")?);
             let range = VirtRange::new(start, end).ok_or_else(|| KernelError::Parse {
                 path: self.root.path(format!("{directory}/{name}/end")),
                 line: 1,
                 what: format!("expected an address from {start} on, found '{end}'"),
             })?;
-            tried.push(Tried { range, accesses: figure("nr_accesses")? });
+            tried.push(Tried { range, accesses: number("nr_accesses")? });
         }
         tried.sort_by_key(|tried| tried.range);
         Ok(tried)

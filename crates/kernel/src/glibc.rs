@@ -20,8 +20,8 @@ pub fn glibc_version() -> Option<(u32, u32)> {
 /// `2.36`, or a development version such as `2.36.9000`.
 #[cfg(any(target_env = "gnu", test))]
 fn parse(text: &str) -> Option<(u32, u32)> {
-    let mut figures = text.split('.');
-    Some((figures.next()?.parse().ok()?, figures.next()?.parse().ok()?))
+    let mut values = text.split('.');
+    Some((values.next()?.parse().ok()?, values.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_two_figures() {
+    fn versions_have_two_numbers() {
         assert_eq!(parse("2.36"), Some((2, 36)));
         assert_eq!(parse("2.36.9000"), Some((2, 36)));
         assert_eq!(parse("stable"), None);

@@ -30,7 +30,7 @@ impl fmt::Display for PoolScope {
     }
 }
 
-/// A figure of a pool that can be written.
+/// A value of a pool that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolFile {
     /// `nr_hugepages`. Read: all pages of the pool, surplus ones included. Written: the number of
@@ -50,10 +50,10 @@ impl PoolFile {
     }
 }
 
-/// What the kernel says of one pool, in pages. The files are read one by one: on a busy machine the figures
+/// What the kernel says of one pool, in pages. The files are read one by one: on a busy machine the values
 /// may be a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolFigures {
+pub struct PoolCounts {
     /// All pages, surplus ones included.
     pub total: u64,
     /// Pages that no mapping or file holds. Some of them may be reserved.
@@ -67,7 +67,7 @@ pub struct PoolFigures {
     pub overcommit: Option<u64>,
 }
 
-impl PoolFigures {
+impl PoolCounts {
     /// Pages that the pool keeps when they are free: what a write to `nr_hugepages` sets.
     pub fn persistent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
@@ -85,7 +85,7 @@ impl PoolFigures {
     }
 }
 
-/// Where a pool's figure is kept, relative to the root, such as
+/// Where a pool's value is kept, relative to the root, such as
 /// `sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
 pub fn path(size: PageSize, scope: PoolScope, file: PoolFile) -> String {
     format!("{}/{}", directory(size, scope), file.name())
@@ -127,15 +127,15 @@ pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
     Ok(nodes)
 }
 
-/// The figures of one pool. A size or node that is not there answers ENOENT ([`KernelError::is_gone`]).
-pub fn figures(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<PoolFigures, KernelError> {
+/// The values of one pool. A size or node that is not there answers ENOENT ([`KernelError::is_gone`]).
+pub fn counts(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<PoolCounts, KernelError> {
     let directory = directory(size, scope);
     let read = |name: &str| root.read_u64(format!("{directory}/{name}"));
     let machine_only = |name: &str| match scope {
         PoolScope::Machine => read(name).map(Some),
         PoolScope::Node(_) => Ok(None),
     };
-    Ok(PoolFigures {
+    Ok(PoolCounts {
         total: read("nr_hugepages")?,
         free: read("free_hugepages")?,
         reserved: machine_only("resv_hugepages")?,
@@ -144,7 +144,7 @@ pub fn figures(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<Po
     })
 }
 
-/// Asks the kernel for a figure. A shortfall of pages is not an error here: read back.
+/// Asks the kernel for a value. A shortfall of pages is not an error here: read back.
 pub fn write(
     root: &KernelRoot,
     size: PageSize,
@@ -181,8 +181,8 @@ mod tests {
             ("sys/devices/system/node/power", &[]),
         ] {
             fs::create_dir_all(tree.path().join(directory)).unwrap();
-            for (name, figure) in files {
-                fs::write(tree.path().join(directory).join(name), format!("{figure}\n")).unwrap();
+            for (name, value) in files {
+                fs::write(tree.path().join(directory).join(name), format!("{value}\n")).unwrap();
             }
         }
         tree
@@ -194,11 +194,11 @@ mod tests {
         let root = KernelRoot::captured(tree.path());
         assert_eq!(page_sizes(&root).unwrap(), [PageSize::HUGE_2M, PageSize::HUGE_1G]);
         assert_eq!(nodes(&root).unwrap(), [1]);
-        let machine = figures(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        let machine = counts(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap();
         assert_eq!((machine.persistent(), machine.in_use(), machine.available()), (10, 5, Some(4)));
-        let node = figures(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap();
+        let node = counts(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap();
         assert_eq!((node.in_use(), node.available(), node.overcommit), (5, None, None));
-        assert!(figures(&root, PageSize::HUGE_2M, PoolScope::Node(0)).unwrap_err().is_gone());
+        assert!(counts(&root, PageSize::HUGE_2M, PoolScope::Node(0)).unwrap_err().is_gone());
     }
 
     #[test]
@@ -206,8 +206,8 @@ mod tests {
         let tree = tree();
         let root = KernelRoot::captured(tree.path());
         write(&root, PageSize::HUGE_2M, PoolScope::Node(1), PoolFile::Pages, 99).unwrap();
-        assert_eq!(figures(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap().total, 99);
-        assert_eq!(figures(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 12);
+        assert_eq!(counts(&root, PageSize::HUGE_2M, PoolScope::Node(1)).unwrap().total, 99);
+        assert_eq!(counts(&root, PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 12);
     }
 
     #[test]

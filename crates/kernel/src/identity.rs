@@ -27,7 +27,7 @@ pub struct Account {
 /// The largest buffer tried for one entry of the name service.
 const LARGEST_ENTRY: usize = 1 << 20;
 
-/// The account with this login name or, where there is none and the name is a figure, with this user number.
+/// The account with this login name or, where there is none and the name is a number, with this user number.
 /// `Ok(None)`: no such account. Source: getpwnam_r(3), getgrouplist(3).
 pub fn account(name: &str) -> io::Result<Option<Account>> {
     // A name with a zero byte in it can't be an account's.
@@ -178,8 +178,8 @@ impl Capabilities {
 /// told apart and behaves the same for what is asked here.
 pub fn in_user_namespace(root: &KernelRoot) -> bool {
     root.read("proc/self/uid_map").is_ok_and(|text| {
-        let figures: Vec<&str> = text.split_whitespace().collect();
-        figures != ["0", "0", "4294967295"]
+        let values: Vec<&str> = text.split_whitespace().collect();
+        values != ["0", "0", "4294967295"]
     })
 }
 

@@ -44,15 +44,15 @@ impl Limits {
         let text = root.read(&path)?;
         let soft = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
-            let figure = line.and_then(|rest| rest.split_whitespace().next());
-            match figure {
+            let number = line.and_then(|rest| rest.split_whitespace().next());
+            match number {
                 Some("unlimited") => Ok(Limit(None)),
-                figure => match figure.and_then(|figure| figure.parse().ok()) {
+                number => match number.and_then(|number| number.parse().ok()) {
                     Some(bytes) => Ok(Limit(Some(Bytes(bytes)))),
                     None => Err(KernelError::Parse {
                         path: root.path(&path),
                         line: 1,
-                        what: format!("expected a line '{name}' with a figure"),
+                        what: format!("expected a line '{name}' with a number"),
                     }),
                 },
             }
@@ -171,13 +171,13 @@ pub struct Sysctls {
 impl Sysctls {
     /// Reads them all.
     pub fn read(root: &KernelRoot) -> Sysctls {
-        let figure = |name: &str| root.read_u64(format!("proc/sys/{name}")).ok();
+        let number = |name: &str| root.read_u64(format!("proc/sys/{name}")).ok();
         Sysctls {
-            hugetlb_shm_group: figure("vm/hugetlb_shm_group").and_then(|gid| u32::try_from(gid).ok()),
-            overcommit_memory: figure("vm/overcommit_memory"),
-            max_map_count: figure("vm/max_map_count"),
-            shmmax: figure("kernel/shmmax").map(Bytes),
-            shmall: figure("kernel/shmall"),
+            hugetlb_shm_group: number("vm/hugetlb_shm_group").and_then(|gid| u32::try_from(gid).ok()),
+            overcommit_memory: number("vm/overcommit_memory"),
+            max_map_count: number("vm/max_map_count"),
+            shmmax: number("kernel/shmmax").map(Bytes),
+            shmall: number("kernel/shmall"),
         }
     }
 }

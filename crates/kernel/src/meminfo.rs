@@ -1,4 +1,4 @@
-//! `/proc/meminfo`, and the same figures of one NUMA node.
+//! `/proc/meminfo`, and the same values of one NUMA node.
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
@@ -80,17 +80,17 @@ pub fn node_meminfo(root: &KernelRoot, node: u32) -> Result<MemInfo, KernelError
     parse(root, &format!("sys/devices/system/node/node{node}/meminfo"))
 }
 
-/// Lines are `Name:  figure kB`, for a node with `Node N ` before them; those without a unit count pages
+/// Lines are `Name:  value kB`, for a node with `Node N ` before them; those without a unit count pages
 /// of a pool and are read from the pool itself.
 fn parse(root: &KernelRoot, path: &str) -> Result<MemInfo, KernelError> {
     let mut info = MemInfo::default();
     for (index, line) in root.read(path)?.lines().enumerate() {
         let Some((name, value)) = line.split_once(':') else { continue };
-        let Some(figure) = value.trim().strip_suffix(" kB") else { continue };
-        let kib: u64 = figure.trim().parse().map_err(|_| KernelError::Parse {
+        let Some(number) = value.trim().strip_suffix(" kB") else { continue };
+        let kib: u64 = number.trim().parse().map_err(|_| KernelError::Parse {
             path: root.path(path),
             line: index + 1,
-            what: format!("expected a figure in kB, found '{}'", value.trim()),
+            what: format!("expected a number in kB, found '{}'", value.trim()),
         })?;
         info.set(name.rsplit(' ').next().unwrap_or(name), Bytes::kib(kib));
     }
@@ -123,6 +123,6 @@ mod tests {
 
         fs::write(tree.path().join("proc/meminfo"), "MemTotal: 1 kB\nMemFree: some kB\n").unwrap();
         let error = meminfo(&root).unwrap_err().to_string();
-        assert!(error.contains("meminfo: line 2: expected a figure in kB, found 'some kB'"), "{error}");
+        assert!(error.contains("meminfo: line 2: expected a number in kB, found 'some kB'"), "{error}");
     }
 }

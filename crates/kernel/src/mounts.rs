@@ -115,15 +115,15 @@ pub fn unmount(point: &Path) -> io::Result<()> {
 
 fn hugetlbfs(mount: Mount) -> Option<HugetlbfsMount> {
     let bytes = |name| mount.super_option(name).and_then(|value| value.parse::<Bytes>().ok());
-    let figure =
+    let number =
         |name, radix| mount.super_option(name).and_then(|value| u32::from_str_radix(value, radix).ok());
     Some(HugetlbfsMount {
         page_size: PageSize::new(bytes("pagesize")?.0)?,
         size: bytes("size"),
         min_size: bytes("min_size"),
-        uid: figure("uid", 10).unwrap_or(0),
-        gid: figure("gid", 10).unwrap_or(0),
-        mode: figure("mode", 8).unwrap_or(0o755),
+        uid: number("uid", 10).unwrap_or(0),
+        gid: number("gid", 10).unwrap_or(0),
+        mode: number("mode", 8).unwrap_or(0o755),
         mount,
     })
 }

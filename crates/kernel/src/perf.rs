@@ -77,7 +77,7 @@ impl Group {
             opened.push(open(thread, *event, scope, leader)?);
         }
         let leader = File::from(opened.remove(0));
-        // SAFETY: the descriptor is the group's; the argument is a plain figure.
+        // SAFETY: the descriptor is the group's; the argument is a plain number.
         if unsafe { sys::ioctls::ENABLE(leader.as_raw_fd(), 0) } < 0 {
             return Err(io::Error::last_os_error());
         }

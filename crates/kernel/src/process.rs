@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `/proc/PID/status` says. Figures that a kernel thread or a zombie lacks are zero.
+/// What `/proc/PID/status` says. Values that a kernel thread or a zombie lacks are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The command name, at most 15 bytes.
@@ -118,12 +118,12 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
     for (index, line) in text.lines().enumerate() {
         let Some((key, value)) = line.split_once(':') else { continue };
         let value = value.trim();
-        let bad = || (index + 1, format!("expected a figure, found '{line}'"));
+        let bad = || (index + 1, format!("expected a number, found '{line}'"));
         let number = || value.parse::<u64>().map_err(|_| bad());
         let kib = || value.trim_end_matches(" kB").parse().map(Bytes::kib).map_err(|_| bad());
         let four = || -> Result<[u32; 4], (usize, String)> {
-            let figures: Option<Vec<u32>> = value.split_whitespace().map(|word| word.parse().ok()).collect();
-            figures.and_then(|figures| figures.try_into().ok()).ok_or_else(bad)
+            let numbers: Option<Vec<u32>> = value.split_whitespace().map(|word| word.parse().ok()).collect();
+            numbers.and_then(|numbers| numbers.try_into().ok()).ok_or_else(bad)
         };
         match key {
             "Name" => status.name = value.to_string(),
@@ -205,16 +205,16 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text[close + 1..].split_whitespace().collect();
     // Fields are counted from 1 in the manual page; the third is the first after the name.
     let field = |number: usize| fields.get(number - 3);
-    let figure = |number| field(number)?.parse::<u64>().ok();
+    let number = |number| field(number)?.parse::<u64>().ok();
     Some(Stat {
         name: text.get(open + 1..close)?.to_string(),
         state: field(3)?.chars().next()?,
         parent: Pid(field(4)?.parse().ok()?),
-        is_kernel_thread: figure(9)? & PF_KTHREAD != 0,
-        cpu: ticks(figure(14)?.saturating_add(figure(15)?)),
-        children_cpu: ticks(figure(16)?.saturating_add(figure(17)?)),
-        start_ticks: figure(22)?,
-        start_stack: figure(28)?,
+        is_kernel_thread: number(9)? & PF_KTHREAD != 0,
+        cpu: ticks(number(14)?.saturating_add(number(15)?)),
+        children_cpu: ticks(number(16)?.saturating_add(number(17)?)),
+        start_ticks: number(22)?,
+        start_stack: number(28)?,
     })
 }
 

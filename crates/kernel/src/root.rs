@@ -206,13 +206,13 @@ impl KernelRoot {
         helper::locked_by(relative).filter(|pid| helper::is_foreign(self, *pid))
     }
 
-    /// The one decimal figure that a kernel file holds.
+    /// The one decimal number that a kernel file holds.
     pub fn read_u64(&self, relative: impl AsRef<Path>) -> Result<u64, KernelError> {
         let text = self.read(&relative)?;
         text.trim().parse().map_err(|_| KernelError::Parse {
             path: self.path(relative),
             line: 1,
-            what: format!("expected a decimal figure, found '{}'", text.trim()),
+            what: format!("expected a decimal number, found '{}'", text.trim()),
         })
     }
 
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(root.list("proc/sys/vm").unwrap(), ["bad", "nr_hugepages"]);
         let error = root.read_u64("proc/sys/vm/bad").unwrap_err();
         assert!(
-            error.to_string().contains("bad: line 1: expected a decimal figure, found 'many'"),
+            error.to_string().contains("bad: line 1: expected a decimal number, found 'many'"),
             "{error}"
         );
         assert!(root.read("proc/none").unwrap_err().is_gone());

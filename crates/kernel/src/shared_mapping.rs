@@ -331,7 +331,7 @@ mod tests {
     fn a_short_pool_is_told_without_populating_too() {
         in_child("shared_mapping::tests::a_short_pool_is_told_without_populating_too", || {
             let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
-            let free = pool.figures();
+            let free = pool.counts();
             refuse(Call::POPULATE, libc::EINVAL);
             let pages = |count: u64| {
                 let file = memory_file("shared-mapping", Some(PageSize::HUGE_2M)).unwrap();
@@ -346,7 +346,7 @@ mod tests {
             let error = mapping.append(&pages(1 << 14), 0, HUGE_2M << 14, None).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
             drop((one, mapping));
-            assert_eq!(pool.figures(), free);
+            assert_eq!(pool.counts(), free);
         });
     }
 

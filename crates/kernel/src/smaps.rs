@@ -10,7 +10,7 @@ use crate::{KernelError, KernelRoot};
 pub use megapage_snapshot::{BackingBytes, MappingFlags};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 
-/// One mapping (VMA) of a process. Byte figures are the kernel's, at the time of the read.
+/// One mapping (VMA) of a process. Byte values are the kernel's, at the time of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The addresses.
@@ -223,8 +223,8 @@ impl Parser {
         let mapping = self.mappings.last_mut().ok_or("a mapping before its fields")?;
         // Unknown fields come with new kernels: skipped.
         let kib = || {
-            let kib = rest.trim().strip_suffix(" kB").and_then(|figure| figure.parse().ok());
-            kib.map(Bytes::kib).ok_or("a figure in kB")
+            let kib = rest.trim().strip_suffix(" kB").and_then(|value| value.parse().ok());
+            kib.map(Bytes::kib).ok_or("a value in kB")
         };
         match key {
             "KernelPageSize" => {

@@ -28,7 +28,7 @@ pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
         sizes: sizes(root)?,
         khugepaged: optional(khugepaged(root))?,
         shrink_underused: optional(root.read_u64(format!("{DIRECTORY}/shrink_underused")))?
-            .map(|figure| figure != 0),
+            .map(|number| number != 0),
     }))
 }
 
@@ -78,13 +78,13 @@ fn sizes(root: &KernelRoot) -> Result<Vec<ThpSize>, KernelError> {
 }
 
 fn khugepaged(root: &KernelRoot) -> Result<Khugepaged, KernelError> {
-    let figure = |name: &str| root.read_u64(format!("{DIRECTORY}/khugepaged/{name}"));
+    let number = |name: &str| root.read_u64(format!("{DIRECTORY}/khugepaged/{name}"));
     Ok(Khugepaged {
-        defrag: figure("defrag")? != 0,
-        max_ptes_none: figure("max_ptes_none")?,
-        pages_to_scan: figure("pages_to_scan")?,
-        scan_sleep_ms: figure("scan_sleep_millisecs")?,
-        pages_collapsed: figure("pages_collapsed")?,
+        defrag: number("defrag")? != 0,
+        max_ptes_none: number("max_ptes_none")?,
+        pages_to_scan: number("pages_to_scan")?,
+        scan_sleep_ms: number("scan_sleep_millisecs")?,
+        pages_collapsed: number("pages_collapsed")?,
     })
 }
 
@@ -101,12 +101,12 @@ pub struct CollapseLimits {
 
 /// Reads khugepaged's limits; `Ok(None)` on a kernel without.
 pub fn collapse_limits(root: &KernelRoot) -> Result<Option<CollapseLimits>, KernelError> {
-    let figure = |name: &str| optional(root.read_u64(format!("{DIRECTORY}/khugepaged/{name}")));
-    let Some(max_ptes_swap) = figure("max_ptes_swap")? else { return Ok(None) };
+    let number = |name: &str| optional(root.read_u64(format!("{DIRECTORY}/khugepaged/{name}")));
+    let Some(max_ptes_swap) = number("max_ptes_swap")? else { return Ok(None) };
     Ok(Some(CollapseLimits {
         max_ptes_swap,
-        max_ptes_shared: figure("max_ptes_shared")?.unwrap_or(512),
-        full_scans: figure("full_scans")?.unwrap_or(0),
+        max_ptes_shared: number("max_ptes_shared")?.unwrap_or(512),
+        full_scans: number("full_scans")?.unwrap_or(0),
     }))
 }
 

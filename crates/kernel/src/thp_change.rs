@@ -160,7 +160,7 @@ impl Drop for ThpChange {
     }
 }
 
-/// What a setting is now. A choice shows all words, the chosen one in brackets; a figure stands alone.
+/// What a setting is now. A choice shows all words, the chosen one in brackets; a number stands alone.
 fn chosen(root: &KernelRoot, file: &str) -> Result<String, KernelError> {
     let text = root.read(relative(file))?;
     let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);

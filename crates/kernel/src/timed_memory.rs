@@ -78,9 +78,9 @@ impl TimedMemory {
         // SAFETY: the mapping has a huge page more than `bytes`, so that the next multiple lies within it.
         let start = unsafe { mapping.add(mapping.align_offset(HUGE_2M)) };
         let memory = TimedMemory { mapping, mapped, start, bytes };
-        let wish = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // A kernel without transparent huge pages refuses the wish: then all is on base pages.
-        let _ = memory.advise(0, bytes, wish);
+        let advice = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // A kernel without transparent huge pages refuses that: then all is on base pages.
+        let _ = memory.advise(0, bytes, advice);
         for from in (0..bytes).step_by(BATCH) {
             if !goes_on(from) {
                 return Ok(None);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 const VMSTAT: &str = "proc/vmstat";
 
 /// The counters whose names `wanted` accepts, by the kernel's names. Events are counted since boot; `nr_*` are
-/// figures of this moment, in pages.
+/// values of this moment, in pages.
 pub fn vmstat(
     root: &KernelRoot,
     wanted: impl Fn(&str) -> bool,

@@ -1,4 +1,4 @@
-//! Programs that the bench starts, and how it waits for them: every wait looks for the user's wish to stop, and
+//! Programs that the bench starts, and how it waits for them: every wait looks for the user's request to stop, and
 //! what was started ends with the value that stands for it.
 
 use crate::workload::pattern::READY;

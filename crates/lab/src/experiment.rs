@@ -84,7 +84,7 @@ pub trait Experiment {
     fn measure(&self, stage: &mut Stage<'_>) -> Result<Self::Found>;
 }
 
-/// What an experiment found: rows of figures, as data.
+/// What an experiment found: rows of values, as data.
 pub trait Found: Serialize {
     /// What is demanded of them.
     fn gates(&self) -> Vec<Gate>;

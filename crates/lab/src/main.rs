@@ -8,7 +8,7 @@ use megapage_bench::peers;
 use megapage_bench::save::{Save, progress};
 use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
-use megapage_lab::{fault, fork, install, kept, live, observe, papers, snapshot, text};
+use megapage_lab::{fault, fork, install, live, observe, papers, persistent, snapshot, text};
 use megapage_units::shown;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -31,8 +31,8 @@ enum Command {
     Fair(Run<live::FairExperiment>),
     Cost(Run<live::CostExperiment>),
     Fault(Run<fault::Fault>),
-    Restart(Run<kept::RestartExperiment>),
-    Malloc(Run<kept::MallocExperiment>),
+    Restart(Run<persistent::RestartExperiment>),
+    Malloc(Run<persistent::MallocExperiment>),
     Text(Run<text::Text>),
     Fork(Run<fork::Fork>),
     Snapshot(Run<snapshot::Snapshot>),

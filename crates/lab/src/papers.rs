@@ -1,4 +1,4 @@
-//! The published figures of the HawkEye and Ingens papers beside ours.
+//! The published values of the HawkEye and Ingens papers beside ours.
 //!
 //! Each value says whether a parameter was fitted on it or whether it is a test. `gates` has the gates; one that is
 //! missed fails: nothing is fitted on a row that tests.
@@ -13,7 +13,7 @@ use megapage_simulate::machine::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Where a published figure comes from.
+/// Where a published value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -33,7 +33,7 @@ impl Source {
     }
 }
 
-/// What a figure was used for.
+/// What a value was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -43,9 +43,9 @@ pub enum Role {
     Tested,
 }
 
-/// One published figure and ours.
+/// One published value and ours.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct Value {
     /// The table or figure that it belongs to.
     pub table: &'static str,
     /// Which row or column.
@@ -62,7 +62,7 @@ pub struct Figure {
     pub role: Role,
 }
 
-impl Figure {
+impl Value {
     /// Ours against the published one, as a share of that: 0.05 is 5 % more.
     pub fn deviation(&self) -> f64 {
         self.ours / self.published - 1.0
@@ -82,11 +82,12 @@ pub struct Gate {
     pub passed: bool,
 }
 
-/// All figures and gates.
+/// All values and gates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Papers {
-    /// The figures, by table.
-    pub figures: Vec<Figure>,
+    /// The values, by table.
+    #[serde(rename = "figures")]
+    pub values: Vec<Value>,
     /// The gates.
     pub gates: Vec<Gate>,
     /// What is published and not simulated, with the reason.
@@ -116,12 +117,12 @@ pub struct Done {
 /// Simulates all of it, on `threads` threads. `progress` is told of each run that has ended: how many, of how many.
 pub fn papers(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Papers {
     let done = runs::all(threads, progress);
-    let figures = gates::figures(&done);
-    let gates = gates::judge(&figures, &done);
+    let values = gates::values(&done);
+    let gates = gates::judge(&values, &done);
     Papers {
         simulated_seconds: done.values().map(|done| done.run.seconds).sum(),
         region_steps: done.values().map(|done| done.run.region_steps).sum(),
-        figures,
+        values,
         gates,
         left_out: vec![
             "omnetpp beside cached zeroing, 27 %: stores past the cache alone are modelled, at the published worst \
@@ -134,26 +135,26 @@ pub fn papers(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Papers 
 /// The runs by the names of their jobs.
 type Runs = BTreeMap<&'static str, Done>;
 
-/// Every figure, then the gates.
+/// Every value, then the gates.
 pub fn human(papers: &Papers) -> String {
     let mut out = String::new();
     let mut from = 0;
-    while from < papers.figures.len() {
-        let name = papers.figures[from].table;
-        let rows: Vec<_> = papers.figures[from..].iter().take_while(|figure| figure.table == name).collect();
+    while from < papers.values.len() {
+        let name = papers.values[from].table;
+        let rows: Vec<_> = papers.values[from..].iter().take_while(|value| value.table == name).collect();
         from += rows.len();
         out += &format!("{name}\n");
         out += &table(
             &["", "", "published", "from", "ours", "deviation", "used"],
-            rows.into_iter().map(|figure| {
+            rows.into_iter().map(|value| {
                 [
-                    figure.row.clone(),
-                    figure.what.to_string(),
-                    short(figure.published),
-                    figure.source.name().to_string(),
-                    short(figure.ours),
-                    format!("{:+.1} %", figure.deviation() * 100.0),
-                    match figure.role {
+                    value.row.clone(),
+                    value.what.to_string(),
+                    short(value.published),
+                    value.source.name().to_string(),
+                    short(value.ours),
+                    format!("{:+.1} %", value.deviation() * 100.0),
+                    match value.role {
                         Role::Fitted => "to fit".to_string(),
                         Role::Tested => "as test".to_string(),
                     },
@@ -188,7 +189,7 @@ pub fn human(papers: &Papers) -> String {
     out
 }
 
-/// Four figures at most.
+/// Four digits at most.
 fn short(value: f64) -> String {
     match value.abs() {
         value_abs if value_abs >= 1e6 => format!("{:.2}M", value / 1e6),

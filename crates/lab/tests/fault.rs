@@ -41,15 +41,15 @@ fn sources_are_measured_and_the_pool_is_put_back() {
     let names: Vec<&str> = sources.iter().map(|source| source["source"].as_str().unwrap()).collect();
     assert_eq!(names, ["thp", "hugetlb", "broker", "reused", "run-thp", "run-pool"]);
     for source in sources {
-        let figure = |name: &str| source["touch_ns"][name].as_f64().unwrap();
-        assert!(0.0 < figure("p50") && figure("p50") <= figure("p99") && figure("p99") <= figure("max"));
+        let value = |name: &str| source["touch_ns"][name].as_f64().unwrap();
+        assert!(0.0 < value("p50") && value("p50") <= value("p99") && value("p99") <= value("max"));
         // Transparent huge pages may be off, or not to be had.
         let may_be_plainer = ["thp", "run-thp", "run-pool"].contains(&source["source"].as_str().unwrap());
         assert!(may_be_plainer || source["huge_share"] == 1.0, "{source}");
     }
     assert_eq!(report["clearing"].as_array().unwrap().len(), 3);
     assert_eq!(report["gates"].as_array().unwrap().len(), 3);
-    assert_eq!(pool.figures().persistent(), pool.former().persistent());
+    assert_eq!(pool.counts().persistent(), pool.former().persistent());
 }
 
 #[test]

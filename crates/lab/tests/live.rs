@@ -2,12 +2,12 @@
 
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
-use megapage_testing::MemoryGroup;
 use megapage_kernel::thp::settings;
 use megapage_lab::experiment::{Experiment, Failure, Plan, Report, conduct};
 use megapage_lab::live::{
     BloatExperiment, CostExperiment, FairExperiment, FairSample, Live, LiveFound, Measured, PromoteExperiment,
 };
+use megapage_testing::MemoryGroup;
 use megapage_testing::{MachineLock, require_root, skip};
 use megapage_units::Bytes;
 use std::path::PathBuf;

@@ -82,7 +82,7 @@ impl Attachment {
                 start,
                 now: Instant::now(),
                 notes: (!running).then(|| "the process has ended".into()).into_iter().collect(),
-                said: Vec::new(),
+                runtime_log: Vec::new(),
                 rss_at_start: Bytes::ZERO,
             })
         };

@@ -4,7 +4,7 @@ use crate::memory::Memory;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// Memory by what backs it, in bytes; the kernel's figures.
+/// Memory by what backs it, in bytes; the kernel's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Backed {
     /// 1 GiB hugetlb pages.

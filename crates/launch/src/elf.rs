@@ -195,7 +195,7 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
     Ok(facts)
 }
 
-/// The usual name of an `e_machine` value; its figure where it is none of the common ones.
+/// The usual name of an `e_machine` value; its number where it is none of the common ones.
 pub fn machine_name(machine: u16) -> String {
     match machine {
         elf::EM_X86_64 => "x86-64".into(),

@@ -65,7 +65,7 @@ impl Drop for Added {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_kernel::hugetlb::{PoolScope, figures};
+    use megapage_kernel::hugetlb::{PoolScope, counts};
     use megapage_testing::PoolGuard;
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
         let size = PageSize::HUGE_2M;
         let Some(guard) = PoolGuard::reserve(size, 0) else { return };
         let root = KernelRoot::live();
-        let pages = || figures(&root, size, PoolScope::Machine).unwrap().persistent();
+        let pages = || counts(&root, size, PoolScope::Machine).unwrap().persistent();
         let before = guard.former().persistent();
         let mut added = Added::make(&root, &[(size, 3)]).unwrap();
         assert_eq!(pages(), before + 3);

@@ -53,7 +53,7 @@ pub struct Machine {
     pub several_nodes: bool,
     /// The broker of pre-zeroed pages that the run was told of.
     pub broker: Option<Broker>,
-    /// What promotion from outside lacks: an ability of the kernel, or a right.
+    /// What external promotion lacks: an ability of the kernel, or a right.
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
     pub may_trace_others: bool,
@@ -115,7 +115,7 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
     let limits = Limits::read(root, None)?;
     let total = info.total.unwrap_or_default();
     let group_limits =
-        groups.memory.iter().flat_map(|lineage| &lineage.levels).filter_map(|it| it.figures.limit);
+        groups.memory.iter().flat_map(|lineage| &lineage.levels).filter_map(|it| it.charged.limit);
     let room = |size| {
         let rooms = [groups.hugetlb_fault_room(size), groups.hugetlb_reservation_room(size)];
         rooms.into_iter().flatten().min()
@@ -150,10 +150,10 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
 
 /// What a new mapping of pages of `size` can have.
 fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
-    match hugetlb::figures(root, size, PoolScope::Machine) {
-        Ok(figures) => {
-            let surplus_room = figures.overcommit.unwrap_or(0).saturating_sub(figures.surplus);
-            Ok(size.bytes() * (figures.available().unwrap_or(0).saturating_add(surplus_room)).min(1 << 30))
+    match hugetlb::counts(root, size, PoolScope::Machine) {
+        Ok(counts) => {
+            let surplus_room = counts.overcommit.unwrap_or(0).saturating_sub(counts.surplus);
+            Ok(size.bytes() * (counts.available().unwrap_or(0).saturating_add(surplus_room)).min(1 << 30))
         }
         Err(error) if error.is_gone() => Ok(Bytes::ZERO),
         Err(error) => Err(error),

@@ -5,14 +5,14 @@
 
 mod findings;
 mod identity;
-mod kept;
 mod store;
+mod stored;
 
 pub use crate::profile_report::ProfileReport;
 pub use findings::{Blocks, Findings, Mappings};
 pub use identity::{FileState, Identity};
-pub use kept::Kept;
 pub use store::{PROFILES_VARIABLE, Store, directory};
+pub use stored::Stored;
 
 use crate::report::{Ended, RunReport, Totals};
 use megapage_memory::{Hints, Ledger};

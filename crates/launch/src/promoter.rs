@@ -1,4 +1,4 @@
-//! Promotion from outside, pass after pass, while a program runs.
+//! External promotion, pass after pass, while a program runs.
 
 use crate::request::Fork;
 use megapage_act::promote::{

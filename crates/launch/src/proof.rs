@@ -1,4 +1,4 @@
-//! Whether a run obtained what was asked for, by the kernel's figures.
+//! Whether a run obtained what was asked for, by the kernel's values.
 
 use crate::backed::{Backed, allowance};
 use crate::kind::Kind;
@@ -93,7 +93,7 @@ fn nothing_seen(report: &RunReport) -> String {
         Some(totals) => {
             format!("the program had ended after {} ms, before any of its memory was seen", totals.elapsed_ms)
         }
-        None => "the kernel's figures could not be read".into(),
+        None => "the kernel's values could not be read".into(),
     }
 }
 
@@ -119,7 +119,7 @@ fn too_old(end: &Moment) -> Option<String> {
     (end.age_ms > allowed).then(|| format!("the last {} of {watched} ms were not seen; {WAITS}", end.age_ms))
 }
 
-/// What promotion from outside, which reaches all private anonymous memory, has left of it.
+/// What external promotion, which reaches all private anonymous memory, has left of it.
 fn short_of_all(late: &Moment) -> Option<String> {
     let (total, lacking) = not_huge(&late.anonymous);
     (lacking > allowance(total)).then(|| {
@@ -132,7 +132,7 @@ fn short_of_all(late: &Moment) -> Option<String> {
     })
 }
 
-/// What promotion from outside has left of the shared memory, and why.
+/// What external promotion has left of the shared memory, and why.
 fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
     let lacking = memory.base_bytes();
     (lacking > allowance(memory.resident_bytes)).then(|| {
@@ -149,7 +149,7 @@ fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
     })
 }
 
-/// What `--shm` is short of, by the library's account and by the kernel's figures of what the program itself has touched.
+/// What `--shm` is short of, by the library's account and by the kernel's values of what the program itself has touched.
 fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     for fall_back in report.shm.iter().flat_map(|shm| &shm.fall_backs) {
         missing.push(format!(

@@ -35,7 +35,7 @@ pub struct Moment {
     pub at_ms: u64,
     /// How long before the report, or before the program's end, in milliseconds.
     pub age_ms: u64,
-    /// How much of the program's largest memory this sample did not see, as far as the kernel's marks tell: what backed it
+    /// How much of the program's largest memory this sample did not see, as far as the kernel's high-water marks tell: what backed it
     /// is not known. Bytes.
     pub unseen_bytes: u64,
     /// The share of the largest memory that it saw, in percent.
@@ -167,7 +167,7 @@ impl Asked {
 
 /// Memory that the heap got as less than it asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FallBackFigures {
+pub struct FallBackCounts {
     /// The identifier.
     pub reason: &'static str,
     /// In words.
@@ -182,14 +182,14 @@ pub struct FallBackFigures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeapAccount {
     /// Bytes held as each backing when their sum was highest. Held as `thp` means advised: what came of it is
-    /// in the kernel's figures.
+    /// in the kernel's values.
     pub held_at_peak_bytes: BTreeMap<&'static str, u64>,
     /// The same at the end.
     pub held_bytes: BTreeMap<&'static str, u64>,
     /// Bytes given back to the kernel over the run.
     pub returned_bytes: u64,
     /// Memory got as less than asked for.
-    pub fall_backs: Vec<FallBackFigures>,
+    pub fall_backs: Vec<FallBackCounts>,
     /// The errno of the latest one that had any; 0 for none.
     pub last_errno: i32,
     /// Bytes that were populated, and so zeroed, before their first use.
@@ -218,7 +218,7 @@ impl HeapAccount {
             held_at_peak_bytes: Backing::ALL.map(|it| (it.name(), ledger.held_at_peak(it))).into(),
             held_bytes: Backing::ALL.map(|it| (it.name(), ledger.held(it))).into(),
             returned_bytes: ledger.returned_bytes(),
-            fall_backs: shared::figures(|reason| ledger.fall_backs(reason)),
+            fall_backs: shared::counts(|reason| ledger.fall_backs(reason)),
             last_errno: ledger.last_errno(),
             populated_bytes,
             populate_ns,
@@ -404,7 +404,7 @@ pub struct RunReport {
     /// The library's account of the program's shared memory; `None` where it did nothing and `--shm` asks for nothing.
     pub shm: Option<SharedAccount>,
     /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused, by reason.
-    pub hugetlb_requests_refused: Vec<FallBackFigures>,
+    pub hugetlb_requests_refused: Vec<FallBackCounts>,
     /// What external promotion obtained.
     pub promotion: Option<PromoteOutcome>,
     /// The shared memory that it maps, whoever has touched it, where external promotion looked at it; `None` where there is
@@ -423,7 +423,8 @@ pub struct RunReport {
     /// The JVM's account; `None` for other programs.
     pub java: Option<JavaReport>,
     /// What the program has said of huge pages, where that went into a file.
-    pub said: Vec<Explained>,
+    #[serde(rename = "said")]
+    pub runtime_log: Vec<Explained>,
     /// What became of what earlier runs have found out; `None` of a process that runs already.
     pub profile: Option<ProfileReport>,
 }
@@ -481,13 +482,13 @@ pub(crate) struct Pieces<'a> {
     pub start: Instant,
     pub now: Instant,
     pub notes: Vec<String>,
-    pub said: Vec<Explained>,
+    pub runtime_log: Vec<Explained>,
     /// The launcher's own resident memory when it made the process: below it, getrusage tells nothing of the program.
     pub rss_at_start: Bytes,
 }
 
-/// What the kernel's marks say of the largest resident memory, of the program and of others.
-fn marks(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Bytes, Option<u64>) {
+/// What the kernel's high-water marks say of the largest resident memory, of the program and of others.
+fn high_water(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Bytes, Option<u64>) {
     // A process begins with its parent's memory (fork(2)), and getrusage goes on from there.
     let noted = totals.map(|totals| Bytes(totals.max_rss_bytes)).filter(|noted| *noted > rss_at_start);
     let own = samples.peak_rss;
@@ -504,7 +505,7 @@ impl Pieces<'_> {
     pub fn report(self) -> RunReport {
         let samples = self.samples;
         let elapsed = self.now.saturating_duration_since(self.start);
-        let (peak_rss, others_peak_rss_bytes) = marks(samples, self.totals, self.rss_at_start);
+        let (peak_rss, others_peak_rss_bytes) = high_water(samples, self.totals, self.rss_at_start);
         let account = self.ledger.and_then(HeapAccount::of);
         let believed = self.ledger.filter(|_| account.is_some());
         let shm = believed.map(SharedAccount::of);
@@ -535,9 +536,8 @@ impl Pieces<'_> {
             by_node: NodeMemory::all(samples),
             account,
             shm,
-            hugetlb_requests_refused: believed.map_or_else(Vec::new, |ledger| {
-                shared::figures(|reason| ledger.own_requests_refused(reason))
-            }),
+            hugetlb_requests_refused: believed
+                .map_or_else(Vec::new, |ledger| shared::counts(|reason| ledger.own_requests_refused(reason))),
             promotion: self.promotion,
             shared_memory: (self.shared_memory.resident_bytes > 0).then_some(self.shared_memory),
             text: self.text.map(TextReport::of),
@@ -551,7 +551,7 @@ impl Pieces<'_> {
             not_obtained: Vec::new(),
             notes: self.plan.notes.iter().cloned().chain(self.notes).chain(remote(samples)).collect(),
             java: self.plan.java.as_ref().map(JavaReport::of),
-            said: self.said,
+            runtime_log: self.runtime_log,
             profile: None,
         };
         if self.ledger.is_some_and(|ledger| ledger.pid() != 0 && !ledger.is_plausible()) {

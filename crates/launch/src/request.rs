@@ -144,7 +144,7 @@ impl FromStr for ReturnAfter {
         }
         let help = || format!("'{text}' is not a time; write it like 500ms, 1s, 2min or never");
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(help)?;
-        let (figure, unit) = text.split_at(split);
+        let (value, unit) = text.split_at(split);
         let seconds = match unit {
             "ms" => 0.001,
             "s" => 1.0,
@@ -152,8 +152,8 @@ impl FromStr for ReturnAfter {
             "h" => 3600.0,
             _ => return Err(help()),
         };
-        let figure: f64 = figure.parse().map_err(|_| help())?;
-        Duration::try_from_secs_f64(figure * seconds)
+        let value: f64 = value.parse().map_err(|_| help())?;
+        Duration::try_from_secs_f64(value * seconds)
             .ok()
             .filter(|delay| *delay <= LONGEST_RETURN)
             .map(ReturnAfter::After)

@@ -13,7 +13,7 @@ use crate::program::Program;
 use crate::report::{RunReport, Totals};
 use crate::request::{Mechanism, Request, Text};
 pub use crate::run_error::RunError;
-use crate::said::Said;
+use crate::runtime_log::RuntimeLog;
 use crate::text::{self, TextPlan};
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
@@ -49,7 +49,7 @@ const TAKEN: [i32; 10] = [
 /// Those of them that end a program that does not handle them.
 const ENDING: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
 
-/// With `--require` a program waits at exit until we notice, for so long: without the last figures nothing is proved.
+/// With `--require` a program waits at exit until we notice, for so long: without the last values nothing is proved.
 const REQUIRED_PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel counts resident memory in batches for each processor.
 const ROUGHLY: Bytes = Bytes::mib(1);
@@ -257,7 +257,7 @@ impl Prepared {
                 return Err(RunError::Interrupted(signal.number));
             }
         }
-        let said = Said::listen(self.plan.java.is_some() && self.request.watched);
+        let log = RuntimeLog::listen(self.plan.java.is_some() && self.request.watched);
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
             true => {
@@ -268,7 +268,7 @@ impl Prepared {
             }
         };
         if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
-            // Nobody waits for final figures: the program need not wait for us.
+            // Nobody waits for final values: the program need not wait for us.
             ledger.exit_handshake().let_go();
         }
         let moves = self.text.as_ref().filter(|text| text.moves());
@@ -306,7 +306,7 @@ impl Prepared {
         // One that was sent while the last look was taken would end us before the report is written.
         signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
         running.notes.extend(added.take_out());
-        running.said = said.explain();
+        running.runtime_log = log.explain();
         let mut report = running.report(Some(totals));
         let seen = if running.has_executed() { Seen::Several } else { Seen::One(running.ledger()) };
         report.profile = Some(self.learned.finish(&report, seen));

@@ -28,7 +28,7 @@ const AGE_SHARE: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How a process's memory was backed at one moment, by the kernel's figures.
+/// How a process's memory was backed at one moment, by the kernel's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// When.
@@ -273,7 +273,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Whether a sample is due at `now`; `size` is any figure that grows with the program's memory.
+    /// Whether a sample is due at `now`; `size` is any value that grows with the program's memory.
     pub fn is_due(&self, now: Instant, size: u64) -> bool {
         let Some(last) = &self.last else { return true };
         let pause = now.saturating_duration_since(last.at);

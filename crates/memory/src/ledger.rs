@@ -321,7 +321,7 @@ impl Ledger {
         self.word(word::HELD + to as usize).fetch_add(bytes, Relaxed);
     }
 
-    /// Takes over every figure of `other` but its owner, its exit handshake and its hints.
+    /// Takes over every value of `other` but its owner, its exit handshake and its hints.
     pub fn continue_from(&self, other: &Ledger) {
         for index in (word::HEAP_START..word::EXITING).chain(word::RANGES..word::CONTINUED) {
             self.word(index).store(other.word(index).load(Relaxed), Relaxed);
@@ -528,7 +528,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launcher_and_program_see_the_same_figures() {
+    fn launcher_and_program_see_the_same_values() {
         let (file, words) = SharedWords::create(c"ledger", 1).unwrap();
         let launcher = Ledger::launcher(words);
         let program = Ledger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();

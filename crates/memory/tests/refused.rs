@@ -63,7 +63,7 @@ const FORBIDDEN: Errno = Errno(1);
 
 fn takes_no_hugetlb(call: Call, errno: Errno, expected: FallBack) {
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 40) else { return };
-    let before = pool.figures();
+    let before = pool.counts();
     refuse(call, errno.0);
     for kind in [Heap::Auto, Heap::Hugetlb1G, Heap::Hugetlb2M] {
         let heap = heap(kind);
@@ -71,7 +71,7 @@ fn takes_no_hugetlb(call: Call, errno: Errno, expected: FallBack) {
         assert_eq!(reasons(&heap), [expected], "{kind:?}");
         assert_eq!(heap.ledger().last_errno(), errno.0);
         assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);
-        assert_eq!(pool.figures(), before, "{kind:?}: nothing is taken from the pool, nor reserved");
+        assert_eq!(pool.counts(), before, "{kind:?}: nothing is taken from the pool, nor reserved");
         assert_eq!(heap.before_fork(1), Ok(()));
         heap.release(range).unwrap();
         assert_eq!(heap.ledger().total_held(), 0);
@@ -276,7 +276,7 @@ fn is_limited_by(limit: Limit) {
         assert_eq!(reasons(&heap), [FallBack::CgroupLimit], "{limit:?}, {kind:?}");
         let held = heap.ledger().held(Backing::Hugetlb2M);
         assert!(held > 0 && held <= 8 << 20, "{limit:?}, {kind:?}: {held}");
-        assert!(pool.figures().available().unwrap() > 20, "the pool was not short");
+        assert!(pool.counts().available().unwrap() > 20, "the pool was not short");
         heap.release(range).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cached;
 pub mod cost;
 mod machine;
 mod mappings;
@@ -11,7 +12,6 @@ mod page_tables;
 pub mod pools;
 mod process;
 mod regions;
-mod remembered;
 mod select;
 pub mod tracker;
 pub mod unmovable;

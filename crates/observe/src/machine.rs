@@ -26,7 +26,7 @@ const COUNTER_FAMILIES: [&str; 3] = ["thp_", "compact_", "pgmigrate_"];
 /// Reads the machine. Some 0.2 ms.
 pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     let info = meminfo(root)?;
-    let bytes = |figure: Option<Bytes>| figure.unwrap_or(Bytes::ZERO);
+    let bytes = |value: Option<Bytes>| value.unwrap_or(Bytes::ZERO);
     Ok(Machine {
         memory: Memory {
             total: bytes(info.total),
@@ -69,13 +69,13 @@ fn pools(root: &KernelRoot) -> Result<Vec<Pool>, KernelError> {
     hugetlb::page_sizes(root)?
         .into_iter()
         .map(|page_size| {
-            let figures = hugetlb::figures(root, page_size, PoolScope::Machine)?;
+            let counts = hugetlb::counts(root, page_size, PoolScope::Machine)?;
             Ok(Pool {
                 page_size,
-                total: figures.total,
-                free: figures.free,
-                reserved: figures.reserved.unwrap_or(0),
-                surplus: figures.surplus,
+                total: counts.total,
+                free: counts.free,
+                reserved: counts.reserved.unwrap_or(0),
+                surplus: counts.surplus,
             })
         })
         .collect()

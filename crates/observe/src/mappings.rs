@@ -39,7 +39,7 @@ pub(crate) struct Details {
     /// `None` before the first time.
     read: Option<SmapsRead>,
     /// Whether nothing but the flags of smaps is gone by: the page map tells what is huge.
-    pub(crate) leaves_told: bool,
+    pub(crate) leaves_known: bool,
 }
 
 #[derive(Debug)]
@@ -118,8 +118,8 @@ impl Details {
     fn is_due(&self, now: Duration, maps: &[maps::Mapping], state: &FlagState) -> bool {
         let Some(read) = &self.read else { return true };
         let age = now.saturating_sub(read.at);
-        let at_rest = self.leaves_told && state.cpu.is_some() && *state == read.state;
-        let oldest = match (at_rest, self.leaves_told) {
+        let at_rest = self.leaves_known && state.cpu.is_some() && *state == read.state;
+        let oldest = match (at_rest, self.leaves_known) {
             (true, _) => OLDEST_AT_REST,
             (false, true) => OLDEST_FLAGS,
             // What is huge is as old as smaps.
@@ -247,7 +247,7 @@ mod tests {
         details.read = Some(SmapsRead { at: seconds(100), took: seconds(1), state: state(Some(7)) });
         let due = |details: &Details, at: u64, cpu| details.is_due(seconds(at), &[], &state(cpu));
         assert!(due(&details, 150, Some(7)), "what is huge is told by smaps");
-        details.leaves_told = true;
+        details.leaves_known = true;
         assert!(!due(&details, 149, Some(8)), "a fiftieth of the time");
         assert!(due(&details, 150, Some(8)), "it has run");
         assert!(due(&details, 150, None), "nobody knows whether it has run");

@@ -254,7 +254,7 @@ impl Observer {
     /// One shot: clears the bits, sleeps the window, reads. The first sample is of as many regions as cost no more
     /// than the budget of the window whatever the target does; where regions are left, a second one follows at once,
     /// of as many as the budget then allows: more, where little was accessed. A longer window pays for more.
-    /// Regions that were not reached have no figures.
+    /// Regions that were not reached have no values.
     pub fn sample_once(&mut self, pids: &[Pid]) -> Snapshot {
         // There is no later pass for what this one leaves.
         let bounded = std::mem::replace(&mut self.options.bounded, false);

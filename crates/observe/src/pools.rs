@@ -1,7 +1,7 @@
 //! The hugetlb pools: how large they are, what is left of them, who holds the rest, and what limits apply.
 
 use megapage_kernel::cgroup::{Cgroups, HugetlbCharge, Level};
-use megapage_kernel::hugetlb::{self, PoolFigures, PoolScope};
+use megapage_kernel::hugetlb::{self, PoolCounts, PoolScope};
 use megapage_kernel::hugetlb_users::{self, HugetlbFile, SysvSegment};
 use megapage_kernel::mounts::{self, HugetlbfsMount};
 use megapage_kernel::smaps::{self, Mapping};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Files that are listed for each hugetlbfs mount at most.
 const MOST_FILES: usize = 10_000;
 
-/// All pools at one moment. The kernel's files are read one after the other: on a busy machine, figures may be a
+/// All pools at one moment. The kernel's files are read one after the other: on a busy machine, values may be a
 /// moment apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pools {
@@ -57,14 +57,14 @@ pub struct Pool {
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
     /// The sum over all nodes.
-    pub machine: Figures,
+    pub machine: PoolReport,
     /// Each node's part; empty where the kernel knows no nodes.
-    pub nodes: Vec<NodeFigures>,
+    pub nodes: Vec<NodeCounts>,
 }
 
-/// One pool's figures, in pages.
+/// One pool's values, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Figures {
+pub struct PoolReport {
     /// All pages, surplus included.
     pub total: u64,
     /// Pages that nothing holds.
@@ -83,29 +83,29 @@ pub struct Figures {
     pub in_use: u64,
 }
 
-impl From<PoolFigures> for Figures {
-    fn from(figures: PoolFigures) -> Figures {
-        Figures {
-            total: figures.total,
-            free: figures.free,
-            reserved: figures.reserved,
-            available: figures.available(),
-            surplus: figures.surplus,
-            persistent: figures.persistent(),
-            overcommit: figures.overcommit,
-            in_use: figures.in_use(),
+impl From<PoolCounts> for PoolReport {
+    fn from(counts: PoolCounts) -> PoolReport {
+        PoolReport {
+            total: counts.total,
+            free: counts.free,
+            reserved: counts.reserved,
+            available: counts.available(),
+            surplus: counts.surplus,
+            persistent: counts.persistent(),
+            overcommit: counts.overcommit,
+            in_use: counts.in_use(),
         }
     }
 }
 
 /// A node's part of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct NodeFigures {
+pub struct NodeCounts {
     /// The node.
     pub node: u32,
-    /// Its figures.
+    /// Its values.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub counts: PoolReport,
 }
 
 /// What a process maps hugetlb pages by.
@@ -269,11 +269,11 @@ pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
     let nodes = hugetlb::nodes(root)?;
     let mut pools = Vec::new();
     for page_size in hugetlb::page_sizes(root)? {
-        let machine = hugetlb::figures(root, page_size, PoolScope::Machine)?.into();
+        let machine = hugetlb::counts(root, page_size, PoolScope::Machine)?.into();
         let mut parts = Vec::new();
         for &node in &nodes {
-            match hugetlb::figures(root, page_size, PoolScope::Node(node)) {
-                Ok(figures) => parts.push(NodeFigures { node, figures: figures.into() }),
+            match hugetlb::counts(root, page_size, PoolScope::Node(node)) {
+                Ok(counts) => parts.push(NodeCounts { node, counts: counts.into() }),
                 // A node without memory has no pools.
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
@@ -321,7 +321,7 @@ struct Users {
 impl Users {
     fn add(&mut self, root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -> Result<(), KernelError> {
         let status = process::read_status(root, pid)?;
-        // Kernel threads and zombies have no memory; where the kernel gives the figure, pages that are
+        // Kernel threads and zombies have no memory; where the kernel gives the value, pages that are
         // present show in it, but pages that are only reserved do not.
         if status.page_tables == Bytes::ZERO {
             return Ok(());
@@ -443,7 +443,7 @@ fn segments(segments: Vec<SysvSegment>, processes: &[(Inode, ProcessUse)]) -> Ve
 
 fn limits(level: &Level<Vec<HugetlbCharge>>) -> impl Iterator<Item = LimitUse> {
     let limited = |size: &&HugetlbCharge| size.fault.limit.is_some() || size.reservation.limit.is_some();
-    level.figures.iter().filter(limited).map(|size| LimitUse {
+    level.charged.iter().filter(limited).map(|size| LimitUse {
         group: level.directory.clone(),
         page_size: size.page_size,
         touched_limit_bytes: size.fault.limit,

@@ -113,8 +113,8 @@ impl Reader {
         let status = read_status(root, pid)?;
         let most = self.bounded.then(|| most_mappings(status.rss_anonymous));
         let found = mappings(root, pid, &self.devices, details, now, state, most)?;
-        let Held { mut regions, backing, leaves_told } = regions(root, pid, &found, tracker)?;
-        details.leaves_told = leaves_told;
+        let Held { mut regions, backing, leaves_known } = regions(root, pid, &found, tracker)?;
+        details.leaves_known = leaves_known;
         if let Some(flags) = &self.flags {
             match look_up_folios(root, pid, flags, &mut regions) {
                 // Without CAP_SYS_ADMIN here, there is none for the next process either.

@@ -21,7 +21,7 @@ pub(crate) struct Held {
     /// What all its present memory is backed by.
     pub(crate) backing: BackingBytes,
     /// Whether the page tables have told of each region whether it is huge, without smaps.
-    pub(crate) leaves_told: bool,
+    pub(crate) leaves_known: bool,
 }
 
 /// The regions of `pid` that hold something, ascending, and what all its present memory is backed by.
@@ -39,9 +39,9 @@ pub(crate) fn regions(
         None => PageTables::open(root, pid)?.held(&ranges)?,
     };
     let mut held = held;
-    let leaves_told = held.iter().all(|held| held.huge.is_some());
+    let leaves_known = held.iter().all(|held| held.huge.is_some());
     // Before Linux 6.7: what smaps has counted when it was read last decides.
-    if !leaves_told {
+    if !leaves_known {
         let counts: Vec<HugeEntries> = mappings
             .iter()
             .map(|found| HugeEntries::new(found.mapping.range, found.page_size, found.huge_bytes()))
@@ -64,7 +64,7 @@ pub(crate) fn regions(
         let kind = mappings.get(region.mapping as usize).map(|found| found.mapping.kind);
         add(&mut backing, region, kind);
     }
-    Ok(Held { regions, backing, leaves_told })
+    Ok(Held { regions, backing, leaves_known })
 }
 
 /// What the process has mapped, without special mappings: neighbours in one range.

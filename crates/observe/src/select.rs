@@ -80,7 +80,7 @@ pub fn select_processes(root: &KernelRoot, patterns: &[String]) -> Result<Vec<Pi
 
 fn pid(pattern: &str) -> Option<Pid> {
     let digits = !pattern.is_empty() && pattern.bytes().all(|byte| byte.is_ascii_digit());
-    // A figure that is no identifier at all is one that no process has.
+    // A number that is no identifier at all is one that no process has.
     digits.then(|| Pid(pattern.parse().unwrap_or(i32::MAX)))
 }
 

@@ -43,8 +43,8 @@ fn sampling_at(window: Duration, first_access_ns: f64) -> Option<Observer> {
 fn sampled(snapshot: &Snapshot, child: &Canary) -> Vec<(Leaf, Option<u16>)> {
     let regions = &snapshot.process(child.pid()).expect("observed").regions;
     let inside = |region: &&Region| child.base().start() <= region.start && region.start < child.huge().end();
-    let figures = |region: &Region| (region.leaf, region.accessed.map(|accessed| accessed.coverage));
-    regions.iter().filter(inside).map(figures).collect()
+    let numbers = |region: &Region| (region.leaf, region.accessed.map(|accessed| accessed.coverage));
+    regions.iter().filter(inside).map(numbers).collect()
 }
 
 #[test]

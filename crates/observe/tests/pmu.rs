@@ -97,31 +97,31 @@ fn haswell_tells_the_published_costs_apart() {
 
 #[test]
 fn skylake_scales_what_others_kept_from_being_counted() {
-    let figure = cost("skylake-shared-counters");
-    assert!((figure.share - 0.49).abs() < 0.01, "{figure:?}");
+    let value = cost("skylake-shared-counters");
+    assert!((value.share - 0.49).abs() < 0.01, "{value:?}");
     // Walks for loads and stores may fall into the same cycles, and 40 % of the time was not counted (half of it:
     // 20 % either way).
-    assert!((0.22..0.28).contains(&figure.low), "{figure:?}");
-    assert!((0.57..0.61).contains(&figure.high), "{figure:?}");
+    assert!((0.22..0.28).contains(&value.low), "{value:?}");
+    assert!((0.57..0.61).contains(&value.high), "{value:?}");
 }
 
 #[test]
 fn sapphire_rapids_phases_widen_the_interval() {
-    let figure = cost("sapphire-rapids-phases");
-    assert!((figure.share - 0.126).abs() < 0.005, "{figure:?}");
-    assert!(figure.high - figure.share > 0.05, "{figure:?}");
+    let value = cost("sapphire-rapids-phases");
+    assert!((value.share - 0.126).abs() < 0.005, "{value:?}");
+    assert!(value.high - value.share > 0.05, "{value:?}");
 }
 
 #[test]
 fn zen_counts_misses_and_is_less_sure() {
-    let figure = cost("zen-3-random");
+    let value = cost("zen-3-random");
     // 36 / 160 if each access waits, a sixth of that if six walks are always under way.
-    assert!((figure.share - 36.0 / 6f64.sqrt() / 160.0).abs() < 0.005, "{figure:?}");
-    assert!((0.03..0.04).contains(&figure.low) && (0.22..0.24).contains(&figure.high), "{figure:?}");
+    assert!((value.share - 36.0 / 6f64.sqrt() / 160.0).abs() < 0.005, "{value:?}");
+    assert!((0.03..0.04).contains(&value.low) && (0.22..0.24).contains(&value.high), "{value:?}");
 }
 
 #[test]
-fn a_process_that_hardly_ran_has_no_figure() {
+fn a_process_that_hardly_ran_has_no_cost() {
     let Recorded { recipe, calibration, intervals } = recorded("ivy-bridge-idle");
     let none = share(recipe, calibration, &intervals).unwrap_err();
     assert!(matches!(none, NoCost::TooShort(cycles) if cycles < 1e7), "{none}");

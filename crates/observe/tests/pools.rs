@@ -47,8 +47,8 @@ fn two_nodes_limits_and_users() {
     let snapshot = pools(&captured("two-nodes-by-hand")).unwrap();
     let two = &snapshot.pools[0];
     assert_eq!((two.machine.available, two.machine.in_use, two.machine.persistent), (Some(600), 328, 1024));
-    assert_eq!(two.nodes.iter().map(|node| node.figures.free).collect::<Vec<_>>(), [400, 300]);
-    assert_eq!(two.nodes[1].figures.available, None, "reservations of a node are not known");
+    assert_eq!(two.nodes.iter().map(|node| node.counts.free).collect::<Vec<_>>(), [400, 300]);
+    assert_eq!(two.nodes[1].counts.available, None, "reservations of a node are not known");
     assert_eq!(snapshot.pools[1].machine.available, Some(0), "one is free, and promised");
 
     let pids: Vec<_> = snapshot.processes.iter().map(|one| one.pid.0).collect();
@@ -98,6 +98,6 @@ fn the_live_pool_shows_what_was_reserved() {
     let snapshot: Pools = pools(&KernelRoot::live()).unwrap();
     let pool = snapshot.pools.iter().find(|pool| pool.page_size == PageSize::HUGE_2M).unwrap();
     assert_eq!(pool.machine.persistent, guard.former().persistent() + 4);
-    let nodes: u64 = pool.nodes.iter().map(|node| node.figures.total).sum();
+    let nodes: u64 = pool.nodes.iter().map(|node| node.counts.total).sum();
     assert!(pool.nodes.is_empty() || nodes == pool.machine.total);
 }

@@ -336,7 +336,7 @@ fn damon_counts_the_machine_in_whole_intervals() {
     let access = damon.read(125 * second).unwrap().unwrap();
     assert_eq!((access.accessed.0, access.examined.0), (24 * MIB, whole));
     counted(4 * whole, 114 * MIB + 24 * MIB);
-    assert_eq!(damon.read(130 * second).unwrap(), Some(access), "the old figure until the next is due");
+    assert_eq!(damon.read(130 * second).unwrap(), Some(access), "the old value until the next is due");
     assert_eq!(damon.read(245 * second).unwrap().unwrap().accessed.0, 12 * MIB, "two passes: their mean");
     drop(damon);
     assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");

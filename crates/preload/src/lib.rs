@@ -18,9 +18,9 @@ mod next;
 mod primitives;
 mod returner;
 mod segments;
+mod thp_disable;
 mod threads;
 mod wanted;
-mod wish;
 
 use megapage_memory::HugeHeap;
 use megapage_memory::mapped::Mapped;

@@ -51,7 +51,7 @@ pub fn configure() {
         if let Some(value) = environment_variable(POPULATE_VARIABLE, &mut buffer) {
             config.populate = value != c"0";
         }
-        if let Some(bytes) = environment_variable(SHORT_BELOW_VARIABLE, &mut buffer).and_then(figure) {
+        if let Some(bytes) = environment_variable(SHORT_BELOW_VARIABLE, &mut buffer).and_then(number) {
             config.short_below = bytes;
         }
         if let Some(fork) =
@@ -60,7 +60,7 @@ pub fn configure() {
             config.fork = fork;
         }
         if let Some(value) = environment_variable(RETURN_AFTER_VARIABLE, &mut buffer) {
-            return_after = match figure(value) {
+            return_after = match number(value) {
                 Some(milliseconds) => c_long::try_from(milliseconds).unwrap_or(c_long::MAX),
                 None if value == c"never" => -1,
                 None => RETURN_AFTER_MS,
@@ -78,12 +78,12 @@ pub fn configure() {
     {
         HEAP.use_broker(socket.to_bytes(), std::process::id());
         if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
-            // The launcher has refused one that is no figure.
+            // The launcher has refused one that is no number.
             set_patience(value.to_bytes());
         }
     }
     returner::configure(u64::try_from(return_after).ok(), config.fork);
-    // SAFETY: any figure is allowed.
+    // SAFETY: any value is allowed.
     unsafe { megapage_set_return_after(return_after) };
 }
 
@@ -97,7 +97,7 @@ fn register_fork_handlers() {
     }
 }
 
-fn figure(value: &CStr) -> Option<u64> {
+fn number(value: &CStr) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
@@ -153,7 +153,7 @@ fn leave_environment() {
 }
 
 /// At exit(3), after the program's own handlers: what the run has found out goes to the launcher, and it reads the kernel's
-/// last figures.
+/// last values.
 extern "C" fn end() {
     let ledger = HEAP.ledger();
     if ledger.pid() != std::process::id() {

@@ -76,7 +76,7 @@ pub enum Step {
     /// Pages of it are not the file's: a uprobe, a breakpoint, or a relocation has changed them.
     Changed = 6,
     /// All was done, and the kernel shows less on huge pages (smaps).
-    Figures = 7,
+    Unconfirmed = 7,
     /// The advice was taken where transparent huge pages are off.
     Off = 8,
     /// It can be written and executed at once: code that changes itself.
@@ -94,7 +94,7 @@ impl Step {
         Step::Read,
         Step::Replace,
         Step::Changed,
-        Step::Figures,
+        Step::Unconfirmed,
         Step::Off,
         Step::Open,
         Step::Smaller,
@@ -144,7 +144,7 @@ impl Entry {
                     .into()
             }
             Step::Changed => format!("whether its pages are the file's could not be read ({error})"),
-            Step::Figures => "the kernel gave no huge pages for it, by its figures (smaps)".into(),
+            Step::Unconfirmed => "the kernel gave no huge pages for it, by its values (smaps)".into(),
             Step::Off => "the kernel gave no huge pages for it: transparent huge pages are off".into(),
             Step::Open => "it can be written and executed at once: code that changes itself".into(),
             Step::Replace | Step::TooSmall | Step::Done | Step::Smaller => {
@@ -246,7 +246,7 @@ impl TextLedger {
         if number >= self.room() {
             return self.too_many();
         }
-        let figures = [
+        let values = [
             entry.object as u64,
             entry.start,
             entry.end,
@@ -256,8 +256,8 @@ impl TextLedger {
             entry.step as u64,
             entry.errno as u64,
         ];
-        for (offset, figure) in figures.into_iter().enumerate() {
-            self.words[word::ENTRIES + number * ENTRY + offset].store(figure, Relaxed);
+        for (offset, value) in values.into_iter().enumerate() {
+            self.words[word::ENTRIES + number * ENTRY + offset].store(value, Relaxed);
         }
         self.words[word::COUNT].store(number as u64 + 1, Relaxed);
     }
@@ -410,7 +410,7 @@ mod tests {
             hostile.iter().for_each(|word| word.store(fill, Relaxed));
             let entries = launcher.entries();
             assert_eq!(entries.len(), launcher.room());
-            let sum = |figure: fn(&Entry) -> u64| -> u64 { entries.iter().map(figure).sum() };
+            let sum = |value: fn(&Entry) -> u64| -> u64 { entries.iter().map(value).sum() };
             assert!(sum(|it| it.moved) + sum(|it| it.advised) <= sum(|it| it.possible));
             for entry in &entries {
                 assert!(entry.start <= entry.end && entry.end <= MOST_BYTES);

@@ -111,7 +111,7 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
             *entry = move_whole_blocks(*object, *part, means, next);
         }
     }
-    correct_by_figures(&mut entries);
+    correct_by_smaps(&mut entries);
     for entry in entries.iter() {
         ledger.add(*entry);
     }
@@ -119,9 +119,9 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
 }
 
 /// What counts as moved is what the kernel shows on huge pages at those addresses.
-fn correct_by_figures(entries: &mut [Entry]) {
+fn correct_by_smaps(entries: &mut [Entry]) {
     let mut huge: MappedVec<u64> = MappedVec::new();
-    // Where there is no room for the figures, none is known.
+    // Where there is no room for the values, none is known.
     let room = entries.iter().try_for_each(|_| huge.push(0));
     let listed = room.and_then(|()| {
         own_huge_bytes(|start, end, bytes| {
@@ -134,7 +134,7 @@ fn correct_by_figures(entries: &mut [Entry]) {
     for (number, entry) in entries.iter_mut().enumerate() {
         let huge = huge.get(number).copied().unwrap_or(0);
         if huge < entry.moved {
-            entry.step = Step::Figures;
+            entry.step = Step::Unconfirmed;
             (entry.moved, entry.errno) = (huge, listed.err().map_or(0, |errno| errno.0));
         }
     }
@@ -183,7 +183,7 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     let Some(whole) = whole else { return entry };
     entry.possible = (whole.end() - whole.start()) as u64;
     if part.was_moved() {
-        // By the launcher, or by a call before: the figures say what is left of it.
+        // By the launcher, or by a call before: the values say what is left of it.
         (entry.moved, entry.step) = (entry.possible, Step::Done);
         return entry;
     }
@@ -301,8 +301,8 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
         return Moved::nothing(Step::Pages, errno);
     }
-    // The figures first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
-    // not know it, and others refuse it where huge pages are ruled out, with the same error: then the figures decide.
+    // The values first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
+    // not know it, and others refuse it where huge pages are ruled out, with the same error: then the values decide.
     let huge = size.is_some() || is_huge(*copy) || copy.collapse().is_ok() || is_huge(*copy);
     ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {

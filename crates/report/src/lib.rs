@@ -5,13 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod chart;
-pub mod figure;
 pub mod line;
 pub mod map;
 pub mod svg;
 #[cfg(test)]
 mod synthetic;
 pub mod top;
+pub mod value;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use megapage_snapshot::Sampling;
@@ -36,9 +36,9 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
     shown::json(&text.expect("reports hold no map with keys other than strings"))
 }
 
-/// A table of at most [`WIDTH`] columns: a header line, then the rows, figures aligned to the right.
+/// A table of at most [`WIDTH`] columns: a header line, then the rows, numbers aligned to the right.
 ///
-/// A cell counts as a figure when it starts with a digit, a sign or a dash.
+/// A cell counts as a number when it starts with a digit, a sign or a dash.
 pub fn table<R, C>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = C>,
@@ -52,8 +52,8 @@ where
         .set_header(header.iter().copied());
     for row in rows {
         table.add_row(row.into_iter().map(|text| {
-            let is_figure = text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
-            let alignment = if is_figure { CellAlignment::Right } else { CellAlignment::Left };
+            let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
+            let alignment = if is_number { CellAlignment::Right } else { CellAlignment::Left };
             comfy_table::Cell::new(one_line(&text)).set_alignment(alignment)
         }));
     }

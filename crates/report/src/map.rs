@@ -63,7 +63,7 @@ impl<'a> Map<'a> {
             text += &format!(", {} swapped out", self.process.swap);
         }
         if let Some(cost) = &self.process.translation {
-            let [share, low, high] = [cost.share, cost.low, cost.high].map(crate::figure::percent);
+            let [share, low, high] = [cost.share, cost.low, cost.high].map(crate::value::percent);
             let source = cost.source.name();
             text += &format!("; address translation takes {share} % ({source}; {low} to {high} %)");
         }
@@ -73,10 +73,10 @@ impl<'a> Map<'a> {
     /// How much the samples are of, and how old they are.
     fn reach(&self) -> String {
         let oldest = match self.oldest_sample_seconds {
-            Some(seconds) => format!("; the oldest is {} old", crate::figure::time(seconds)),
+            Some(seconds) => format!("; the oldest is {} old", crate::value::time(seconds)),
             None => String::new(),
         };
-        format!("Samples are of {} % of what is present{oldest}.", crate::figure::percent(self.sampled_share))
+        format!("Samples are of {} % of what is present{oldest}.", crate::value::percent(self.sampled_share))
     }
 
     /// How the bits were sampled, in a sentence or two; or that they were not.
@@ -111,11 +111,11 @@ fn sampled(sampling: &Sampling, own: &ProcessSampling) -> String {
         own.bytes,
         // Tenths below 10 ms: a sample of huge pages takes some microseconds.
         (own.cost.as_secs_f64() * 1e4).round() / 10.0,
-        crate::figure::percent(own.slowdown),
+        crate::value::percent(own.slowdown),
     )
 }
 
 /// A share of two byte counts as `41 %`; a dash where there is nothing to take a share of.
 fn share(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".into() } else { format!("{} %", crate::figure::percent(part as f64 / whole as f64)) }
+    if whole == 0 { "-".into() } else { format!("{} %", crate::value::percent(part as f64 / whole as f64)) }
 }

@@ -1,4 +1,4 @@
-//! A small writer of SVG: text is escaped, figures are short, nothing else.
+//! A small writer of SVG: text is escaped, values are short, nothing else.
 //!
 //! By hand, for a picture of labelled bands is no chart that a plotting library draws, and its few elements need no
 //! more than this.
@@ -32,8 +32,8 @@ pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
-/// A figure with at most two decimals, without needless zeros.
-pub fn figure(value: f64) -> String {
+/// A value with at most two decimals, without needless zeros.
+pub fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".into() } else { text.into() }
@@ -71,7 +71,7 @@ impl Svg {
 
     /// A filled rectangle.
     pub fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
-        let (x, y, width, height) = (figure(x), figure(y), figure(width), figure(height));
+        let (x, y, width, height) = (number(x), number(y), number(width), number(height));
         self.line_of(format_args!(
             r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
         ));
@@ -84,7 +84,7 @@ impl Svg {
         }
         let mut path = String::new();
         for &(x, y, width, height) in rects {
-            let (x, y, width, height) = (figure(x), figure(y), figure(width), figure(height));
+            let (x, y, width, height) = (number(x), number(y), number(width), number(height));
             write!(path, "M{x} {y}h{width}v{height}h-{width}z").expect("writing to a string");
         }
         self.line_of(format_args!(r#"<path fill="{fill}" d="{path}"/>"#));
@@ -92,8 +92,8 @@ impl Svg {
 
     /// A line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str, width: f64) {
-        let (x1, y1, x2, y2) = (figure(from.0), figure(from.1), figure(to.0), figure(to.1));
-        let width = figure(width);
+        let (x1, y1, x2, y2) = (number(from.0), number(from.1), number(to.0), number(to.1));
+        let width = number(width);
         self.line_of(format_args!(
             r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}" stroke-width="{width}"/>"#
         ));
@@ -101,7 +101,7 @@ impl Svg {
 
     /// Text; `y` is its base line. `class` is one of the style sheet's.
     pub fn text(&mut self, x: f64, y: f64, size: f64, anchor: Anchor, class: &str, text: &str) {
-        let (x, y, size, text) = (figure(x), figure(y), figure(size), escape(text));
+        let (x, y, size, text) = (number(x), number(y), number(size), escape(text));
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => r#" text-anchor="middle""#,
@@ -115,7 +115,7 @@ impl Svg {
     /// What was drawn, as a document of this height with a title, on a white ground. `head` goes before: style
     /// sheet, patterns.
     pub fn finish(self, height: f64, title: &str, head: &str) -> String {
-        let (width, height, title, body) = (figure(self.width), figure(height), escape(title), self.body);
+        let (width, height, title, body) = (number(self.width), number(height), escape(title), self.body);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>{title}</title>\n{head}\
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn figures_are_short() {
-        assert_eq!([1.0, 0.5, 1.0 / 3.0, -0.001].map(figure), ["1", "0.5", "0.33", "0"]);
+        assert_eq!([1.0, 0.5, 1.0 / 3.0, -0.001].map(number), ["1", "0.5", "0.33", "0"]);
     }
 
     #[test]

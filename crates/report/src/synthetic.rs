@@ -72,7 +72,7 @@ pub fn sum_up(process: &mut Process) {
     process.rss_anonymous = process.rss;
 }
 
-/// A store of about a gigabyte: huge at its low addresses, hot at its high ones, as in HawkEye's figure.
+/// A store of about a gigabyte: huge at its low addresses, hot at its high ones, as in HawkEye's value.
 pub fn store() -> Process {
     let mut process = process(4711, "redis-server");
     map(&mut process, 0x55d0_a3c0_0000, 3, MappingKind::File, "/usr/bin/redis-server", |number, region| {

@@ -7,7 +7,7 @@ use crate::header::{
 };
 use crate::name::Name;
 use megapage_kernel::directory::{Directory, can_shrink, memory_file, reopen};
-use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::{KernelRoot, SharedMapping, effective_gid, effective_uid, require_base_pages};
 use megapage_units::{Bytes, HUGE_1G, PageSize};
 use std::ffi::OsStr;
@@ -498,7 +498,7 @@ impl Segment {
         if !is_short || !self.parts.hugetlb {
             return error;
         }
-        match figures(&KernelRoot::live(), self.page_size, PoolScope::Machine) {
+        match counts(&KernelRoot::live(), self.page_size, PoolScope::Machine) {
             Ok(pool) if pool.available().unwrap_or(0) < needed => SegmentError::Short {
                 name: self.name.clone(),
                 size: self.page_size,

@@ -43,8 +43,8 @@ impl Application {
 }
 
 fn available(size: PageSize) -> u64 {
-    let figures = hugetlb::figures(&KernelRoot::live(), size, hugetlb::PoolScope::Machine).unwrap();
-    figures.available().unwrap()
+    let counts = hugetlb::counts(&KernelRoot::live(), size, hugetlb::PoolScope::Machine).unwrap();
+    counts.available().unwrap()
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_short_pool_is_an_error_and_nothing_is_taken() {
     let application = Application::open(PageSize::HUGE_2M);
     let pool = &application.pool;
     let before = available(PageSize::HUGE_2M);
-    let figures = guard.figures();
-    let on_demand = figures.overcommit.unwrap_or(0).saturating_sub(figures.surplus);
+    let counts = guard.counts();
+    let on_demand = counts.overcommit.unwrap_or(0).saturating_sub(counts.surplus);
     let more = before + on_demand + 3;
     for layout in [Layout::SingleFile, Layout::FilePerPage] {
         let options = Options { layout, ..Options::new(name("one"), Bytes(more * PAGE)) };
@@ -201,7 +201,7 @@ fn a_gigabyte_page_is_a_segment() {
     let more = guard.former().persistent() + 1;
     let scope = hugetlb::PoolScope::Machine;
     hugetlb::write(&KernelRoot::live(), PageSize::HUGE_1G, scope, hugetlb::PoolFile::Pages, more).unwrap();
-    if guard.figures().persistent() < more {
+    if guard.counts().persistent() < more {
         // A gigabyte in one piece is a matter of luck on a machine that has been up for a while.
         eprintln!("a_gigabyte_page_is_a_segment: not tried, for the kernel found no page of 1 GiB");
         return;

@@ -3,7 +3,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
-/// A stream of random figures. PCG XSL RR 128/64: its output is fixed by its definition (O'Neill 2014), not by a
+/// A stream of random values. PCG XSL RR 128/64: its output is fixed by its definition (O'Neill 2014), not by a
 /// library's version.
 #[derive(Clone, Debug)]
 pub struct Random(Pcg64Mcg);
@@ -19,13 +19,13 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A figure below `end`, which is at least 1.
+    /// A value below `end`, which is at least 1.
     pub fn below(&mut self, end: u32) -> u32 {
         // Lemire's method without the rejection: the bias is under 2^-32.
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u32
     }
 
-    /// A figure in [0, 1).
+    /// A value in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -195,7 +195,7 @@ fn access(region: &Region, window: f64, busy: f64) -> Option<Access> {
         }
     };
     let visits = if visits > 0.0 { STEP.powf(visits.log(STEP).round()) } else { 0.0 };
-    // Two or three figures are all that is known.
+    // Two or three values are all that is known.
     let visits = format!("{visits:.2e}").parse().unwrap_or(visits);
     Some(Access { pages, visits, class })
 }

@@ -1,7 +1,7 @@
 //! The policies at the pace of one testbed.
 //!
 //! The papers compare policies on one machine, whose thread for promotions works through memory at one pace. The
-//! kernel's default, 8 regions every 10 s, would take an hour and a half for 40 GB; the papers' figures (about 1000 s
+//! kernel's default, 8 regions every 10 s, would take an hour and a half for 40 GB; the papers' values (about 1000 s
 //! for a scan of a Graph500) tell of a faster one, that they do not give.
 
 use megapage_decide::hawkeye::{self};

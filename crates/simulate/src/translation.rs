@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_loads_give_figures() {
+    fn absurd_loads_give_numbers() {
         for visits in [0.0, 1e-30, 1e30] {
             let parts = [
                 part(1e9, visits, AccessClass::Random, false),

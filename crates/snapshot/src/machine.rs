@@ -6,7 +6,7 @@ use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The machine at one moment. Its files are read one after the other: figures may be a moment apart.
+/// The machine at one moment. Its files are read one after the other: values may be a moment apart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Machine {
     /// Memory as a whole.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Where a figure of translation cost comes from.
+/// Where a value of translation cost comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CostSource {

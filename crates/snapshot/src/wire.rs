@@ -1,5 +1,5 @@
 //! How units are written in JSON, for `#[serde(serialize_with = ...)]`: a page size as its name, bytes as a bare
-//! figure, a process as its number.
+//! value, a process as its number.
 
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use serde::Serializer;
@@ -47,7 +47,7 @@ pub fn some_seconds<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::
     }
 }
 
-/// `["7f0000000000", "7f0000200000"]`: addresses in hexadecimal, which JSON's figures cannot hold exactly.
+/// `["7f0000000000", "7f0000200000"]`: addresses in hexadecimal, which JSON's numbers cannot hold exactly.
 pub fn range<S: Serializer>(range: &VirtRange, to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq([format!("{:x}", range.start()), format!("{:x}", range.end())])
 }

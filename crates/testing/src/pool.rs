@@ -5,7 +5,7 @@ mod record;
 pub(crate) use self::record::recover;
 use self::record::{Record, restore};
 use crate::{MachineLock, skip};
-use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
+use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, meminfo, reclaim};
 use megapage_units::{Bytes, PageSize};
 
@@ -22,7 +22,7 @@ const ATTEMPTS: u32 = 5;
 #[derive(Debug)]
 pub struct PoolGuard {
     size: PageSize,
-    former: PoolFigures,
+    former: PoolCounts,
     record: Record,
     _lock: MachineLock,
 }
@@ -41,7 +41,7 @@ impl PoolGuard {
         crate::may_change_machine()?;
         let lock = MachineLock::take();
         let root = KernelRoot::live();
-        let former = hugetlb::figures(&root, size, PoolScope::Machine).map_err(|error| error.to_string())?;
+        let former = hugetlb::counts(&root, size, PoolScope::Machine).map_err(|error| error.to_string())?;
         let available = meminfo(&root).map_err(|error| error.to_string())?.available.unwrap_or(Bytes::ZERO);
         let needed = Bytes(size.bytes().0.saturating_mul(pages));
         if available < LEAST_AVAILABLE.max(Bytes(needed.0.saturating_add(LEAST_AVAILABLE.0))) {
@@ -58,13 +58,13 @@ impl PoolGuard {
                 break;
             }
             if attempt > 0 {
-                // Either may be refused, or be of no use; the figures tell.
+                // Either may be refused, or be of no use; the values tell.
                 let _ = reclaim::drop_caches(&root);
                 let _ = reclaim::compact(&root, PoolScope::Machine);
             }
             hugetlb::write(&root, size, PoolScope::Machine, PoolFile::Pages, wanted)
                 .map_err(|error| error.to_string())?;
-            obtained = guard.figures().persistent();
+            obtained = guard.counts().persistent();
         }
         if obtained < wanted {
             return Err(format!("the kernel found {} of them", obtained.saturating_sub(former.persistent())));
@@ -76,12 +76,12 @@ impl PoolGuard {
     ///
     /// # Panics
     /// Where the kernel's files cannot be read.
-    pub fn figures(&self) -> PoolFigures {
-        hugetlb::figures(&KernelRoot::live(), self.size, PoolScope::Machine).expect("read a moment ago")
+    pub fn counts(&self) -> PoolCounts {
+        hugetlb::counts(&KernelRoot::live(), self.size, PoolScope::Machine).expect("read a moment ago")
     }
 
     /// The pool as it was before.
-    pub fn former(&self) -> PoolFigures {
+    pub fn former(&self) -> PoolCounts {
         self.former
     }
 }
@@ -102,14 +102,14 @@ mod tests {
     fn pages_come_and_go() {
         let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 3) else { return };
         let former = guard.former();
-        assert_eq!(guard.figures().persistent(), former.persistent() + 3);
+        assert_eq!(guard.counts().persistent(), former.persistent() + 3);
         let inner = PoolGuard::reserve(PageSize::HUGE_2M, 2).unwrap();
-        assert_eq!(inner.figures().persistent(), former.persistent() + 5);
+        assert_eq!(inner.counts().persistent(), former.persistent() + 5);
         drop(inner);
-        assert_eq!(guard.figures().persistent(), former.persistent() + 3);
+        assert_eq!(guard.counts().persistent(), former.persistent() + 3);
         let lock = MachineLock::take();
         drop(guard);
-        let now = hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        let now = hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
         assert_eq!(now.persistent(), former.persistent());
         drop(lock);
     }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_panic_puts_the_pool_back() {
         let _lock = MachineLock::take();
-        let before = || hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
+        let before = || hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap();
         let former = before().persistent();
         let result = std::panic::catch_unwind(|| {
             let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
@@ -143,7 +143,7 @@ mod tests {
             return;
         }
         let persistent = || {
-            hugetlb::figures(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().persistent()
+            hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().persistent()
         };
         let former = {
             let _lock = MachineLock::take();

@@ -18,7 +18,10 @@ impl Undo {
     pub(crate) fn start(script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
         // A key that ends the owner is for the whole group of processes of its terminal.
         let shell = Command::new("sh")
-            .args(["-c", &format!("trap '' HUP INT TERM; read word; [ \"$word\" = release ] || {{ {script}; }}")])
+            .args([
+                "-c",
+                &format!("trap '' HUP INT TERM; read word; [ \"$word\" = release ] || {{ {script}; }}"),
+            ])
             .arg("sh")
             .args(arguments)
             .stdin(Stdio::piped())

@@ -69,7 +69,7 @@ impl ZramSwap {
     pub fn used(&self) -> Result<Bytes, KernelError> {
         let path = format!("sys/block/zram{}/mm_stat", self.number);
         let text = self.root.read(&path)?;
-        let first = text.split_whitespace().next().and_then(|figure| figure.parse().ok());
+        let first = text.split_whitespace().next().and_then(|value| value.parse().ok());
         first.map(Bytes).ok_or_else(|| KernelError::Parse {
             path: self.root.path(path),
             line: 1,

@@ -64,7 +64,7 @@ extern "C" fn start() {
     remove_from_environment_list(PRELOAD, is_library);
 }
 
-/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last figures.
+/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values.
 extern "C" fn end() {
     let Some(ledger) = LEDGER.get().filter(|ledger| ledger.pid() == std::process::id()) else { return };
     ledger.exit_handshake().announce_and_wait();

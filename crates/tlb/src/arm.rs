@@ -20,7 +20,7 @@ impl ArmCore {
 
 /// Entries of the first-level data TLB, which holds pages of all sizes up to 512 MiB, and of the second level, from each
 /// core's Technical Reference Manual (chapter Memory management, "TLB organization"). Designs of others are not here:
-/// they publish no such figures.
+/// they publish no such values.
 const ARM_LIMITED: [(u16, u32, u32); 10] = [
     // Cortex-A53, A55, A57, A72, A73, A76.
     (0xd03, 10, 512),

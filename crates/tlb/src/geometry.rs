@@ -208,7 +208,7 @@ fn intel(cpuid: &Cpuid) -> Option<Geometry> {
     }
 }
 
-/// AMD64 Architecture Programmer's Manual volume 3, appendix E. The second level's figures for 4 KiB and 2 MiB
+/// AMD64 Architecture Programmer's Manual volume 3, appendix E. The second level's values for 4 KiB and 2 MiB
 /// are of one structure from Zen on.
 fn amd(cpuid: &Cpuid) -> Option<Geometry> {
     let [huge, base, ..] = cpuid.amd_first;

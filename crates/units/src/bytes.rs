@@ -6,6 +6,16 @@ use std::ops::{Add, AddAssign, Mul, Sub};
 use std::str::FromStr;
 
 /// A number of bytes. Sums, products and differences end at the largest and at zero: none wraps.
+///
+/// ```
+/// use megapage_units::Bytes;
+///
+/// let size: Bytes = "1.5g".parse()?;
+/// assert_eq!(size, Bytes::mib(1536));
+/// assert_eq!((size + Bytes::mib(512)).to_string(), "2 GiB");
+/// assert_eq!(Bytes::mib(1) - size, Bytes::ZERO);
+/// # Ok::<(), megapage_units::ParseBytesError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
@@ -70,7 +80,7 @@ impl Sum for Bytes {
     }
 }
 
-/// Three significant figures in the largest binary unit that keeps the figure at 1 or more:
+/// Three significant digits in the largest binary unit that keeps the number at 1 or more:
 /// `512 MiB`, `1.50 GiB`, `17 B`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,8 +105,8 @@ impl fmt::Display for Bytes {
 /// Why a size could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseBytesError {
-    /// No figure before the unit, or none at all.
-    NoFigure(String),
+    /// No value before the unit, or none at all.
+    NoNumber(String),
     /// The unit is none of B, K, M, G, T (these four also as in KB or KiB).
     UnknownUnit(String),
     /// More than 2^64 - 1 bytes.
@@ -106,7 +116,7 @@ pub enum ParseBytesError {
 impl fmt::Display for ParseBytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFigure(text) => write!(f, "'{text}' is not a size; write it like 512m, 2g or 4GiB"),
+            Self::NoNumber(text) => write!(f, "'{text}' is not a size; write it like 512m, 2g or 4GiB"),
             Self::UnknownUnit(text) => {
                 write!(f, "'{text}' has an unknown unit; use k, m, g or t (powers of 1024)")
             }
@@ -124,7 +134,7 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
-        let (figure, unit) = trimmed.split_at(split);
+        let (value, unit) = trimmed.split_at(split);
         let unit = unit.trim().to_ascii_lowercase();
         let shift = match unit.as_str() {
             "" | "b" => 0,
@@ -134,20 +144,19 @@ impl FromStr for Bytes {
             "t" | "tb" | "tib" => 40,
             _ => return Err(ParseBytesError::UnknownUnit(text.to_string())),
         };
-        if figure.is_empty() {
-            return Err(ParseBytesError::NoFigure(text.to_string()));
+        if value.is_empty() {
+            return Err(ParseBytesError::NoNumber(text.to_string()));
         }
         let too_large = || ParseBytesError::TooLarge(text.to_string());
-        match figure.split_once('.') {
+        match value.split_once('.') {
             None => {
                 // Only digits are left, so that the one way to fail is to overflow.
-                let whole: u64 = figure.parse().map_err(|_| too_large())?;
+                let whole: u64 = value.parse().map_err(|_| too_large())?;
                 whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large)
             }
             Some(_) => {
-                let scaled =
-                    figure.parse::<f64>().map_err(|_| ParseBytesError::NoFigure(text.to_string()))?
-                        * (1u64 << shift) as f64;
+                let scaled = value.parse::<f64>().map_err(|_| ParseBytesError::NoNumber(text.to_string()))?
+                    * (1u64 << shift) as f64;
                 if scaled >= u64::MAX as f64 {
                     return Err(too_large());
                 }
@@ -182,9 +191,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_size() {
-        assert!(matches!("".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
-        assert!(matches!("m".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
-        assert!(matches!("1.2.3m".parse::<Bytes>(), Err(ParseBytesError::NoFigure(_))));
+        assert!(matches!("".parse::<Bytes>(), Err(ParseBytesError::NoNumber(_))));
+        assert!(matches!("m".parse::<Bytes>(), Err(ParseBytesError::NoNumber(_))));
+        assert!(matches!("1.2.3m".parse::<Bytes>(), Err(ParseBytesError::NoNumber(_))));
         assert!(matches!("-1m".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
         assert!(matches!("4x".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
         assert!(matches!("4i".parse::<Bytes>(), Err(ParseBytesError::UnknownUnit(_))));
@@ -208,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_three_figures() {
+    fn shows_three_digits() {
         assert_eq!(Bytes(17).to_string(), "17 B");
         assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
         assert_eq!(Bytes(3 << 29).to_string(), "1.50 GiB");

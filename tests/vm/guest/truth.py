@@ -1,6 +1,6 @@
 """What the kernel says, read without megapage: the other side of each comparison.
 
-These readings are kept apart from megapage's on purpose: no code and no figure of its parsers is used here."""
+These readings are kept apart from megapage's on purpose: no code and no value of its parsers is used here."""
 
 import contextlib
 import ctypes
@@ -147,7 +147,7 @@ def nodes():
 
 
 def pool(size=HUGE, node=None, name="nr_hugepages"):
-    """A figure of a pool: of the machine, or of a node."""
+    """A count of a pool: of the machine, or of a node."""
     where = HUGEPAGES if node is None else pathlib.Path(f"/sys/devices/system/node/node{node}/hugepages")
     return int((where / f"hugepages-{size // 1024}kB" / name).read_text())
 

@@ -49,7 +49,7 @@ def shown(value):
 
 
 def same(command, what, claimed, true, within=0):
-    """Two figures agree, within so much."""
+    """Two values agree, within so much."""
     ok = claimed is not None and true is not None and (
         abs(claimed - true) <= within if isinstance(true, (int, float)) else claimed == true
     )

@@ -78,7 +78,7 @@ impl Addition {
     }
 
     fn request(&self, wanted: u64, force: bool) -> Result<Request, AdditionError> {
-        let present = hugetlb::figures(&self.root, self.size, PoolScope::Machine)?.persistent();
+        let present = hugetlb::counts(&self.root, self.size, PoolScope::Machine)?.persistent();
         let pages = present.saturating_sub(self.added).saturating_add(wanted);
         let amounts = vec![(PoolScope::Machine, Amount::Exactly(Quantity::Pages(pages)))];
         let text = format!("{}={pages}", self.size);

@@ -29,7 +29,7 @@ pub struct Outcome {
     pub dropped_caches: bool,
     /// Whether memory was compacted on the way.
     pub compacted: bool,
-    /// Whether the former figures were put back because of a shortfall.
+    /// Whether the former values were put back because of a shortfall.
     pub rolled_back: bool,
     /// How long it took.
     #[serde(serialize_with = "seconds", rename = "elapsed_seconds")]
@@ -39,7 +39,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every figure is as asked.
+    /// Whether every value is as asked.
     pub fn is_complete(&self) -> bool {
         self.shortfall.is_none()
     }
@@ -169,15 +169,15 @@ impl Work<'_> {
 }
 
 fn read_back(root: &KernelRoot, step: &Step) -> Result<u64, KernelError> {
-    let figures = hugetlb::figures(root, step.size, step.scope)?;
+    let counts = hugetlb::counts(root, step.size, step.scope)?;
     Ok(match step.file {
-        PoolFile::Pages => figures.persistent(),
-        PoolFile::Overcommit => figures.overcommit.unwrap_or(0),
+        PoolFile::Pages => counts.persistent(),
+        PoolFile::Overcommit => counts.overcommit.unwrap_or(0),
     })
 }
 
-/// Puts the former figures back, the latest step first, and notes what is there then. The first refusal ends it:
-/// a kernel that took a figure a moment ago and refuses it now is beyond what can be repaired here.
+/// Puts the former values back, the latest step first, and notes what is there then. The first refusal ends it:
+/// a kernel that took a value a moment ago and refuses it now is beyond what can be repaired here.
 fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), KernelError> {
     for outcome in outcomes.iter_mut().rev().filter(|outcome| outcome.attempts > 0) {
         let step = &outcome.step;
@@ -245,7 +245,7 @@ mod tests {
         write("proc/meminfo", "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 2048 kB\n");
         for size in ["2048kB", "1048576kB"] {
             let surplus = if size == "2048kB" { surplus } else { 0 };
-            for (name, figure) in [
+            for (name, value) in [
                 ("nr_hugepages", 10 + surplus),
                 ("free_hugepages", 10),
                 ("resv_hugepages", 0),
@@ -253,7 +253,7 @@ mod tests {
                 ("nr_overcommit_hugepages", 0),
             ] {
                 let path = format!("sys/kernel/mm/hugepages/hugepages-{size}/{name}");
-                write(&path, &format!("{figure}\n"));
+                write(&path, &format!("{value}\n"));
             }
         }
         for (path, text) in files {
@@ -306,7 +306,7 @@ mod tests {
         let outcome = outcome(tree.path(), &["2m=100", "1g=12"], true, 10).unwrap();
         assert!(outcome.rolled_back && outcome.shortfall.is_some());
         let root = KernelRoot::captured(tree.path());
-        let total = |size| hugetlb::figures(&root, size, PoolScope::Machine).unwrap().total;
+        let total = |size| hugetlb::counts(&root, size, PoolScope::Machine).unwrap().total;
         assert_eq!((total(PageSize::HUGE_1G), total(PageSize::HUGE_2M)), (10, 10));
     }
 
@@ -328,6 +328,6 @@ mod tests {
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
         assert!(matches!(plan.carry_out(&root), Err(PoolError::Kernel(_))));
-        assert_eq!(hugetlb::figures(&root, PageSize::HUGE_1G, PoolScope::Machine).unwrap().total, 10);
+        assert_eq!(hugetlb::counts(&root, PageSize::HUGE_1G, PoolScope::Machine).unwrap().total, 10);
     }
 }

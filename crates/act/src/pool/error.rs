@@ -56,7 +56,7 @@ pub enum PoolError {
         size: PageSize,
     },
     /// `-N` with fewer than N there.
-    #[error("'{spec}' takes away more than there is: the figure is {before}")]
+    #[error("'{spec}' takes away more than there is: the value is {before}")]
     TooFew {
         /// The argument.
         spec: String,
@@ -64,7 +64,7 @@ pub enum PoolError {
         before: u64,
     },
     /// The same pool twice.
-    #[error("two figures are asked for the {size} pool; give one for the machine or one for each node")]
+    #[error("two values are asked for the {size} pool; give one for the machine or one for each node")]
     Contradiction {
         /// The page size.
         size: PageSize,
@@ -99,7 +99,7 @@ pub enum PoolError {
     BelowFloor {
         /// Memory that the request takes.
         cost: Bytes,
-        /// The figures.
+        /// The values.
         impact: MemoryImpact,
     },
     /// Pages that are to go are in use.
@@ -110,7 +110,7 @@ pub enum PoolError {
     InUse {
         /// The page size.
         size: PageSize,
-        /// The figure asked for.
+        /// The value asked for.
         asked: u64,
         /// The machine or a node.
         scope: PoolScope,
@@ -119,7 +119,7 @@ pub enum PoolError {
     },
     /// `/proc/meminfo` lacks MemTotal or MemAvailable.
     #[error("the kernel does not say how much memory is available (MemAvailable, Linux 3.14)")]
-    NoMemoryFigures,
+    NoMeminfo,
     /// Not root.
     #[error("{0}: permission denied; pools are set by root (sudo)")]
     Denied(String),

@@ -2,7 +2,7 @@
 //! takes it over.
 
 use super::{Addition, AdditionError};
-use megapage_kernel::hugetlb::{PoolScope, figures};
+use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::trusted::{Replace, read_regular, replace_file};
 use megapage_kernel::{KernelRoot, boot_id, effective_uid};
 use megapage_units::PageSize;
@@ -38,7 +38,7 @@ impl Loan {
             false => None,
         };
         let text = text.unwrap_or_default();
-        let present = figures(root, size, PoolScope::Machine).map_or(0, |figures| figures.persistent());
+        let present = counts(root, size, PoolScope::Machine).map_or(0, |counts| counts.persistent());
         let added = read(&text, &boot, size).map_or(0, |(added, total)| owed(added, total, present));
         Loan { addition: Addition::of(root, size, added), root: root.clone(), size, note, boot }
     }
@@ -66,8 +66,7 @@ impl Loan {
         if self.pages() == 0 {
             return fs::remove_file(&self.note);
         }
-        let total =
-            figures(&self.root, self.size, PoolScope::Machine).map_err(io::Error::other)?.persistent();
+        let total = counts(&self.root, self.size, PoolScope::Machine).map_err(io::Error::other)?.persistent();
         let text = format!("{} {} {} {total}\n", self.boot, self.size.bytes().0, self.pages());
         let note = std::path::absolute(&self.note)?;
         replace_file(&note, text.as_bytes(), Replace { mode: 0o600, durable: false })

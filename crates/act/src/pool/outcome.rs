@@ -10,9 +10,9 @@ pub struct StepOutcome {
     /// The step.
     #[serde(flatten)]
     pub step: Step,
-    /// The figure read back at the end; `None` in a dry run.
+    /// The value read back at the end; `None` in a dry run.
     pub obtained: Option<u64>,
-    /// How often the figure was written: 0 where it was already as asked, or in a dry run.
+    /// How often the value was written: 0 where it was already as asked, or in a dry run.
     pub attempts: u32,
 }
 

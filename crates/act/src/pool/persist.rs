@@ -70,7 +70,7 @@ pub enum PersistError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// `+64`: relative to what, at the next boot?
-    #[error("'{0}': what is kept is a figure of its own; write it without + or -")]
+    #[error("'{0}': what is kept is a value of its own; write it without + or -")]
     Relative(String),
     /// The same pool twice.
     #[error("the {0} pool is given twice")]
@@ -108,7 +108,7 @@ pub enum PersistError {
     NoCma,
     /// Pages by node, for a kernel that ignores them.
     #[error(
-        "Linux {release} ignores pages by node at boot (since Linux {since}) and would boot with none; keep a figure \
+        "Linux {release} ignores pages by node at boot (since Linux {since}) and would boot with none; keep a value \
          for the machine, and size nodes when it runs (megapage pool set)"
     )]
     NodesAtBoot {
@@ -186,7 +186,7 @@ struct Kept {
 pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPlan, PersistError> {
     let info = meminfo(root)?;
     let kept = kept(root, &info, request)?;
-    let total = request.memory.or(info.total).ok_or(PoolError::NoMemoryFigures)?;
+    let total = request.memory.or(info.total).ok_or(PoolError::NoMeminfo)?;
     let pools = Bytes(kept.bytes.min(u64::MAX.into()) as u64);
     let left = total.saturating_sub(pools);
     if left < floor(total) {
@@ -232,13 +232,13 @@ fn kept(root: &KernelRoot, info: &MemInfo, request: &PersistRequest) -> Result<K
             return Err(PersistError::Twice(size));
         }
         seen.push(size);
-        let mut figures = Vec::new();
+        let mut values = Vec::new();
         for &(scope, amount) in &spec.amounts {
             let pages = absolute(spec, amount, size)?;
             kept.bytes += u128::from(pages) * u128::from(size.bytes().0);
-            figures.push((scope, pages));
+            values.push((scope, pages));
         }
-        match figures[..] {
+        match values[..] {
             [(PoolScope::Machine, pages)]
                 if size == default && size < PageSize::HUGE_1G && !request.at_boot =>
             {
@@ -250,7 +250,7 @@ fn kept(root: &KernelRoot, info: &MemInfo, request: &PersistRequest) -> Result<K
                     PoolScope::Node(node) => format!("{node}:{pages}"),
                     PoolScope::Machine => pages.to_string(),
                 };
-                let pages = figures.iter().map(of_node).collect::<Vec<_>>().join(",");
+                let pages = values.iter().map(of_node).collect::<Vec<_>>().join(",");
                 kept.boot.push(BootPool { size, pages });
             }
         }
@@ -296,11 +296,11 @@ fn present_pools(root: &KernelRoot, default: PageSize) -> Result<(Vec<Spec>, Vec
     };
     let (mut pools, mut overcommit) = (Vec::new(), Vec::new());
     for size in hugetlb::page_sizes(root)? {
-        let figures = hugetlb::figures(root, size, PoolScope::Machine)?;
-        if figures.persistent() > 0 {
-            pools.push(spec(size, figures.persistent()));
+        let values = hugetlb::counts(root, size, PoolScope::Machine)?;
+        if values.persistent() > 0 {
+            pools.push(spec(size, values.persistent()));
         }
-        if let Some(pages @ 1..) = figures.overcommit
+        if let Some(pages @ 1..) = values.overcommit
             && size == default
         {
             overcommit.push(spec(size, pages));

@@ -1,9 +1,9 @@
-//! From a request and the present figures to the steps of a transaction, or the reason to refuse it.
+//! From a request and the present values to the steps of a transaction, or the reason to refuse it.
 
 use super::error::PoolError;
 use super::impact::MemoryImpact;
 use super::spec::{Amount, SizeName, Spec};
-use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
+use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, MemInfo, meminfo, node_meminfo};
 use megapage_observe::wire;
 use megapage_units::{Bytes, PageSize};
@@ -24,7 +24,7 @@ pub struct Request {
     pub pools: Vec<Spec>,
     /// Overcommit limits (surplus pages on demand) to set.
     pub overcommit: Vec<Spec>,
-    /// The node that figures without a node speak of; `None`: the machine.
+    /// The node that values without a node speak of; `None`: the machine.
     pub node: Option<u32>,
     /// Go below the [`floor`], and shrink below what is in use.
     pub force: bool,
@@ -34,7 +34,7 @@ pub struct Request {
     pub roll_back: bool,
 }
 
-/// One write: a figure of one pool, from what it is to what it shall be.
+/// One write: a value of one pool, from what it is to what it shall be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// The pool's page size.
@@ -44,11 +44,11 @@ pub struct Step {
     #[serde(serialize_with = "node", rename = "node")]
     pub scope: PoolScope,
     /// Pages, or the overcommit limit.
-    #[serde(serialize_with = "figure", rename = "figure")]
+    #[serde(serialize_with = "value", rename = "figure")]
     pub file: PoolFile,
-    /// The figure before: persistent pages, or the overcommit limit.
+    /// The value before: persistent pages, or the overcommit limit.
     pub before: u64,
-    /// The figure asked for.
+    /// The value asked for.
     pub asked: u64,
     /// Pages that turn into surplus, because they are in use or reserved: they go back to the kernel when
     /// they are freed.
@@ -59,7 +59,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether the figure is already as asked.
+    /// Whether the value is already as asked.
     pub fn is_no_op(&self) -> bool {
         self.before == self.asked
     }
@@ -83,7 +83,7 @@ fn node<S: Serializer>(scope: &PoolScope, to: S) -> Result<S::Ok, S::Error> {
     }
 }
 
-fn figure<S: Serializer>(file: &PoolFile, to: S) -> Result<S::Ok, S::Error> {
+fn value<S: Serializer>(file: &PoolFile, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(match file {
         PoolFile::Pages => "pages",
         PoolFile::Overcommit => "overcommit",
@@ -104,7 +104,7 @@ pub struct Plan {
     pub roll_back: bool,
 }
 
-/// Reads the present figures and refuses what is unknown, contradictory, absurd or unsafe.
+/// Reads the present values and refuses what is unknown, contradictory, absurd or unsafe.
 pub fn plan(root: &KernelRoot, request: &Request) -> Result<Plan, PoolError> {
     let info = meminfo(root)?;
     let mut steps = Vec::new();
@@ -167,8 +167,8 @@ fn steps_of(
                 return Err(PoolError::UnknownNode { node, known: list });
             }
         }
-        let figures = hugetlb::figures(root, size, scope)?;
-        steps.push(step(spec, size, scope, file, &figures, amount)?);
+        let values = hugetlb::counts(root, size, scope)?;
+        steps.push(step(spec, size, scope, file, &values, amount)?);
     }
     Ok(steps)
 }
@@ -178,12 +178,12 @@ fn step(
     size: PageSize,
     scope: PoolScope,
     file: PoolFile,
-    figures: &PoolFigures,
+    values: &PoolCounts,
     amount: Amount,
 ) -> Result<Step, PoolError> {
     let before = match file {
-        PoolFile::Pages => figures.persistent(),
-        PoolFile::Overcommit => figures.overcommit.unwrap_or(0),
+        PoolFile::Pages => values.persistent(),
+        PoolFile::Overcommit => values.overcommit.unwrap_or(0),
     };
     let (Amount::Exactly(quantity) | Amount::More(quantity) | Amount::Less(quantity)) = amount;
     let pages = quantity.pages(size).ok_or_else(|| PoolError::NotWhole { spec: spec.text.clone(), size })?;
@@ -202,9 +202,9 @@ fn step(
     // As set_max_huge_pages() in mm/hugetlb.c: growing takes pages out of surplus before it allocates; what is
     // in use or reserved cannot be given back and turns into surplus. Reserved pages are known for the machine only;
     // on a busy machine their count was seen below zero for a moment, which reads as nearly 2^64.
-    let held = figures.in_use().saturating_add(figures.reserved.unwrap_or(0));
+    let held = values.in_use().saturating_add(values.reserved.unwrap_or(0));
     let total_after =
-        if asked >= before { asked.max(figures.total) } else { asked.max(held.min(figures.total)) };
+        if asked >= before { asked.max(values.total) } else { asked.max(held.min(values.total)) };
     let surplus_after = total_after - asked;
     Ok(Step {
         size,
@@ -213,14 +213,14 @@ fn step(
         before,
         asked,
         becomes_surplus: match file {
-            PoolFile::Pages if asked < before => surplus_after.saturating_sub(figures.surplus),
+            PoolFile::Pages if asked < before => surplus_after.saturating_sub(values.surplus),
             _ => 0,
         },
-        total: (figures.total, total_after),
+        total: (values.total, total_after),
     })
 }
 
-/// Two figures for one pool in one transaction: which one is meant?
+/// Two values for one pool in one transaction: which one is meant?
 fn refuse_contradictions(steps: &[Step]) -> Result<(), PoolError> {
     for (index, step) in steps.iter().enumerate() {
         for other in &steps[..index] {
@@ -237,7 +237,7 @@ fn refuse_contradictions(steps: &[Step]) -> Result<(), PoolError> {
 
 fn weigh(root: &KernelRoot, info: &MemInfo, steps: &[Step], force: bool) -> Result<MemoryImpact, PoolError> {
     let (Some(total), Some(available)) = (info.total, info.available) else {
-        return Err(PoolError::NoMemoryFigures);
+        return Err(PoolError::NoMeminfo);
     };
     for step in steps {
         let bound = match step.scope {

@@ -1,4 +1,4 @@
-//! Why pages are missing, from the kernel's own figures, and what would help.
+//! Why pages are missing, from the kernel's own values, and what would help.
 
 use super::outcome::{StepOutcome, title};
 use super::plan::Step;
@@ -30,11 +30,11 @@ pub struct Missing {
     pub pages: u64,
     /// The main cause.
     pub cause: Cause,
-    /// The cause with the figures that show it.
+    /// The cause with the values that show it.
     pub because: String,
     /// What would help, the most promising first.
     pub help: Vec<String>,
-    /// The figures.
+    /// The values.
     pub evidence: Evidence,
 }
 
@@ -50,7 +50,7 @@ pub enum Cause {
     Unknown,
 }
 
-/// The kernel's figures for the machine or the node, after the last attempt.
+/// The kernel's values for the machine or the node, after the last attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
     /// Memory that the missing pages would take.

@@ -19,9 +19,9 @@ pub enum SizeName {
 /// How much: pages, or memory that must be a whole number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// A bare figure.
+    /// A bare value.
     Pages(u64),
-    /// A figure with a unit.
+    /// A value with a unit.
     Memory(Bytes),
 }
 
@@ -38,7 +38,7 @@ impl Quantity {
     }
 }
 
-/// The figure asked for, outright or relative to what is there.
+/// The value asked for, outright or relative to what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// `512`
@@ -49,7 +49,7 @@ pub enum Amount {
     Less(Quantity),
 }
 
-/// One argument: a pool, and the figure asked for on each scope named.
+/// One argument: a pool, and the value asked for on each scope named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The argument as it was written, for messages.
@@ -74,13 +74,13 @@ pub enum SpecError {
         /// What the size's own parser says.
         why: String,
     },
-    /// What stands after it is no figure.
-    #[error("'{text}': '{figure}' is not a number of pages; write 512, +64, -64, or memory such as 4g")]
-    Figure {
+    /// What stands after it is no number.
+    #[error("'{text}': '{value}' is not a number of pages; write 512, +64, -64, or memory such as 4g")]
+    Count {
         /// The argument.
         text: String,
         /// The part that could not be read.
-        figure: String,
+        value: String,
     },
     /// A node is named twice.
     #[error("'{text}': node {node} is named twice")]
@@ -103,9 +103,9 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let form = || SpecError::Form(text.to_string());
-        let (size, figures) = text.split_once(['=', ':']).ok_or_else(form)?;
-        let (size, figures) = (size.trim(), figures.trim());
-        if size.is_empty() || figures.is_empty() {
+        let (size, values) = text.split_once(['=', ':']).ok_or_else(form)?;
+        let (size, values) = (size.trim(), values.trim());
+        if size.is_empty() || values.is_empty() {
             return Err(form());
         }
         let size = if size.eq_ignore_ascii_case("default") {
@@ -117,17 +117,17 @@ impl FromStr for Spec {
             )
         };
         let mut amounts: Vec<(PoolScope, Amount)> = Vec::new();
-        for part in figures.split(',') {
-            let bad = || SpecError::Figure { text: text.to_string(), figure: part.to_string() };
+        for part in values.split(',') {
+            let bad = || SpecError::Count { text: text.to_string(), value: part.to_string() };
             match part.split_once(':') {
-                None if figures.contains(',') => return Err(bad()),
+                None if values.contains(',') => return Err(bad()),
                 None => amounts.push((PoolScope::Machine, amount(part).ok_or_else(bad)?)),
-                Some((node, figure)) => {
+                Some((node, value)) => {
                     let node = node.trim().parse().map_err(|_| bad())?;
                     if amounts.iter().any(|(scope, _)| *scope == PoolScope::Node(node)) {
                         return Err(SpecError::NodeTwice { text: text.to_string(), node });
                     }
-                    amounts.push((PoolScope::Node(node), amount(figure).ok_or_else(bad)?));
+                    amounts.push((PoolScope::Node(node), amount(value).ok_or_else(bad)?));
                 }
             }
         }
@@ -137,17 +137,17 @@ impl FromStr for Spec {
 
 fn amount(text: &str) -> Option<Amount> {
     let text = text.trim();
-    let (make, figure): (fn(Quantity) -> Amount, &str) = match text.as_bytes().first()? {
+    let (make, value): (fn(Quantity) -> Amount, &str) = match text.as_bytes().first()? {
         b'+' => (Amount::More, &text[1..]),
         b'-' => (Amount::Less, &text[1..]),
         _ => (Amount::Exactly, text),
     };
-    let quantity = if figure.bytes().all(|byte| byte.is_ascii_digit()) {
-        Quantity::Pages(figure.parse().ok()?)
+    let quantity = if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        Quantity::Pages(value.parse().ok()?)
     } else {
         // Half a page is no pool, half a gigabyte is.
-        figure.ends_with(|last: char| last.is_ascii_alphabetic()).then_some(())?;
-        Quantity::Memory(figure.parse().ok()?)
+        value.ends_with(|last: char| last.is_ascii_alphabetic()).then_some(())?;
+        Quantity::Memory(value.parse().ok()?)
     };
     Some(make(quantity))
 }
@@ -202,7 +202,7 @@ mod tests {
         for text in
             ["2m=many", "2m=+", "2m=1.5", "2m=--1", "2m=1,2", "2m=0:1,2", "2m=a:1", "2m=99999999999999999999"]
         {
-            assert!(matches!(text.parse::<Spec>(), Err(SpecError::Figure { .. })), "{text}");
+            assert!(matches!(text.parse::<Spec>(), Err(SpecError::Count { .. })), "{text}");
         }
         let error = "3m=1".parse::<Spec>().unwrap_err().to_string();
         assert_eq!(error, "'3m=1': '3m' is not a page size; use 4k, 2m or 1g");

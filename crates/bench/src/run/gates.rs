@@ -1,4 +1,4 @@
-//! What is demanded of megapage's default in each bench, judged from the figures.
+//! What is demanded of megapage's default in each bench, judged from the values.
 
 use super::Options;
 use super::cases::Bench;
@@ -67,11 +67,11 @@ fn ratio_at_most(case: &CaseReport, ours: &Row, phase: &str, bound: f64) -> Opti
     })
 }
 
-/// Of the other peers the one with the least figure, as `of` takes it from a row.
+/// Of the other peers the one with the least value, as `of` takes it from a row.
 fn best(case: &CaseReport, of: impl Fn(&Row) -> Option<Spread>) -> Option<(&str, Spread)> {
     let others = case.rows.iter().filter(|row| Peer::named(row.peer).is_some_and(|peer| !peer.is_ours()));
-    let figures = others.filter_map(|row| Some((row.peer, of(row)?)));
-    figures.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
+    let values = others.filter_map(|row| Some((row.peer, of(row)?)));
+    values.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
 }
 
 fn as_fast_as_best(case: &CaseReport, ours: &Row, phase: &str) -> Option<Gate> {
@@ -102,7 +102,7 @@ fn huge(case: &CaseReport, ours: &Row) -> Gate {
 /// While memory is plentiful, huge pages are kept: the comparison is with peers that keep theirs.
 fn resident_in_plenty(case: &CaseReport, ours: &Row) -> Option<Gate> {
     let keeps =
-        |row: &Row| row.figures.get("after_huge_share").is_some_and(|share| share.median >= KEPT_SHARE);
+        |row: &Row| row.values.get("after_huge_share").is_some_and(|share| share.median >= KEPT_SHARE);
     resident(case, ours, "in plenty", "that keeps huge pages", keeps)
 }
 
@@ -118,7 +118,7 @@ fn resident(
     among: &str,
     counts: impl Fn(&Row) -> bool,
 ) -> Option<Gate> {
-    let of = |row: &Row| row.figures.get("after_bytes").copied();
+    let of = |row: &Row| row.values.get("after_bytes").copied();
     let (name, theirs) = best(case, |row| of(row).filter(|_| counts(row)))?;
     let ratio = of(ours)?.median / theirs.median;
     Some(Gate {
@@ -152,7 +152,7 @@ mod tests {
             peer,
             phases_ns: BTreeMap::from([("access".into(), spread(access)), ("allocate".into(), spread(1.0))]),
             ratios: BTreeMap::from([("access".into(), ratio)]),
-            figures: BTreeMap::new(),
+            values: BTreeMap::new(),
             huge_share: Some(Spread { median: share, min: share, max: share }),
             notes: Vec::new(),
             samples: vec![Measurement::default()],

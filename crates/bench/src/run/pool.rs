@@ -26,7 +26,7 @@ impl Pool {
     /// A pool as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
     pub fn take() -> Result<Pool> {
         let root = KernelRoot::live();
-        let pages = hugetlb::figures(&root, SIZE, PoolScope::Machine)?.persistent();
+        let pages = hugetlb::counts(&root, SIZE, PoolScope::Machine)?.persistent();
         if effective_uid() != 0 {
             bail!("only root may size the pool of 2 MiB pages; {pages} are there");
         }
@@ -114,7 +114,7 @@ mod tests {
         let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
         // What was just given back can be had again.
-        let before = guard.figures().persistent() - 3;
+        let before = guard.counts().persistent() - 3;
         hugetlb::write(&root, SIZE, PoolScope::Machine, PoolFile::Pages, before).unwrap();
         // No process has the highest number of all; ours lives.
         let name = |pid: u32| directory.path().join(format!("{NAME}{pid}"));
@@ -123,7 +123,7 @@ mod tests {
         if let Err(error) = killed.set(2, false).and_then(|()| ours.set(1, false)) {
             return skip(&format!("needs 3 pages of {SIZE} a moment after they were given back: {error}"));
         }
-        assert_eq!(guard.figures().persistent(), before + 3);
+        assert_eq!(guard.counts().persistent(), before + 3);
         drop(killed);
         // Two who come at once take them out once.
         std::thread::scope(|scope| {
@@ -131,7 +131,7 @@ mod tests {
                 scope.spawn(|| give_back_left_over(&root, directory.path()).unwrap());
             }
         });
-        assert_eq!(guard.figures().persistent(), before + 1);
+        assert_eq!(guard.counts().persistent(), before + 1);
         assert_eq!(
             std::fs::read_dir(directory.path()).unwrap().count(),
             2,
@@ -139,6 +139,6 @@ mod tests {
         );
         ours.set(0, true).unwrap();
         give_back_left_over(&root, directory.path()).unwrap();
-        assert_eq!(guard.figures().persistent(), before);
+        assert_eq!(guard.counts().persistent(), before);
     }
 }

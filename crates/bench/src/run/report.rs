@@ -24,7 +24,7 @@ pub struct Report {
     pub peers: Vec<PeerReport>,
     /// Counted rounds.
     pub runs: u32,
-    /// Rounds before them that do not count. With at least one, all figures are of warm memory.
+    /// Rounds before them that do not count. With at least one, all values are of warm memory.
     pub warm_up_runs: u32,
     /// What sizes and work were multiplied by.
     pub scale: f64,
@@ -111,8 +111,9 @@ pub struct Row {
     pub phases_ns: BTreeMap<String, Spread>,
     /// Each phase's median as a ratio to the baseline's: below 1 is faster.
     pub ratios: BTreeMap<String, f64>,
-    /// The workload's other figures.
-    pub figures: BTreeMap<String, Spread>,
+    /// The workload's other values.
+    #[serde(rename = "figures")]
+    pub values: BTreeMap<String, Spread>,
     /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1. `None` where the
     /// workload does not tell: `startup`.
     pub huge_share: Option<Spread>,
@@ -232,7 +233,7 @@ impl Row {
             peer,
             phases_ns: BTreeMap::new(),
             ratios: BTreeMap::new(),
-            figures: BTreeMap::new(),
+            values: BTreeMap::new(),
             huge_share: None,
             notes: Vec::new(),
             samples: Vec::new(),
@@ -247,14 +248,14 @@ impl Row {
             let spread = over(&|sample| sample.phases.0.get(name).map(|spent| clock.of(spent)))?;
             Some((name.clone(), spread))
         });
-        let figures = first
-            .figures
+        let values = first
+            .values
             .keys()
-            .filter_map(|name| Some((name.clone(), over(&|sample| sample.figures.get(name).copied())?)));
-        let (phases_ns, figures) = (phases.collect(), figures.collect());
+            .filter_map(|name| Some((name.clone(), over(&|sample| sample.values.get(name).copied())?)));
+        let (phases_ns, values) = (phases.collect(), values.collect());
         self.huge_share =
             over(&|sample| (sample.backing.resident() > 0).then(|| sample.backing.huge_share()));
         self.phases_ns = phases_ns;
-        self.figures = figures;
+        self.values = values;
     }
 }

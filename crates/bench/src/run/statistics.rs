@@ -130,7 +130,7 @@ pub(super) fn brief(found: &Measurement) -> String {
     format!("{} ms, {:.0} % huge", phases.join(", "), 100.0 * found.backing.huge_share())
 }
 
-/// Nanoseconds as milliseconds in about three figures.
+/// Nanoseconds as milliseconds in about three digits.
 pub(crate) fn milliseconds(ns: f64) -> String {
     let ms = ns / 1e6;
     let decimals = if ms >= 100.0 {

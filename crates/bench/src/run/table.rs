@@ -65,9 +65,9 @@ pub fn gates_table(gates: &[Gate]) -> String {
     table(&["gate", "case", "demand", "found"], rows)
 }
 
-/// Figures that are shown beside the phases, with their heading and how to write them.
+/// Values that are shown beside the phases, with their heading and how to write them.
 type Column = (&'static str, &'static str, fn(f64) -> String);
-const FIGURES: [Column; 8] = [
+const VALUES: [Column; 8] = [
     ("before_bytes", "before MB", |value| format!("{:.0}", value / 1e6)),
     ("after_bytes", "after MB", |value| format!("{:.0}", value / 1e6)),
     ("after_huge_share", "huge after", |value| format!("{:.0} %", 100.0 * value)),
@@ -90,15 +90,15 @@ fn case_table(case: &CaseReport) -> String {
         .into_iter()
         .filter(|&name| any.phases_ns.contains_key(name) && (name != "process" || whole_only))
         .collect();
-    let figures: Vec<&Column> = FIGURES.iter().filter(|column| any.figures.contains_key(column.0)).collect();
-    let narrow = phases.len() + figures.len() > 4;
+    let values: Vec<&Column> = VALUES.iter().filter(|column| any.values.contains_key(column.0)).collect();
+    let narrow = phases.len() + values.len() > 4;
 
     let mut header = vec!["peer".to_string()];
     for phase in &phases {
         header.push(if narrow { phase.to_string() } else { format!("{phase} ms") });
         header.push("ratio".into());
     }
-    header.extend(figures.iter().map(|column| column.1.to_string()));
+    header.extend(values.iter().map(|column| column.1.to_string()));
     if any.huge_share.is_some() {
         header.push("huge".into());
     }
@@ -109,8 +109,8 @@ fn case_table(case: &CaseReport) -> String {
             cells.push(row.phases_ns.get(*phase).map_or("-".into(), |spread| time(spread, narrow)));
             cells.push(row.ratios.get(*phase).map_or("-".into(), |ratio| format!("{ratio:.2}")));
         }
-        for (name, _, show) in &figures {
-            cells.push(row.figures.get(*name).map_or("-".into(), |spread| show(spread.median)));
+        for (name, _, show) in &values {
+            cells.push(row.values.get(*name).map_or("-".into(), |spread| show(spread.median)));
         }
         if any.huge_share.is_some() {
             cells.push(row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)));

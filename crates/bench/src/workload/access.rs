@@ -44,7 +44,7 @@ pub fn run(case: Case, scale: f64) -> Result<Measurement> {
         Case::Map => map(scale, &mut phases)?,
     };
     let workload = format!("access {}", case.name());
-    Ok(Measurement { workload, phases, figures: BTreeMap::new(), checksum, backing })
+    Ok(Measurement { workload, phases, values: BTreeMap::new(), checksum, backing })
 }
 
 /// The length in words of each small object: 16 to 904 bytes, 460 on average.

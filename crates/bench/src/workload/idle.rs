@@ -14,7 +14,7 @@ pub fn run(scale: f64) -> Result<Measurement> {
     Ok(Measurement {
         workload: "idle".into(),
         phases,
-        figures: BTreeMap::new(),
+        values: BTreeMap::new(),
         checksum: mix(trace.to_bits()) ^ digest,
         backing: HeapBacking::of_this_process()?,
     })

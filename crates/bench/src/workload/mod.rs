@@ -24,7 +24,8 @@ pub struct Measurement {
     /// How long each phase took.
     pub phases: Phases,
     /// What else the workload measures; the unit is in the name.
-    pub figures: BTreeMap<String, f64>,
+    #[serde(rename = "figures")]
+    pub values: BTreeMap<String, f64>,
     /// A digest of the results: equal for equal arguments, whatever the allocator.
     pub checksum: u64,
     /// How the heap was backed while the workload held all of its memory.

@@ -50,7 +50,7 @@ pub struct Options {
     pub trickle: bool,
 }
 
-/// Runs one case. Phases: `allocate`, `free`. Figures: `before_bytes` and `after_bytes` (the resident heap with
+/// Runs one case. Phases: `allocate`, `free`. Values: `before_bytes` and `after_bytes` (the resident heap with
 /// everything live, and after the wait), `live_bytes` (asked for and still held).
 pub fn run(case: Case, options: Options) -> Result<Measurement> {
     let (mut random, mut phases) = (Random::new(5), Phases::default());
@@ -72,7 +72,7 @@ pub fn run(case: Case, options: Options) -> Result<Measurement> {
     Ok(Measurement {
         workload: format!("release {}", case.name()),
         phases,
-        figures: BTreeMap::from([
+        values: BTreeMap::from([
             ("before_bytes".into(), before.resident() as f64),
             ("after_bytes".into(), after.resident() as f64),
             ("after_huge_share".into(), after.huge_share()),
@@ -149,10 +149,10 @@ mod tests {
         let options = Options { scale: 0.01, wait: Duration::from_millis(20), trickle: true };
         for case in Case::ALL {
             let found = run(case, options).unwrap();
-            let live = found.figures["live_bytes"];
+            let live = found.values["live_bytes"];
             // What is live is resident, and what is resident beforehand holds all.
-            assert!(found.figures["after_bytes"] >= live, "{case:?}: {found:?}");
-            assert!(found.figures["before_bytes"] >= 7e6, "{case:?}: {found:?}");
+            assert!(found.values["after_bytes"] >= live, "{case:?}: {found:?}");
+            assert!(found.values["before_bytes"] >= 7e6, "{case:?}: {found:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::output::print;
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
-use megapage_observe::pools::{Figures, Pools, pools};
+use megapage_observe::pools::{PoolReport, Pools, pools};
 use megapage_report::{json, table};
 use megapage_units::Bytes;
 use std::path::PathBuf;
@@ -51,29 +51,29 @@ fn human(pools: &Pools) -> String {
 }
 
 fn pool_table(pools: &Pools) -> String {
-    let row = |size: String, place: String, memory: Bytes, figures: &Figures| {
-        let some = |figure: Option<u64>| figure.map_or("-".to_string(), |figure| figure.to_string());
+    let row = |size: String, place: String, memory: Bytes, counts: &PoolReport| {
+        let some = |value: Option<u64>| value.map_or("-".to_string(), |value| value.to_string());
         [
             size,
             place,
-            figures.total.to_string(),
-            figures.free.to_string(),
-            some(figures.reserved),
-            some(figures.available),
-            figures.surplus.to_string(),
-            figures.persistent.to_string(),
-            some(figures.overcommit),
+            counts.total.to_string(),
+            counts.free.to_string(),
+            some(counts.reserved),
+            some(counts.available),
+            counts.surplus.to_string(),
+            counts.persistent.to_string(),
+            some(counts.overcommit),
             memory.to_string(),
         ]
     };
     let mut rows = Vec::new();
     for pool in &pools.pools {
-        let memory = |figures: &Figures| Bytes(figures.total.saturating_mul(pool.page_size.bytes().0));
+        let memory = |counts: &PoolReport| Bytes(counts.total.saturating_mul(pool.page_size.bytes().0));
         let size = pool.page_size.to_string();
         rows.push(row(size.clone(), "machine".into(), memory(&pool.machine), &pool.machine));
         for node in &pool.nodes {
             let place = format!("node {}", node.node);
-            rows.push(row(size.clone(), place, memory(&node.figures), &node.figures));
+            rows.push(row(size.clone(), place, memory(&node.counts), &node.counts));
         }
     }
     let header = [

@@ -133,10 +133,10 @@ pub fn text(report: &RunReport) -> String {
             Bytes(java.tables_bytes.next_multiple_of(1 << 20))
         ));
     }
-    for said in &report.said {
-        line(format!("{} said, {}: {}", said.program, times(said.times), said.line));
-        line(format!("  meaning: {}", said.meaning));
-        line(format!("  helps: {}", said.remedy));
+    for explained in &report.runtime_log {
+        line(format!("{} said, {}: {}", explained.program, times(explained.times), explained.line));
+        line(format!("  meaning: {}", explained.meaning));
+        line(format!("  helps: {}", explained.remedy));
     }
     line(format!(
         "sampling: {} samples, {:.1} ms ({:.2} % of the run)",
@@ -277,8 +277,8 @@ fn memory(report: &RunReport) -> Option<String> {
     }
     let header: Vec<&str> =
         std::iter::once("backing").chain(columns.iter().map(|(name, _)| name.as_str())).collect();
-    type Figure = fn(&Backed) -> u64;
-    let kinds: [(&str, Figure); 9] = [
+    type Value = fn(&Backed) -> u64;
+    let kinds: [(&str, Value); 9] = [
         ("hugetlb 1 GiB", |it| it.hugetlb_1g_bytes),
         ("hugetlb 2 MiB", |it| it.hugetlb_2m_bytes),
         ("hugetlb other", |it| it.hugetlb_other_bytes),
@@ -290,17 +290,17 @@ fn memory(report: &RunReport) -> Option<String> {
         ("swapped out", |it| it.swapped_bytes),
     ];
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for (name, figure) in kinds {
+    for (name, value) in kinds {
         // A kind that occurs nowhere says nothing; base pages and the sum always do.
-        if matches!(name, "base pages" | "sum") || columns.iter().any(|(_, backed)| figure(backed) > 0) {
-            let cells = columns.iter().map(|(_, backed)| Bytes(figure(backed)).to_string());
+        if matches!(name, "base pages" | "sum") || columns.iter().any(|(_, backed)| value(backed) > 0) {
+            let cells = columns.iter().map(|(_, backed)| Bytes(value(backed)).to_string());
             rows.push(std::iter::once(name.to_string()).chain(cells).collect());
         }
     }
     let share = |backed: &Backed| backed.huge_percent.map_or("-".into(), |it| format!("{it:.1} %"));
     rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
     let mut text = table(&header, rows);
-    wrap(&mut text, &format!("(the kernel's figures; the peak is {} ms after the start)", peak.at_ms));
+    wrap(&mut text, &format!("(the kernel's values; the peak is {} ms after the start)", peak.at_ms));
     Some(text)
 }
 

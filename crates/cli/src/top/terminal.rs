@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// What the user wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Request {
     /// The time is up.
     Nothing,
     /// To leave.
@@ -41,7 +41,7 @@ pub enum Wish {
 #[derive(Debug)]
 pub struct Terminal {
     signals: Signals,
-    wishes: VecDeque<Wish>,
+    requests: VecDeque<Request>,
 }
 
 impl Terminal {
@@ -56,7 +56,7 @@ impl Terminal {
             leave();
             former(panic);
         }));
-        Ok(Terminal { signals, wishes: VecDeque::new() })
+        Ok(Terminal { signals, requests: VecDeque::new() })
     }
 
     /// Columns and lines.
@@ -85,32 +85,32 @@ impl Terminal {
     }
 
     /// Waits for a key or a signal, at most `time`.
-    pub fn wait(&mut self, time: Duration) -> io::Result<Wish> {
-        if self.wishes.is_empty() {
+    pub fn wait(&mut self, time: Duration) -> io::Result<Request> {
+        if self.requests.is_empty() {
             let input = io::stdin();
             if !wait_any_readable(&[input.as_fd(), self.signals.as_fd()], time)? {
-                return Ok(Wish::Nothing);
+                return Ok(Request::Nothing);
             }
             while let Some(came) = self.signals.next()? {
-                self.wishes.push_back(match came.number {
-                    signal::SIGWINCH => Wish::Redraw,
-                    signal::SIGTSTP => Wish::Stop,
-                    number => Wish::Die(number),
+                self.requests.push_back(match came.number {
+                    signal::SIGWINCH => Request::Redraw,
+                    signal::SIGTSTP => Request::Stop,
+                    number => Request::Die(number),
                 });
             }
             if wait_any_readable(&[input.as_fd()], Duration::ZERO)? {
-                self.wishes.extend(read_keys()?);
+                self.requests.extend(read_keys()?);
             }
         }
-        match self.wishes.pop_front() {
-            Some(Wish::Stop) => {
+        match self.requests.pop_front() {
+            Some(Request::Stop) => {
                 leave();
                 stop_self()?;
                 enter()?;
-                Ok(Wish::Redraw)
+                Ok(Request::Redraw)
             }
             // Keys that mean nothing here: only to draw again.
-            wish => Ok(wish.unwrap_or(Wish::Redraw)),
+            request => Ok(request.unwrap_or(Request::Redraw)),
         }
     }
 }
@@ -136,26 +136,26 @@ fn leave() {
     let _ = terminal::disable_raw_mode();
 }
 
-/// The keys that have been pressed; the end of input, a terminal that was hung up, is the wish to leave.
-fn read_keys() -> io::Result<Vec<Wish>> {
+/// The keys that have been pressed; the end of input, a terminal that was hung up, is the request to leave.
+fn read_keys() -> io::Result<Vec<Request>> {
     // As long as the buffer of standard input, so that nothing stays in that.
     let mut bytes = [0; 8192];
     match io::stdin().lock().read(&mut bytes) {
-        Ok(0) => Ok(vec![Wish::Quit]),
+        Ok(0) => Ok(vec![Request::Quit]),
         Ok(count) => Ok(keys(&bytes[..count])),
         Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Vec::new()),
         // EIO: hung up.
-        Err(error) if error.raw_os_error() == Some(5) => Ok(vec![Wish::Quit]),
+        Err(error) if error.raw_os_error() == Some(5) => Ok(vec![Request::Quit]),
         Err(error) => Err(error),
     }
 }
 
 /// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are skipped.
-fn keys(mut bytes: &[u8]) -> Vec<Wish> {
-    let mut wishes = Vec::new();
+fn keys(mut bytes: &[u8]) -> Vec<Request> {
+    let mut requests = Vec::new();
     while let [first, rest @ ..] = bytes {
         bytes = rest;
-        let wish = match first {
+        let request = match first {
             0x1b => match rest {
                 // A key of its own, unless a sequence follows: CSI, or SS3 in the keypad's application mode.
                 [b'[' | b'O', sequence @ ..] => {
@@ -163,37 +163,37 @@ fn keys(mut bytes: &[u8]) -> Vec<Wish> {
                         break;
                     };
                     bytes = &sequence[end + 1..];
-                    sequence_wish(&sequence[..=end])
+                    sequence_request(&sequence[..=end])
                 }
-                _ => Some(Wish::Quit),
+                _ => Some(Request::Quit),
             },
             // In raw mode Ctrl-C and Ctrl-Z raise no signal.
-            b'q' | 0x03 => Some(Wish::Quit),
-            0x1a => Some(Wish::Stop),
-            b' ' | b'\r' => Some(Wish::Refresh),
-            b's' | b'>' => Some(Wish::Column(1)),
-            b'<' => Some(Wish::Column(-1)),
-            b'r' => Some(Wish::Reverse),
-            b'n' => Some(Wish::Nodes),
-            b'j' => Some(Wish::Scroll(1)),
-            b'k' => Some(Wish::Scroll(-1)),
+            b'q' | 0x03 => Some(Request::Quit),
+            0x1a => Some(Request::Stop),
+            b' ' | b'\r' => Some(Request::Refresh),
+            b's' | b'>' => Some(Request::Column(1)),
+            b'<' => Some(Request::Column(-1)),
+            b'r' => Some(Request::Reverse),
+            b'n' => Some(Request::Nodes),
+            b'j' => Some(Request::Scroll(1)),
+            b'k' => Some(Request::Scroll(-1)),
             _ => None,
         };
-        wishes.extend(wish);
+        requests.extend(request);
     }
-    wishes
+    requests
 }
 
-fn sequence_wish(sequence: &[u8]) -> Option<Wish> {
+fn sequence_request(sequence: &[u8]) -> Option<Request> {
     match sequence {
-        b"A" => Some(Wish::Scroll(-1)),
-        b"B" => Some(Wish::Scroll(1)),
-        b"C" => Some(Wish::Column(1)),
-        b"D" => Some(Wish::Column(-1)),
-        b"H" | b"1~" => Some(Wish::Scroll(isize::MIN)),
-        b"F" | b"4~" => Some(Wish::Scroll(isize::MAX)),
-        b"5~" => Some(Wish::Turn(-1)),
-        b"6~" => Some(Wish::Turn(1)),
+        b"A" => Some(Request::Scroll(-1)),
+        b"B" => Some(Request::Scroll(1)),
+        b"C" => Some(Request::Column(1)),
+        b"D" => Some(Request::Column(-1)),
+        b"H" | b"1~" => Some(Request::Scroll(isize::MIN)),
+        b"F" | b"4~" => Some(Request::Scroll(isize::MAX)),
+        b"5~" => Some(Request::Turn(-1)),
+        b"6~" => Some(Request::Turn(1)),
         _ => None,
     }
 }
@@ -203,18 +203,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_wishes() {
-        assert_eq!(keys(b"rq"), [Wish::Reverse, Wish::Quit]);
-        assert_eq!(keys(b"\x03"), [Wish::Quit]);
-        assert_eq!(keys(b"\x1b"), [Wish::Quit]);
-        assert_eq!(keys(b"\x1b[C\x1bOD\x1b[6~"), [Wish::Column(1), Wish::Column(-1), Wish::Turn(1)]);
+    fn keys_are_requests() {
+        assert_eq!(keys(b"rq"), [Request::Reverse, Request::Quit]);
+        assert_eq!(keys(b"\x03"), [Request::Quit]);
+        assert_eq!(keys(b"\x1b"), [Request::Quit]);
+        assert_eq!(keys(b"\x1b[C\x1bOD\x1b[6~"), [Request::Column(1), Request::Column(-1), Request::Turn(1)]);
     }
 
     #[test]
     fn what_means_nothing_is_skipped() {
         // A function key with a modifier, a letter of two bytes, a sequence that is cut off.
-        assert_eq!(keys(b"\x1b[15;5~r"), [Wish::Reverse]);
-        assert_eq!(keys("än".as_bytes()), [Wish::Nodes]);
+        assert_eq!(keys(b"\x1b[15;5~r"), [Request::Reverse]);
+        assert_eq!(keys("än".as_bytes()), [Request::Nodes]);
         assert!(keys(b"x\x1b[1").is_empty() && keys(b"").is_empty());
     }
 }

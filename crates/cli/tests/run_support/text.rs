@@ -149,7 +149,7 @@ pub fn report(kind: &str, more: &[&str], words: &[&str]) -> (Value, Output) {
     (report, output)
 }
 
-pub fn figure(file: &Value, name: &str) -> u64 {
+pub fn value(file: &Value, name: &str) -> u64 {
     file[name].as_u64().unwrap_or_else(|| panic!("{name} in {file:#}"))
 }
 
@@ -158,16 +158,16 @@ pub fn figure(file: &Value, name: &str) -> u64 {
 pub fn consistent(report: &Value, mechanism: &str) -> Value {
     let file = report["text"]["files"][0].clone();
     assert_eq!(file["mechanism"], mechanism, "{file:#}");
-    let done = figure(&file, "obtained_bytes") + figure(&file, "advised_bytes");
+    let done = value(&file, "obtained_bytes") + value(&file, "advised_bytes");
     match file["missing"].as_str() {
-        None => assert_eq!(done, figure(&file, "possible_bytes"), "{file:#}"),
+        None => assert_eq!(done, value(&file, "possible_bytes"), "{file:#}"),
         Some(why) => assert!(why.contains("gave no huge pages") || why.contains("by now"), "{why}"),
     }
     assert_eq!(report["not_obtained"].as_array().unwrap().is_empty(), file["missing"].is_null());
-    if report["end_is_final"] == true && figure(&file, "obtained_bytes") > 0 {
+    if report["end_is_final"] == true && value(&file, "obtained_bytes") > 0 {
         let end = &report["text"]["end"];
-        let huge = figure(end, "thp_bytes") + figure(end, "hugetlb_2m_bytes");
-        assert!(huge >= figure(&file, "obtained_bytes"), "never more than the kernel shows: {report:#}");
+        let huge = value(end, "thp_bytes") + value(end, "hugetlb_2m_bytes");
+        assert!(huge >= value(&file, "obtained_bytes"), "never more than the kernel shows: {report:#}");
     }
     file
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// A span of time: a figure with `us`, `ms`, `s`, `m` (minutes) or `h`.
+/// A span of time: a value with `us`, `ms`, `s`, `m` (minutes) or `h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time; write it like 250ms, 1s, 5m or 1h");
-    let figure = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match &text[figure.len()..] {
+    let value = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[value.len()..] {
         "us" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
@@ -14,8 +14,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(wrong()),
     };
-    let figure: f64 = figure.trim().parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(figure * unit).map_err(|_| wrong())
+    let value: f64 = value.trim().parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(value * unit).map_err(|_| wrong())
 }
 
 /// The shortest way to write it that [`duration`] reads as the same.

@@ -1,7 +1,7 @@
 //! What a configuration must hold to besides its form.
 
 use super::Config;
-use crate::{instance, remember};
+use crate::{instance, saved_state};
 use megapage_decide::POLICIES;
 use megapage_kernel::identity::account;
 use megapage_observe::TrackerKind;
@@ -39,7 +39,7 @@ impl Config {
         // What is there would be destroyed. What cannot be looked at cannot be written to either, which is said then.
         for (key, path, checked) in [
             ("lock_file", &self.lock_file, instance::is_usable(&self.lock_file)),
-            ("state_file", &self.state_file, remember::is_replaceable(&self.state_file)),
+            ("state_file", &self.state_file, saved_state::is_replaceable(&self.state_file)),
         ] {
             match checked {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -17,7 +17,7 @@ const METRICS_LAST: Duration = Duration::from_secs(1);
 const MOST_DECISIONS: usize = 1000;
 /// What is told to a browser.
 const INDEX: &str = "megapage daemon\n\n\
-    GET /metrics           figures for Prometheus (OpenMetrics where that is accepted)\n\
+    GET /metrics           metrics for Prometheus (OpenMetrics where that is accepted)\n\
     GET /status            the daemon, its last pass and the processes, as JSON\n\
     GET /decisions         the last decisions, as JSON; ?since=NUMBER those after it, ?last=COUNT so many at most\n";
 

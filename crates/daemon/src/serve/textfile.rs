@@ -58,7 +58,7 @@ impl Textfile {
         }
     }
 
-    /// Figures that nobody brings up to date any longer are not to be collected.
+    /// Values that nobody brings up to date any longer are not to be collected.
     pub(super) fn remove(self) {
         match remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -232,12 +232,12 @@ fn pools(root: &KernelRoot) -> Result<Vec<PoolPages>, KernelError> {
     let mut pools = Vec::new();
     for size in hugetlb::page_sizes(root)? {
         for (node, scope) in &scopes {
-            let figures = match hugetlb::figures(root, size, *scope) {
+            let counts = match hugetlb::counts(root, size, *scope) {
                 // A node without memory has no pools; one can be taken away meanwhile.
                 Err(error) if error.is_gone() => continue,
-                figures => figures?,
+                counts => counts?,
             };
-            let states = [("total", figures.total), ("free", figures.free), ("surplus", figures.surplus)];
+            let states = [("total", counts.total), ("free", counts.free), ("surplus", counts.surplus)];
             pools.extend(states.map(|(state, pages)| PoolPages {
                 size: size.to_string(),
                 node: *node,

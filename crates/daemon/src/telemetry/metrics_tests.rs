@@ -55,7 +55,7 @@ struct Text {
 }
 
 /// Reads a text and refuses what the formats forbid: a sample without its family's lines before it, a family in two
-/// places, two samples alike, a name or label that is none, a value that is no figure.
+/// places, two samples alike, a name or label that is none, a value that is no number.
 fn read(text: &str, counters_end_in_total: bool) -> Text {
     let (mut types, mut samples, mut alike) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
     let mut current = String::new();

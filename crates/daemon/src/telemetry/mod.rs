@@ -20,7 +20,7 @@ use megapage_units::shown::one_line;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Processes that are remembered with what was done to them, at most.
+/// Processes that are known with what was done to them, at most.
 const MOST_PROCESSES: usize = 4096;
 
 /// Upper bounds, in seconds, of how long one action took. The latency guard's 15 ms are one of them.

@@ -5,7 +5,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;
 
-/// A figure.
+/// A value.
 pub(super) enum Value<'a> {
     Count(u64),
     Seconds(f64),

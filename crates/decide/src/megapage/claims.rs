@@ -138,7 +138,7 @@ impl Caps {
         }
     }
 
-    /// Caps and processes remembered.
+    /// Caps and processes tracked.
     pub fn len(&self) -> usize {
         self.bound.len()
     }

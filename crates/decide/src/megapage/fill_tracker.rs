@@ -76,7 +76,7 @@ impl FillTracker {
         self.fill
     }
 
-    /// Regions remembered.
+    /// Regions tracked.
     pub fn len(&self) -> usize {
         self.young.len() + self.known.as_ref().map_or(0, Vec::len)
     }

@@ -51,7 +51,7 @@ struct Load {
 
 impl Load {
     fn sane(self) -> Load {
-        let sane = |figure: f64| if figure.is_finite() { figure.clamp(0.0, 1e12) } else { 0.0 };
+        let sane = |value: f64| if value.is_finite() { value.clamp(0.0, 1e12) } else { 0.0 };
         Load { pages: sane(self.pages), visits: sane(self.visits), class: self.class }
     }
 }

@@ -1,7 +1,7 @@
-//! Control groups whose memory is limited: each has marks of its own, as the machine has. A group that reaches its limit
+//! Control groups whose memory is limited: each has watermarks of its own, as the machine has. A group that reaches its limit
 //! loses a process or has it wait, however much memory the machine has left; only its own processes can relieve it.
 
-use super::watermarks::{Marks, Watermarks};
+use super::watermarks::{Constants, Watermarks};
 use megapage_snapshot::Process;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The limited groups of the last snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
-    marks: Marks,
+    constants: Constants,
     known: BTreeMap<String, Group>,
 }
 
@@ -22,8 +22,8 @@ struct Group {
 }
 
 impl Groups {
-    pub fn new(marks: Marks) -> Groups {
-        Groups { marks, known: BTreeMap::new() }
+    pub fn new(constants: Constants) -> Groups {
+        Groups { constants, known: BTreeMap::new() }
     }
 
     /// Takes a snapshot in; groups that no process is in any longer are forgotten.
@@ -35,16 +35,16 @@ impl Groups {
             .collect();
         self.known.retain(|name, _| limits.contains_key(name.as_str()));
         for (name, limit) in limits {
-            let marks = self.marks;
+            let constants = self.constants;
             let group = self.known.entry(name.to_string()).or_insert_with(|| Group {
-                watermarks: Watermarks::new(marks),
+                watermarks: Watermarks::new(constants),
                 in_use: 0.0,
                 limit: 0.0,
             });
             group.in_use = limit.in_use();
             group.limit = limit.limit.0 as f64;
             // Nobody measures the pressure in it.
-            group.watermarks.observe_share(group.in_use, marks.blind, 0.0, elapsed);
+            group.watermarks.observe_share(group.in_use, constants.blind, 0.0, elapsed);
         }
     }
 
@@ -69,13 +69,13 @@ impl Groups {
         self.of(process).map_or(0.0, |group| group.watermarks.nearness(group.in_use))
     }
 
-    /// The bytes that promotions may bind in each group, up to its low mark.
+    /// The bytes that promotions may bind in each group, up to its low watermark.
     pub fn rooms(&self) -> BTreeMap<String, f64> {
         let room = |group: &Group| ((group.watermarks.low() - group.in_use) * group.limit).max(0.0);
         self.known.iter().map(|(name, group)| (name.clone(), room(group))).collect()
     }
 
-    /// Groups remembered.
+    /// Groups tracked.
     pub fn len(&self) -> usize {
         self.known.len()
     }

@@ -6,7 +6,7 @@
 //! - Its price is what a promotion copies, and what it would bind in addition, which is the more expensive the fuller memory is.
 //! - A promotion must pay for itself while the process lives. A process is expected to go on for as long as it has run
 //!   (Harchol-Balter and Downey, "Exploiting process lifetime distributions for dynamic load balancing", 1997).
-//! - The marks of short memory move with the pressure: see [`watermarks`].
+//! - The watermarks of short memory move with the pressure: see [`watermarks`].
 //! - Nobody starves: a part of all huge memory is guaranteed by weight, and served out of turn.
 //! - Faults are huge where the process fills its huge pages, or where memory is plentiful; else of a smaller size.
 
@@ -34,7 +34,7 @@ use watermarks::Watermarks;
 
 pub use parameters::Parameters;
 
-/// What is remembered of a process.
+/// What is known of a process.
 #[derive(Clone, Debug)]
 struct Account {
     /// When the process was first seen.
@@ -140,8 +140,8 @@ impl Megapage {
     /// The policy with these constants.
     pub fn new(parameters: Parameters) -> Megapage {
         Megapage {
-            watermarks: Watermarks::new(parameters.marks),
-            groups: Groups::new(parameters.marks),
+            watermarks: Watermarks::new(parameters.watermarks),
+            groups: Groups::new(parameters.watermarks),
             parameters,
             accounts: BTreeMap::new(),
             scans: Scans::default(),
@@ -359,7 +359,7 @@ impl Megapage {
         self.note_streams(gains);
         let mut competitors = self.compete(tick, gains);
         let mut grants = Grants::new(&self.parameters.claims, gains.processes);
-        // Promotions leave the low mark's part free, so that they never start a recovery. Beyond it, full regions are
+        // Promotions leave the low watermark's part free, so that they never start a recovery. Beyond it, full regions are
         // still promoted: they bind nothing in addition.
         let total = tick.snapshot().machine.memory.total.0 as f64;
         let mut room = ((self.watermarks.low() - tick.in_use()) * total).max(0.0);
@@ -572,7 +572,7 @@ impl Policy for Megapage {
         self.more
     }
 
-    fn remembered(&self) -> usize {
+    fn tracked(&self) -> usize {
         let nurseries: usize = self.accounts.values().map(|account| 1 + account.fill_tracker.len()).sum();
         nurseries + self.scans.len() + self.caps.len() + self.groups.len()
     }

@@ -2,7 +2,7 @@
 
 use super::claims::Claim;
 use super::gain::{MissCost, Model};
-use super::watermarks::Marks;
+use super::watermarks;
 use crate::{Pace, Tick};
 use megapage_snapshot::{Leaf, Process, Region};
 use megapage_units::PageSize;
@@ -24,7 +24,7 @@ pub struct Parameters {
     pub plentiful_turn: u64,
     /// Whether also what is guaranteed must pay.
     pub guaranteed_pays: bool,
-    /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low mark; from there on it
+    /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low watermark; from there on it
     /// must be full.
     pub fault_fill: f64,
     /// Regions promoted in a round, of whatever pays...
@@ -51,7 +51,7 @@ pub struct Parameters {
     /// samples tell no finer, and neighbours can be collapsed by one call. Processes are compared as exactly as ever.
     pub alike: f64,
     /// When memory is short.
-    pub marks: Marks,
+    pub watermarks: watermarks::Constants,
     /// A huge page with at least so many zero-filled base pages can be recovered.
     pub least_zeros: u16,
     /// The result of a zero scan holds so long...
@@ -122,7 +122,7 @@ impl Default for Parameters {
             bound_price: 8.0,
             model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
             alike: 1.0,
-            marks: Marks {
+            watermarks: watermarks::Constants {
                 calm: 0.9,
                 blind: 0.85,
                 least: 0.5,

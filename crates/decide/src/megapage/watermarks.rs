@@ -1,4 +1,4 @@
-//! When memory is short: marks that move with the pressure, where HawkEye's stand still at 85 and 70 %.
+//! When memory is short: watermarks that move with the pressure, where HawkEye's stand still at 85 and 70 %.
 
 use megapage_snapshot::Machine;
 use std::time::Duration;
@@ -6,56 +6,56 @@ use std::time::Duration;
 /// What is left of a growth after a second without one.
 const KEPT: f64 = 0.8;
 
-/// The constants of the marks. Shares of memory, 0 to 1.
+/// The constants of the watermarks. Shares of memory, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Marks {
-    /// The high mark at the most, where the kernel measures memory pressure and finds none.
+pub struct Constants {
+    /// The high watermark at the most, where the kernel measures memory pressure and finds none.
     pub calm: f64,
-    /// The high mark at the most, where nobody measures memory pressure.
+    /// The high watermark at the most, where nobody measures memory pressure.
     pub blind: f64,
-    /// The high mark at the least.
+    /// The high watermark at the least.
     pub least: f64,
-    /// The low mark is so much lower than the high one.
+    /// The low watermark is so much lower than the high one.
     pub gap: f64,
     /// Recovery needs so long a lead before memory is full, at the rate at which it fills.
     pub lead: Duration,
-    /// How much one part of time in which some task waits for memory lowers the high mark: 2 means that 5 % of
+    /// How much one part of time in which some task waits for memory lowers the high watermark: 2 means that 5 % of
     /// waiting lower it by 0.1.
     pub stall: f64,
 }
 
-/// The marks as they stand.
+/// The watermarks as they stand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watermarks {
-    marks: Marks,
+    constants: Constants,
     high: f64,
-    /// The low mark as it is without regard to how fast memory fills.
+    /// The low watermark as it is without regard to how fast memory fills.
     low_standing: f64,
     in_use: Option<f64>,
     /// How fast the share in use grows, a second.
     growth: f64,
     short: bool,
-    /// Whether the share in use was at the high mark as it stands, without regard to growth, since memory is short.
+    /// Whether the share in use was at the high watermark as it stands, without regard to growth, since memory is short.
     reached: bool,
 }
 
 impl Watermarks {
-    pub fn new(marks: Marks) -> Watermarks {
-        let high = marks.blind;
-        let low_standing = high - marks.gap;
-        Watermarks { marks, high, low_standing, in_use: None, growth: 0.0, short: false, reached: false }
+    pub fn new(constants: Constants) -> Watermarks {
+        let high = constants.blind;
+        let low_standing = high - constants.gap;
+        Watermarks { constants, high, low_standing, in_use: None, growth: 0.0, short: false, reached: false }
     }
 
     /// Takes the machine's state in.
     pub fn observe(&mut self, machine: &Machine, in_use: f64, elapsed: Duration) {
         let (most, stalled) = match machine.pressure {
-            Some(pressure) => (self.marks.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
-            None => (self.marks.blind, 0.0),
+            Some(pressure) => (self.constants.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
+            None => (self.constants.blind, 0.0),
         };
         self.observe_share(in_use, most, stalled, elapsed);
     }
 
-    /// Takes the share in use in; the high mark is at `most`, less what growth and stalled time take from it.
+    /// Takes the share in use in; the high watermark is at `most`, less what growth and stalled time take from it.
     pub fn observe_share(&mut self, in_use: f64, most: f64, stalled: f64, elapsed: Duration) {
         if let Some(before) = self.in_use.filter(|_| elapsed > Duration::ZERO) {
             let growth = ((in_use - before) / elapsed.as_secs_f64()).max(0.0);
@@ -63,20 +63,21 @@ impl Watermarks {
             self.growth = growth.max(KEPT.powf(elapsed.as_secs_f64()) * self.growth);
         }
         self.in_use = Some(in_use);
-        let ahead = self.growth * self.marks.lead.as_secs_f64();
-        let mark = |ahead: f64| (most - ahead - self.marks.stall * stalled).min(most).max(self.marks.least);
+        let ahead = self.growth * self.constants.lead.as_secs_f64();
+        let mark =
+            |ahead: f64| (most - ahead - self.constants.stall * stalled).min(most).max(self.constants.least);
         self.high = mark(ahead);
-        self.low_standing = mark(0.0) - self.marks.gap;
+        self.low_standing = mark(0.0) - self.constants.gap;
         if in_use >= self.high {
             self.short = true;
             self.reached |= in_use >= mark(0.0);
         } else if in_use <= self.low() || !self.reached {
-            // What was only to be expected is over with the growth: what stays below the mark may stay there for ever.
+            // What was only to be expected is over with the growth: what stays below the watermark may stay there for ever.
             (self.short, self.reached) = (false, false);
         }
     }
 
-    /// Whether memory is short: from the high mark on, until the low one is reached; or where it was only to be expected,
+    /// Whether memory is short: from the high watermark on, until the low one is reached; or where it was only to be expected,
     /// until it is no more.
     pub fn is_short(&self) -> bool {
         self.short
@@ -87,17 +88,17 @@ impl Watermarks {
         self.short && self.reached
     }
 
-    /// The low mark: promotions leave at least that much free.
+    /// The low watermark: promotions leave at least that much free.
     pub fn low(&self) -> f64 {
-        self.high - self.marks.gap
+        self.high - self.constants.gap
     }
 
-    /// How near memory is to being short, 0 (half of it or more is free below the mark) to 1 (at the low mark).
+    /// How near memory is to being short, 0 (half of it or more is free below the watermark) to 1 (at the low watermark).
     pub fn nearness(&self, in_use: f64) -> f64 {
         nearness(self.low(), in_use)
     }
 
-    /// The same for a fault, to the mark as it stands. Recovery needs a lead and looks ahead; a fault needs none: it is
+    /// The same for a fault, to the watermark as it stands. Recovery needs a lead and looks ahead; a fault needs none: it is
     /// answered by the memory that there is at that moment.
     pub fn nearness_at_fault(&self, in_use: f64) -> f64 {
         nearness(self.low_standing, in_use)
@@ -121,17 +122,17 @@ mod tests {
     use crate::tests::made::*;
     use megapage_snapshot::Pressure;
 
-    const MARKS: Marks =
-        Marks { calm: 0.9, blind: 0.85, least: 0.5, gap: 0.1, lead: Duration::from_secs(20), stall: 2.0 };
+    const CONSTANTS: Constants =
+        Constants { calm: 0.9, blind: 0.85, least: 0.5, gap: 0.1, lead: Duration::from_secs(20), stall: 2.0 };
 
     fn observed(uses: &[f64], some_10s: Option<f64>) -> Watermarks {
-        let mut marks = Watermarks::new(MARKS);
+        let mut watermarks = Watermarks::new(CONSTANTS);
         for in_use in uses {
             let mut machine = snapshot(SECOND, *in_use, Vec::new()).machine;
             machine.pressure = some_10s.map(|some_10s| Pressure { some_10s, ..Pressure::default() });
-            marks.observe(&machine, *in_use, SECOND);
+            watermarks.observe(&machine, *in_use, SECOND);
         }
-        marks
+        watermarks
     }
 
     #[test]
@@ -161,7 +162,7 @@ mod tests {
         let still = |seconds: usize| observed(&[&[0.4, 0.6, 0.8][..], &vec![0.8; seconds]].concat(), None);
         assert!(still(5).is_short(), "growth is forgotten slowly");
         assert!(!still(30).is_short());
-        // Where the mark as it stands was reached, only the low one ends it.
+        // Where the watermark as it stands was reached, only the low one ends it.
         let full: Vec<f64> = [0.4, 0.6, 0.86].into_iter().chain([0.8; 30]).collect();
         assert!(observed(&full, None).is_short() && observed(&full, None).has_been_reached());
         assert!(!observed(&[&full[..], &[0.7]].concat(), None).has_been_reached());
@@ -171,12 +172,12 @@ mod tests {
     fn what_is_expected_lasts_as_long_however_often_it_is_looked() {
         // 10 % a second up to 0.8, and then nothing for so many looks.
         let after = |looks: u32, every: Duration| {
-            let mut marks = Watermarks::new(MARKS);
+            let mut watermarks = Watermarks::new(CONSTANTS);
             for in_use in [0.6, 0.7, 0.8] {
-                marks.observe_share(in_use, 0.85, 0.0, SECOND);
+                watermarks.observe_share(in_use, 0.85, 0.0, SECOND);
             }
-            (0..looks).for_each(|_| marks.observe_share(0.8, 0.85, 0.0, every));
-            marks
+            (0..looks).for_each(|_| watermarks.observe_share(0.8, 0.85, 0.0, every));
+            watermarks
         };
         let tenth = Duration::from_millis(100);
         assert!((after(5, SECOND).growth() - after(50, tenth).growth()).abs() < 1e-9);
@@ -186,10 +187,10 @@ mod tests {
 
     #[test]
     fn nearness_runs_from_half_the_low_mark_to_the_mark() {
-        let marks = observed(&[0.1], None);
-        assert_eq!(marks.nearness(0.3), 0.0);
-        assert_eq!(marks.nearness(0.75), 1.0);
-        assert!((marks.nearness(0.5625) - 0.5).abs() < 1e-9);
+        let watermarks = observed(&[0.1], None);
+        assert_eq!(watermarks.nearness(0.3), 0.0);
+        assert_eq!(watermarks.nearness(0.75), 1.0);
+        assert!((watermarks.nearness(0.5625) - 0.5).abs() < 1e-9);
     }
     #[test]
     fn a_fault_looks_at_memory_as_it_is_and_not_ahead() {

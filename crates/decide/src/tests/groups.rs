@@ -85,6 +85,6 @@ fn a_group_that_was_filled_fast_and_stays_below_its_mark_is_promoted_in() {
     assert_eq!(promoted_after(&[(1, 0.4), (2, 0.5)]), 40, "10 % a second: short is what is to come");
     assert_eq!(promoted_after(&[(1, 0.4), (5, 0.8), (60, 0.8), (61, 0.8)]), 40, "and it did not come");
     assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9)]), 0, "it did");
-    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9), (60, 0.8)]), 0, "until the low mark is reached");
+    assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9), (60, 0.8)]), 0, "until the low watermark is reached");
     assert_eq!(promoted_after(&[(1, 0.4), (5, 0.9), (60, 0.3), (61, 0.3)]), 80);
 }

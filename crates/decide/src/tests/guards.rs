@@ -165,14 +165,14 @@ fn who_is_gone_is_forgotten_who_could_not_be_read_is_not() {
     let mut state = state(FreeBsd);
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0)])]);
     run(SECOND, &seen, &mut state);
-    assert_eq!(state.remembered(), 2);
+    assert_eq!(state.tracked(), 2);
     let mut missed = snapshot(SECOND * 2, 0.5, Vec::new());
     missed.missed = vec![Missed { pid: Pid(20), why: MissedWhy::Denied, what: "no right to".to_string() }];
     run(SECOND * 2, &missed, &mut state);
-    assert_eq!(state.remembered(), 2);
+    assert_eq!(state.tracked(), 2);
     missed.missed[0].why = MissedWhy::Gone;
     run(SECOND * 3, &missed, &mut state);
-    assert_eq!(state.remembered(), 0);
+    assert_eq!(state.tracked(), 0);
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn a_region_that_is_gone_is_forgotten() {
     let mut state = state(FreeBsd);
     let seen = |regions| snapshot(SECOND, 0.5, vec![process(20, regions)]);
     run(SECOND, &seen(vec![full(0), full(1), full(2)]), &mut state);
-    assert_eq!(state.remembered(), 4);
+    assert_eq!(state.tracked(), 4);
     run(SECOND * 2, &seen(vec![full(1)]), &mut state);
-    assert_eq!(state.remembered(), 2);
+    assert_eq!(state.tracked(), 2);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn order(parameters: Parameters, processes: Vec<Process>) -> Vec<(i32, u64)> {
     promoted(&run(SECOND, &seen, &mut state(HawkEyeG::new(fast(parameters)))))
 }
 
-/// The figure of the summary names the regions and their order, not their coverages. The order of HawkEye's rule
+/// The value of the summary names the regions and their order, not their coverages. The order of HawkEye's rule
 /// (highest bucket of all processes, equals take turns) leaves one choice of buckets, levels apart: A1 B1 C1 C2, then
 /// B2 C3 C4, then B3 B4, then A2 C5 A3.
 #[test]

@@ -92,5 +92,5 @@ fn processes_that_end_leave_the_queue() {
     let mut state = state(Linux::new(Parameters::always()));
     run(SECOND, &snapshot(SECOND, 0.5, two_processes()), &mut state);
     run(SECOND * 2, &snapshot(SECOND * 2, 0.5, Vec::new()), &mut state);
-    assert_eq!(state.remembered(), 0);
+    assert_eq!(state.tracked(), 0);
 }

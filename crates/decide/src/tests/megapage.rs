@@ -1,4 +1,4 @@
-//! megapage's own order, price, shares, caps, marks and faults.
+//! megapage's own order, price, shares, caps, watermarks and faults.
 
 use super::made::*;
 use crate::megapage::claims::{Claim, Whom};
@@ -73,7 +73,7 @@ fn what_fits_the_tlb_is_left_as_it_is() {
 fn one_promotion_in_four_goes_to_who_has_less_than_its_share() {
     let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
     let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
-    // The 440 regions are more than what is left below the low mark.
+    // The 440 regions are more than what is left below the low watermark.
     let seen = snapshot(SECOND, 0.72, vec![insensitive, sensitive]);
     let order = reasons(Parameters::default(), &seen);
     let of = |pid| order.iter().filter(|(other, ..)| *other == pid).count();
@@ -418,23 +418,23 @@ fn what_was_not_tried_counts_as_never_asked_for() {
         Box::new(Megapage::new(Parameters::default())),
         Limits { settle: Duration::from_secs(60), ..Limits::default() },
     );
-    let remembered = |state: &State| state.remembered_regions();
+    let saved = |state: &State| state.saved_regions();
     let first = run(moment(0), &seen, &mut state);
-    let before = remembered(&state).len();
+    let before = saved(&state).len();
     assert_eq!(promoted(&first).len(), 128);
     for action in first.iter().rev().filter(|action| action.region().is_some()) {
         state.untried(action);
         // Twice is once.
         state.untried(action);
     }
-    assert_eq!((before, remembered(&state).len()), (128, 0));
+    assert_eq!((before, saved(&state).len()), (128, 0));
     let again = run(moment(1), &seen, &mut state);
     assert_eq!(promoted(&again), promoted(&first));
     // What was answered cannot be given back.
     let (done, rest) = again.split_first().unwrap();
     state.note(moment(1), &outcome(done, Obtained::Busy));
     again.iter().rev().for_each(|action| state.untried(action));
-    assert_eq!(remembered(&state).len(), 1);
+    assert_eq!(saved(&state).len(), 1);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), promoted(rest));
 }
 

@@ -18,7 +18,7 @@ use proptest::sample::select;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Any figure, the absurd ones included.
+/// Any value, the absurd ones included.
 fn any_share() -> impl Strategy<Value = f64> {
     prop_oneof![
         8 => 0.0..=1.0f64,
@@ -298,7 +298,7 @@ fn ask(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) ->
 }
 
 /// As many processes and regions as there are, for each of the places that remember some.
-fn most_remembered(snapshot: &Snapshot) -> usize {
+fn most_tracked(snapshot: &Snapshot) -> usize {
     6 * (8 + snapshot.processes.iter().map(|process| 1 + process.regions.len()).sum::<usize>())
 }
 
@@ -327,12 +327,12 @@ proptest! {
                         Asked::Model(action) => state.note_model(now, &action, obtained),
                     }
                 }
-                prop_assert!(state.remembered() <= most_remembered(&snapshot), "{}", state.remembered());
+                prop_assert!(state.tracked() <= most_tracked(&snapshot), "{}", state.tracked());
             }
         }
         let nobody = Snapshot { processes: Vec::new(), missed: Vec::new(), ..super::made::snapshot(now, 0.5, Vec::new()) };
         step(now, &nobody, &mut states[0]);
-        prop_assert_eq!(states[0].remembered(), 0);
+        prop_assert_eq!(states[0].tracked(), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Pools of hugetlb pages, and the file systems on top of them.
 
 use crate::catalog;
-use crate::facts::{Facts, HugetlbMount, KeptSegment, Pool, PoolState};
+use crate::facts::{Facts, HugetlbMount, PersistentSegment, Pool, PoolState};
 use crate::finding::Finding;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope, path};
 use megapage_units::{Bytes, PageSize};
@@ -13,7 +13,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(facts.pools.iter().filter_map(|pool| of_pool(facts, pool)));
     findings.extend(mounts(facts));
-    findings.extend(kept_segments(facts));
+    findings.extend(persistent_segments(facts));
     findings
 }
 
@@ -57,9 +57,9 @@ fn of_pool(facts: &Facts, pool: &Pool) -> Option<Finding> {
 /// How many segments are named; the rest is counted.
 const MOST_NAMED: usize = 5;
 
-fn kept_segments(facts: &Facts) -> Option<Finding> {
-    let (first, others) = facts.kept_segments.split_first()?;
-    let path = |segment: &KeptSegment| segment.path.display().to_string();
+fn persistent_segments(facts: &Facts) -> Option<Finding> {
+    let (first, others) = facts.persistent_segments.split_first()?;
+    let path = |segment: &PersistentSegment| segment.path.display().to_string();
     let mut finding = Finding::new(&catalog::SEGMENTS_KEPT, path(first), first.memory.to_string())
         .fill("SEGMENT", &path(first));
     let named = others.len().min(MOST_NAMED - 1);
@@ -104,7 +104,7 @@ fn mounts(facts: &Facts) -> Vec<Finding> {
         findings.push(finding);
     }
     for mount in &facts.mounts {
-        let held = facts.pool(mount.page_size).map_or(0, |pool| pool.figures.total);
+        let held = facts.pool(mount.page_size).map_or(0, |pool| pool.counts.total);
         let pool = Bytes(mount.page_size.bytes().0.saturating_mul(held));
         if let Some(size) = mount.size.filter(|size| *size < pool || *size < mount.page_size.bytes()) {
             let point = mount.point.display().to_string();

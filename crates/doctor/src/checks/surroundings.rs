@@ -39,23 +39,23 @@ fn hugetlb_groups(facts: &Facts) -> Vec<Finding> {
     let Some(lineage) = &facts.cgroups.hugetlb else { return Vec::new() };
     let mut findings = Vec::new();
     for level in &lineage.levels {
-        for figures in &level.figures {
-            let page = figures.page_size.bytes();
+        for charge in &level.charged {
+            let page = charge.page_size.bytes();
             let file = |reservation| {
-                let name = limit_file(lineage.version, figures.page_size, reservation);
+                let name = limit_file(lineage.version, charge.page_size, reservation);
                 level.directory.join(name).display().to_string()
             };
             let finding = |kind| {
-                Finding::new(kind, file(false), charge_text(figures.fault))
-                    .and(file(true), charge_text(figures.reservation))
+                Finding::new(kind, file(false), charge_text(charge.fault))
+                    .and(file(true), charge_text(charge.reservation))
                     .fill("CGROUP/hugetlb.2MB.max", &file(false))
                     .fill("CGROUP/hugetlb.2MB.rsvd.max", &file(true))
             };
             let full = |charge: Charge| charge.room().is_some_and(|room| room < page);
-            if full(figures.fault) || full(figures.reservation) {
+            if full(charge.fault) || full(charge.reservation) {
                 findings.push(finding(&catalog::CGROUP_HUGETLB_FULL));
-            } else if let Some(most) = figures.fault.limit
-                && figures.reservation.limit.is_none_or(|reservation| reservation > most)
+            } else if let Some(most) = charge.fault.limit
+                && charge.reservation.limit.is_none_or(|reservation| reservation > most)
             {
                 let finding = finding(&catalog::CGROUP_HUGETLB_SIGBUS);
                 findings.push(finding.fill("echo LIMIT", &format!("echo {}", most.0)));
@@ -79,12 +79,12 @@ fn memory_group(facts: &Facts) -> Option<Finding> {
     let tight = |charge: Charge| {
         charge.room().zip(charge.limit).is_some_and(|(room, limit)| room < LITTLE.max(Bytes(limit.0 / 20)))
     };
-    let level = lineage.levels.iter().find(|level| tight(level.figures))?;
+    let level = lineage.levels.iter().find(|level| tight(level.charged))?;
     let directory = level.directory.display().to_string();
     Some(Finding::new(
         &catalog::CGROUP_MEMORY_TIGHT,
         format!("the memory limit of {directory}"),
-        charge_text(level.figures),
+        charge_text(level.charged),
     ))
 }
 

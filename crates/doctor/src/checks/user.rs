@@ -85,7 +85,7 @@ fn list(groups: &[u32]) -> String {
 /// kernel.shmmax and kernel.shmall against what a segment could have: the default pool, or a gigabyte.
 fn shm_sizes(facts: &Facts) -> Option<Finding> {
     let pool = facts.pool(facts.default_size?)?;
-    let held = Bytes(pool.page_size.bytes().0.saturating_mul(pool.figures.total));
+    let held = Bytes(pool.page_size.bytes().0.saturating_mul(pool.counts.total));
     let wanted = held.max(Bytes::gib(1));
     let shmmax = facts.sysctls.shmmax?;
     let shmall = Bytes(facts.sysctls.shmall?.saturating_mul(BASE_PAGE as u64));

@@ -3,7 +3,7 @@
 use crate::catalog::{self, Kind};
 use crate::facts::*;
 use megapage_kernel::cgroup::{CgroupVersion, Cgroups, Charge, HugetlbCharge, Level, Lineage};
-use megapage_kernel::hugetlb::PoolFigures;
+use megapage_kernel::hugetlb::PoolCounts;
 use megapage_kernel::identity::Capabilities;
 use megapage_kernel::limits::{Limit, Limits, Sysctls};
 use megapage_kernel::memory_nodes::MemoryNodes;
@@ -52,7 +52,7 @@ pub(super) fn healthy() -> Facts {
         }),
         thp_allowed: Some(true),
         default_size: Some(SIZE),
-        pools: vec![Pool { page_size: SIZE, figures: pool(100, 90, 10), on_nodes: None }],
+        pools: vec![Pool { page_size: SIZE, counts: pool(100, 90, 10), on_nodes: None }],
         memory: Memory {
             total: Bytes::gib(16),
             available: Bytes::gib(8),
@@ -81,7 +81,7 @@ pub(super) fn healthy() -> Facts {
                 step("/dev/hugepages", 0, 27, 0o1770),
             ],
         }],
-        kept_segments: Vec::new(),
+        persistent_segments: Vec::new(),
         cgroups: Cgroups::default(),
         nodes: MemoryNodes::default(),
         confinement: Confinement::default(),
@@ -97,8 +97,8 @@ pub(super) fn size(bytes: u64, enabled: ThpEnabled) -> ThpSize {
     ThpSize { page_size: PageSize::new(bytes).unwrap(), enabled, shmem: Some(ThpShmem::Inherit) }
 }
 
-pub(super) fn pool(total: u64, free: u64, reserved: u64) -> PoolFigures {
-    PoolFigures { total, free, reserved: Some(reserved), surplus: 0, overcommit: Some(0) }
+pub(super) fn pool(total: u64, free: u64, reserved: u64) -> PoolCounts {
+    PoolCounts { total, free, reserved: Some(reserved), surplus: 0, overcommit: Some(0) }
 }
 
 pub(super) fn step(path: &str, uid: u32, gid: u32, mode: u32) -> Step {
@@ -124,7 +124,7 @@ pub(super) fn limited(facts: &mut Facts, fault: Option<Bytes>, reservation: Opti
         path: "/app".into(),
         levels: vec![Level {
             directory: "/cgroup/app".into(),
-            figures: vec![HugetlbCharge {
+            charged: vec![HugetlbCharge {
                 page_size: SIZE,
                 fault: Charge { limit: fault, usage },
                 reservation: Charge { limit: reservation, usage },
@@ -165,17 +165,17 @@ pub(super) fn cases() -> Vec<Case> {
             facts.pools.clear();
             facts.default_size = None;
         }),
-        (&POOL_EMPTY, |facts| facts.pools[0].figures = pool(0, 0, 0)),
-        (&POOL_TAKEN, |facts| facts.pools[0].figures = pool(100, 30, 30)),
+        (&POOL_EMPTY, |facts| facts.pools[0].counts = pool(0, 0, 0)),
+        (&POOL_TAKEN, |facts| facts.pools[0].counts = pool(100, 30, 30)),
         (&POOL_ELSEWHERE, |facts| {
             facts.nodes = MemoryNodes { allowed: vec![0, 1], bound: Some(vec![1]) };
             facts.pools[0].on_nodes = Some(0);
         }),
         (&POOL_ON_DEMAND, |facts| {
-            facts.pools[0].figures = PoolFigures { overcommit: Some(9), ..pool(4, 0, 0) }
+            facts.pools[0].counts = PoolCounts { overcommit: Some(9), ..pool(4, 0, 0) }
         }),
         (&POOL_SIZE_UNUSED, |facts| {
-            facts.pools.push(Pool { page_size: PageSize::HUGE_1G, figures: pool(0, 0, 0), on_nodes: None });
+            facts.pools.push(Pool { page_size: PageSize::HUGE_1G, counts: pool(0, 0, 0), on_nodes: None });
         }),
         (&SHM_NOT_PERMITTED, |facts| facts.sysctls.hugetlb_shm_group = Some(0)),
         (&SHM_BY_MEMLOCK, |facts| {
@@ -193,11 +193,11 @@ pub(super) fn cases() -> Vec<Case> {
         (&HUGETLBFS_DENIED, |facts| facts.mounts[0].steps[2].mode = 0o750),
         (&HUGETLBFS_SIZE_LIMITED, |facts| facts.mounts[0].size = Some(Bytes::mib(64))),
         (&SEGMENTS_KEPT, |facts| {
-            let kept = |number: u64| KeptSegment {
+            let segment = |number: u64| PersistentSegment {
                 path: format!("/dev/hugepages/megapage.0.app/s{number}").into(),
                 memory: Bytes::mib(20 - 2 * number),
             };
-            facts.kept_segments = (0..7).map(kept).collect();
+            facts.persistent_segments = (0..7).map(segment).collect();
         }),
         (&CGROUP_HUGETLB_FULL, |facts| limited(facts, Some(Bytes::mib(8)), None, Bytes::mib(7))),
         (&CGROUP_HUGETLB_SIGBUS, |facts| limited(facts, Some(Bytes::mib(64)), None, Bytes::ZERO)),
@@ -206,11 +206,11 @@ pub(super) fn cases() -> Vec<Case> {
             facts.cgroups.hugetlb.as_mut().unwrap().complete = false;
         }),
         (&CGROUP_MEMORY_TIGHT, |facts| {
-            let figures = Charge { limit: Some(Bytes::gib(1)), usage: Bytes::mib(1000) };
+            let charged = Charge { limit: Some(Bytes::gib(1)), usage: Bytes::mib(1000) };
             facts.cgroups.memory = Some(Lineage {
                 version: CgroupVersion::V2,
                 path: "/app".into(),
-                levels: vec![Level { directory: "/cgroup/app".into(), figures }],
+                levels: vec![Level { directory: "/cgroup/app".into(), charged }],
                 complete: true,
             });
         }),
@@ -225,7 +225,7 @@ pub(super) fn cases() -> Vec<Case> {
         (&TUNABLE_SET, |facts| facts.tunables = Some("glibc.malloc.hugetlb=0:glibc.malloc.hugetlb=2".into())),
         (&TUNABLE_DEAD, |facts| {
             facts.tunables = Some("glibc.malloc.hugetlb=2".into());
-            facts.pools[0].figures = pool(0, 0, 0);
+            facts.pools[0].counts = pool(0, 0, 0);
         }),
         (&PROGRAM_PRIVILEGED, |facts| {
             with_program(facts, |program| program.privilege = Some(Privilege::SetUser(0)));

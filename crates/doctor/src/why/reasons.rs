@@ -278,12 +278,12 @@ fn pace(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
 fn memory_group(facts: &WhyFacts) -> Option<Finding> {
     let lineage = facts.memory_group.as_ref()?;
     let tight =
-        lineage.levels.iter().find(|level| level.figures.room().is_some_and(|room| room < LITTLE_ROOM))?;
-    let limit = tight.figures.limit.unwrap_or_default();
+        lineage.levels.iter().find(|level| level.charged.room().is_some_and(|room| room < LITTLE_ROOM))?;
+    let limit = tight.charged.limit.unwrap_or_default();
     Some(Finding::new(
         &catalog::CGROUP_MEMORY_TIGHT,
         format!("the memory limit of {}", tight.directory.display()),
-        format!("{limit} (in use {})", tight.figures.usage),
+        format!("{limit} (in use {})", tight.charged.usage),
     ))
 }
 
@@ -318,7 +318,7 @@ fn pass(khugepaged: &Khugepaged, memory: Bytes) -> Option<Duration> {
     Some(Duration::from_millis(khugepaged.scan_sleep_ms.saturating_mul(pauses)))
 }
 
-/// `10 s`, `21 min`, `3 h`: two figures at least.
+/// `10 s`, `21 min`, `3 h`: two digits at least.
 fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..=119 => format!("{} s", time.as_secs_f64()),

@@ -152,11 +152,11 @@ fn cases() -> Vec<Case> {
         }),
         (&KHUGEPAGED_OFF, |facts| khugepaged(facts).pages_to_scan = 0),
         (&CGROUP_MEMORY_TIGHT, |facts| {
-            let figures = Charge { limit: Some(Bytes::gib(1)), usage: Bytes::mib(1023) };
+            let charged = Charge { limit: Some(Bytes::gib(1)), usage: Bytes::mib(1023) };
             facts.memory_group = Some(Lineage {
                 version: CgroupVersion::V2,
                 path: "/app".into(),
-                levels: vec![Level { directory: "/cgroup/app".into(), figures }],
+                levels: vec![Level { directory: "/cgroup/app".into(), charged }],
                 complete: true,
             });
         }),

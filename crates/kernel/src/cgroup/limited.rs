@@ -58,9 +58,9 @@ impl LimitedGroup {
 }
 
 fn limited(root: &KernelRoot, level: Level<Charge>) -> Option<LimitedGroup> {
-    let Charge { limit, usage } = level.figures;
+    let Charge { limit, usage } = level.charged;
     let directory = level.directory.display().to_string();
-    // Version 2 alone has it; "max" is no figure, and no bound.
+    // Version 2 alone has it; "max" is no number, and no bound.
     let high = root.read(format!("{}/memory.high", directory.trim_start_matches('/'))).ok();
     let high = high.and_then(|text| text.trim().parse().ok()).map(Bytes);
     let limit = limit.into_iter().chain(high).min()?;

@@ -40,13 +40,13 @@ fn x86_frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
 pub fn end(root: &KernelRoot) -> Result<u64, KernelError> {
     const FILE: &str = "proc/zoneinfo";
     let text = root.read(FILE)?;
-    let figure =
+    let number =
         |line: &str, key: &str| -> Option<u64> { line.trim().strip_prefix(key)?.trim().parse().ok() };
     let (mut spanned, mut end) = (0, 0);
     for line in text.lines() {
-        if let Some(pages) = figure(line, "spanned ") {
+        if let Some(pages) = number(line, "spanned ") {
             spanned = pages;
-        } else if let Some(start) = figure(line, "start_pfn:") {
+        } else if let Some(start) = number(line, "start_pfn:") {
             end = end.max(start.saturating_add(spanned));
             spanned = 0;
         }

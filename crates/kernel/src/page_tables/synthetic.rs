@@ -132,20 +132,20 @@ impl Synthetic {
         for line in self.run("go").lines() {
             let mut words = line.split(' ');
             let what = words.next().unwrap();
-            let figures: Vec<u64> = words.map(|word| u64::from_str_radix(word, 16).unwrap()).collect();
+            let numbers: Vec<u64> = words.map(|word| u64::from_str_radix(word, 16).unwrap()).collect();
             match what {
                 "found" => found.push(Found {
-                    start: figures[0],
-                    entry: figures[1],
-                    level: figures[2] as u32,
+                    start: numbers[0],
+                    entry: numbers[1],
+                    level: numbers[2] as u32,
                     table: u32::MAX,
                 }),
                 "table" => {
                     found.last_mut().unwrap().table = tables.len() as u32;
                     tables.push([0; PAGES as usize]);
                 }
-                "word" => tables.last_mut().unwrap()[figures[0] as usize] = figures[1],
-                _ => end = (figures[0], figures[1]),
+                "word" => tables.last_mut().unwrap()[numbers[0] as usize] = numbers[1],
+                _ => end = (numbers[0], numbers[1]),
             }
         }
         for found in frames.with_contiguous(&found).iter() {

@@ -175,7 +175,7 @@ fn keep(what: Keep) -> Result<Measurement> {
         Keep::Index { directory, size, threads, queries, rebuild } => {
             // The seed and the noise of `retrieval`, whose answers these are compared with.
             let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.75 };
-            index::run(&index::KeptOptions { search, directory, rebuild })
+            index::run(&index::PersistentOptions { search, directory, rebuild })
         }
     }
 }
@@ -186,7 +186,8 @@ fn main() -> ExitCode {
         Workload::Steady { way, size, hot, interval, units } => {
             let interval = Duration::from_millis(interval);
             let options = steady::Options { way, size: size.0, hot: hot.0, interval, units };
-            return WORKLOAD.ended(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
+            return WORKLOAD
+                .ended(steady::run(&options, BufReader::new(io::stdin()), io::stdout()).map(|_| ()));
         }
         Workload::Probe { size, filled } => {
             let options = probe::Options { size: size.0, filled };

@@ -44,7 +44,7 @@ pub struct NativeRow {
     pub notes: Vec<String>,
 }
 
-/// A child lived while the process wrote: each figure's median and ends over the runs. See
+/// A child lived while the process wrote: each value's median and ends over the runs. See
 /// [`After`] for what each is.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)]
@@ -63,7 +63,7 @@ pub struct AfterReport {
 
 impl AfterReport {
     fn of(found: &[After]) -> Option<AfterReport> {
-        let spread = |figure: fn(&After) -> u64| Spread::of(found.iter().map(|after| figure(after) as f64));
+        let spread = |value: fn(&After) -> u64| Spread::of(found.iter().map(|after| value(after) as f64));
         Some(AfterReport {
             fork_ns: spread(|after| after.fork_ns)?,
             writes: spread(|after| after.writes)?,
@@ -182,7 +182,7 @@ fn brief(found: &Found) -> String {
 
 impl Row {
     fn finish(self) -> NativeRow {
-        let spread = |figure: fn(&Found) -> f64| Spread::of(self.found.iter().map(figure));
+        let spread = |value: fn(&Found) -> f64| Spread::of(self.found.iter().map(value));
         let latency = |of_calls: bool| {
             let each = WAYS.iter().filter_map(|(name, _)| {
                 let mut launches = Launches::default();

@@ -296,17 +296,17 @@ impl Steady {
 /// Compares each run with those of the same round: a machine has better minutes and worse ones.
 fn compare(rows: &mut [BloatRow]) {
     let ended = |sample: &Sample| sample.rss_bytes[2].map(|bytes| bytes as f64);
-    let of = |rows: &[BloatRow], name: &str, figure: fn(&Sample) -> Option<f64>| -> Vec<(u32, f64)> {
+    let of = |rows: &[BloatRow], name: &str, value: fn(&Sample) -> Option<f64>| -> Vec<(u32, f64)> {
         let row = rows.iter().find(|row| row.configuration == name);
         let samples = row.into_iter().flat_map(|row| &row.samples);
-        samples.filter_map(|sample| Some((sample.round, figure(sample)?))).collect()
+        samples.filter_map(|sample| Some((sample.round, value(sample)?))).collect()
     };
     let always = of(rows, ALWAYS, |sample| sample.throughput);
     let never = of(rows, NEVER, ended);
-    let ratios = |row: &BloatRow, others: &[(u32, f64)], figure: fn(&Sample) -> Option<f64>| {
+    let ratios = |row: &BloatRow, others: &[(u32, f64)], value: fn(&Sample) -> Option<f64>| {
         let ratio = |sample: &Sample| {
             let other = others.iter().find(|(round, _)| *round == sample.round)?.1;
-            Some(figure(sample)? / other).filter(|ratio| ratio.is_finite())
+            Some(value(sample)? / other).filter(|ratio| ratio.is_finite())
         };
         let ratios: Vec<f64> = row.samples.iter().filter_map(ratio).collect();
         (ratios.len(), Spread::of(ratios))
@@ -505,14 +505,14 @@ mod tests {
 
     #[test]
     fn runs_are_compared_with_those_of_their_own_round() {
-        let of = |name, figures: &[(u32, f64)]| {
+        let of = |name, values: &[(u32, f64)]| {
             let mut row = row(name, None, 0, 0.0);
-            row.samples = figures
+            row.samples = values
                 .iter()
-                .map(|(round, figure)| Sample {
+                .map(|(round, value)| Sample {
                     round: *round,
-                    throughput: Some(*figure),
-                    rss_bytes: [None, None, Some(*figure as u64)],
+                    throughput: Some(*value),
+                    rss_bytes: [None, None, Some(*value as u64)],
                     ..Sample::default()
                 })
                 .collect();

@@ -1,4 +1,4 @@
-//! Time to relief: a large heap on base pages, of which only the part with the highest addresses is used. How soon does
+//! Time to gain: a large heap on base pages, of which only the part with the highest addresses is used. How soon does
 //! the program run as fast as on huge pages, and what did that cost?
 
 use super::configuration::{ALWAYS, HARD, OURS, Running, Who};
@@ -19,7 +19,7 @@ const HOT: u64 = 512 << 20;
 const MORE_HOT: u64 = 2 << 30;
 /// With less in use there is hardly a gain.
 const LEAST_HOT: u64 = 256 << 20;
-/// How long relief is waited for at scale 1.
+/// How long the gain is waited for at scale 1.
 const LONGEST: Duration = Duration::from_secs(36);
 /// How long the program works to learn its rate, the first quarter of which does not count.
 const REFERENCE: Duration = Duration::from_millis(2000);
@@ -30,11 +30,11 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// A gain below this drowns in noise, and one above this does not.
 pub(super) const LEAST_GAIN: f64 = 1.10;
 const GOOD_GAIN: f64 = 1.25;
-/// The share of the attainable gain that is relief.
-const RELIEF: f64 = 0.90;
+/// The share of the attainable gain that has to be reached.
+const ATTAINED: f64 = 0.90;
 /// The part of what is used that has to be huge then, by the page tables: a machine that others use too makes rates jump.
 const PROOF: f64 = 0.8;
-/// Rates are taken over so many lines of progress, and relief lasts for as many.
+/// Rates are taken over so many lines of progress, and the gain lasts for as many.
 const WINDOW: usize = 6;
 /// The demands.
 const SOONER: f64 = 100.0;
@@ -54,8 +54,9 @@ pub struct Promote {
     pub base_rate: Spread,
     /// The same with all that is used on huge pages.
     pub huge_rate: Spread,
-    /// The share of the attainable gain that counts as relief.
-    pub relief_share: f64,
+    /// The share of the attainable gain that has to be reached.
+    #[serde(rename = "relief_share")]
+    pub gain_share: f64,
     /// How long it was waited for, in seconds.
     pub longest_seconds: f64,
     /// One for each configuration.
@@ -82,9 +83,10 @@ pub struct PromoteRow {
     pub configuration: &'static str,
     /// Every run.
     pub samples: Vec<Sample>,
-    /// Seconds until relief: the median of the runs. Where no run got there, what its pace of collapsing comes to for
+    /// Seconds to the gain: the median of the runs. Where no run got there, what its pace of collapsing comes to for
     /// one that goes through the heap from its low end; `None` where it collapsed nothing, or goes its own way.
-    pub relief_seconds: Option<Spread>,
+    #[serde(rename = "relief_seconds")]
+    pub seconds_to_gain: Option<Spread>,
     /// Processor seconds of the daemon and of the kernel's own threads until then, measured or extrapolated as well.
     pub cpu_seconds: Option<Spread>,
     /// Whether both are extrapolated.
@@ -94,8 +96,9 @@ pub struct PromoteRow {
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Seconds until relief; `None` where it did not come in time.
-    pub relief_seconds: Option<f64>,
+    /// Seconds to the gain; `None` where it did not come in time.
+    #[serde(rename = "relief_seconds")]
+    pub seconds_to_gain: Option<f64>,
     /// Seconds that were looked at.
     pub watched_seconds: f64,
     /// Processor seconds of the daemon and of the kernel's own threads in that time.
@@ -138,8 +141,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
         base_rates.push(reference[0]);
         huge_rates.push(reference[1]);
         for (configuration, row) in configurations.iter().zip(&mut rows) {
-            // Once it is known that relief does not come in time, it is not waited for again.
-            if row.samples.iter().any(|sample| sample.relief_seconds.is_none()) {
+            // Once it is known that the gain does not come in time, it is not waited for again.
+            if row.samples.iter().any(|sample| sample.seconds_to_gain.is_none()) {
                 continue;
             }
             worker.split()?;
@@ -147,9 +150,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
             worker.touch(stage.signals)?;
             match one(configuration, &mut worker, hot, reference, stage) {
                 Ok(sample) => {
-                    let relief = sample.relief_seconds;
-                    let text =
-                        relief.map_or("no relief".into(), |seconds| format!("relief after {seconds:.2} s"));
+                    let time = sample.seconds_to_gain;
+                    let text = time.map_or("no gain".into(), |seconds| format!("gain after {seconds:.2} s"));
                     stage.say(&format!(
                         "{}/{} {}: {text}, {:.2} s of processor time",
                         round + 1,
@@ -178,14 +180,14 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
         trials: trials.into_iter().map(|(_, trial)| trial).collect(),
         base_rate: Spread::of(base_rates).with_context(|| gainless(&failures))?,
         huge_rate: Spread::of(huge_rates).context("no round")?,
-        relief_share: RELIEF,
+        gain_share: ATTAINED,
         longest_seconds: longest(stage).as_secs_f64(),
         rows: rows_done,
         failures,
     })
 }
 
-/// How long relief is waited for.
+/// How long the gain is waited for.
 fn longest(stage: &Stage<'_>) -> Duration {
     LONGEST.mul_f64(stage.scale.max(0.1))
 }
@@ -194,7 +196,7 @@ fn row(configuration: &Configuration) -> PromoteRow {
     PromoteRow {
         configuration: configuration.name,
         samples: Vec::new(),
-        relief_seconds: None,
+        seconds_to_gain: None,
         cpu_seconds: None,
         extrapolated: false,
     }
@@ -288,7 +290,7 @@ fn one(
     worker.go()?;
     let watched = watch(worker, before, &mut running, hot, reference, (start, begun), stage);
     worker.pause()?;
-    let (relief, watched_seconds, cpu) = match watched {
+    let (time, watched_seconds, cpu) = match watched {
         Ok(watched) => watched,
         Err(error) => {
             running.stop(&mut stage.change).ok();
@@ -298,7 +300,7 @@ fn one(
     running.stop(&mut stage.change)?;
     let top = worker.top(hot)?;
     let sample = Sample {
-        relief_seconds: relief,
+        seconds_to_gain: time,
         watched_seconds,
         cpu_seconds: cpu.as_secs_f64(),
         huge_bytes: worker.huge()?,
@@ -311,7 +313,7 @@ fn one(
     Ok(sample)
 }
 
-/// Waits for relief: when it came, in seconds after the start, how long was watched, and the processor time until then.
+/// Waits for the gain: when it came, in seconds after the start, how long was watched, and the processor time until then.
 /// `started`: the start, and how long after it the program began to work.
 fn watch(
     worker: &mut Worker,
@@ -326,7 +328,7 @@ fn watch(
     let longest = longest(stage);
     let top = worker.top(hot)?;
     let mut before = first;
-    // What was spent by when: relief is known a moment after it came.
+    // What was spent by when: the gain is known a moment after it came.
     let mut spent: Vec<(f64, Duration)> = Vec::new();
     loop {
         sleep(stage.signals, INTERVAL / 2)?;
@@ -334,7 +336,7 @@ fn watch(
         worker.drain()?;
         let now = start.elapsed();
         spent.push((now.as_secs_f64(), running.spent()?));
-        if let Some(after) = relief(&worker.beats[before..], reference) {
+        if let Some(after) = time_to_gain(&worker.beats[before..], reference) {
             if (worker.huge_within(top)? as f64) < PROOF * hot as f64 {
                 before = worker.beats.len();
                 continue;
@@ -361,35 +363,36 @@ fn gains(beats: &[Beat], reference: [f64; 2]) -> Vec<(f64, f64)> {
     beats.iter().zip(beats.iter().skip(WINDOW)).map(|pair| (seconds(pair.1), share(pair))).collect()
 }
 
-/// When relief came, in seconds from the first line of progress: from then on the rate over a window stayed above
+/// When the gain came, in seconds from the first line of progress: from then on the rate over a window stayed above
 /// nine tenths of the attainable gain, for another window.
-fn relief(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
+fn time_to_gain(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
     let gains = gains(beats, reference);
-    let first = gains.windows(WINDOW).find(|window| window.iter().all(|(_, share)| *share >= RELIEF))?;
+    let first = gains.windows(WINDOW).find(|window| window.iter().all(|(_, share)| *share >= ATTAINED))?;
     Some(first[0].0)
 }
 
 impl PromoteRow {
     fn summarise(&mut self, heap: u64, hot: u64, from_low_end: bool) {
-        let reached = |sample: &&Sample| sample.relief_seconds.is_some();
+        let reached = |sample: &&Sample| sample.seconds_to_gain.is_some();
         if !self.samples.is_empty() && self.samples.iter().all(|sample| reached(&sample)) {
-            self.relief_seconds = Spread::of(self.samples.iter().filter_map(|sample| sample.relief_seconds));
+            self.seconds_to_gain =
+                Spread::of(self.samples.iter().filter_map(|sample| sample.seconds_to_gain));
             self.cpu_seconds = Spread::of(self.samples.iter().map(|sample| sample.cpu_seconds));
         } else if from_low_end {
             let slow = self.samples.iter().filter(|sample| !reached(sample));
             let factors: Vec<(f64, f64)> =
                 slow.filter_map(|sample| Some((factor(sample, heap, hot)?, sample.cpu_seconds))).collect();
             let longest = self.samples.iter().map(|sample| sample.watched_seconds).fold(0.0, f64::max);
-            self.relief_seconds = Spread::of(factors.iter().map(|(factor, _)| factor * longest));
+            self.seconds_to_gain = Spread::of(factors.iter().map(|(factor, _)| factor * longest));
             self.cpu_seconds = Spread::of(factors.iter().map(|(factor, cpu)| factor * cpu));
-            self.extrapolated = self.relief_seconds.is_some();
+            self.extrapolated = self.seconds_to_gain.is_some();
         }
     }
 }
 
-/// How many times what was collapsed has to be collapsed for relief, by one that goes through the heap from its low end.
+/// How many times what was collapsed has to be collapsed for the gain, by one that goes through the heap from its low end.
 fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
-    let needed = (heap - hot) as f64 + RELIEF * hot as f64;
+    let needed = (heap - hot) as f64 + ATTAINED * hot as f64;
     (sample.huge_bytes > 0).then(|| needed / sample.huge_bytes as f64)
 }
 
@@ -413,15 +416,14 @@ impl Measured for Promote {
     fn gates(&self) -> Vec<Gate> {
         let Some(ours) = self.row(OURS) else { return Vec::new() };
         let mut gates = Vec::new();
-        let seconds = |row: &PromoteRow| row.relief_seconds.map(|spread| spread.median);
+        let seconds = |row: &PromoteRow| row.seconds_to_gain.map(|spread| spread.median);
         let extrapolated = |row: &PromoteRow| if row.extrapolated { " (extrapolated)" } else { "" };
-        let text =
-            |found: Option<f64>| found.map_or("no relief".to_string(), |found| format!("{found:.2} s"));
+        let text = |found: Option<f64>| found.map_or("no gain".to_string(), |found| format!("{found:.2} s"));
         if let Some(always) = self.row(ALWAYS) {
             let ratio = seconds(always).zip(seconds(ours)).map(|(theirs, ours)| theirs / ours);
             gates.push(Gate {
                 case: "promote",
-                demand: format!("relief {SOONER:.0} times sooner than by khugepaged at its defaults"),
+                demand: format!("the gain {SOONER:.0} times sooner than by khugepaged at its defaults"),
                 found: match ratio {
                     Some(ratio) => format!(
                         "{ratio:.0} times: {} against {}{}",
@@ -438,7 +440,7 @@ impl Measured for Promote {
             let sooner = seconds(ours).zip(seconds(hard));
             gates.push(Gate {
                 case: "promote",
-                demand: "relief sooner than by khugepaged tuned hard".into(),
+                demand: "the gain sooner than by khugepaged tuned hard".into(),
                 found: format!(
                     "{} against {}{}",
                     text(seconds(ours)),
@@ -495,22 +497,22 @@ mod tests {
     const REFERENCE_RATES: [f64; 2] = [10_000.0, 20_000.0];
 
     #[test]
-    fn relief_is_where_the_gain_comes_to_stay() {
+    fn the_gain_counts_from_where_it_stays() {
         let slow = [10_000.0; 40];
-        assert_eq!(relief(&beats(&slow), REFERENCE_RATES), None);
+        assert_eq!(time_to_gain(&beats(&slow), REFERENCE_RATES), None);
         let fast = [20_000.0; 20];
-        let found = relief(&beats(&[&slow[..], &fast[..]].concat()), REFERENCE_RATES).unwrap();
+        let found = time_to_gain(&beats(&[&slow[..], &fast[..]].concat()), REFERENCE_RATES).unwrap();
         // Forty lines on base pages, and nine tenths of a window after them.
         assert!((2.25..=2.35).contains(&found), "{found}");
         let flicker = [&slow[..10], &fast[..7], &slow[..10]].concat();
-        assert_eq!(relief(&beats(&flicker), REFERENCE_RATES), None, "a short burst is no relief");
-        assert_eq!(relief(&[], REFERENCE_RATES), None);
+        assert_eq!(time_to_gain(&beats(&flicker), REFERENCE_RATES), None, "a short burst is no gain");
+        assert_eq!(time_to_gain(&[], REFERENCE_RATES), None);
     }
 
-    fn sample(relief: Option<f64>, cpu: f64, huge: u64) -> Sample {
+    fn sample(time: Option<f64>, cpu: f64, huge: u64) -> Sample {
         Sample {
-            relief_seconds: relief,
-            watched_seconds: relief.unwrap_or(40.0),
+            seconds_to_gain: time,
+            watched_seconds: time.unwrap_or(40.0),
             cpu_seconds: cpu,
             huge_bytes: huge,
             hot_huge_bytes: 0,
@@ -522,7 +524,7 @@ mod tests {
         let mut row = PromoteRow {
             configuration: name,
             samples,
-            relief_seconds: None,
+            seconds_to_gain: None,
             cpu_seconds: None,
             extrapolated: false,
         };
@@ -536,10 +538,10 @@ mod tests {
         assert!(row.extrapolated);
         // 7.5 GiB and nine tenths of half a one, at 80 MiB in 40 seconds.
         let expected = 40.0 * (7.5 + 0.45) * 1024.0 / 80.0;
-        assert!((row.relief_seconds.unwrap().median - expected).abs() < 1e-6);
+        assert!((row.seconds_to_gain.unwrap().median - expected).abs() < 1e-6);
         assert!((row.cpu_seconds.unwrap().median - expected / 400.0).abs() < 1e-6);
-        assert_eq!(of(ALWAYS, vec![sample(None, 0.1, 0)], true).relief_seconds, None);
-        assert_eq!(of("ingens", vec![sample(None, 0.1, 80 << 20)], false).relief_seconds, None);
+        assert_eq!(of(ALWAYS, vec![sample(None, 0.1, 0)], true).seconds_to_gain, None);
+        assert_eq!(of("ingens", vec![sample(None, 0.1, 80 << 20)], false).seconds_to_gain, None);
     }
 
     #[test]
@@ -553,7 +555,7 @@ mod tests {
                 trials: Vec::new(),
                 base_rate: one(1.0),
                 huge_rate: one(2.0),
-                relief_share: RELIEF,
+                gain_share: ATTAINED,
                 longest_seconds: 45.0,
                 rows: vec![
                     of(OURS, vec![sample(Some(ours.0), ours.1, 0)], false),

@@ -3,9 +3,9 @@
 use crate::child::{Child, check, sleep};
 use crate::redis;
 use anyhow::{Context, Result, bail};
-use megapage_testing::MemoryGroup;
 use megapage_kernel::spawn::{ChildEvent, Signals, signal};
 use megapage_kernel::{KernelRoot, cpu_time_of, process};
+use megapage_testing::MemoryGroup;
 use megapage_units::{Bytes, Pid};
 use std::error::Error;
 use std::fmt;
@@ -148,7 +148,7 @@ impl Redis {
     pub(super) fn work(&self, signals: &Signals) -> Result<(u64, Duration)> {
         let text = self.query(&["INFO", "stats"], signals)?;
         let line = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        let commands = line.and_then(|figure| figure.trim().parse().ok());
+        let commands = line.and_then(|value| value.trim().parse().ok());
         let cpu = cpu_time_of(self.pid()).context("the server's time")?;
         Ok((commands.context("redis-server does not count its commands")?, cpu))
     }

@@ -34,10 +34,10 @@ pub(super) fn promote(found: &Promote) -> Vec<Section> {
     let rows = found.rows.iter().map(|row| {
         let last = row.samples.last();
         let mark = if row.extrapolated { "~" } else { "" };
-        let relief = match row.relief_seconds {
+        let time = match row.seconds_to_gain {
             None if row.samples.is_empty() => "-".into(),
             None => format!("> {:.0}", found.longest_seconds),
-            relief => format!("{mark}{}", spread(relief, two)),
+            time => format!("{mark}{}", spread(time, two)),
         };
         let cpu = match row.cpu_seconds {
             None => last.map_or("-".into(), |sample| format!("> {:.2}", sample.cpu_seconds)),
@@ -46,13 +46,13 @@ pub(super) fn promote(found: &Promote) -> Vec<Section> {
         [
             row.configuration.to_string(),
             row.samples.len().to_string(),
-            relief,
+            time,
             cpu,
             size(last.map(|sample| sample.huge_bytes)),
             size(last.map(|sample| sample.hot_huge_bytes)),
         ]
     });
-    let header = ["configuration", "runs", "relief s", "system CPU s", "huge then", "of it used"];
+    let header = ["configuration", "runs", "time to gain s", "system CPU s", "huge then", "of it used"];
     let mark = format!("~ extrapolated from what was collapsed within {:.0} s", found.longest_seconds);
     vec![Section::new(title, &header, rows).then(mark)]
 }

@@ -2,8 +2,8 @@
 
 use crate::child::{Child, check};
 use crate::workload::probe::Touches;
+use crate::workload::requests::{FAULT, GO, PAUSE, READY, REPORT, TOUCH, TOUCHED, WORK};
 use crate::workload::steady::{Beat, Way};
-use crate::workload::wishes::{FAULT, GO, PAUSE, READY, REPORT, TOUCH, TOUCHED, WORK};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Bounds, Promotion, candidates, identify};

@@ -74,7 +74,7 @@ impl TouchedHeap {
         let start = mapping.map_addr(|address| address.next_multiple_of(HUGE_2M));
         let heap = TouchedHeap { mapping, mapped, start, bytes };
         match pages {
-            // A kernel without transparent huge pages refuses either wish: then all is on base pages.
+            // A kernel without transparent huge pages refuses either: then all is on base pages.
             HeapPages::Base => drop(heap.advise(libc::MADV_NOHUGEPAGE)),
             HeapPages::Thp => drop(heap.advise(libc::MADV_HUGEPAGE)),
             HeapPages::BaseDontFork => {

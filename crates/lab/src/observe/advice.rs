@@ -25,7 +25,7 @@ const PROBE_UNITS: f64 = 200.0;
 /// fails and the second holds, it is the measurement that does not show the order.
 const LEAST_TAU: f64 = 0.7;
 /// The share of all pairs that must be told apart: else the measurement says too little to judge by.
-const LEAST_TOLD: f64 = 0.5;
+const LEAST_DISTINGUISHED: f64 = 0.5;
 /// Who gains less than this is not to be advised to switch.
 const LEAST_GAIN: f64 = 1.03;
 /// Gains that agree to this count as equal: no smaller difference was measured repeatably.
@@ -49,7 +49,8 @@ pub struct Advice {
     /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied, over all pairs of programs.
     pub tau_b: Option<f64>,
     /// The same over the pairs whose measured intervals do not overlap.
-    pub told_apart: Told,
+    #[serde(rename = "told_apart")]
+    pub distinguished: Distinguished,
     /// The same without ties but exact ones.
     pub tau_b_exact: Option<f64>,
     /// Programs that were left out, each with the reason.
@@ -58,7 +59,7 @@ pub struct Advice {
 
 /// The pairs of programs of which the measurement tells who gains more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Told {
+pub struct Distinguished {
     /// All pairs of programs with a prediction.
     pub all_pairs: u64,
     /// Those whose measured intervals (90 %) do not overlap.
@@ -119,7 +120,7 @@ pub struct Predicted {
     pub verdict: String,
     /// How many times as fast it expects the program to be: at least, likely, at most.
     pub gain: [f64; 3],
-    /// Where the figure comes from, in its own word.
+    /// Where the value comes from, in its own word.
     pub source: String,
 }
 
@@ -158,7 +159,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
         runs: plan.runs,
         programs: Vec::new(),
         tau_b: None,
-        told_apart: Told::default(),
+        distinguished: Distinguished::default(),
         tau_b_exact: None,
         left_out: Vec::new(),
     };
@@ -180,7 +181,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
                 advice.programs.push(report);
             }
             Err(error) => {
-                // A wish to stop is no reason to go on with the next.
+                // A request to stop is no reason to go on with the next.
                 if error.is::<Stopped>() {
                     return Err(error);
                 }
@@ -330,7 +331,7 @@ fn complete(path: &Path, program: Program, measured: Measured) -> Result<()> {
 fn predicted(document: Document, pid: Pid) -> Result<Predicted> {
     let verdict = document.processes.into_iter().find(|verdict| verdict.pid == pid.0);
     let verdict = verdict.context("the advice is not about the process that was asked about")?;
-    let gain = verdict.gain.context("the advice gives no figure")?;
+    let gain = verdict.gain.context("the advice gives no value")?;
     Ok(Predicted {
         recommended: verdict.recommended,
         verdict: verdict.verdict,
@@ -356,7 +357,7 @@ impl Advice {
         let apart = |one: usize, other: usize| are_apart(judged[one].1.interval, judged[other].1.interval);
         let found = Agreement::of(&told, apart);
         let pairs = || (0..judged.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
-        self.told_apart = Told {
+        self.distinguished = Distinguished {
             all_pairs: pairs().count() as u64,
             pairs: pairs().filter(|(one, other)| apart(*one, *other)).count() as u64,
             right: found.right,
@@ -401,11 +402,12 @@ impl Advice {
                 format!(
                     "the same of pairs whose measured intervals do not overlap, {:.0} % of all at least: tau-b at \
                      least {LEAST_TAU}",
-                    100.0 * LEAST_TOLD
+                    100.0 * LEAST_DISTINGUISHED
                 ),
-                self.told_apart.order(),
-                self.told_apart.tau_b.is_some_and(|tau| tau >= LEAST_TAU)
-                    && self.told_apart.pairs as f64 >= LEAST_TOLD * self.told_apart.all_pairs as f64,
+                self.distinguished.order(),
+                self.distinguished.tau_b.is_some_and(|tau| tau >= LEAST_TAU)
+                    && self.distinguished.pairs as f64
+                        >= LEAST_DISTINGUISHED * self.distinguished.all_pairs as f64,
             ),
             gate(
                 format!("advised to switch though measured under {LEAST_GAIN}: none"),
@@ -416,10 +418,10 @@ impl Advice {
     }
 }
 
-impl Told {
+impl Distinguished {
     /// How the orders agree, in words.
     fn order(&self) -> String {
-        let Told { all_pairs, pairs, right, wrong, tau_b } = self;
+        let Distinguished { all_pairs, pairs, right, wrong, tau_b } = self;
         let tau = tau_b.map_or("none".into(), |tau| format!("{tau:.2}"));
         format!("{tau}: {right} right, {wrong} wrong of {pairs} in {all_pairs} pairs")
     }
@@ -471,7 +473,7 @@ mod tests {
             runs: 5,
             programs,
             tau_b: None,
-            told_apart: Told::default(),
+            distinguished: Distinguished::default(),
             tau_b_exact: None,
             left_out: Vec::new(),
         };
@@ -517,19 +519,23 @@ mod tests {
         // The first two are predicted the wrong way round, and measured alike.
         programs[0].predicted.as_mut().unwrap().gain[1] = 1.04;
         let found = advice(programs.clone());
-        assert!(found.told_apart.wrong == 1 && found.told_apart.pairs == 36, "{:?}", found.told_apart);
+        assert!(
+            found.distinguished.wrong == 1 && found.distinguished.pairs == 36,
+            "{:?}",
+            found.distinguished
+        );
         programs[0].interval = [0.9, 1.06];
         let found = advice(programs.clone());
         assert_eq!(
-            found.told_apart,
-            Told { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
+            found.distinguished,
+            Distinguished { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
         );
         assert!(found.tau_b.unwrap() < 1.0, "over all pairs it is seen");
         // Intervals so wide that they tell next to nothing are no way to pass.
         programs.iter_mut().for_each(|one| one.interval = [0.9, 1.25]);
         programs[0].interval = [0.8, 0.85];
         let found = advice(programs);
-        assert_eq!((found.told_apart.pairs, found.told_apart.tau_b.is_some()), (8, true));
+        assert_eq!((found.distinguished.pairs, found.distinguished.tau_b.is_some()), (8, true));
         assert!(!found.gates()[3].holds);
     }
 

@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use advice::{Advice, Predicted, ProgramReport, Seconds, Told};
+pub use advice::{Advice, Distinguished, Predicted, ProgramReport, Seconds};
 pub use cost::Cost;
 pub use exact::Exact;
 pub use slowdown::Slowdown;

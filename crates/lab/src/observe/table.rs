@@ -127,11 +127,11 @@ fn advice(advice: &Advice) -> Section {
     if let (Some(tau), Some(exact)) = (advice.tau_b, advice.tau_b_exact) {
         section = section.then(format!("Kendall's tau-b {tau:.2} over all pairs ({exact:.2} without ties)"));
     }
-    let told = &advice.told_apart;
-    if let Some(tau) = told.tau_b {
+    let pairs = &advice.distinguished;
+    if let Some(tau) = pairs.tau_b {
         section = section.then(format!(
             "{tau:.2} over the {} of {} pairs whose measured intervals do not overlap: {} right, {} wrong",
-            told.pairs, told.all_pairs, told.right, told.wrong
+            pairs.pairs, pairs.all_pairs, pairs.right, pairs.wrong
         ));
     }
     section

@@ -1,6 +1,6 @@
-//! Figures from runs, and the gates.
+//! Values from runs, and the gates.
 
-use super::{Figure, Gate, Role, Runs, Source};
+use super::{Gate, Role, Runs, Source, Value};
 use Role::{Fitted, Tested};
 use Source::{Recalled, Summary};
 use megapage_simulate::Fate;
@@ -34,15 +34,15 @@ fn first_cost(process: &ProcessResult) -> f64 {
 }
 
 /// When the cost has come 95 % of the way from its first value to its lowest, in seconds from the start.
-fn relief(process: &ProcessResult) -> f64 {
+fn recovery_time(process: &ProcessResult) -> f64 {
     let high = first_cost(process);
     let low = process.points.iter().map(|point| point.cost).filter(|cost| *cost > 0.0).fold(high, f64::min);
-    let relieved = low + 0.05 * (high - low);
-    let point = process.points.iter().find(|point| point.cost > 0.0 && point.cost <= relieved);
+    let recovered = low + 0.05 * (high - low);
+    let point = process.points.iter().find(|point| point.cost > 0.0 && point.cost <= recovered);
     point.map_or(f64::INFINITY, |point| point.time - process.start)
 }
 
-struct Table(Vec<Figure>, &'static str);
+struct Table(Vec<Value>, &'static str);
 
 impl Table {
     fn add(
@@ -54,17 +54,17 @@ impl Table {
         ours: f64,
         role: Role,
     ) {
-        self.0.push(Figure { table: self.1, row: row.into(), what, published, source, ours, role });
+        self.0.push(Value { table: self.1, row: row.into(), what, published, source, ours, role });
     }
 }
 
-/// All figures.
-pub(super) fn figures(runs: &Runs) -> Vec<Figure> {
+/// All values.
+pub(super) fn values(runs: &Runs) -> Vec<Value> {
     let mut table = Table(Vec::new(), "");
     faults(&mut table, runs);
     redis(&mut table, runs);
     costs(&mut table, runs);
-    relieved(&mut table, runs);
+    recovered(&mut table, runs);
     pairs(&mut table, runs);
     fault_bound(&mut table, runs);
     table.1 = "daemon's own work";
@@ -157,16 +157,23 @@ fn costs(table: &mut Table, runs: &Runs) {
     table.add("most of three", "% gain", 90.0, Summary, high, Tested);
 }
 
-fn relieved(table: &mut Table, runs: &Runs) {
-    table.1 = RELIEF;
+fn recovered(table: &mut Table, runs: &Runs) {
+    table.1 = REMOVAL;
     for (program, name) in [("Graph500", "graph500"), ("XSBench", "xsbench")] {
         for (policy, job, published) in
             [("Linux", "linux", 1000.0), ("Ingens", "ingens", 1000.0), ("HawkEye", "hawkeye-g", 300.0)]
         {
-            let ours = relief(first(runs, &format!("{name}/{job}")));
+            let ours = recovery_time(first(runs, &format!("{name}/{job}")));
             // The pace was fitted on Linux, the hot part's size on HawkEye, both with Graph500.
             let role = if name == "graph500" && job != "ingens" { Fitted } else { Tested };
-            table.add(format!("{program}, {policy}"), "s until relief", published, Summary, ours, role);
+            table.add(
+                format!("{program}, {policy}"),
+                "s until it is removed",
+                published,
+                Summary,
+                ours,
+                role,
+            );
         }
     }
 }
@@ -218,19 +225,19 @@ fn fault_bound(table: &mut Table, runs: &Runs) {
 const FAULTS: &str = "faults, 100 GB touched";
 const BLOAT: &str = "Redis: bloat on 48 GB";
 const COSTS: &str = "translation cost";
-const RELIEF: &str = "time until the cost is removed";
+const REMOVAL: &str = "time until the cost is removed";
 const PAIRS: &str = "PMU against G";
 const SPIN_UP: &str = "programs bound by faults";
 
 /// Judges the gates.
-pub(super) fn judge(figures: &[Figure], runs: &Runs) -> Vec<Gate> {
+pub(super) fn judge(values: &[Value], runs: &Runs) -> Vec<Gate> {
     let of = |table: &'static str, part: &'static str| {
-        figures.iter().filter(move |figure| {
-            figure.table == table && (figure.row.contains(part) || figure.what.contains(part))
+        values.iter().filter(move |value| {
+            value.table == table && (value.row.contains(part) || value.what.contains(part))
         })
     };
     let worst = |table, part| {
-        of(table, part).map(Figure::deviation).max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(f64::NAN)
+        of(table, part).map(Value::deviation).max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(f64::NAN)
     };
     let within = |name, table, part, share: f64| {
         let worst = worst(table, part);
@@ -255,7 +262,7 @@ pub(super) fn judge(figures: &[Figure], runs: &Runs) -> Vec<Gate> {
     });
     gates.push(within("Redis bloat", BLOAT, "bloat", 0.15));
 
-    let time = |part: &'static str| of(PAIRS, part).find(|figure| figure.row == "random 4 GB");
+    let time = |part: &'static str| of(PAIRS, part).find(|value| value.row == "random 4 GB");
     let gain = |part| match (time("base pages"), time(part)) {
         (Some(base), Some(other)) => base.ours / other.ours,
         _ => f64::NAN,
@@ -267,22 +274,22 @@ pub(super) fn judge(figures: &[Figure], runs: &Runs) -> Vec<Gate> {
         got: format!("{gap:.1} points"),
         passed: (gap - 36.0).abs() <= 8.0,
     });
-    let cg = || of(COSTS, "gain").filter(|figure| figure.row == "cg.D");
-    let cg_worst = cg().map(Figure::deviation).max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(f64::NAN);
+    let cg = || of(COSTS, "gain").filter(|value| value.row == "cg.D");
+    let cg_worst = cg().map(Value::deviation).max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(f64::NAN);
     gates.push(Gate {
         name: "cg.D gain, native and virtual",
         wanted: "within 10 %".to_string(),
         got: format!("{:+.1} % at worst", cg_worst * 100.0),
         passed: cg_worst.abs() <= 0.10,
     });
-    let mg = of(COSTS, "gain").find(|figure| figure.row == "mg.D").map_or(f64::NAN, |figure| figure.ours);
+    let mg = of(COSTS, "gain").find(|value| value.row == "mg.D").map_or(f64::NAN, |value| value.ours);
     gates.push(Gate {
         name: "mg.D gain",
         wanted: "at most 1.02x".to_string(),
         got: format!("{mg:.3}x"),
         passed: mg <= 1.02,
     });
-    gates.push(within("time until the cost is removed", RELIEF, "", 0.20));
+    gates.push(within("time until the cost is removed", REMOVAL, "", 0.20));
     gates.push(within("VM spin-up, 13x", SPIN_UP, "Linux-2M to HawkEye-2M", 0.15));
 
     let order: Vec<String> = run(runs, "golden")
@@ -352,10 +359,10 @@ mod tests {
         let golden = job("golden");
         let runs: Runs = JOBS.iter().map(|job| (job.name, golden.clone())).collect();
         assert_eq!(runs.len(), JOBS.len(), "two jobs have one name");
-        let figures = figures(&runs);
-        assert!(figures.len() > 60);
-        assert!(figures.iter().any(|figure| figure.role == Tested));
-        let gates = judge(&figures, &runs);
+        let values = values(&runs);
+        assert!(values.len() > 60);
+        assert!(values.iter().any(|value| value.role == Tested));
+        let gates = judge(&values, &runs);
         // Runs that are all the same meet no gate but those of this one.
         assert!(gates.iter().find(|gate| gate.name == "golden order").unwrap().passed);
         assert!(!gates.iter().find(|gate| gate.name == "fault table").unwrap().passed);

@@ -1,4 +1,4 @@
-//! The runs that the papers' figures are taken from.
+//! The runs that the papers' values are taken from.
 
 use super::{Done, Runs};
 use megapage_simulate::machine::{Machine, Setup};
@@ -142,7 +142,7 @@ pub const JOBS: &[Job] = &[
     job("golden", "", "hawkeye-g"),
 ];
 
-/// The three processes of the figure that explains HawkEye's order. The figure names regions and their order, not
+/// The three processes of the value that explains HawkEye's order. The value names regions and their order, not
 /// their coverages: the order leaves one choice of buckets.
 fn golden() -> (Trace, Setup) {
     let coverages: [(&str, &[u16]); 3] =

@@ -25,12 +25,12 @@ pub(super) fn judge(rows: &[Row]) -> Vec<Gate> {
     }
     let speeds = row(THP).and_then(|row| row.spread(|sample| sample.speed_before));
     if let Some(huge) = speeds {
-        for (name, figure) in [
+        for (name, value) in [
             ("before", ours.spread(|sample| sample.speed_before)),
             ("after", ours.spread(|sample| sample.speed_after)),
         ] {
-            let Some(figure) = figure else { continue };
-            let ratio = figure.median / huge.median;
+            let Some(value) = value else { continue };
+            let ratio = value.median / huge.median;
             gates.push(Gate {
                 case: CASE,
                 demand: format!("{OURS}: speed {name} the save at least {SPEED} of {THP} before it"),

@@ -151,9 +151,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// A figure over all runs.
-    fn spread(&self, figure: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(figure))
+    /// A value over all runs.
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
     }
 }
 

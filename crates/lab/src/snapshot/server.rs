@@ -104,7 +104,7 @@ impl Server {
         Ok(self.info("persistence", "rdb_bgsave_in_progress")? != 0)
     }
 
-    /// A figure of INFO.
+    /// A value of INFO.
     pub(super) fn info(&mut self, section: &str, field: &str) -> Result<u64> {
         info(&mut self.control, section, field)
     }

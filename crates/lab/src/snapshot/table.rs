@@ -41,13 +41,13 @@ pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
     ]
 }
 
-fn median(row: &Row, figure: impl Fn(&Sample) -> f64, show: impl Fn(f64) -> String) -> String {
-    row.spread(figure).map_or("-".into(), |found| show(found.median))
+fn median(row: &Row, value: impl Fn(&Sample) -> f64, show: impl Fn(f64) -> String) -> String {
+    row.spread(value).map_or("-".into(), |found| show(found.median))
 }
 
 fn latencies(row: &Row) -> Vec<String> {
-    let us = |phase: fn(&Sample) -> Phase, figure: fn(&Phase) -> u64| {
-        median(row, |sample| figure(&phase(sample)) as f64 / 1e3, |us| format!("{us:.0}"))
+    let us = |phase: fn(&Sample) -> Phase, value: fn(&Phase) -> u64| {
+        median(row, |sample| value(&phase(sample)) as f64 / 1e3, |us| format!("{us:.0}"))
     };
     vec![
         row.configuration.to_string(),

@@ -1,4 +1,4 @@
-//! What a report's figures say: what is demanded, and what is shown of real programs.
+//! What a report's values say: what is demanded, and what is shown of real programs.
 
 use super::{CASES, Gain, Row, TextFound, Walks, Way, real};
 use megapage_bench::run::{Gate, Spread};
@@ -57,8 +57,8 @@ impl Shown {
     }
 }
 
-/// The figure of processor time of a case.
-fn figure(case: &str) -> &'static str {
+/// The value of processor time of a case.
+fn value(case: &str) -> &'static str {
     if case == CASES[1] { "user" } else { real::CPU }
 }
 
@@ -66,10 +66,10 @@ fn figure(case: &str) -> &'static str {
 pub(super) fn findings(report: &TextFound) -> Vec<Finding> {
     let ns = |case: &str, way: Way| {
         let row = report.rows.iter().find(|row| row.case == case && row.way == way.name())?;
-        row.ns.get(figure(case))
+        row.ns.get(value(case))
     };
     let of = |row: &Row| {
-        let own = row.ns.get(figure(row.case))?;
+        let own = row.ns.get(value(row.case))?;
         let to_none = Gain::of(ns(row.case, Way::BASELINE)?, own)?;
         let control = ns(row.case, Way::Again).filter(|_| row.way != Way::Again.name());
         let to_again = control.and_then(|again| Gain::of(again, own));
@@ -96,26 +96,26 @@ pub(super) fn gates(report: &TextFound) -> Vec<Gate> {
     let peers = [Way::Libhugetlbfs.name(), Way::Glibc.name()];
     // A peer that got no huge page is none.
     let runs = |row: &Row| row.huge_bytes.iter().any(|bytes| *bytes > 0);
-    let best = |figure: &str, ours: bool| {
+    let best = |value: &str, ours: bool| {
         rows(CASES[0])
             .filter(|row| row.way != Way::BASELINE.name() && peers.contains(&row.way) != ours)
             .filter(|row| ours || runs(row))
-            .filter_map(|row| Some((row.gains.get(figure)?, row.way)))
+            .filter_map(|row| Some((row.gains.get(value)?, row.way)))
             .max_by(|one, other| one.0.median.total_cmp(&other.0.median))
     };
-    for figure in ["4096", "8192"] {
-        let Some((gain, way)) = best(figure, true) else { continue };
+    for value in ["4096", "8192"] {
+        let Some((gain, way)) = best(value, true) else { continue };
         gates.push(Gate {
             case: CASES[0],
-            demand: format!("{figure} hot pages of code: at least {GAIN} times as fast"),
+            demand: format!("{value} hot pages of code: at least {GAIN} times as fast"),
             found: format!("{:.2} ({:.2} to {:.2}), {way}", gain.median, gain.low, gain.high),
             holds: gain.median >= GAIN,
         });
         // Where no peer got a huge page, there is nothing to compare with.
-        if let Some((peer, name)) = best(figure, false) {
+        if let Some((peer, name)) = best(value, false) {
             gates.push(Gate {
                 case: CASES[0],
-                demand: format!("{figure} hot pages of code: not below the best peer"),
+                demand: format!("{value} hot pages of code: not below the best peer"),
                 found: format!("{:.2} against {:.2}, {name}", gain.median, peer.median),
                 holds: gain.high >= peer.low,
             });
@@ -135,7 +135,7 @@ pub(super) fn gates(report: &TextFound) -> Vec<Gate> {
         });
     }
     for row in rows(CASES[1]).filter(|row| row.way == "file") {
-        let Some(gain) = row.gains.get(figure(CASES[1])) else { continue };
+        let Some(gain) = row.gains.get(value(CASES[1])) else { continue };
         let walks = report.walks.iter().find(|walks| walks.case == CASES[1]).and_then(Walks::could_gain);
         let walks = walks.map_or(String::new(), |gain| format!("; page walks alone: {gain:.3}"));
         gates.push(Gate {

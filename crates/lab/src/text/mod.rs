@@ -1,6 +1,6 @@
 //! `megapage-lab text`: what a program gains from code on huge pages, by each way to get it there.
 //!
-//! Architecture invariant: a run's figures are of processor time, ratios are taken within a round, each row says what
+//! Architecture invariant: a run's values are of processor time, ratios are taken within a round, each row says what
 //! the kernel said was mapped, and real programs are also compared with themselves: where code comes to lie is chance,
 //! and what chance does has to be known before anything is said of the rest.
 
@@ -227,7 +227,7 @@ impl Experiment for Text {
             row.gains = row
                 .ns
                 .iter()
-                .filter_map(|(figure, ns)| Some((figure.clone(), Gain::of(baseline.ns.get(figure)?, ns)?)))
+                .filter_map(|(value, ns)| Some((value.clone(), Gain::of(baseline.ns.get(value)?, ns)?)))
                 .collect();
         }
         report.findings = judge::findings(&report);
@@ -414,8 +414,8 @@ fn row(case: &'static str, way: &'static str) -> Row {
 fn note(row: &mut Row, report: &Value) {
     let huge = |moment: &str| {
         let resident = &report[moment]["resident"];
-        let figures = ["hugetlb_2m_bytes", "thp_bytes", "shmem_pmd_bytes", "file_pmd_bytes"];
-        figures.iter().filter_map(|figure| resident[figure].as_u64()).sum::<u64>()
+        let values = ["hugetlb_2m_bytes", "thp_bytes", "shmem_pmd_bytes", "file_pmd_bytes"];
+        values.iter().filter_map(|value| resident[value].as_u64()).sum::<u64>()
     };
     row.huge_bytes.push(huge("peak").max(huge("end")));
     row.moving_ms.extend(report["text"]["moving_ms"].as_f64());

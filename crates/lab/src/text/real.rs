@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The figure that findings are about: nanoseconds of processor time for a transaction.
+/// The value that findings are about: nanoseconds of processor time for a transaction.
 pub(super) const CPU: &str = "cpu";
 /// What it takes from the client's sight: nanoseconds.
 const WALL: &str = "wall";
@@ -123,9 +123,9 @@ impl Files {
     }
 }
 
-/// What one run gave: figures, and the launcher's report.
+/// What one run gave: values, and the launcher's report.
 struct Measured {
-    figures: Vec<(&'static str, f64)>,
+    values: Vec<(&'static str, f64)>,
     report: Value,
     /// What went wrong before it started.
     failure: Option<String>,
@@ -199,9 +199,9 @@ impl Bench<'_> {
                 note(row, &measured.report);
                 row.failures.extend(measured.failure);
                 let mut brief = Vec::new();
-                for (figure, ns) in measured.figures {
-                    brief.push(format!("{figure} {:.2} us", ns / 1e3));
-                    row.ns.entry(figure.into()).or_default().push(ns);
+                for (value, ns) in measured.values {
+                    brief.push(format!("{value} {:.2} us", ns / 1e3));
+                    row.ns.entry(value.into()).or_default().push(ns);
                 }
                 let way = ways[number].name();
                 (self.progress)(&format!("round {}: {case} {way}: {}", round + 1, brief.join(", ")));
@@ -298,7 +298,7 @@ impl Bench<'_> {
         if let (Way::Own, Some(line)) = (way, complaint.lines().find(|line| line.contains("large pages"))) {
             report["not_obtained"] = serde_json::json!([line]);
         }
-        Ok(Measured { figures: vec![(CPU, ns)], report, failure: None })
+        Ok(Measured { values: vec![(CPU, ns)], report, failure: None })
     }
 
     /// Makes a server's data.
@@ -363,13 +363,13 @@ impl Bench<'_> {
         }
         let mut measured = Vec::new();
         for (number, (started, blocks, failure)) in running {
-            let median = |figure: &dyn Fn(&(Duration, Seen)) -> f64| {
-                Spread::of(blocks.iter().map(figure)).map_or(0.0, |it| it.median)
+            let median = |value: &dyn Fn(&(Duration, Seen)) -> f64| {
+                Spread::of(blocks.iter().map(value)).map_or(0.0, |it| it.median)
             };
             let cpu: f64 = blocks.iter().map(|(cpu, _)| cpu.as_nanos() as f64).sum();
             let cpu = (cpu / (each as f64 * f64::from(BLOCKS))).max(1.0);
-            let figures = vec![(CPU, cpu), (P99, median(&|it| it.1.p99)), (WALL, median(&|it| it.1.wall))];
-            measured.push((number, Measured { figures, report: self.stop_server(started)?, failure }));
+            let values = vec![(CPU, cpu), (P99, median(&|it| it.1.p99)), (WALL, median(&|it| it.1.wall))];
+            measured.push((number, Measured { values, report: self.stop_server(started)?, failure }));
         }
         Ok(measured)
     }

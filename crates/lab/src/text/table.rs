@@ -11,12 +11,12 @@ pub(super) fn sections(report: &TextFound) -> Vec<Section> {
     for case in super::CASES {
         let rows: Vec<&Row> = report.rows.iter().filter(|row| row.case == case).collect();
         let Some(first) = rows.first() else { continue };
-        let mut figures: Vec<&String> = first.ns.keys().collect();
-        figures.sort_by_key(|figure| (figure.len(), *figure));
+        let mut values: Vec<&String> = first.ns.keys().collect();
+        values.sort_by_key(|value| (value.len(), *value));
         let mut header = vec!["way"];
-        header.extend(figures.iter().map(|figure| figure.as_str()));
+        header.extend(values.iter().map(|value| value.as_str()));
         header.extend(["huge", "moving"]);
-        let lines: Vec<Vec<String>> = rows.iter().map(|row| line(row, &figures)).collect();
+        let lines: Vec<Vec<String>> = rows.iter().map(|row| line(row, &values)).collect();
         sections.push(Section::new(format!("{case}: {}", legend(case)), &header, lines));
     }
     let absent = report.absent.iter().map(|absent| format!("absent: {}: {}", absent.way, absent.why));
@@ -67,10 +67,10 @@ fn legend(case: &str) -> &'static str {
     }
 }
 
-fn line(row: &Row, figures: &[&String]) -> Vec<String> {
+fn line(row: &Row, columns: &[&String]) -> Vec<String> {
     let mut cells = vec![row.way.to_string()];
-    for figure in figures {
-        let value = row.ns.get(*figure).and_then(|ns| Spread::median_of(ns));
+    for column in columns {
+        let value = row.ns.get(*column).and_then(|ns| Spread::median_of(ns));
         // A run of the compiler takes milliseconds, a transaction microseconds, a call nanoseconds.
         let unit = match row.case {
             "generated" => 1.0,
@@ -78,7 +78,7 @@ fn line(row: &Row, figures: &[&String]) -> Vec<String> {
             _ => 1e3,
         };
         let value = value.map(|ns| ns / unit);
-        let gain = row.gains.get(*figure).filter(|_| row.way != super::Way::BASELINE.name());
+        let gain = row.gains.get(*column).filter(|_| row.way != super::Way::BASELINE.name());
         cells.push(match (value, gain) {
             (Some(value), Some(gain)) => format!("{value:.1} {:.2}x", gain.median),
             (Some(value), None) => format!("{value:.1}"),

@@ -196,7 +196,7 @@ fn after(heap: &TouchedHeap, writes: usize, child_page_tables: &mut u64) -> Resu
     })
 }
 
-/// The least of the sorted figures that is not below `percent` % of them; 0 where there are none.
+/// The least of the sorted values that is not below `percent` % of them; 0 where there are none.
 pub fn percentile(sorted: &[u64], percent: f64) -> u64 {
     let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn a_percentile_is_one_of_the_figures() {
-        let figures: Vec<u64> = (1..=1000).collect();
-        assert_eq!(percentile(&figures, 50.0), 500);
-        assert_eq!(percentile(&figures, 99.9), 999);
-        assert_eq!(percentile(&figures, 100.0), 1000);
+        let values: Vec<u64> = (1..=1000).collect();
+        assert_eq!(percentile(&values, 50.0), 500);
+        assert_eq!(percentile(&values, 99.9), 999);
+        assert_eq!(percentile(&values, 100.0), 1000);
         assert_eq!((percentile(&[7], 50.0), percentile(&[], 50.0)), (7, 0));
     }
 }

@@ -30,14 +30,14 @@ const OVERHEAD: Bytes = Bytes::mib(4);
 
 /// The postings, in memory that outlives the program.
 #[derive(Debug)]
-pub struct KeptIndex<'heap> {
+pub struct PersistentIndex<'heap> {
     shape: Shape,
     row: &'heap [AtomicU64],
 }
 
-impl KeptIndex<'_> {
+impl PersistentIndex<'_> {
     /// The index that an earlier start has left, if it is of this shape; `None` where there is none.
-    pub fn find(heap: &Heap, shape: Shape) -> Result<Option<KeptIndex<'_>>> {
+    pub fn find(heap: &Heap, shape: Shape) -> Result<Option<PersistentIndex<'_>>> {
         let Some(root) = heap.root()? else { return Ok(None) };
         let about: Vec<u64> =
             heap.block(root, ABOUT)?.words().iter().map(|word| word.load(Ordering::Acquire)).collect();
@@ -52,11 +52,11 @@ impl KeptIndex<'_> {
         );
         let row = heap.block(Handle { offset, serial }, ROW)?.words();
         ensure!(row.len() as u64 == shape.postings().div_ceil(2), "the index that is there is not whole");
-        Ok(Some(KeptIndex { shape, row }))
+        Ok(Some(PersistentIndex { shape, row }))
     }
 
     /// Builds the index with `threads` threads and makes it the root.
-    pub fn build(heap: &Heap, shape: Shape, threads: NonZeroUsize) -> Result<KeptIndex<'_>> {
+    pub fn build(heap: &Heap, shape: Shape, threads: NonZeroUsize) -> Result<PersistentIndex<'_>> {
         let handle = heap.allocate(Request::new(shape.postings().div_ceil(2) * 8, ROW))?;
         let row = heap.block(handle, ROW)?.words();
         let chunks = Mutex::new(row.chunks(CHUNK).enumerate());
@@ -83,11 +83,11 @@ impl KeptIndex<'_> {
             word.store(value, Ordering::Release);
         }
         heap.set_root(Some(about))?;
-        Ok(KeptIndex { shape, row })
+        Ok(PersistentIndex { shape, row })
     }
 }
 
-impl Lists for KeptIndex<'_> {
+impl Lists for PersistentIndex<'_> {
     fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -102,7 +102,7 @@ impl Lists for KeptIndex<'_> {
 
 /// What to run: an index in the directory of a pool.
 #[derive(Clone, Debug)]
-pub struct KeptOptions {
+pub struct PersistentOptions {
     /// The index and its queries.
     pub search: Options,
     /// The directory in which the pool is.
@@ -113,9 +113,9 @@ pub struct KeptOptions {
 
 /// Finds the index of an earlier start, or builds it, and answers the queries of [`megapage_bench::workload::retrieval::run`], with the same checksum.
 ///
-/// Phases: `open` (the segment and its heap), `build` (where it was not found), `access` (all queries). Figures:
+/// Phases: `open` (the segment and its heap), `build` (where it was not found), `access` (all queries). Values:
 /// `first_answer_ms`, from the start of the workload to the first answer; `found`, 1 where the index was there.
-pub fn run(options: &KeptOptions) -> Result<Measurement> {
+pub fn run(options: &PersistentOptions) -> Result<Measurement> {
     let start = Instant::now();
     let search = options.search;
     let shape = Shape::for_size(search.size);
@@ -127,9 +127,9 @@ pub fn run(options: &KeptOptions) -> Result<Measurement> {
         layout: Layout::SingleFile,
     };
     let (heap, _) = phases.time("open", || -> Result<_> { Ok(Heap::open_or_format(segment.open()?)?) })?;
-    let (index, found) = match KeptIndex::find(&heap, shape.clone())? {
+    let (index, found) = match PersistentIndex::find(&heap, shape.clone())? {
         Some(index) => (index, true),
-        None => (phases.time("build", || KeptIndex::build(&heap, shape, search.threads))?, false),
+        None => (phases.time("build", || PersistentIndex::build(&heap, shape, search.threads))?, false),
     };
     // Counts are touched as they are needed: a second thread's, and most of the first's, never before an answer.
     let mut searchers: Vec<Searcher> =
@@ -139,7 +139,7 @@ pub fn run(options: &KeptOptions) -> Result<Measurement> {
     searchers[0].best_song().context("the first query hit nothing")?;
     let first_answer_ms = start.elapsed().as_secs_f64() * 1e3;
     let total: Tally = phases.time("access", || search_all(&index, &mut searchers, search));
-    let figures = BTreeMap::from([
+    let values = BTreeMap::from([
         ("first_answer_ms".into(), first_answer_ms),
         ("found".into(), f64::from(u8::from(found))),
         ("recall".into(), total.found as f64 / f64::from(search.queries)),
@@ -147,7 +147,7 @@ pub fn run(options: &KeptOptions) -> Result<Measurement> {
         ("hugetlb".into(), f64::from(u8::from(heap.segment().is_on_hugetlb()))),
     ]);
     let backing = HeapBacking::default();
-    Ok(Measurement { workload: "keep index".into(), phases, figures, checksum: total.digest, backing })
+    Ok(Measurement { workload: "keep index".into(), phases, values, checksum: total.digest, backing })
 }
 
 #[cfg(test)]
@@ -165,20 +165,21 @@ mod tests {
             seed: 3,
             noise: 0.75,
         };
-        let options = KeptOptions { search, directory, rebuild: false };
+        let options = PersistentOptions { search, directory, rebuild: false };
         let on_heap = megapage_bench::workload::retrieval::run(search).unwrap();
         let first = run(&options).unwrap();
-        assert_eq!((first.figures["found"], first.checksum), (0.0, on_heap.checksum));
+        assert_eq!((first.values["found"], first.checksum), (0.0, on_heap.checksum));
         assert!(first.phases.0.contains_key("build"));
         for _ in 0..2 {
             let again = run(&options).unwrap();
-            assert_eq!((again.figures["found"], again.checksum), (1.0, on_heap.checksum));
+            assert_eq!((again.values["found"], again.checksum), (1.0, on_heap.checksum));
             assert!(!again.phases.0.contains_key("build"));
         }
-        let other = KeptOptions { search: Options { size: Bytes::mib(2), ..search }, ..options.clone() };
+        let other =
+            PersistentOptions { search: Options { size: Bytes::mib(2), ..search }, ..options.clone() };
         let error = run(&other).unwrap_err().to_string();
         assert!(error.contains("ask for the same size"), "{error}");
-        let rebuilt = run(&KeptOptions { rebuild: true, ..options }).unwrap();
-        assert_eq!((rebuilt.figures["found"], rebuilt.checksum), (0.0, on_heap.checksum));
+        let rebuilt = run(&PersistentOptions { rebuild: true, ..options }).unwrap();
+        assert_eq!((rebuilt.values["found"], rebuilt.checksum), (0.0, on_heap.checksum));
     }
 }

@@ -49,7 +49,7 @@ impl Options {
 
 /// Starts as a program does that has all of its memory in a segment, and ends.
 ///
-/// Phases: `open`. Figures: `fresh_pages`, `dirty_pages`, `hugetlb` (1 where its pages are).
+/// Phases: `open`. Values: `fresh_pages`, `dirty_pages`, `hugetlb` (1 where its pages are).
 pub fn start(options: &Options) -> Result<Measurement> {
     let mut phases = Phases::default();
     let segment = phases.time("open", || options.open())?;
@@ -57,7 +57,7 @@ pub fn start(options: &Options) -> Result<Measurement> {
     // Its memory is in use from here on.
     let first = segment.words(segment.data_start(), 1).context("the segment has no memory")?;
     first[0].fetch_add(1, Ordering::Relaxed);
-    let figures = BTreeMap::from([
+    let values = BTreeMap::from([
         ("fresh_pages".into(), opened.fresh_pages as f64),
         ("dirty_pages".into(), opened.dirty_pages as f64),
         ("hugetlb".into(), f64::from(u8::from(segment.is_on_hugetlb()))),
@@ -66,7 +66,7 @@ pub fn start(options: &Options) -> Result<Measurement> {
     Ok(Measurement {
         workload: "keep start".into(),
         phases,
-        figures,
+        values,
         checksum,
         backing: HeapBacking::default(),
     })
@@ -74,7 +74,7 @@ pub fn start(options: &Options) -> Result<Measurement> {
 
 /// Allocates and frees blocks of every size that fits, of each kind, and writes all of them in between.
 ///
-/// Figures: `KIND.SIZE.FIGURE`, where a figure is one of `runs`, `allocate_us`, `free_us`, `memset_us` (for a block),
+/// Values: `KIND.SIZE.VALUE`, where a value is one of `runs`, `allocate_us`, `free_us`, `memset_us` (for a block),
 /// `cleared_allocating` and `cleared_freeing` (bytes for a block). With [`Unlink::Never`] all memory counts as dirty.
 pub fn malloc(options: &Options) -> Result<Measurement> {
     let mut phases = Phases::default();
@@ -86,24 +86,24 @@ pub fn malloc(options: &Options) -> Result<Measurement> {
         segment.words(start, words as usize).context("the segment has no memory")?;
     }
     let heap = Heap::format(segment)?;
-    let mut figures = BTreeMap::new();
+    let mut values = BTreeMap::new();
     let mut checksum = 0;
     for kind in KINDS {
         for size in SIZES {
-            let name = |figure: &str| format!("{kind}.{size}.{figure}");
+            let name = |value: &str| format!("{kind}.{size}.{value}");
             let Some(found) = blocks(&heap, kind == "zmalloc", size)? else { continue };
             checksum += found.runs;
             let runs = found.runs as f64;
-            figures.insert(name("runs"), runs);
-            for (figure, value) in found.figures {
-                figures.insert(name(figure), value / runs);
+            values.insert(name("runs"), runs);
+            for (what, value) in found.values {
+                values.insert(name(what), value / runs);
             }
         }
     }
     Ok(Measurement {
         workload: "keep malloc".into(),
         phases,
-        figures,
+        values,
         checksum,
         backing: HeapBacking::default(),
     })
@@ -112,7 +112,7 @@ pub fn malloc(options: &Options) -> Result<Measurement> {
 /// What so many blocks took, in all.
 struct Blocks {
     runs: u64,
-    figures: [(&'static str, f64); 5],
+    values: [(&'static str, f64); 5],
 }
 
 /// `None` where not one fits.
@@ -153,7 +153,7 @@ fn blocks(heap: &Heap, zeroed: bool, size: u64) -> Result<Option<Blocks>> {
     let cleared_freeing = after.cleared_on_free - before.cleared_on_free;
     Ok(Some(Blocks {
         runs: handles.len() as u64,
-        figures: [
+        values: [
             ("allocate_us", us(allocating)),
             ("free_us", us(freeing)),
             ("memset_us", us(writing)),
@@ -178,30 +178,30 @@ mod tests {
         let found = |unlink| start(&options(&directory, unlink)).unwrap();
         assert_eq!(found(Unlink::Never).checksum, 1);
         let second = found(Unlink::Never);
-        assert_eq!((second.checksum, second.figures["fresh_pages"]), (2, 0.0));
-        assert!(second.figures["dirty_pages"] > 0.0);
+        assert_eq!((second.checksum, second.values["fresh_pages"]), (2, 0.0));
+        assert!(second.values["dirty_pages"] > 0.0);
         let cold = found(Unlink::Existing);
-        assert_eq!((cold.checksum, cold.figures["fresh_pages"]), (1, 12.0));
+        assert_eq!((cold.checksum, cold.values["fresh_pages"]), (1, 12.0));
     }
 
     #[test]
     fn clean_memory_is_cleared_freeing_and_dirty_memory_allocating() {
         let directory = tempfile::tempdir().unwrap();
-        let clean = malloc(&options(&directory, Unlink::Existing)).unwrap().figures;
-        let dirty = malloc(&options(&directory, Unlink::Never)).unwrap().figures;
+        let clean = malloc(&options(&directory, Unlink::Existing)).unwrap().values;
+        let dirty = malloc(&options(&directory, Unlink::Never)).unwrap().values;
         assert_eq!(clean["malloc.64.runs"], 10_000.0);
         assert!(!clean.contains_key("malloc.1073741824.runs"), "it does not fit");
         for size in [64, 4096, 1 << 20] {
-            let figure = |found: &BTreeMap<String, f64>, kind: &str, name: &str| {
+            let value = |found: &BTreeMap<String, f64>, kind: &str, name: &str| {
                 found[&format!("{kind}.{size}.{name}")]
             };
             for kind in KINDS {
-                assert_eq!(figure(&clean, kind, "cleared_allocating"), 0.0, "{kind} {size}");
-                assert!(figure(&clean, kind, "cleared_freeing") >= size as f64, "{kind} {size}");
-                assert_eq!(figure(&dirty, kind, "cleared_freeing"), 0.0, "{kind} {size}");
+                assert_eq!(value(&clean, kind, "cleared_allocating"), 0.0, "{kind} {size}");
+                assert!(value(&clean, kind, "cleared_freeing") >= size as f64, "{kind} {size}");
+                assert_eq!(value(&dirty, kind, "cleared_freeing"), 0.0, "{kind} {size}");
             }
-            assert_eq!(figure(&dirty, "malloc", "cleared_allocating"), 0.0);
-            assert!(figure(&dirty, "zmalloc", "cleared_allocating") >= size as f64);
+            assert_eq!(value(&dirty, "malloc", "cleared_allocating"), 0.0);
+            assert!(value(&dirty, "zmalloc", "cleared_allocating") >= size as f64);
         }
     }
 }

@@ -6,5 +6,5 @@ pub mod index;
 pub mod keep;
 pub mod pattern;
 pub mod probe;
+pub mod requests;
 pub mod steady;
-pub mod wishes;

@@ -270,7 +270,7 @@ impl Pattern {
         Ok(sum)
     }
 
-    /// Does `amount` and says what it took: phase `work`, figures `units` and `units_per_cpu_second`. The backing
+    /// Does `amount` and says what it took: phase `work`, values `units` and `units_per_cpu_second`. The backing
     /// is the one afterwards.
     pub fn work(&mut self, amount: Amount) -> Result<Measurement> {
         let mut phases = Phases::default();
@@ -294,14 +294,14 @@ impl Pattern {
             ensure!(sum == self.updates, "the array was damaged: {sum} updates arrived of {}", self.updates);
         }
         let cpu = phases.0["work"].cpu_ns as f64 / 1e9;
-        let figures = BTreeMap::from([
+        let values = BTreeMap::from([
             ("units".to_string(), units as f64),
             ("units_per_cpu_second".to_string(), if cpu > 0.0 { units as f64 / cpu } else { 0.0 }),
         ]);
         Ok(Measurement {
             workload: format!("pattern {}", self.case.name()),
             phases,
-            figures,
+            values,
             checksum: self.checksum,
             backing: HeapBacking::of_this_process()?,
         })
@@ -350,11 +350,11 @@ mod tests {
             };
             let (first, second) = (digest(), digest());
             assert_eq!(first.checksum, second.checksum, "{case:?}");
-            assert_eq!(first.figures["units"], 1.0);
-            assert!(first.figures["units_per_cpu_second"] > 0.0, "{case:?}");
+            assert_eq!(first.values["units"], 1.0);
+            assert!(first.values["units_per_cpu_second"] > 0.0, "{case:?}");
         }
         let mut pattern = Pattern::prepare(Case::Chase, SMALL);
-        assert!(pattern.work(Amount::Until(Duration::ZERO)).unwrap().figures["units"] >= 1.0);
+        assert!(pattern.work(Amount::Until(Duration::ZERO)).unwrap().values["units"] >= 1.0);
     }
 
     #[test]
@@ -408,7 +408,7 @@ mod tests {
         let lines: Vec<&str> = answers.lines().collect();
         assert_eq!((lines.len(), lines[0]), (3, READY));
         let second: Measurement = serde_json::from_str(lines[2]).unwrap();
-        assert_eq!(second.figures["units"], 2.0);
+        assert_eq!(second.values["units"], 2.0);
         assert!(Pattern::prepare(Case::Random, SMALL).serve(&b"many\n"[..], &mut Vec::new()).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! A latency probe: touches its own memory again and again, and tells how long that took. Whatever makes it wait for
 //! its memory (a collapse, a split, a fault) shows in the upper end.
 
-use super::wishes::{READY, Wishes};
+use super::requests::{READY, Requests};
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::nanoseconds;
 use megapage_bench::workload::random::Random;
@@ -128,7 +128,7 @@ impl Touches {
         self.max_ns
     }
 
-    /// In figures.
+    /// In values.
     pub fn stalls(&self) -> Stalls {
         Stalls {
             touches: self.count(),
@@ -170,9 +170,9 @@ impl Causes {
     }
 }
 
-/// Fills the memory, says ready, and follows `requests` until they end; at `report` writes [`Touches`] as a line of JSON
+/// Fills the memory, says ready, and follows `input` until they end; at `report` writes [`Touches`] as a line of JSON
 /// and begins anew. Fails where a page lost what was written.
-pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl Write) -> Result<()> {
+pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Write) -> Result<()> {
     ensure!(
         options.filled > 0.0 && options.filled <= 1.0,
         "a share above 0, at most 1, not {}",
@@ -190,21 +190,21 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl W
     let mut memory = black_box(memory);
     writeln!(answers, "{READY}")?;
     answers.flush()?;
-    let wishes = Wishes::default();
+    let requests = Requests::default();
     std::thread::scope(|scope| -> Result<()> {
-        let reader = scope.spawn(|| wishes.follow(requests));
+        let reader = scope.spawn(|| requests.follow(input));
         let worked = (|| -> Result<()> {
             let mut random = Random::new(11);
             let (mut touches, mut told) = (Touches::default(), 0);
             let mut causes = Causes::new();
-            while !wishes.ended() {
-                if wishes.reports() > told {
+            while !requests.ended() {
+                if requests.reports() > told {
                     told += 1;
                     writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
                     answers.flush()?;
                 }
-                if !wishes.working() {
-                    wishes.wait();
+                if !requests.working() {
+                    requests.wait();
                     continue;
                 }
                 causes.before = causes.now();
@@ -235,7 +235,7 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut answers: impl W
 
 #[cfg(test)]
 mod tests {
-    use super::super::wishes::{GO, REPORT};
+    use super::super::requests::{GO, REPORT};
     use super::*;
     use std::io::{BufReader, pipe};
 

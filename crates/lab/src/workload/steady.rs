@@ -4,7 +4,7 @@
 //! Its memory is one allocation, every word written once in order of address; it works in the part with the highest
 //! addresses, which whoever goes through memory from the bottom finds last.
 
-use super::wishes::{READY, TOUCHED, Wishes};
+use super::requests::{READY, Requests, TOUCHED};
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::random::{Random, mix};
 use megapage_bench::workload::{idle, nanoseconds};
@@ -208,16 +208,16 @@ fn line_of_page(page: usize) -> usize {
     page * PAGE + (hash >> (64 - PAGE.ilog2())) as usize
 }
 
-/// Fills the memory, says [`READY`], and follows `requests` until they end. While it works it writes a [`Beat`] as a line
+/// Fills the memory, says [`READY`], and follows `input` until they end. While it works it writes a [`Beat`] as a line
 /// of JSON at each interval, and one when it stops. Answers with what it computed.
-pub fn run(options: &Options, requests: impl BufRead + Send, mut progress: impl Write) -> Result<u64> {
+pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Write) -> Result<u64> {
     let mut steady = Steady::prepare(options)?;
     writeln!(progress, "{READY}")?;
     progress.flush()?;
-    let wishes = Wishes::default();
+    let requests = Requests::default();
     let (start, cpu_start) = (Instant::now(), process_cpu_time());
     std::thread::scope(|scope| -> Result<u64> {
-        let reader = scope.spawn(|| wishes.follow(requests));
+        let reader = scope.spawn(|| requests.follow(input));
         let mut units = 0u64;
         let beat = |units, finished, progress: &mut dyn Write| -> Result<()> {
             let beat = Beat {
@@ -233,25 +233,25 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut progress: impl 
         let mut told: Option<Instant> = None;
         let mut touched = 0;
         let worked = (|| -> Result<()> {
-            while !wishes.ended() {
-                while (more.len() as u64) < wishes.faults() {
+            while !requests.ended() {
+                while (more.len() as u64) < requests.faults() {
                     more.push(black_box(vec![1; FAULT_WORDS]));
                 }
-                while touched < wishes.touches() {
+                while touched < requests.touches() {
                     steady.touch();
                     touched += 1;
                     writeln!(progress, "{TOUCHED}")?;
                     progress.flush()?;
                 }
-                if let Some((way, hot)) = wishes.take_change() {
+                if let Some((way, hot)) = requests.take_change() {
                     steady.change(way, hot)?;
                 }
                 let done = options.units.is_some_and(|most| units >= most);
-                if done || !wishes.working() {
+                if done || !requests.working() {
                     if told.take().is_some() {
                         beat(units, done, &mut progress)?;
                     }
-                    wishes.wait();
+                    requests.wait();
                     continue;
                 }
                 if told.is_none_or(|told| told.elapsed() >= options.interval) {
@@ -275,7 +275,7 @@ pub fn run(options: &Options, requests: impl BufRead + Send, mut progress: impl 
 
 #[cfg(test)]
 mod tests {
-    use super::super::wishes::{FAULT, GO};
+    use super::super::requests::{FAULT, GO};
     use super::*;
     use std::collections::HashSet;
     use std::io::{BufReader, pipe};

@@ -78,10 +78,10 @@ impl Java {
 
 /// The feature release of a version: 8 of `1.8.0_292`, 17 of `17.0.15`, 25 of `25-ea`.
 fn feature(version: &str) -> Option<u32> {
-    let mut figures = version.split(['.', '-', '_', '+']).map(str::parse::<u32>);
-    match figures.next()?.ok()? {
-        1 => figures.next()?.ok(),
-        figure => Some(figure),
+    let mut numbers = version.split(['.', '-', '_', '+']).map(str::parse::<u32>);
+    match numbers.next()?.ok()? {
+        1 => numbers.next()?.ok(),
+        number => Some(number),
     }
 }
 

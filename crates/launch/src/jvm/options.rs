@@ -121,8 +121,8 @@ impl Options {
         // What the launcher itself ignores.
         let word = word.strip_prefix("-J").unwrap_or(word);
         let size = |text: &str| text.parse::<Bytes>().ok();
-        if let Some(figure) = word.strip_prefix("-Xmx") {
-            self.max_heap = size(figure).or(self.max_heap);
+        if let Some(number) = word.strip_prefix("-Xmx") {
+            self.max_heap = size(number).or(self.max_heap);
             return;
         }
         let Some(flag) = word.strip_prefix("-XX:") else { return };

@@ -71,7 +71,7 @@ pub(super) fn apply_preload(
     if request.children {
         plan.environment.push((CHILDREN_VARIABLE.into(), "1".into()));
         plan.notes.push(
-            "--children: the program's children run with the library too; figures are of the program alone"
+            "--children: the program's children run with the library too; values are of the program alone"
                 .into(),
         );
     }

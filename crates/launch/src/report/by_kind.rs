@@ -1,6 +1,6 @@
 //! The program's memory by what it is for, as a report shows it.
 
-use super::{Backed, FallBackFigures, HeapAccount, SharedAccount};
+use super::{Backed, FallBackCounts, HeapAccount, SharedAccount};
 use crate::kinds::{Kind, KindMemory, Kinds};
 use crate::why::Why;
 use megapage_units::Bytes;
@@ -31,7 +31,7 @@ pub struct WhyNotMore {
 /// The kinds of which there is anything.
 pub type ByKind = BTreeMap<Kind, KindReport>;
 
-/// By the kernel's figures, and by the preloaded library's own accounts of why the heap, and shared memory, got no more.
+/// By the kernel's values, and by the preloaded library's own accounts of why the heap, and shared memory, got no more.
 pub(super) fn by_kind(kinds: &Kinds, (heap, shm): (Option<&HeapAccount>, Option<&SharedAccount>)) -> ByKind {
     let heap = reasons(heap.map(|account| account.fall_backs.as_slice()));
     let shm = reasons(shm.map(|account| account.fall_backs.as_slice()));
@@ -48,7 +48,7 @@ pub(super) fn by_kind(kinds: &Kinds, (heap, shm): (Option<&HeapAccount>, Option<
 }
 
 /// The reasons in an account, the one for most bytes first.
-fn reasons(fall_backs: Option<&[FallBackFigures]>) -> Vec<&'static str> {
+fn reasons(fall_backs: Option<&[FallBackCounts]>) -> Vec<&'static str> {
     let mut all: Vec<(u64, &'static str)> =
         fall_backs.unwrap_or_default().iter().map(|it| (it.bytes, it.reason)).collect();
     all.sort_by_key(|(bytes, _)| Reverse(*bytes));

@@ -51,7 +51,7 @@ impl Prepared {
             // Nobody hears of it: without a report nothing is told of promotion.
             let begun = in_background(|| drop(attachment.run(root, |_| {})));
             if let Err(source) = begun {
-                return RunError::System { what: "promotion from outside", source };
+                return RunError::System { what: "external promotion", source };
             }
         }
         let source = self.command(None, None).exec();

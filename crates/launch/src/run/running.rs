@@ -45,7 +45,7 @@ const LONG_PAUSE: Duration = Duration::from_millis(10);
 /// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
-/// Promotion from outside begins after this time: a program that ends sooner gains nothing by it.
+/// External promotion begins after this time: a program that ends sooner gains nothing by it.
 pub(super) const PROMOTE_AFTER: Duration = Duration::from_millis(200);
 
 /// The map for profilers.
@@ -89,7 +89,7 @@ pub(super) struct Running<'a> {
     resident: (Instant, u64),
     pub(super) notes: Vec<String>,
     /// Messages of the program that are known.
-    pub(super) said: Vec<Explained>,
+    pub(super) runtime_log: Vec<Explained>,
 }
 
 impl<'a> Running<'a> {
@@ -123,7 +123,7 @@ impl<'a> Running<'a> {
             text_replaced: false,
             map: Map::None,
             notes: Vec::new(),
-            said: Vec::new(),
+            runtime_log: Vec::new(),
         };
         if run.request.text.map {
             running.map = Map::Due;
@@ -260,7 +260,7 @@ impl<'a> Running<'a> {
             if let Err(error) = pass {
                 self.promoter = None;
                 if !matches!(error, PromoteError::Gone(_)) {
-                    self.notes.push(format!("promotion from outside ended: {error}"));
+                    self.notes.push(format!("external promotion ended: {error}"));
                 }
             }
         }
@@ -337,7 +337,7 @@ impl<'a> Running<'a> {
         self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
     }
 
-    /// A figure that grows with the program's memory, cheap to read.
+    /// A value that grows with the program's memory, cheap to read.
     fn size(&mut self) -> u64 {
         let now = Instant::now();
         let (looked, resident) = self.resident;
@@ -415,7 +415,7 @@ impl<'a> Running<'a> {
             start: self.start,
             now: Instant::now(),
             notes: self.notes.clone(),
-            said: self.said.clone(),
+            runtime_log: self.runtime_log.clone(),
             rss_at_start: self.rss_at_start,
         }
     }

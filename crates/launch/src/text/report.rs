@@ -24,7 +24,7 @@ pub struct TextReport {
     pub threads: Option<u64>,
     /// The map for profilers, where one was asked for and something was moved.
     pub map: Option<MapReport>,
-    /// What the text, with the data of the same files, is mapped by in the latest sample: the kernel's figures.
+    /// What the text, with the data of the same files, is mapped by in the latest sample: the kernel's values.
     pub end: Option<Backed>,
 }
 
@@ -144,9 +144,9 @@ fn file_report(
         (Some(_), Some(ledger)) => {
             let entries = ledger.entries();
             let own: Vec<&Entry> = entries.iter().filter(|entry| entry.object == object).collect();
-            let sum = |figure: fn(&Entry) -> u64| own.iter().map(|entry| figure(entry)).sum::<u64>();
+            let sum = |value: fn(&Entry) -> u64| own.iter().map(|entry| value(entry)).sum::<u64>();
             report.possible_bytes = sum(|entry| entry.possible);
-            // By the library's look at the kernel's figures before main, and the latest sample's.
+            // By the library's look at the kernel's values before main, and the latest sample's.
             let moved = sum(|entry| entry.moved);
             let now = |(number, entry): (usize, &Entry)| {
                 huge.get(number).map_or(entry.moved, |huge| entry.moved.min(*huge))

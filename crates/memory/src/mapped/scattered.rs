@@ -1,7 +1,7 @@
 //! Address hints that scatter a heap: V8 names a random address for each of its pages of 256 KiB, so that no 2 MiB of its heap
 //! lie together, and each has a page table of its own.
 //!
-//! A hint is a wish (mmap(2)). It is skipped where it is one of many of its kind: a small reservation without access, at
+//! A hint is a request (mmap(2)). It is skipped where it is one of many of its kind: a small reservation without access, at
 //! an address far from those of the reservations before it and beside no mapping. The kernel then places the reservations
 //! side by side, as it does without hints. Who means an address asks for one near another, or asks once; who needs one says
 //! MAP_FIXED.

@@ -103,8 +103,8 @@ pub fn set_patience(value: &[u8]) -> bool {
 }
 
 fn milliseconds(value: &[u8]) -> Option<u64> {
-    let figure = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (1..=MOST_PATIENCE_MS).contains(&figure).then_some(figure)
+    let number = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (1..=MOST_PATIENCE_MS).contains(&number).then_some(number)
 }
 
 /// Connects to the broker at `path`, which must be root's or the caller's own.

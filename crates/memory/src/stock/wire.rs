@@ -1,4 +1,4 @@
-//! The messages between a broker and its clients, byte for byte. Pure. All figures are little-endian.
+//! The messages between a broker and its clients, byte for byte. Pure. All values are little-endian.
 
 use megapage_units::PageSize;
 
@@ -102,7 +102,7 @@ impl Request {
         if magic != REQUEST_MAGIC || bytes[6..8] != [0, 0] {
             return None;
         }
-        let (size, pages) = (figure(bytes, 8), figure(bytes, 16));
+        let (size, pages) = (value(bytes, 8), value(bytes, 16));
         match (what, flags) {
             (TAKE, 0 | FRESH) if pages > 0 => {
                 Some(Request::Take { size: PageSize::new(size)?, pages, fresh: flags == FRESH })
@@ -137,10 +137,10 @@ impl Answer {
         }
         Some(Answer {
             verdict: Verdict::ALL.into_iter().find(|verdict| *verdict as u8 == bytes[4])?,
-            page_bytes: figure(bytes, 8),
-            extent_pages: figure(bytes, 16),
-            extents: figure(bytes, 24),
-            text: figure(bytes, 32),
+            page_bytes: value(bytes, 8),
+            extent_pages: value(bytes, 16),
+            extents: value(bytes, 24),
+            text: value(bytes, 32),
         })
     }
 
@@ -149,15 +149,15 @@ impl Answer {
         let mut bytes = [0; ANSWER];
         bytes[..4].copy_from_slice(&ANSWER_MAGIC);
         bytes[4] = self.verdict as u8;
-        let figures = [self.page_bytes, self.extent_pages, self.extents, self.text];
-        for (place, figure) in bytes[8..].chunks_exact_mut(8).zip(figures) {
-            place.copy_from_slice(&figure.to_le_bytes());
+        let values = [self.page_bytes, self.extent_pages, self.extents, self.text];
+        for (place, value) in bytes[8..].chunks_exact_mut(8).zip(values) {
+            place.copy_from_slice(&value.to_le_bytes());
         }
         bytes
     }
 }
 
-fn figure(bytes: &[u8], at: usize) -> u64 {
+fn value(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
@@ -202,13 +202,13 @@ mod tests {
         }
 
         #[test]
-        fn answers_are_read_as_they_are_written(figures in any::<[u64; 4]>(), verdict in 0..8usize) {
+        fn answers_are_read_as_they_are_written(values in any::<[u64; 4]>(), verdict in 0..8usize) {
             let answer = Answer {
                 verdict: Verdict::ALL[verdict],
-                page_bytes: figures[0],
-                extent_pages: figures[1],
-                extents: figures[2],
-                text: figures[3],
+                page_bytes: values[0],
+                extent_pages: values[1],
+                extents: values[2],
+                text: values[3],
             };
             prop_assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }

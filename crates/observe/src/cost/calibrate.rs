@@ -125,7 +125,7 @@ impl AccessTimes {
         times.is_sound().then_some(times)
     }
 
-    /// Whether every figure is one.
+    /// Whether every value is one.
     pub(super) fn is_sound(&self) -> bool {
         let ascends = self.steps.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);
         let sound = |timed: &Timed| {
@@ -214,7 +214,7 @@ impl AccessTimes {
         AccessTimes { steps, times: 0, taken: 0 }
     }
 
-    /// The median of several timings of one machine, figure by figure; `None` of none. Those of another shape than the
+    /// The median of several timings of one machine, value by value; `None` of none. Those of another shape than the
     /// last are left out. The pairs of one timing were made at one moment and on the same pages: how sure the median of
     /// several is, their difference tells, and what each knows of itself beside it.
     pub fn median(all: &[AccessTimes]) -> Option<AccessTimes> {
@@ -228,10 +228,10 @@ impl AccessTimes {
         };
         let timed = |of: &dyn Fn(&AccessTimes) -> Timed| {
             let all: Vec<Timed> = alike.iter().map(|times| of(times)).collect();
-            let figure = |of: &dyn Fn(&Timed) -> f64| middle(all.iter().map(of).collect());
-            let huge = figure(&|it| it.huge);
+            let number = |of: &dyn Fn(&Timed) -> f64| middle(all.iter().map(of).collect());
+            let huge = number(&|it| it.huge);
             // Pairs were timed together: their ratio is what is known best.
-            let ratio = figure(&|it| it.base / it.huge);
+            let ratio = number(&|it| it.base / it.huge);
             Timed { base: huge * ratio, huge, ratio: ends(&all, ratio) }
         };
         let step = |at: usize| Step {

@@ -21,10 +21,10 @@ pub use calibrate::Calibration;
 pub use events::{Counted, Recipe, recipe};
 pub use share::{Interval, NoCost, interval, share};
 
-/// Intervals that a figure is computed from, at most: older ones are forgotten.
+/// Intervals that a value is computed from, at most: older ones are forgotten.
 const MOST_INTERVALS: usize = 32;
 
-/// Why there is no figure from the performance monitoring unit.
+/// Why there is no number from the performance monitoring unit.
 #[derive(Debug, Error)]
 pub enum PmuError {
     /// The kernel offers no hardware counters.

@@ -166,7 +166,7 @@ impl Touches {
         4 * (self.promotable_pages + self.other_pages) > 5 * (former.promotable_pages + former.other_pages)
     }
 
-    /// Adds a later sample of the same process. The figures of the whole are those of the later.
+    /// Adds a later sample of the same process. The values of the whole are those of the later.
     pub fn add(&mut self, later: Touches) {
         let seconds = self.seconds + later.seconds;
         self.parallel = (self.parallel * self.seconds + later.parallel * later.seconds) / seconds.max(1e-9);

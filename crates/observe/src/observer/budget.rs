@@ -242,7 +242,7 @@ impl Account {
 
     /// The tokens at which a sample starts: what all candidates cost, or a full bucket.
     fn goal(&self, candidates: &[Candidate]) -> f64 {
-        // A hair below the full bucket, which sums of small figures may not reach.
+        // A hair below the full bucket, which sums of small values may not reach.
         self.costs(candidates).min(self.capacity() * 0.999)
     }
 

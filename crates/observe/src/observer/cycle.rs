@@ -29,7 +29,7 @@ pub(super) struct Cycle {
     /// How long the window is: longer where the process has not run yet.
     pub(super) window: Duration,
     /// What was accessed early in it, where rates are to be told.
-    pub(super) peek: Option<PartialWindow>,
+    pub(super) early: Option<PartialWindow>,
 }
 
 impl Cycle {

@@ -142,19 +142,19 @@ pub(super) fn profiles(
     found: &[Found],
     untouched: usize,
     sampled: f64,
-    peek: Option<&PartialWindow>,
+    early: Option<&PartialWindow>,
 ) -> Vec<(u64, AccessProfile)> {
     let is_whole = |found: &Found| f64::from(found.accessed) > f64::from(found.present) * most(found.seen);
-    let comes_back =
-        peek.is_some_and(|peek| peek.comes_back(found.iter().filter(|it| is_whole(it)).map(|it| it.start)));
+    let comes_back = early
+        .is_some_and(|early| early.comes_back(found.iter().filter(|it| is_whole(it)).map(|it| it.start)));
     let once =
-        |it: &Found| is_whole(it) && !peek.is_some_and(|peek| peek.is_visited_again(it.start, comes_back));
+        |it: &Found| is_whole(it) && !early.is_some_and(|early| early.is_visited_again(it.start, comes_back));
     let in_order: Vec<f64> = found.iter().filter(|it| once(it)).map(|it| rate(it, 1.0)).collect();
     let shared_out = in_order.iter().sum::<f64>() / (in_order.len() + untouched).max(1) as f64;
-    let visits = |it: &Found| match peek {
+    let visits = |it: &Found| match early {
         _ if once(it) => shared_out,
-        Some(peek) if is_whole(it) && peek.whole.binary_search(&it.start).is_ok() => {
-            rate(&Found { worked: peek.worked, ..*it }, 1.0)
+        Some(early) if is_whole(it) && early.whole.binary_search(&it.start).is_ok() => {
+            rate(&Found { worked: early.worked, ..*it }, 1.0)
         }
         _ => {
             let share = f64::from(it.accessed) / f64::from(it.present.max(1));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// What was read of so many regions a quarter through.
-    fn peek(pages: impl Fn(u64) -> u16) -> PartialWindow {
+    fn a_quarter_through(pages: impl Fn(u64) -> u16) -> PartialWindow {
         let early: Vec<RegionBits> = (0..256).map(|n| read(n, pages(n))).collect();
         PartialWindow::new(&early, false, Duration::from_millis(20))
     }
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn rates_are_told_from_what_was_not_accessed() {
         let visits = |accessed, seen, early: u16| {
-            let peek = peek(|_| early);
-            profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&peek))[0].1.visits
+            let window = a_quarter_through(|_| early);
+            profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&window))[0].1.visits
         };
         // Half of the pages: ln 2 visits to each.
         let half = 512.0 * 2f64.ln() / 0.08;
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn who_goes_through_memory_in_order_will_come_to_the_rest() {
-        let scan = peek(|n| 512 * u16::from(n < 20));
+        let scan = a_quarter_through(|n| 512 * u16::from(n < 20));
         let reached: Vec<Found> = (0..80).map(|n| found(n, 512, 16)).collect();
         let told = profiles(&reached, 240, 1.0, Some(&scan));
         let expected = 512.0 / 0.08 * 80.0 / 320.0;
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn few_visits_that_are_counted_are_taken_to_be_waited_for() {
         let class = |regions: u64, accessed, sampled| {
-            let early = peek(|_| accessed / 3);
+            let early = a_quarter_through(|_| accessed / 3);
             let found: Vec<Found> = (0..regions).map(|n| found(n, accessed, 512)).collect();
             profiles(&found, 0, sampled, Some(&early))[0].1.class
         };

@@ -237,17 +237,17 @@ impl Target {
         let begin = (pass.now)();
         let clearing = cycle.done.saturating_sub(cycle.cleared);
         let passed = begin.saturating_sub(cycle.done);
-        let wanted = cycle.peek.as_ref().map_or(LEAST_WORK, |peek| peek.worked * (EARLY - 1));
+        let wanted = cycle.early.as_ref().map_or(LEAST_WORK, |early| early.worked * (EARLY - 1));
         if worked < wanted {
             // Where others have the processors, it has not accessed anything yet.
             cycle.window = (clearing + passed + most / FIRST_WINDOW / EARLY).min(most);
             return Ok(true);
         }
-        if cycle.peek.is_some() {
+        if cycle.early.is_some() {
             return Ok(false);
         }
         let read = pass.tracker.read(pid, &cycle.ranges)?;
-        cycle.peek = Some(PartialWindow::new(&read, cycle.in_part, worked));
+        cycle.early = Some(PartialWindow::new(&read, cycle.in_part, worked));
         cycle.window = (clearing + passed * EARLY).min(most);
         let end = (pass.now)();
         if let Some(account) = &mut self.account {
@@ -283,7 +283,7 @@ impl Target {
             }
         }
         let sampled = present as f64 * BASE_PAGE as f64 / (self.resident.0 as f64).max(1.0);
-        for (start, profile) in profiles(&rated, untouched, sampled, cycle.peek.as_ref()) {
+        for (start, profile) in profiles(&rated, untouched, sampled, cycle.early.as_ref()) {
             self.history.note_rate(start, profile);
         }
         cycle.read = true;
@@ -503,7 +503,7 @@ impl Target {
             read,
             cpu,
             window,
-            peek: None,
+            early: None,
             done,
         });
         Ok(())

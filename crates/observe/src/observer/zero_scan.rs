@@ -36,7 +36,7 @@ pub(super) fn scan(
     if starts.is_empty() {
         return;
     }
-    // A process that has gone, or is denied to us, has no figure; the caller finds out.
+    // A process that has gone, or is denied to us, has no number; the caller finds out.
     let Ok(memory) = RemoteMemory::open(root, process.id.pid) else { return };
     let mut buffer = vec![0u8; PIECE];
     for start in starts[first..].iter().chain(&starts[..first]) {

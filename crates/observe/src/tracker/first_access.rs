@@ -2,12 +2,12 @@
 
 use super::Tracker;
 use super::self_test::{REGION_PAGES, clear, start_child, whole};
-use crate::remembered::Remembered;
+use crate::cached::Cached;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::canary::Canary;
 use serde::{Deserialize, Serialize};
 
-/// So many measurements are enough: then they are remembered until the next boot.
+/// So many measurements are enough: then they are cached until the next boot.
 const ENOUGH: usize = 3;
 /// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is not kept.
 const LEAST: f64 = 20.0;
@@ -25,24 +25,24 @@ struct Key {
 /// `/run/megapage/first-access.json`, for the tracker that was measured last.
 pub(super) fn known(root: &KernelRoot, tracker: &mut dyn Tracker) -> Result<f64, String> {
     let key = Key { tracker: tracker.kind().name().into() };
-    let Some(kept) = Remembered::of(root, FILE, SCHEMA, key) else { return measure(tracker) };
-    known_in(&kept, Remembered::<Key>::may_keep(), || measure(tracker))
+    let Some(cache) = Cached::of(root, FILE, SCHEMA, key) else { return measure(tracker) };
+    known_in(&cache, Cached::<Key>::may_keep(), || measure(tracker))
 }
 
 fn known_in(
-    kept: &Remembered<Key>,
+    cache: &Cached<Key>,
     may_keep: bool,
     measure: impl FnOnce() -> Result<f64, String>,
 ) -> Result<f64, String> {
     let is_sound = |time: &f64| time.is_finite() && *time >= LEAST;
-    let mut all: Vec<f64> = kept.read(is_sound);
+    let mut all: Vec<f64> = cache.read(is_sound);
     if all.is_empty() || may_keep && all.len() < ENOUGH {
         match measure() {
             Ok(now) if is_sound(&now) => {
                 all.push(now);
                 if may_keep {
                     // Whoever cannot keep it measures again.
-                    let _ = kept.write(&all);
+                    let _ = cache.write(&all);
                 }
             }
             found if all.is_empty() => return found,
@@ -105,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_three_times_and_then_remembered() {
+    fn it_is_measured_three_times_and_then_cached() {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("megapage");
         let of = |tracker: TrackerKind| {
             let key = Key { tracker: tracker.name().into() };
-            Remembered::within(&path, FILE, SCHEMA, "one", key)
+            Cached::within(&path, FILE, SCHEMA, "one", key)
         };
         let measured = Cell::new(0);
         let known = |tracker, may_keep| {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(known(TrackerKind::Bpf, false), 300.0, "others read it");
         assert_eq!(known(TrackerKind::IdlePages, true), 500.0, "another tracker costs something else");
         assert_eq!(known_in(&of(TrackerKind::Bpf), true, || Ok(0.0)), Ok(0.0), "disturbed");
-        assert!(known_in(&of(TrackerKind::Bpf), true, || Err("nor is that kept".into())).is_err());
+        assert!(known_in(&of(TrackerKind::Bpf), true, || Err("nor is that cached".into())).is_err());
         assert_eq!(known(TrackerKind::IdlePages, true), 600.0);
         let failed = || Err("no child could be started".into());
         assert_eq!(known_in(&of(TrackerKind::IdlePages), true, failed), Ok(600.0));

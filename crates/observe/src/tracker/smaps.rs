@@ -59,7 +59,7 @@ impl Tracker for SmapsTracker {
     }
 }
 
-/// How many base pages of the region were accessed, where the figures of its mappings determine it.
+/// How many base pages of the region were accessed, where the values of its mappings determine it.
 fn accessed(mappings: &[Mapping], region: &RegionBits) -> Option<u16> {
     let whole = VirtRange::new(region.start, region.start + HUGE_2M as u64)?;
     let first = mappings.partition_point(|mapping| mapping.range.end() <= whole.start());
@@ -86,9 +86,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Start and end in MiB, resident and referenced in kB.
-    type Figures = (u64, u64, u64, u64);
+    type Values = (u64, u64, u64, u64);
 
-    fn mappings(list: &[Figures]) -> Vec<Mapping> {
+    fn mappings(list: &[Values]) -> Vec<Mapping> {
         let tree = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(tree.path().join("proc/7")).unwrap();
         let text: String = list
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_what_the_mappings_determine_is_told() {
-        let cases: [(&[Figures], Option<u16>, &str); 7] = [
+        let cases: [(&[Values], Option<u16>, &str); 7] = [
             (&[(0, 8, 4096, 0)], Some(0), "nothing of the mapping was accessed"),
             (&[(0, 8, 4096, 4096)], Some(300), "all of it was"),
             (&[(0, 8, 4096, 2048)], None, "some of it was, who knows where"),

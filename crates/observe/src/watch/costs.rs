@@ -98,7 +98,7 @@ impl Timing {
                 };
                 let named = std::thread::Builder::new().name("timing".into());
                 let tries = *tries;
-                // Without a thread the figures stay wide.
+                // Without a thread the values stay wide.
                 *self = named.spawn(timer).map_or(Timing::Done, |_| Timing::UnderWay(times, tries));
                 None
             }
@@ -129,7 +129,7 @@ impl Costs {
     /// time, once there is a process that could be probed. Nobody waits for it; until then the times are a guess.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         Costs::with_times(root, budget, |geometry| {
-            let times = AccessTimes::kept(root, geometry).unwrap_or_else(AccessTimes::guessed);
+            let times = AccessTimes::cached(root, geometry).unwrap_or_else(AccessTimes::guessed);
             let timing = if times.is_enough() { Timing::Done } else { Timing::Due(Instant::now(), 0) };
             (times, timing)
         })
@@ -314,7 +314,7 @@ mod tests {
     use crate::Options;
     use megapage_units::Pid;
 
-    /// This process at two moments, a second apart, with synthetic figures.
+    /// This process at two moments, a second apart, with synthetic values.
     fn two() -> (Snapshot, Snapshot) {
         let root = KernelRoot::live();
         let options = Options { sample: false, ..Options::default() };

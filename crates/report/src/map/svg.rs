@@ -3,9 +3,9 @@
 use super::layout::{Band, Content, Item, Layout, bytes};
 use super::text::heat_summary;
 use super::{Map, share};
-use crate::figure::{fit, percent};
 use crate::line::{Paint, Style, wrap};
 use crate::svg::{Anchor, Svg, text_width};
+use crate::value::{fit, percent};
 use megapage_snapshot::PAGES;
 
 const WIDTH: f64 = 1200.0;
@@ -42,7 +42,7 @@ const RAMP: [&str; 8] =
 /// Stripes, so that what backs the zeros shows between them.
 const ZEROS: &str = "url(#zeros)";
 
-/// Backing, from the strip's foot upwards: figure, colour (after Okabe and Ito, safe for the colour-blind), name.
+/// Backing, from the strip's foot upwards: value, colour (after Okabe and Ito, safe for the colour-blind), name.
 type Part = (fn(&Content) -> u64, &'static str, &'static str);
 const PARTS: [Part; 6] = [
     (|content| content.pages.hugetlb_1g, "#00503a", "1 GiB hugetlb pages"),
@@ -398,13 +398,13 @@ fn legend(picture: &mut Svg, map: &Map<'_>, layout: &Layout, y: f64) -> f64 {
 fn swatch(picture: &mut Svg, y: f64, colour: &str, name: &str, pages: u64, total: u64) -> f64 {
     picture.rect(LEFT, y, 14.0, 12.0, colour);
     picture.text(LEFT + 20.0, y + 10.5, 12.0, Anchor::Start, "text", name);
-    let figures = (bytes(pages).to_string(), share(pages, total));
-    picture.text(LEFT + 270.0, y + 10.5, 12.0, Anchor::End, "text", &figures.0);
-    picture.text(LEFT + 330.0, y + 10.5, 12.0, Anchor::End, "muted", &figures.1);
+    let numbers = (bytes(pages).to_string(), share(pages, total));
+    picture.text(LEFT + 270.0, y + 10.5, 12.0, Anchor::End, "text", &numbers.0);
+    picture.text(LEFT + 330.0, y + 10.5, 12.0, Anchor::End, "muted", &numbers.1);
     y + 18.0
 }
 
-/// The largest bands by name, with their figures.
+/// The largest bands by name, with their values.
 fn table(picture: &mut Svg, layout: &Layout, y: f64) -> f64 {
     const X: f64 = 640.0;
     const COLUMNS: [f64; 3] = [X + 396.0, X + 466.0, X + 536.0];
@@ -429,12 +429,12 @@ fn table(picture: &mut Svg, layout: &Layout, y: f64) -> f64 {
             0 => "-".into(),
             sampled => format!("{} %", percent(content.accessed as f64 / sampled as f64)),
         };
-        let figures = [
+        let numbers = [
             bytes(content.pages.total()).to_string(),
             share(content.pages.huge(), content.pages.total()),
             accessed,
         ];
-        for (x, text) in COLUMNS.into_iter().zip(figures) {
+        for (x, text) in COLUMNS.into_iter().zip(numbers) {
             picture.text(x, y, 12.0, Anchor::End, "text", &text);
         }
     }

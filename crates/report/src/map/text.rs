@@ -3,8 +3,8 @@
 use super::layout::{Band, Content, Item, Layout, Pages, bytes};
 use super::{Map, share};
 use crate::WIDTH;
-use crate::figure::fit;
 use crate::line::{self, Colour, Line, Paint, Style, wrap};
+use crate::value::fit;
 use megapage_snapshot::PAGES;
 use megapage_units::{Bytes, HUGE_2M};
 
@@ -145,12 +145,12 @@ fn band_lines(band: &Band, paint: Paint) -> Vec<Line> {
         _ => format!("{} accessed", share(totals.accessed, totals.sampled)),
     };
     let huge = share(totals.pages.huge(), totals.pages.total());
-    let figures = format!("{:>9}  {:>7} huge  {accessed:>16}", bytes(totals.pages.total()).to_string(), huge);
-    let room = usize::from(WIDTH) - INDENT - figures.chars().count() - 1;
+    let numbers = format!("{:>9}  {:>7} huge  {accessed:>16}", bytes(totals.pages.total()).to_string(), huge);
+    let room = usize::from(WIDTH) - INDENT - numbers.chars().count() - 1;
     lines.push(
         Line::of(Style::DIM, format!("{:012x}  ", band.start))
             .with(Style::BOLD, format!("{:room$} ", fit(&band.label(), room)))
-            .with(Style::PLAIN, figures),
+            .with(Style::PLAIN, numbers),
     );
     for items in band.items.chunks(COLUMNS) {
         match paint {

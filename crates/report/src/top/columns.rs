@@ -2,7 +2,7 @@
 
 use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
-use crate::figure::{percent, time};
+use crate::value::{percent, time};
 use megapage_snapshot::MissedWhy;
 
 /// The columns after the name and before the last ones: title, width, what it is sorted by.

@@ -1,7 +1,7 @@
 //! What a daemon has told, in a few lines.
 
 use super::Row;
-use crate::figure::{fit, size, time};
+use crate::value::{fit, size, time};
 use megapage_snapshot::daemon::{DaemonStatus, Decision, Decisions};
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;

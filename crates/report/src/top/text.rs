@@ -3,8 +3,8 @@
 use super::columns::{CELLS, Columns, LAST, PID};
 use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
-use crate::figure::{change, count, fit, percent, size, time};
 use crate::line::{self, Line, Paint, Style, wrap};
+use crate::value::{change, count, fit, percent, size, time};
 use megapage_snapshot::thp::ThpSettings;
 use megapage_snapshot::{CostSource, Missed, MissedWhy, PAGES, Pool, TranslationCost};
 use megapage_units::shown::one_line;
@@ -203,10 +203,10 @@ fn nodes(top: &Top<'_>, head: &Head) -> Vec<Line> {
     let text = |free: Bytes, huge: u64, fragmentation: String| {
         format!("{} free, {huge} pages of 2 MiB at once, fragmentation {fragmentation}", size(free))
     };
-    let figure = |fragmentation: Option<f64>| fragmentation.map_or_else(|| "-".into(), two);
+    let number = |fragmentation: Option<f64>| fragmentation.map_or_else(|| "-".into(), two);
     if head.numa || nodes.len() == 1 {
         let line = |node: &megapage_snapshot::Node| {
-            let text = text(node.free, node.huge_available, figure(node.fragmentation));
+            let text = text(node.free, node.huge_available, number(node.fragmentation));
             field(&format!("Node {}", node.node), text)
         };
         return nodes.iter().map(line).collect();
@@ -214,7 +214,7 @@ fn nodes(top: &Top<'_>, head: &Head) -> Vec<Line> {
     let worst = nodes.iter().filter_map(|node| node.fragmentation).max_by(f64::total_cmp);
     let free = nodes.iter().map(|node| node.free).sum();
     let huge = nodes.iter().map(|node| node.huge_available).sum();
-    let worst = format!("{} at most", figure(worst));
+    let worst = format!("{} at most", number(worst));
     vec![field("Nodes", format!("{}: {}", nodes.len(), text(free, huge, worst)))]
 }
 
@@ -337,7 +337,7 @@ fn bloat(bytes: u64, scanned: Option<f64>) -> String {
     format!("{more}{}", size(Bytes(bytes)))
 }
 
-/// What the figures' marks mean, where one is shown, and who could not be observed.
+/// What the values' marks mean, where one is shown, and who could not be observed.
 fn note_lines(top: &Top<'_>, head: &Head, columns: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let marks = [

@@ -1,4 +1,4 @@
-//! The text form of a trace: one operation a line, figures in decimal, addresses in hexadecimal.
+//! The text form of a trace: one operation a line, values in decimal, addresses in hexadecimal.
 
 use super::{Invalid, Operation, Program, Span, Trace};
 use megapage_snapshot::AccessClass;
@@ -114,11 +114,11 @@ fn read_line(trace: &mut Trace, line: &str) -> Result<(), String> {
             trace.origin = line["origin".len()..].trim().to_string();
             return Ok(());
         }
-        "memory" => trace.memory = Some(Bytes(words.figure("bytes")?)),
-        "fragmentation" => trace.fragmentation = Some(words.figure("a share")?),
+        "memory" => trace.memory = Some(Bytes(words.value("bytes")?)),
+        "fragmentation" => trace.fragmentation = Some(words.value("a share")?),
         "process" => {
             let name = words.word("a name")?.to_string();
-            let start = words.figure("seconds")?;
+            let start = words.value("seconds")?;
             trace.processes.push(Program { name, start, operations: Vec::new() });
         }
         _ => {
@@ -142,26 +142,26 @@ fn operation(keyword: &str, words: &mut Words<'_>) -> Result<Operation, String> 
         }
         "touch" => Operation::Touch {
             span: words.span()?,
-            pages: words.figure("pages")?,
-            content: words.figure("pages")?,
-            own_ns: words.figure("nanoseconds")?,
+            pages: words.value("pages")?,
+            content: words.value("pages")?,
+            own_ns: words.value("nanoseconds")?,
         },
-        "populate" => Operation::Populate { span: words.span()?, pages: words.figure("pages")? },
+        "populate" => Operation::Populate { span: words.span()?, pages: words.value("pages")? },
         "free" => Operation::Free {
             span: words.span()?,
-            keep: words.figure("a share")?,
-            own_ns: words.figure("nanoseconds")?,
+            keep: words.value("a share")?,
+            own_ns: words.value("nanoseconds")?,
         },
         "unmap" => Operation::Unmap { span: words.span()? },
         "access" => Operation::Access {
             span: words.span()?,
-            pages: words.figure("pages")?,
-            visits: words.figure("visits")?,
+            pages: words.value("pages")?,
+            visits: words.value("visits")?,
             class: class(words.word("a class")?)?,
         },
-        "work" => Operation::Work { seconds: words.figure("seconds")? },
-        "idle" => Operation::Idle { seconds: words.figure("seconds")? },
-        "repeat" => Operation::Repeat { times: words.figure("a number")? },
+        "work" => Operation::Work { seconds: words.value("seconds")? },
+        "idle" => Operation::Idle { seconds: words.value("seconds")? },
+        "repeat" => Operation::Repeat { times: words.value("a number")? },
         "mark" => Operation::Mark,
         _ => return Err(format!("'{keyword}' is no operation; see docs/trace.md")),
     })
@@ -181,13 +181,13 @@ impl<'a> Words<'a> {
         self.0.next().ok_or_else(|| format!("{what} is missing"))
     }
 
-    fn figure<T: FromStr>(&mut self, what: &str) -> Result<T, String> {
+    fn value<T: FromStr>(&mut self, what: &str) -> Result<T, String> {
         let word = self.word(what)?;
         word.parse().map_err(|_| format!("'{word}' is not {what}"))
     }
 
     fn span(&mut self) -> Result<Span, String> {
-        Ok(Span { first: self.figure("a region")?, count: self.figure("a number of regions")? })
+        Ok(Span { first: self.value("a region")?, count: self.value("a number of regions")? })
     }
 
     fn end(&mut self) -> Result<(), String> {

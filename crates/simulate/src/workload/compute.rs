@@ -6,7 +6,7 @@ use crate::trace::{Program, Span};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
-/// NPB conjugate gradient, class D: a sparse matrix is streamed while five vectors of 1.5 million figures (12 MB each,
+/// NPB conjugate gradient, class D: a sparse matrix is streamed while five vectors of 1.5 million values (12 MB each,
 /// NPB's `na`) are read at random, by column numbers. They lie behind the matrix. Half of the visits are assumed to
 /// go to either.
 pub(super) fn cg(hardware: &Hardware) -> Program {

@@ -1,6 +1,6 @@
 //! What pools were before a test changed them, in a file, for the test that follows one that was killed.
 
-use megapage_kernel::hugetlb::{self, PoolFigures, PoolFile, PoolScope};
+use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, boot_id};
 use megapage_units::PageSize;
 use std::fs::{self, OpenOptions};
@@ -18,7 +18,7 @@ pub(super) struct Record {
 
 impl Record {
     /// Writes the line, before the pool is changed.
-    pub(super) fn of(root: &KernelRoot, size: PageSize, former: PoolFigures) -> io::Result<Record> {
+    pub(super) fn of(root: &KernelRoot, size: PageSize, former: PoolCounts) -> io::Result<Record> {
         let overcommit = former.overcommit.map_or("-".to_string(), |pages| pages.to_string());
         let (boot, pid) = (boot(root)?, std::process::id());
         let line = format!("{boot} {pid} {} {} {overcommit}\n", size.bytes().0, former.persistent());
@@ -78,7 +78,7 @@ pub(super) fn restore(root: &KernelRoot, size: PageSize, persistent: u64, overco
             eprintln!("the pool of {size} was not restored: {error}");
         }
     };
-    let now = hugetlb::figures(root, size, PoolScope::Machine).unwrap_or_default();
+    let now = hugetlb::counts(root, size, PoolScope::Machine).unwrap_or_default();
     if let Some(pages) = overcommit
         && now.overcommit != overcommit
     {

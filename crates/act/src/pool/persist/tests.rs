@@ -13,7 +13,7 @@ impl Image {
         let directory = tempfile::tempdir().unwrap();
         let image = Image { directory };
         for (size, pages) in [("2048kB", 12), ("1048576kB", 0)] {
-            for (name, figure) in [
+            for (name, value) in [
                 ("nr_hugepages", pages),
                 ("free_hugepages", pages),
                 ("resv_hugepages", 0),
@@ -21,7 +21,7 @@ impl Image {
                 ("nr_overcommit_hugepages", 0),
             ] {
                 let path = format!("kernel/sys/kernel/mm/hugepages/hugepages-{size}/{name}");
-                image.write(&path, &format!("{figure}\n"));
+                image.write(&path, &format!("{value}\n"));
             }
         }
         let meminfo = "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 2048 kB\n";
@@ -126,7 +126,7 @@ fn pages_by_node_are_refused_where_no_kernel_reads_them() {
     let mut request = image.request(&[]);
     request.cma = Some("0:1g,1:1g".into());
     assert!(matches!(image.plan(&request), Err(PersistError::NodesAtBoot { .. })));
-    assert!(image.plan(&image.request(&["1g=2"])).unwrap().notes.is_empty(), "a figure for the machine");
+    assert!(image.plan(&image.request(&["1g=2"])).unwrap().notes.is_empty(), "a value for the machine");
     image.write("image/usr/lib/modules/6.1.0-50-amd64/modules.dep", "");
     assert!(plan(&image).unwrap().notes[0].contains("Linux 5.10 is installed, too"));
     fs::remove_dir_all(image.path("image/lib/modules/5.10.0-32-amd64")).unwrap();
@@ -179,7 +179,7 @@ fn systemd_boot_gets_its_command_line_and_entries_edited_and_put_back() {
     );
     assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
 
-    // Another figure replaces the first, and the copy stays that of the beginning.
+    // Another value replaces the first, and the copy stays that of the beginning.
     image.plan(&image.request(&["1g=3"])).unwrap().apply().unwrap();
     assert_eq!(image.text(CMDLINE.0).unwrap(), "root=/dev/vda1 rw hugepagesz=1G hugepages=3\n");
     assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
@@ -265,7 +265,7 @@ fn loaders_that_cannot_be_edited_are_named_with_what_to_do() {
 #[test]
 fn requests_that_contradict_themselves_are_refused() {
     let image = Image::new(&[GRUB]);
-    assert!(image.refusal(&["2m=+5"]).contains("a figure of its own"));
+    assert!(image.refusal(&["2m=+5"]).contains("a value of its own"));
     assert!(image.refusal(&["2m=5", "2m=6"]).contains("given twice"));
     let mut request = image.request(&["1g=1"]);
     request.cma = Some("4g".into());

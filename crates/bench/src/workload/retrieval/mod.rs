@@ -71,7 +71,7 @@ pub fn run(options: Options) -> Result<Measurement> {
     let wall = phases.0["access"].wall_ns as f64 / 1e9;
     let queries = f64::from(options.queries);
     let working = (total.fingerprint + total.lookup + total.sort).as_secs_f64().max(f64::MIN_POSITIVE);
-    let figures = BTreeMap::from([
+    let values = BTreeMap::from([
         ("queries_per_second".into(), queries / wall),
         // Of one thread: the time that it works for one second of audio.
         ("real_time_rate".into(), working / (queries * AUDIO_SECONDS)),
@@ -86,7 +86,7 @@ pub fn run(options: Options) -> Result<Measurement> {
         ("longest_list".into(), f64::from(index.shape().longest_list())),
     ]);
     std::mem::forget((index, searchers));
-    Ok(Measurement { workload: "retrieval".into(), phases, figures, checksum: total.digest, backing })
+    Ok(Measurement { workload: "retrieval".into(), phases, values, checksum: total.digest, backing })
 }
 
 /// The time on the wall that `work` takes, and its result.
@@ -183,16 +183,16 @@ mod tests {
     #[test]
     fn songs_are_found_under_noise_whatever_the_threads() {
         let (one, two) = (run(options(1)).unwrap(), run(options(2)).unwrap());
-        assert!(one.figures["recall"] >= RECALL_FLOOR, "{:?}", one.figures);
+        assert!(one.values["recall"] >= RECALL_FLOOR, "{:?}", one.values);
         assert_eq!(one.checksum, two.checksum);
-        let shares = ["fingerprint_share", "lookup_share", "sort_share"].map(|name| one.figures[name]);
+        let shares = ["fingerprint_share", "lookup_share", "sort_share"].map(|name| one.values[name]);
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
     }
 
     #[test]
     fn pure_noise_finds_nothing() {
         let found = run(Options { noise: 1.0, ..options(1) }).unwrap();
-        assert!(found.figures["recall"] < 0.2, "{:?}", found.figures);
+        assert!(found.values["recall"] < 0.2, "{:?}", found.values);
         assert!(run(Options { noise: 1.5, ..options(1) }).is_err());
     }
 

@@ -10,7 +10,7 @@ const LEAST_CYCLES: f64 = 1e7;
 /// So many cycles without one page walk there are not: each interrupt brings the kernel's pages into the TLB. Where
 /// the counters say so, a hypervisor passes them through without counting.
 const SILENT_CYCLES: f64 = 1e9;
-/// One interval says nothing of how the next may differ: this share of the figure either way.
+/// One interval says nothing of how the next may differ: this share of the value either way.
 const ONE_INTERVAL: f64 = 0.25;
 /// While events take turns on the counters, what was not counted may differ from what was by this share of it.
 const NOT_COUNTED: f64 = 0.5;
@@ -30,7 +30,7 @@ pub struct Interval {
     pub walks: [f64; 2],
 }
 
-/// Why counts give no figure.
+/// Why counts give no number.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum NoCost {
     /// The process hardly ran.
@@ -173,13 +173,13 @@ mod tests {
     #[test]
     fn steady_intervals_are_narrow_and_changing_ones_wide() {
         let steady: Vec<_> = (0..8).map(|_| counted(1e9, 3e8, 1e7)).collect();
-        let figure = share(haswell(), None, &steady).unwrap();
-        assert!((figure.share - 0.31).abs() < 1e-9 && figure.high - figure.low < 1e-6, "{figure:?}");
+        let value = share(haswell(), None, &steady).unwrap();
+        assert!((value.share - 0.31).abs() < 1e-9 && value.high - value.low < 1e-6, "{value:?}");
         let changing: Vec<_> =
             (0..8).map(|n| counted(1e9, if n % 2 == 0 { 5e8 } else { 1e8 }, 0.0)).collect();
-        let figure = share(haswell(), None, &changing).unwrap();
+        let value = share(haswell(), None, &changing).unwrap();
         // Standard error of the mean: 0.2 x sqrt(8 / 7) / sqrt(8) = 0.0756; t of 7 degrees: 1.89.
-        assert!((figure.high - figure.share - 0.1429).abs() < 1e-3, "{figure:?}");
+        assert!((value.high - value.share - 0.1429).abs() < 1e-3, "{value:?}");
         let one = share(haswell(), None, &steady[..1]).unwrap();
         assert!((one.high - 0.3875).abs() < 1e-9, "{one:?}");
     }
@@ -187,15 +187,15 @@ mod tests {
     #[test]
     fn turns_on_the_counters_widen_the_interval() {
         let half = Interval { running_ns: 5e8, ..counted(1e9, 3e8, 1e7) };
-        let figure = share(haswell(), None, &[half; 8]).unwrap();
-        assert!((figure.share - 0.31).abs() < 1e-9);
-        assert!((figure.high / figure.share - 1.25).abs() < 1e-6, "{figure:?}");
+        let value = share(haswell(), None, &[half; 8]).unwrap();
+        assert!((value.share - 0.31).abs() < 1e-9);
+        assert!((value.high / value.share - 1.25).abs() < 1e-6, "{value:?}");
     }
 
     #[test]
     fn a_share_stays_below_one() {
-        let figure = share(haswell(), None, &[counted(1e9, 2e9, 2e9); 4]).unwrap();
-        assert!(figure.low <= figure.share && figure.share <= figure.high && figure.high < 1.0, "{figure:?}");
+        let value = share(haswell(), None, &[counted(1e9, 2e9, 2e9); 4]).unwrap();
+        assert!(value.low <= value.share && value.share <= value.high && value.high < 1.0, "{value:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The profiles that are kept, for whoever wants to see or remove them.
+//! The stored profiles, for whoever wants to see or remove them.
 
 use super::{Profile, Store};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ const LEAST_DIGITS: usize = 8;
 
 /// A profile and its file.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Stored {
     /// Its key.
     pub key: String,
     /// Its file.
@@ -17,15 +17,15 @@ pub struct Kept {
     pub profile: Result<Profile, String>,
 }
 
-impl Kept {
+impl Stored {
     /// All of a store, those of one program beside each other.
-    pub fn all(store: &Store) -> std::io::Result<Vec<Kept>> {
-        let kept = |key: String| {
+    pub fn all(store: &Store) -> std::io::Result<Vec<Stored>> {
+        let stored = |key: String| {
             let read = store.read(&key).map_err(|error| error.to_string());
             let bytes = read.and_then(|bytes| bytes.ok_or_else(|| "it is gone".into()));
-            Kept { file: store.file(&key), profile: bytes.and_then(|bytes| Profile::parse(&bytes)), key }
+            Stored { file: store.file(&key), profile: bytes.and_then(|bytes| Profile::parse(&bytes)), key }
         };
-        let mut all: Vec<Kept> = store.keys()?.into_iter().map(kept).collect();
+        let mut all: Vec<Stored> = store.keys()?.into_iter().map(stored).collect();
         all.sort_by(|a, b| (a.program(), &a.key).cmp(&(b.program(), &b.key)));
         Ok(all)
     }

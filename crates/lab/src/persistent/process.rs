@@ -73,7 +73,7 @@ pub(super) fn timed(command: &mut Command, input: &str, signals: &Signals) -> Re
     }
 }
 
-/// The spread of one figure of several runs.
-pub(super) fn spread(runs: &[Took], figure: impl Fn(&Took) -> f64) -> Spread {
-    Spread::of(runs.iter().map(figure)).unwrap_or_default()
+/// The spread of one value of several runs.
+pub(super) fn spread(runs: &[Took], value: impl Fn(&Took) -> f64) -> Spread {
+    Spread::of(runs.iter().map(value)).unwrap_or_default()
 }

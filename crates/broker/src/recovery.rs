@@ -8,11 +8,11 @@ use megapage_act::pool::Loan;
 use std::time::{Duration, Instant};
 
 /// Pages are taken up again after so long without pressure, and when that has failed.
-pub(crate) const AFTER_RELIEF: Duration = Duration::from_secs(30);
+pub(crate) const CALM: Duration = Duration::from_secs(30);
 
 /// What has gone back.
 #[derive(Debug, Default)]
-pub(crate) struct Relief {
+pub(crate) struct Recovery {
     /// Extents that are to be taken up again.
     extents: u64,
     /// The event that was answered last.
@@ -20,7 +20,7 @@ pub(crate) struct Relief {
     next: Option<Instant>,
 }
 
-impl Relief {
+impl Recovery {
     /// Pages that are to be taken up again.
     pub(crate) fn pages(&self, extent: u64) -> u64 {
         self.extents * extent
@@ -44,7 +44,7 @@ impl Relief {
         let stock = leases.rules().stock;
         if pressed > self.answered {
             self.answered = pressed;
-            self.next = Some(now + AFTER_RELIEF);
+            self.next = Some(now + CALM);
             let extents = (stock as u64).div_ceil(2).min(loan.pages() / extent);
             if extents == 0 {
                 return;
@@ -63,7 +63,7 @@ impl Relief {
                 drop(leases.keep_ready(stock + 1));
                 self.next = Some(now);
             } else {
-                self.next = Some(now + AFTER_RELIEF);
+                self.next = Some(now + CALM);
             }
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     fn half_goes_back_at_each_event_and_comes_again_when_it_is_calm() {
         let Some(pool) = PoolGuard::reserve(SIZE, 0) else { return };
         let directory = tempfile::tempdir().unwrap();
-        let before = pool.figures().persistent();
+        let before = pool.counts().persistent();
         let mut loan = Loan::take_over(&KernelRoot::live(), &directory.path().join("s"), SIZE);
         loan.set(8, false).unwrap();
         let rules = Rules {
@@ -96,32 +96,32 @@ mod tests {
         };
         let mut leases = Leases::new(rules);
         (0..4).for_each(|extent| leases.add(extent));
-        let mut relief = Relief::default();
+        let mut recovery = Recovery::default();
         let start = Instant::now();
-        relief.work(start, None, &mut leases, &mut loan);
-        assert_eq!((loan.pages(), leases.ready(), relief.next()), (8, 4, None), "all is calm");
+        recovery.work(start, None, &mut leases, &mut loan);
+        assert_eq!((loan.pages(), leases.ready(), recovery.next()), (8, 4, None), "all is calm");
 
         let event = |seconds| Some(start + Duration::from_secs(seconds));
-        relief.work(start, event(1), &mut leases, &mut loan);
+        recovery.work(start, event(1), &mut leases, &mut loan);
         assert_eq!((loan.pages(), leases.ready(), leases.missing()), (4, 2, 0));
-        assert_eq!(pool.figures().persistent(), before + 4, "the machine has the memory");
-        relief.work(start, event(1), &mut leases, &mut loan);
+        assert_eq!(pool.counts().persistent(), before + 4, "the machine has the memory");
+        recovery.work(start, event(1), &mut leases, &mut loan);
         assert_eq!(loan.pages(), 4, "one event is answered once");
-        relief.work(start, event(2), &mut leases, &mut loan);
-        assert_eq!((loan.pages(), leases.ready(), relief.pages(2)), (2, 1, 6));
+        recovery.work(start, event(2), &mut leases, &mut loan);
+        assert_eq!((loan.pages(), leases.ready(), recovery.pages(2)), (2, 1, 6));
 
-        let calm = relief.next().unwrap();
-        assert_eq!(calm, start + AFTER_RELIEF);
+        let calm = recovery.next().unwrap();
+        assert_eq!(calm, start + CALM);
         // A machine that has no page at the moment is asked again.
         for _ in 0..100 {
-            let Some(next) = relief.next() else { break };
-            relief.work(next, event(2), &mut leases, &mut loan);
+            let Some(next) = recovery.next() else { break };
+            recovery.work(next, event(2), &mut leases, &mut loan);
             let taken = loan.pages() - 2;
-            assert_eq!((leases.missing() as u64 * 2, relief.pages(2)), (taken, 6 - taken));
+            assert_eq!((leases.missing() as u64 * 2, recovery.pages(2)), (taken, 6 - taken));
         }
-        assert_eq!((relief.next(), loan.pages()), (None, 8), "all is as it was");
+        assert_eq!((recovery.next(), loan.pages()), (None, 8), "all is as it was");
         loan.set(0, true).unwrap();
-        assert_eq!(pool.figures().persistent(), before);
+        assert_eq!(pool.counts().persistent(), before);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let mut leases = Leases::new(rules);
         (0..2).for_each(|extent| leases.add(extent));
         let now = Instant::now();
-        Relief::default().work(now, Some(now), &mut leases, &mut loan);
+        Recovery::default().work(now, Some(now), &mut leases, &mut loan);
         assert_eq!((leases.ready(), loan.pages()), (2, 0));
     }
 }

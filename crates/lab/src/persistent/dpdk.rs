@@ -105,7 +105,7 @@ pub(super) fn read_malloc_perf(printed: &str) -> Result<BTreeMap<(&'static str, 
     ensure!(
         printed.contains("Test OK") && !found.is_empty(),
         "malloc_perf_autotest of dpdk-test failed: {}",
-        printed.lines().rev().find(|line| line.contains("fail")).unwrap_or("it printed no figures").trim()
+        printed.lines().rev().find(|line| line.contains("fail")).unwrap_or("it printed no values").trim()
     );
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Figures that code within malloc needs, read from kernel files without allocating.
+//! Values that code within malloc needs, read from kernel files without allocating.
 //!
 //! File-level obligation: each path is a C string; each buffer is writable and of the length stated; the descriptor is
 //! opened and closed here.
@@ -10,12 +10,12 @@ use megapage_units::PageSize;
 /// The number of unreserved pages (Free - Rsvd) in the pool of `size`, which the next mapping can have;
 /// `None` where the kernel has no such pool. Reads sysfs without allocating.
 pub fn hugetlb_available(size: PageSize) -> Option<u64> {
-    let figure = |name: &str| {
+    let value = |name: &str| {
         let mut path = [0u8; 96];
         let len = write_path(&mut path, size.kib(), name)?;
-        read_figure(&path[..len])
+        read_number(&path[..len])
     };
-    Some(figure("free_hugepages")?.saturating_sub(figure("resv_hugepages")?))
+    Some(value("free_hugepages")?.saturating_sub(value("resv_hugepages")?))
 }
 
 /// The number of free pages of `size` on a node, those included that are promised to mappings; `None` where there is no
@@ -27,7 +27,7 @@ pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
     let kib = size.kib();
     write!(rest, "/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/free_hugepages\0").ok()?;
     let len = 128 - rest.len();
-    read_figure(&path[..len])
+    read_number(&path[..len])
 }
 
 /// The default size of hugetlb pages (`Hugepagesize` of /proc/meminfo); `None` where it does not say. Does not allocate.
@@ -36,7 +36,7 @@ pub fn default_hugetlb_size() -> Option<PageSize> {
     let mut text = [0u8; 4096];
     let len = read_file(b"/proc/meminfo\0", &mut text)?;
     let at = text[..len].windows(NAME.len()).position(|window| window == NAME)?;
-    PageSize::new(first_figure(&text[at..len])?.checked_mul(1024)?)
+    PageSize::new(first_number(&text[at..len])?.checked_mul(1024)?)
 }
 
 fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
@@ -72,7 +72,7 @@ pub fn memory_available_and_total() -> Option<(u64, u64)> {
     let len = read_file(b"/proc/meminfo\0", &mut text)?;
     let field = |name: &[u8]| {
         let at = text[..len].windows(name.len()).position(|window| window == name)? + name.len();
-        first_figure(&text[at..len]).map(|kib| kib << 10)
+        first_number(&text[at..len]).map(|kib| kib << 10)
     };
     Some((field(b"MemAvailable:")?, field(b"MemTotal:")?))
 }
@@ -83,12 +83,12 @@ pub fn own_resident() -> Option<u64> {
     let mut text = [0u8; 128];
     let len = read_file(b"/proc/self/statm\0", &mut text)?;
     let pages = text[..len].split(|byte| *byte == b' ').nth(1)?;
-    Some(first_figure(pages)? * megapage_units::BASE_PAGE as u64)
+    Some(first_number(pages)? * megapage_units::BASE_PAGE as u64)
 }
 
 /// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
 pub fn thread_count() -> Option<u64> {
-    own_stat(|fields| first_figure(fields.nth(17)?))
+    own_stat(|fields| first_number(fields.nth(17)?))
 }
 
 /// Whether the thread that ran `main` has ended (by pthread_exit), and at most `others` further threads are
@@ -108,19 +108,19 @@ fn own_stat<R>(read: impl FnOnce(&mut dyn Iterator<Item = &[u8]>) -> Option<R>) 
     read(&mut text[after..len].split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty()))
 }
 
-fn read_figure(path: &[u8]) -> Option<u64> {
+fn read_number(path: &[u8]) -> Option<u64> {
     let mut text = [0u8; 32];
     let len = read_file(path, &mut text)?;
-    first_figure(&text[..len])
+    first_number(&text[..len])
 }
 
-pub(crate) fn first_figure(text: &[u8]) -> Option<u64> {
+pub(crate) fn first_number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().skip_while(|byte| !byte.is_ascii_digit());
-    let mut figure: Option<u64> = None;
+    let mut value: Option<u64> = None;
     for byte in digits.take_while(|byte| byte.is_ascii_digit()) {
-        figure = Some(figure.unwrap_or(0).checked_mul(10)?.checked_add(u64::from(byte - b'0'))?);
+        value = Some(value.unwrap_or(0).checked_mul(10)?.checked_add(u64::from(byte - b'0'))?);
     }
-    figure
+    value
 }
 
 /// Reads up to a buffer's length from `path`, which must end in a NUL byte.
@@ -160,8 +160,8 @@ mod tests {
         );
         assert!(size.is_none_or(|size| size > PageSize::BASE));
         assert!(threads.unwrap() >= 1);
-        assert_eq!(first_figure(b"  12 kB"), Some(12));
-        assert_eq!(first_figure(b"none"), None);
-        assert_eq!(first_figure(b"99999999999999999999"), None);
+        assert_eq!(first_number(b"  12 kB"), Some(12));
+        assert_eq!(first_number(b"none"), None);
+        assert_eq!(first_number(b"99999999999999999999"), None);
     }
 }

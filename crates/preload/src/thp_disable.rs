@@ -18,7 +18,7 @@ use std::os::raw::{c_int, c_ulong};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The program has switched them off, and was given something else for it.
-static WISHED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// prctl(2), which takes one to five arguments: those that are not given are read by nobody.
 ///
@@ -35,11 +35,13 @@ unsafe extern "C" fn prctl(
     let bare = third | fourth | fifth == 0;
     match option {
         libc::PR_SET_THP_DISABLE if second != 0 && bare && is_active() && replace() => {
-            WISHED.store(true, Relaxed);
+            REQUESTED.store(true, Relaxed);
             return 0;
         }
-        libc::PR_SET_THP_DISABLE if second == 0 && bare => WISHED.store(false, Relaxed),
-        libc::PR_GET_THP_DISABLE if second | third | fourth | fifth == 0 && WISHED.load(Relaxed) => return 1,
+        libc::PR_SET_THP_DISABLE if second == 0 && bare => REQUESTED.store(false, Relaxed),
+        libc::PR_GET_THP_DISABLE if second | third | fourth | fifth == 0 && REQUESTED.load(Relaxed) => {
+            return 1;
+        }
         _ => {}
     }
     // SAFETY: the caller's promise.

@@ -1,8 +1,8 @@
-//! The benches of kept memory end to end, in a few MiB.
+//! The experiments on persistent memory end to end, in a few MiB.
 
 use megapage_bench::run::Place;
 use megapage_lab::experiment::{Plan, conduct};
-use megapage_lab::kept::RestartExperiment;
+use megapage_lab::persistent::RestartExperiment;
 use megapage_testing::PoolGuard;
 use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
@@ -25,7 +25,6 @@ fn memory_and_an_index_in_it_are_found_again() {
         Ok(report) => Some(report),
         Err(error) => {
             eprintln!("{error:#}");
-            std::thread::sleep(std::time::Duration::from_secs(2));
             None
         }
     });

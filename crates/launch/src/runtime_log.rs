@@ -13,15 +13,15 @@ const LONGEST: u64 = 256 << 10;
 
 /// The files, with their lengths at the start.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct RuntimeLog {
     files: Vec<(File, u64)>,
 }
 
-impl Said {
+impl RuntimeLog {
     /// Notes where the files end now. Listens to none where it is not asked to, and to no terminal or pipe.
-    pub fn listen(asked: bool) -> Said {
+    pub fn listen(asked: bool) -> RuntimeLog {
         if !asked {
-            return Said::default();
+            return RuntimeLog::default();
         }
         let (output, error) = (std::io::stdout(), std::io::stderr());
         let mut files: Vec<(File, u64)> =
@@ -29,7 +29,7 @@ impl Said {
         // Both may go to one file.
         let identity = |(file, _): &(File, u64)| file.metadata().map(|it| (it.dev(), it.ino())).ok();
         files.dedup_by(|one, other| identity(one) == identity(other));
-        Said { files }
+        RuntimeLog { files }
     }
 
     /// The messages among what has been added since.

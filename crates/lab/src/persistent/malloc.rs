@@ -54,22 +54,22 @@ pub struct Cost {
 }
 
 impl Cost {
-    const FIGURES: [&str; 6] =
+    const VALUES: [&str; 6] =
         ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
 
-    fn of(figures: [f64; 6]) -> Cost {
-        let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = figures;
+    fn of(values: [f64; 6]) -> Cost {
+        let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = values;
         Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing }
     }
 
-    fn figures(&self) -> [f64; 6] {
+    fn values(&self) -> [f64; 6] {
         let Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing } = *self;
         [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing]
     }
 
     fn median(samples: &[Cost]) -> Cost {
         let median = |at: usize| {
-            Spread::of(samples.iter().map(|cost| cost.figures()[at])).map_or(f64::NAN, |spread| spread.median)
+            Spread::of(samples.iter().map(|cost| cost.values()[at])).map_or(f64::NAN, |spread| spread.median)
         };
         Cost::of(std::array::from_fn(median))
     }
@@ -97,12 +97,12 @@ impl Malloc {
     }
 }
 
-type Figures = BTreeMap<(&'static str, u64), Cost>;
+type Costs = BTreeMap<(&'static str, u64), Cost>;
 
 pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
     let mut rows = Vec::new();
     for (mode, unlink) in [("clean", Unlink::Existing), ("dirty", Unlink::Never)] {
-        let (mut ours, mut theirs): (Vec<Figures>, Vec<Figures>) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs): (Vec<Costs>, Vec<Costs>) = (Vec::new(), Vec::new());
         for round in 0..=bench.runs {
             bench.mounted.clear()?;
             let mine = megapage(bench, size, unlink)?;
@@ -116,9 +116,9 @@ pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
         }
         for kind in KINDS {
             for bytes in SIZES {
-                let of = |side: &[Figures]| {
+                let of = |side: &[Costs]| {
                     let samples: Vec<Cost> =
-                        side.iter().filter_map(|figures| figures.get(&(kind, bytes)).copied()).collect();
+                        side.iter().filter_map(|values| values.get(&(kind, bytes)).copied()).collect();
                     (!samples.is_empty()).then(|| Cost::median(&samples))
                 };
                 if let Some(megapage) = of(&ours) {
@@ -131,28 +131,27 @@ pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
     Ok(Malloc { size_bytes: size.0, rows })
 }
 
-fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Figures> {
+fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Costs> {
     let mut command = Command::new(&bench.place.workload);
     command.args(["keep", "malloc", "--file-per-page", "--size", &size.0.to_string()]);
     command.args(["--unlink", unlink.name()]).arg("--directory").arg(bench.mounted.side("megapage"));
     let took = timed(&mut command, "", bench.signals)?;
     let found: Measurement = serde_json::from_str(&took.printed)
         .with_context(|| format!("the workload said '{}'", took.printed.trim()))?;
-    let mut figures = Figures::new();
+    let mut values = Costs::new();
     for kind in KINDS {
         for bytes in SIZES {
-            let read =
-                Cost::FIGURES.map(|name| found.figures.get(&format!("{kind}.{bytes}.{name}")).copied());
+            let read = Cost::VALUES.map(|name| found.values.get(&format!("{kind}.{bytes}.{name}")).copied());
             if read.iter().all(Option::is_some) {
-                figures.insert((kind, bytes), Cost::of(read.map(Option::unwrap_or_default)));
+                values.insert((kind, bytes), Cost::of(read.map(Option::unwrap_or_default)));
             }
         }
     }
-    Ok(figures)
+    Ok(values)
 }
 
 /// DPDK with reuse is run twice: the first run leaves what the second one finds.
-fn dpdk(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Figures>> {
+fn dpdk(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Costs>> {
     let Some(dpdk) = &bench.dpdk else { return Ok(None) };
     let directory = bench.mounted.side("dpdk");
     if unlink == Unlink::Never {

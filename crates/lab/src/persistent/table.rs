@@ -54,8 +54,7 @@ pub(super) fn malloc(found: &Malloc) -> Section {
     };
     let rows = found.rows.iter().map(|row| {
         let ours = &row.megapage;
-        let theirs =
-            |figure: fn(&Cost) -> f64| row.dpdk.as_ref().map_or("-".into(), |cost| show(figure(cost)));
+        let theirs = |value: fn(&Cost) -> f64| row.dpdk.as_ref().map_or("-".into(), |cost| show(value(cost)));
         let cleared = match (ours.cleared_allocating > 0.0, ours.cleared_freeing > 0.0) {
             (false, false) => "-",
             (true, false) => "allocating",

@@ -9,9 +9,9 @@ use std::time::Duration;
 /// Most regions taken back: 256 GiB.
 const MOST: usize = 1 << 17;
 
-/// What is remembered of one region that something was done to. Times are on the snapshot's clock.
+/// What is known of one region that something was done to. Times are on the snapshot's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RememberedRegion {
+pub struct SavedRegion {
     /// Whose.
     pub process: ProcessId,
     /// Its first address.
@@ -21,7 +21,7 @@ pub struct RememberedRegion {
     /// The last promotion.
     pub promoted: Option<Duration>,
     /// The last demotion or recovery.
-    pub demoted: Option<RememberedDemotion>,
+    pub demoted: Option<SavedDemotion>,
     /// Failures in a row.
     pub failures: u32,
     /// Nothing before that time.
@@ -32,7 +32,7 @@ pub struct RememberedRegion {
 
 /// A demotion, as far as it decides about a promotion.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RememberedDemotion {
+pub struct SavedDemotion {
     /// When.
     pub at: Duration,
     /// The share of memory in use then, 0 to 1.
@@ -43,14 +43,14 @@ pub struct RememberedDemotion {
 
 impl Guard {
     /// All regions that are remembered, ascending by process and address.
-    pub fn remembered_regions(&self) -> Vec<RememberedRegion> {
+    pub fn saved_regions(&self) -> Vec<SavedRegion> {
         let regions = self.processes.iter().flat_map(|(id, process)| {
-            process.regions.iter().map(|(start, memory)| RememberedRegion {
+            process.regions.iter().map(|(start, memory)| SavedRegion {
                 process: *id,
                 region: *start,
                 acted: memory.acted,
                 promoted: memory.promoted,
-                demoted: memory.demoted.map(|demoted| RememberedDemotion {
+                demoted: memory.demoted.map(|demoted| SavedDemotion {
                     at: demoted.at,
                     in_use: demoted.in_use,
                     present: demoted.present,
@@ -65,7 +65,7 @@ impl Guard {
 
     /// Takes back what was remembered. What cannot be true at the time `now` is skipped; what is known already
     /// stays.
-    pub fn restore(&mut self, now: Duration, regions: &[RememberedRegion], limits: &Limits) {
+    pub fn restore(&mut self, now: Duration, regions: &[SavedRegion], limits: &Limits) {
         let past = |time: Duration| time <= now;
         for one in regions.iter().take(MOST) {
             let sound = one.region.is_multiple_of(HUGE_2M as u64)

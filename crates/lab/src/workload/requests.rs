@@ -27,7 +27,7 @@ pub const TOUCHED: &str = "touched";
 
 /// What is asked for, as the reader of requests leaves it for the worker.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct Requests {
     working: AtomicBool,
     faults: AtomicU64,
     reports: AtomicU64,
@@ -39,10 +39,10 @@ pub(super) struct Wishes {
     changed: Condvar,
 }
 
-impl Wishes {
-    /// Follows `requests` to their end, or to one that is none.
-    pub(super) fn follow(&self, requests: impl BufRead) -> Result<()> {
-        let read = requests.lines().try_for_each(|line| self.note(line?.trim()));
+impl Requests {
+    /// Follows `input` to their end, or to one that is none.
+    pub(super) fn follow(&self, input: impl BufRead) -> Result<()> {
+        let read = input.lines().try_for_each(|line| self.note(line?.trim()));
         self.ended.store(true, Ordering::SeqCst);
         self.wake();
         read

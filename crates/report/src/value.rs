@@ -1,4 +1,4 @@
-//! Figures in few columns.
+//! Values in few columns.
 
 use megapage_units::Bytes;
 
@@ -10,7 +10,7 @@ pub fn size(bytes: Bytes) -> String {
     }
     let mut scaled = bytes.0 as f64;
     let mut unit = 0;
-    // From 999.5 on, three figures would round to 1000.
+    // From 999.5 on, three values would round to 1000.
     while scaled >= 999.5 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
         unit += 1;

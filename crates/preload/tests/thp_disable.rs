@@ -1,4 +1,4 @@
-//! Programs that switch transparent huge pages off for themselves (src/wish.rs).
+//! Programs that switch transparent huge pages off for themselves (src/thp_disable.rs).
 
 mod preloaded;
 
@@ -10,7 +10,7 @@ fn passes(part: &str) {
         megapage_testing::skip("transparent_hugepage/enabled is to say `madvise`");
         return;
     }
-    let Some(program) = program("wish", part) else { return };
+    let Some(program) = program("thp_disable", part) else { return };
     for heap in ["thp", "none"] {
         let run = preloaded(&program, &[part, heap], heap);
         assert!(run.status.success(), "{part}, {heap}: {}: {}", run.status, text(&run.stderr));

@@ -92,7 +92,7 @@ impl Restart {
                     holds: ours <= SECOND_RATIO * theirs,
                 });
             }
-            // A file for each page has to be opened and mapped for each: its figure is shown, and nobody's is as low.
+            // A file for each page has to be opened and mapped for each: its value is shown, and nobody's is as low.
             if let Some(map) = ours.map_ms_per_gib.filter(|_| layout == "single file") {
                 gates.push(Gate {
                     case: "starts",
@@ -242,7 +242,7 @@ pub(super) fn keep_index(bench: &mut Bench<'_>, size: Bytes) -> Result<IndexRepo
         serde_json::from_str(&took.printed)
             .with_context(|| format!("the workload said '{}'", took.printed.trim()))
     };
-    let figure = |found: &Measurement, name: &str| found.figures.get(name).copied().unwrap_or(f64::NAN);
+    let value = |found: &Measurement, name: &str| found.values.get(name).copied().unwrap_or(f64::NAN);
     (bench.progress)("index: building one on the heap, whose answers are compared");
     let on_heap = once(bench, &["retrieval"], false)?;
     bench.mounted.clear()?;
@@ -251,8 +251,8 @@ pub(super) fn keep_index(bench: &mut Bench<'_>, size: Bytes) -> Result<IndexRepo
     let mut restarts = Vec::new();
     for round in 0..=bench.runs {
         let found = once(bench, &["keep", "index"], true)?;
-        ensure!(figure(&found, "found") == 1.0, "the index was not found again");
-        let first = figure(&found, "first_answer_ms");
+        ensure!(value(&found, "found") == 1.0, "the index was not found again");
+        let first = value(&found, "first_answer_ms");
         (bench.progress)(&format!(
             "round {round} of {}: index answers again after {first:.1} ms",
             bench.runs
@@ -262,18 +262,18 @@ pub(super) fn keep_index(bench: &mut Bench<'_>, size: Bytes) -> Result<IndexRepo
     bench.mounted.clear()?;
     let same = |found: &Measurement| found.checksum == on_heap.checksum;
     let same_answers = same(&rebuilt) && restarts.iter().all(same);
-    let of_counted = |figure: &dyn Fn(&Measurement) -> f64| {
-        Spread::of(restarts.iter().skip(1).map(figure)).unwrap_or_default()
+    let of_counted = |value: &dyn Fn(&Measurement) -> f64| {
+        Spread::of(restarts.iter().skip(1).map(value)).unwrap_or_default()
     };
     Ok(IndexReport {
-        postings_bytes: (4.0 * figure(&rebuilt, "postings")) as u64,
+        postings_bytes: (4.0 * value(&rebuilt, "postings")) as u64,
         queries: QUERIES,
-        rebuild_first_answer_ms: figure(&rebuilt, "first_answer_ms"),
-        restart_first_answer_ms: of_counted(&|found| figure(found, "first_answer_ms")),
+        rebuild_first_answer_ms: value(&rebuilt, "first_answer_ms"),
+        restart_first_answer_ms: of_counted(&|found| value(found, "first_answer_ms")),
         restart_all_answers_ms: of_counted(&|found| {
             found.phases.0.get("access").map_or(f64::NAN, |spent| spent.wall_ns as f64 / 1e6)
         }),
         same_answers,
-        recall: figure(&rebuilt, "recall"),
+        recall: value(&rebuilt, "recall"),
     })
 }

@@ -1,4 +1,4 @@
-//! What was measured of this machine and is kept in `/run/megapage` until the next boot, so that not every start has to
+//! What was measured of this machine and is cached in `/run/megapage` until the next boot, so that not every start has to
 //! measure it again.
 
 use megapage_kernel::runtime_directory::runtime_directory;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// A file that is longer is none of ours.
 const LONGEST: u64 = 1 << 20;
-/// No more measurements are kept of one thing.
+/// No more measurements are cached of one thing.
 pub(crate) const MOST: usize = 5;
 
 /// The boot that measurements hold for.
@@ -24,7 +24,7 @@ struct Boot {
 }
 
 impl Boot {
-    /// That of the running system; `None` where nothing is kept: a captured tree has no present, and a debug build, which
+    /// That of the running system; `None` where nothing is cached: a captured tree has no present, and a debug build, which
     /// is slower, keeps nothing.
     fn of(root: &KernelRoot) -> Option<Boot> {
         if !root.is_live() || cfg!(debug_assertions) {
@@ -36,7 +36,7 @@ impl Boot {
 
 /// A file of measurements, and what they hold for: this boot, and `K`.
 #[derive(Debug)]
-pub(crate) struct Remembered<K> {
+pub(crate) struct Cached<K> {
     directory: PathBuf,
     file: &'static str,
     schema: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct Remembered<K> {
 
 /// What is in the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept<K, T> {
+struct Contents<K, T> {
     schema: String,
     #[serde(flatten)]
     boot: Boot,
@@ -56,16 +56,16 @@ struct Kept<K, T> {
     times: Vec<T>,
 }
 
-impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
-    /// `file` in the directory of the system under `root`; `None` where nothing is kept. `schema`: with a number that is higher
+impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
+    /// `file` in the directory of the system under `root`; `None` where nothing is cached. `schema`: with a number that is higher
     /// with every change of how it is measured: what was measured in another way is measured anew.
     pub(crate) fn of(
         root: &KernelRoot,
         file: &'static str,
         schema: &'static str,
         key: K,
-    ) -> Option<Remembered<K>> {
-        Some(Remembered { directory: runtime_directory(root), file, schema, boot: Boot::of(root)?, key })
+    ) -> Option<Cached<K>> {
+        Some(Cached { directory: runtime_directory(root), file, schema, boot: Boot::of(root)?, key })
     }
 
     /// The same in another directory, at a boot of this name.
@@ -76,9 +76,9 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         schema: &'static str,
         boot: &str,
         key: K,
-    ) -> Remembered<K> {
+    ) -> Cached<K> {
         let boot = Boot { boot_id: boot.into(), processor: "synthetic".into() };
-        Remembered { directory: directory.to_path_buf(), file, schema, boot, key }
+        Cached { directory: directory.to_path_buf(), file, schema, boot, key }
     }
 
     /// Whether the caller may keep anything: root alone.
@@ -86,13 +86,13 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         effective_uid() == 0
     }
 
-    /// What was kept, the oldest first, if it is of this boot, whole, `is_sound`, and nobody but root, or who asks, can have
+    /// What was cached, the oldest first, if it is of this boot, whole, `is_sound`, and nobody but root, or who asks, can have
     /// written it. Nothing otherwise.
     pub(crate) fn read<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Vec<T> {
-        self.read_kept(is_sound).unwrap_or_default()
+        self.read_checked(is_sound).unwrap_or_default()
     }
 
-    fn read_kept<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Option<Vec<T>> {
+    fn read_checked<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Option<Vec<T>> {
         let trusted = |path: &Path| {
             let found = fs::symlink_metadata(path).ok()?;
             let owned = found.uid() == 0 || found.uid() == effective_uid();
@@ -102,9 +102,10 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         let path = self.directory.join(self.file);
         trusted(&path).filter(|found| found.is_file() && found.len() <= LONGEST)?;
         let bytes = read_regular(&path, LONGEST).ok()?;
-        let kept: Kept<K, T> = serde_json::from_slice(&bytes).ok()?;
-        let same = kept.schema == self.schema && kept.boot == self.boot && kept.key == self.key;
-        (same && kept.times.len() <= MOST && kept.times.iter().all(is_sound)).then_some(kept.times)
+        let contents: Contents<K, T> = serde_json::from_slice(&bytes).ok()?;
+        let same = contents.schema == self.schema && contents.boot == self.boot && contents.key == self.key;
+        (same && contents.times.len() <= MOST && contents.times.iter().all(is_sound))
+            .then_some(contents.times)
     }
 
     /// Writes the last [`MOST`] of `times`, all or nothing.
@@ -115,8 +116,8 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<K> {
         }
         let times = times[times.len().saturating_sub(MOST)..].to_vec();
         let (boot, key) = (self.boot.clone(), self.key.clone());
-        let kept = Kept { schema: self.schema.into(), boot, key, times };
-        let text = serde_json::to_string(&kept).map_err(io::Error::other)? + "\n";
+        let contents = Contents { schema: self.schema.into(), boot, key, times };
+        let text = serde_json::to_string(&contents).map_err(io::Error::other)? + "\n";
         // Whatever the umask, as that of a service: other users read it.
         let path = std::path::absolute(self.directory.join(self.file))?;
         replace_file(&path, text.as_bytes(), Replace { mode: 0o644, durable: false })
@@ -137,7 +138,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("megapage");
         let key = || Key { of: "this".into() };
-        let of = |schema, boot| Remembered::within(&path, "times.json", schema, boot, key());
+        let of = |schema, boot| Cached::within(&path, "times.json", schema, boot, key());
         let ours = || of("synthetic/2", "one");
         let any = |time: &f64| *time > 0.0;
         assert!(ours().read(any).is_empty(), "there is none yet");

@@ -1,8 +1,8 @@
-//! Timings that are kept until the next boot, so that not every command has to make them, and a busy moment does not
+//! Timings that are cached until the next boot, so that not every command has to make them, and a busy moment does not
 //! spoil them: the median of the last few counts.
 
 use super::calibrate::{AccessTimes, NoTimes};
-use crate::remembered::{MOST, Remembered};
+use crate::cached::{Cached, MOST};
 use megapage_kernel::KernelRoot;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
@@ -21,24 +21,24 @@ struct Key {
     geometry: Geometry,
 }
 
-type Kept = Remembered<Key>;
+type Cache = Cached<Key>;
 
 impl AccessTimes {
     /// What is known of this machine: timed now, or at up to three moments since it was booted. Root keeps the timings
     /// in `/run/megapage/access-times.json`; others read them there. A debug build, which is slower, keeps none.
     pub fn known(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
-        let Some(kept) = kept(root, geometry) else { return AccessTimes::measure(root, geometry) };
-        known_in(&kept, Kept::may_keep(), || AccessTimes::measure(root, geometry))
+        let Some(cache) = cache(root, geometry) else { return AccessTimes::measure(root, geometry) };
+        known_in(&cache, Cache::may_keep(), || AccessTimes::measure(root, geometry))
     }
 
-    /// What is kept, and nothing is timed; `None` where nothing is.
-    pub fn kept(root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
-        AccessTimes::median(&read(&kept(root, geometry)?))
+    /// What is cached, and nothing is timed; `None` where nothing is.
+    pub fn cached(root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
+        AccessTimes::median(&read(&cache(root, geometry)?))
     }
 
     /// What the `times` of such a file come to, given as JSON; `None` where they make no sense. For the fuzz targets.
     #[doc(hidden)]
-    pub fn of_kept(times: &[u8]) -> Option<AccessTimes> {
+    pub fn of_cached(times: &[u8]) -> Option<AccessTimes> {
         let all: Vec<AccessTimes> = serde_json::from_slice(times).ok()?;
         (all.len() <= MOST && all.iter().all(is_sound)).then(|| AccessTimes::median(&all)).flatten()
     }
@@ -51,19 +51,19 @@ impl AccessTimes {
     /// What accesses take at the moment: one timing more, made now, and those of the last five minutes. What else the
     /// machine does takes the caches that page tables lie in from every program.
     pub fn renewed(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
-        let Some(kept) = kept(root, geometry) else { return AccessTimes::measure(root, geometry) };
-        renewed_in(&kept, Kept::may_keep(), || AccessTimes::measure(root, geometry))
+        let Some(cache) = cache(root, geometry) else { return AccessTimes::measure(root, geometry) };
+        renewed_in(&cache, Cache::may_keep(), || AccessTimes::measure(root, geometry))
     }
 }
 
-/// `None` where nothing is kept.
-fn kept(root: &KernelRoot, geometry: &Geometry) -> Option<Kept> {
-    Remembered::of(root, FILE, SCHEMA, Key { geometry: *geometry })
+/// `None` where nothing is cached.
+fn cache(root: &KernelRoot, geometry: &Geometry) -> Option<Cache> {
+    Cached::of(root, FILE, SCHEMA, Key { geometry: *geometry })
 }
 
-/// Those that are kept and make sense.
-fn read(kept: &Kept) -> Vec<AccessTimes> {
-    kept.read(is_sound)
+/// Those that are cached and make sense.
+fn read(cache: &Cache) -> Vec<AccessTimes> {
+    cache.read(is_sound)
 }
 
 fn is_sound(times: &AccessTimes) -> bool {
@@ -71,43 +71,43 @@ fn is_sound(times: &AccessTimes) -> bool {
 }
 
 fn known_in(
-    kept: &Kept,
+    cache: &Cache,
     may_keep: bool,
     measure: impl FnOnce() -> Result<AccessTimes, NoTimes>,
 ) -> Result<AccessTimes, NoTimes> {
-    let former = AccessTimes::median(&read(kept));
+    let former = AccessTimes::median(&read(cache));
     if let Some(former) = former.filter(|former| former.times() >= ENOUGH || !may_keep) {
         return Ok(former);
     }
-    AccessTimes::median(&with_one_more(kept, may_keep, measure)?).ok_or(NoTimes::Senseless)
+    AccessTimes::median(&with_one_more(cache, may_keep, measure)?).ok_or(NoTimes::Senseless)
 }
 
 fn renewed_in(
-    kept: &Kept,
+    cache: &Cache,
     may_keep: bool,
     measure: impl FnOnce() -> Result<AccessTimes, NoTimes>,
 ) -> Result<AccessTimes, NoTimes> {
-    let mut all = with_one_more(kept, may_keep, measure)?;
+    let mut all = with_one_more(cache, may_keep, measure)?;
     if let Some(latest) = all.last().cloned() {
         all.retain(|times| times.is_near(&latest, FRESH));
     }
     AccessTimes::median(&all).ok_or(NoTimes::Senseless)
 }
 
-/// What was kept, with one timing more; without it where it failed and others are there.
+/// What was cached, with one timing more; without it where it failed and others are there.
 fn with_one_more(
-    kept: &Kept,
+    cache: &Cache,
     may_keep: bool,
     measure: impl FnOnce() -> Result<AccessTimes, NoTimes>,
 ) -> Result<Vec<AccessTimes>, NoTimes> {
-    let mut all = read(kept);
+    let mut all = read(cache);
     match measure() {
         Ok(now) => {
             all.push(now);
             all.drain(..all.len().saturating_sub(MOST));
             if may_keep {
                 // Whoever cannot keep them makes them again.
-                let _ = kept.write(&all);
+                let _ = cache.write(&all);
             }
         }
         Err(why) if all.is_empty() => return Err(why),
@@ -123,23 +123,23 @@ mod tests {
     use std::cell::Cell;
 
     /// A directory as `/run/megapage` is, and in it the file of a machine.
-    fn synthetic_file() -> (tempfile::TempDir, Kept) {
+    fn synthetic_file() -> (tempfile::TempDir, Cache) {
         let top = tempfile::tempdir().unwrap();
         let key = Key { geometry: Geometry::FALLBACK };
-        let kept = Remembered::within(&top.path().join("megapage"), FILE, SCHEMA, "one", key);
-        (top, kept)
+        let cache = Cached::within(&top.path().join("megapage"), FILE, SCHEMA, "one", key);
+        (top, cache)
     }
 
     #[test]
-    fn machines_are_timed_three_times_and_then_remembered() {
-        let (top, kept) = synthetic_file();
+    fn machines_are_timed_three_times_and_then_cached() {
+        let (top, cache) = synthetic_file();
         let measured = Cell::new(0);
         let known = |may_keep| {
             let measure = || {
                 measured.set(measured.get() + 1);
                 Ok(synthetic(1.0))
             };
-            known_in(&kept, may_keep, measure).unwrap()
+            known_in(&cache, may_keep, measure).unwrap()
         };
         assert_eq!(known(false).times(), 1);
         let path = top.path().join("megapage");
@@ -154,25 +154,25 @@ mod tests {
 
     #[test]
     fn what_was_timed_long_ago_says_nothing_of_the_moment() {
-        let (_top, kept) = synthetic_file();
+        let (_top, cache) = synthetic_file();
         let long_ago =
             [synthetic(9.0).made_at(1000), synthetic(9.0).made_at(1001), synthetic(1.0).made_at(1900)];
-        kept.write(&long_ago).unwrap();
-        let now = renewed_in(&kept, true, || Ok(synthetic(1.0).made_at(2000))).unwrap();
+        cache.write(&long_ago).unwrap();
+        let now = renewed_in(&cache, true, || Ok(synthetic(1.0).made_at(2000))).unwrap();
         assert_eq!((now.times(), &now.steps()[0]), (2, &synthetic(1.0).steps()[0]));
-        assert_eq!(known_in(&kept, true, || panic!("there are enough")).unwrap().times(), 4);
-        let failed = renewed_in(&kept, true, || Err(NoTimes::Senseless)).unwrap();
+        assert_eq!(known_in(&cache, true, || panic!("there are enough")).unwrap().times(), 4);
+        let failed = renewed_in(&cache, true, || Err(NoTimes::Senseless)).unwrap();
         assert_eq!(failed.times(), 2, "the latest are the best that there is");
     }
 
     #[test]
     fn what_makes_no_sense_is_made_again_and_former_timings_serve_where_none_can_be_made() {
-        let (_top, kept) = synthetic_file();
-        kept.write(&[synthetic(1.0), synthetic(-1.0)]).unwrap();
-        assert!(read(&kept).is_empty());
+        let (_top, cache) = synthetic_file();
+        cache.write(&[synthetic(1.0), synthetic(-1.0)]).unwrap();
+        assert!(read(&cache).is_empty());
         let failed = || Err(NoTimes::Senseless);
-        assert!(known_in(&kept, true, failed).is_err());
-        kept.write(&[synthetic(1.0)]).unwrap();
-        assert!(known_in(&kept, true, failed).is_ok());
+        assert!(known_in(&cache, true, failed).is_err());
+        cache.write(&[synthetic(1.0)]).unwrap();
+        assert!(known_in(&cache, true, failed).is_ok());
     }
 }

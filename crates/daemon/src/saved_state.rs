@@ -3,7 +3,7 @@
 //!
 //! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
 
-use megapage_decide::{RememberedDemotion, RememberedRegion};
+use megapage_decide::{SavedDemotion, SavedRegion};
 use megapage_kernel::trusted::{Replace, make_directory_of, open_regular, replace_file, require_ours};
 use megapage_snapshot::ProcessId;
 use megapage_units::Pid;
@@ -22,7 +22,7 @@ const LONGEST: u64 = 64 << 20;
 
 /// Why a file was not taken: a warning, no failure.
 #[derive(Debug, Error)]
-pub enum RememberError {
+pub enum StateError {
     /// It could not be read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -39,8 +39,8 @@ pub enum RememberError {
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Remembered {
-    regions: Vec<RememberedRegion>,
+pub struct SavedState {
+    regions: Vec<SavedRegion>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,43 +75,43 @@ struct OneRegion {
     small: Option<u64>,
 }
 
-impl Remembered {
+impl SavedState {
     /// What a policy's guards remember.
-    pub fn new(regions: Vec<RememberedRegion>) -> Remembered {
-        Remembered { regions }
+    pub fn new(regions: Vec<SavedRegion>) -> SavedState {
+        SavedState { regions }
     }
 
     /// The same.
-    pub fn regions(&self) -> &[RememberedRegion] {
+    pub fn regions(&self) -> &[SavedRegion] {
         &self.regions
     }
 
     /// Reads a file; where there is none, nothing is known. `boot` names this boot, `owner` is who must own it.
-    pub fn read(path: &Path, boot: &str, owner: u32) -> Result<Remembered, RememberError> {
+    pub fn read(path: &Path, boot: &str, owner: u32) -> Result<SavedState, StateError> {
         let file = match open_regular(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Remembered::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SavedState::default()),
             file => file?,
         };
         let metadata = file.metadata()?;
         if metadata.uid() != owner {
-            return Err(RememberError::OtherOwner(metadata.uid()));
+            return Err(StateError::OtherOwner(metadata.uid()));
         }
         let mut text = String::new();
         file.take(LONGEST).read_to_string(&mut text)?;
         let file: File =
-            serde_json::from_str(&text).map_err(|error| RememberError::Foreign(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| StateError::Foreign(error.to_string()))?;
         if file.schema != SCHEMA {
-            return Err(RememberError::Foreign(format!("its schema is not {SCHEMA}")));
+            return Err(StateError::Foreign(format!("its schema is not {SCHEMA}")));
         }
         if file.boot != boot {
-            return Err(RememberError::OtherBoot);
+            return Err(StateError::OtherBoot);
         }
         let regions = file.processes.iter().flat_map(|process| {
             let pid = Pid(process.pid);
             let id = ProcessId { pid, start_ticks: process.start_ticks, start_stack: process.start_stack };
             process.regions.iter().map(move |region| region.known(id))
         });
-        Ok(Remembered { regions: regions.collect() })
+        Ok(SavedState { regions: regions.collect() })
     }
 
     /// Writes a file, beside it first and then in its place; makes its directory where that lacks.
@@ -153,7 +153,7 @@ pub fn is_replaceable(path: &Path) -> io::Result<()> {
 }
 
 impl OneRegion {
-    fn new(region: &RememberedRegion) -> OneRegion {
+    fn new(region: &SavedRegion) -> OneRegion {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         OneRegion {
             start: region.region,
@@ -166,14 +166,14 @@ impl OneRegion {
         }
     }
 
-    fn known(&self, process: ProcessId) -> RememberedRegion {
+    fn known(&self, process: ProcessId) -> SavedRegion {
         let time = Duration::from_nanos;
-        RememberedRegion {
+        SavedRegion {
             process,
             region: self.start,
             acted: time(self.acted),
             promoted: self.promoted.map(time),
-            demoted: self.demoted.map(|(at, in_use, present)| RememberedDemotion {
+            demoted: self.demoted.map(|(at, in_use, present)| SavedDemotion {
                 at: time(at),
                 in_use,
                 present,
@@ -190,10 +190,10 @@ mod tests {
     use super::*;
     use megapage_kernel::effective_uid;
 
-    fn known() -> Remembered {
+    fn known() -> SavedState {
         let id = |pid| ProcessId { pid: Pid(pid), start_ticks: 7, start_stack: 9 };
         let second = Duration::from_secs;
-        let one = RememberedRegion {
+        let one = SavedRegion {
             process: id(4),
             region: 2 << 20,
             acted: second(5),
@@ -203,23 +203,23 @@ mod tests {
             not_before: second(9),
             small: Some(65536),
         };
-        let demoted = RememberedDemotion { at: second(6), in_use: 0.375, present: Some(17) };
-        let two = RememberedRegion { region: 4 << 20, promoted: None, demoted: Some(demoted), ..one };
-        Remembered::new(vec![one, two, RememberedRegion { process: id(5), ..one }])
+        let demoted = SavedDemotion { at: second(6), in_use: 0.375, present: Some(17) };
+        let two = SavedRegion { region: 4 << 20, promoted: None, demoted: Some(demoted), ..one };
+        SavedState::new(vec![one, two, SavedRegion { process: id(5), ..one }])
     }
 
     #[test]
     fn what_is_written_is_read_as_the_same() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/b/state.json");
-        let read = |boot| Remembered::read(&path, boot, effective_uid());
-        assert_eq!(read("boot").unwrap(), Remembered::default(), "there is no file yet");
+        let read = |boot| SavedState::read(&path, boot, effective_uid());
+        assert_eq!(read("boot").unwrap(), SavedState::default(), "there is no file yet");
         known().write(&path, "boot").unwrap();
         known().write(&path, "boot").unwrap();
         assert_eq!(read("boot").unwrap(), known());
-        assert!(matches!(read("other"), Err(RememberError::OtherBoot)));
-        let other = Remembered::read(&path, "boot", effective_uid() + 1);
-        assert!(matches!(other, Err(RememberError::OtherOwner(_))));
+        assert!(matches!(read("other"), Err(StateError::OtherBoot)));
+        let other = SavedState::read(&path, "boot", effective_uid() + 1);
+        assert!(matches!(other, Err(StateError::OtherOwner(_))));
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         for torn in ["", "\0\0", "{\"sch", "{\"schema\":\"megapage.state/9\",\"boot\":\"x"] {
             std::fs::write(&path, torn).unwrap();
             known().write(&path, "boot").unwrap();
-            assert_eq!(Remembered::read(&path, "boot", effective_uid()).unwrap(), known());
+            assert_eq!(SavedState::read(&path, "boot", effective_uid()).unwrap(), known());
         }
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -253,15 +253,15 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for length in 0..whole.len() {
             std::fs::write(&path, &whole[..length]).unwrap();
-            let read = Remembered::read(&path, "boot", effective_uid());
-            assert!(matches!(read, Err(RememberError::Foreign(_))), "{length}: {read:?}");
+            let read = SavedState::read(&path, "boot", effective_uid());
+            assert!(matches!(read, Err(StateError::Foreign(_))), "{length}: {read:?}");
         }
         for text in ["{}", "[]", "\u{0}", r#"{"schema":"x","boot":"boot","processes":[]}"#] {
             std::fs::write(&path, text).unwrap();
-            let read = Remembered::read(&path, "boot", effective_uid());
-            assert!(matches!(read, Err(RememberError::Foreign(_))), "{text}");
+            let read = SavedState::read(&path, "boot", effective_uid());
+            assert!(matches!(read, Err(StateError::Foreign(_))), "{text}");
         }
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
-        assert!(Remembered::read(&path, "boot", effective_uid()).is_err());
+        assert!(SavedState::read(&path, "boot", effective_uid()).is_err());
     }
 }
