@@ -4,12 +4,12 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::process::{list_processes, read_stat};
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_testing::{MachineLock, require_root, skip};
+use megapage_testing::{MachineLock, require_root, skip, wait_for};
 use megapage_units::{Bytes, Pid};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn megapage() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
@@ -56,12 +56,8 @@ const RANDOM_READER: &str =
 fn random_reader() -> Killed {
     let child = Command::new("perl").args(["-e", RANDOM_READER]).stdout(Stdio::null()).spawn().unwrap();
     let child = Killed(child);
-    let start = Instant::now();
     // The string is built once, and then held a second time while it is assigned.
-    while resident(child.pid()) < Bytes::mib(64) {
-        assert!(start.elapsed() < Duration::from_secs(180), "perl takes too long to start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("perl's start", || resident(child.pid()) >= Bytes::mib(64));
     child
 }
 
@@ -212,10 +208,7 @@ fn a_trial_leaves_nothing_huge_behind() {
             let before = huge(reader.pid());
             let (seconds, pid) = (seconds.to_string(), reader.pid().to_string());
             let output = advise(&["--seconds", &seconds, "--trial", "--trial-share", "25", "--json", &pid]);
-            let start = Instant::now();
-            while huge(reader.pid()) > before && start.elapsed() < Duration::from_secs(20) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            wait_for("the end of the trial's huge pages", || huge(reader.pid()) <= before);
             assert_eq!(huge(reader.pid()), before);
             (output.status.code() == Some(0)).then(|| (json(&output), reader, before))
         })
@@ -269,10 +262,7 @@ fn ended_by(number: i32) {
     megapage_kernel::spawn::send_signal(advisor.pid(), number).unwrap();
     advisor.0.wait().unwrap();
     // Of one that was killed the guard takes its time: until then a call that was under way may still end.
-    let start = Instant::now();
-    while children.iter().any(is_alive) && start.elapsed() < Duration::from_secs(180) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("the end of its children", || !children.iter().any(is_alive));
     assert_eq!(huge(reader.pid()), before);
 }
 

@@ -6,13 +6,13 @@ mod run_support;
 use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, process};
+use megapage_testing::{assert_refused, copied, until};
 use megapage_units::Pid;
-use run_support::{assert_refused, copied, library, text};
+use run_support::{library, text};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
@@ -119,14 +119,8 @@ fn a_signal_ends_the_command_too() {
     let file = directory.path().join("pid");
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", file.display());
     let bench = command(&["--", "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
-    let start = Instant::now();
-    let pid = loop {
-        match fs::read_to_string(&file) {
-            Ok(text) => break Pid(text.trim().parse().unwrap()),
-            Err(_) => assert!(start.elapsed() < Duration::from_secs(120), "the command has not started"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let pid = until("the command's start", || fs::read_to_string(&file).ok());
+    let pid = Pid(pid.trim().parse().unwrap());
     send_signal(Pid(bench.id().cast_signed()), signal::SIGTERM).unwrap();
     let output = bench.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.status.signal()), (Some(2), None));

@@ -6,12 +6,10 @@ mod user;
 
 use megapage_act::execute::{Executor, ExecutorOptions};
 use megapage_daemon::client;
-use megapage_testing::MemoryGroup;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, meminfo};
-use megapage_testing::ZramSwap;
-use megapage_testing::{MachineLock, require_root, skip};
+use megapage_testing::{MachineLock, MemoryGroup, ZramSwap, require_root, skip, until_within};
 use megapage_units::{Bytes, Pid};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -54,14 +52,7 @@ impl Running {
 
     /// Waits for its end; what that was.
     fn end(&mut self) -> std::process::ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_within(PATIENCE, "its end", || self.0.try_wait().unwrap())
     }
 }
 
@@ -166,7 +157,7 @@ impl Place {
     fn counted(&self, metric: &str) -> Option<u64> {
         let text = client::get(&self.directory.path().join("socket"), "/metrics").ok()?;
         let rows = text.lines().filter_map(|line| line.strip_prefix(metric)?.rsplit_once(' '));
-        Some(rows.map(|(_, figure)| figure.parse::<u64>().unwrap()).sum())
+        Some(rows.map(|(_, value)| value.parse::<u64>().unwrap()).sum())
     }
 }
 

@@ -5,13 +5,14 @@ use megapage_daemon::{Listen, MetricsConfig, Mode, Pass, Reporter, Times};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::socket::listen_at;
 use megapage_snapshot::{Machine, Memory, Snapshot};
+use megapage_testing::wait_for;
 use megapage_units::Bytes;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn config(directory: &Path) -> MetricsConfig {
     MetricsConfig { socket: directory.join("run/s"), ..MetricsConfig::default() }
@@ -56,15 +57,6 @@ fn pass(number: u64) -> Pass {
         huge: Bytes::ZERO,
         watched: 0,
         skipped: 0,
-    }
-}
-
-/// Waits, however long it takes on a busy machine.
-fn until(mut what: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not come to that");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -168,7 +160,7 @@ fn the_textfile_is_whole_and_goes_with_the_reporter() {
         MetricsConfig { textfile: textfile.clone(), socket: Default::default(), ..MetricsConfig::default() };
     let mut reporter = start(&config);
     reporter.note(&pass(1));
-    until(|| textfile.exists());
+    wait_for("the file", || textfile.exists());
     let text = fs::read_to_string(&textfile).unwrap();
     assert!(text.contains("# TYPE megapage_passes_total counter\nmegapage_passes_total "), "{text}");
     assert!(text.ends_with('\n') && !text.contains("# EOF"), "{text}");
@@ -223,7 +215,7 @@ fn links_in_the_collectors_directory_are_not_written_through() {
         std::os::unix::fs::symlink(&victim, planted).unwrap();
         let mut reporter = start(&config);
         reporter.note(&pass(1));
-        until(|| fs::symlink_metadata(&textfile).is_ok_and(|found| found.is_file()));
+        wait_for("the file", || fs::symlink_metadata(&textfile).is_ok_and(|found| found.is_file()));
         assert!(fs::read_to_string(&textfile).unwrap().contains("megapage_"));
         drop(reporter);
         assert!(!textfile.exists());

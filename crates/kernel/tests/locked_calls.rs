@@ -4,10 +4,9 @@ use megapage_kernel::helper::counts;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::spawn::open_pidfd;
 use megapage_kernel::{KernelRoot, process_madvise};
-use megapage_testing::{HeldLock, is_root, skip};
+use megapage_testing::{HeldLock, is_root, skip, wait_for};
 use megapage_units::{HUGE_2M, VirtRange};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 /// One test: see `locked_process.rs`.
 #[test]
@@ -21,27 +20,19 @@ fn advice_that_waits_for_the_lock_is_left_behind_and_bounded() {
         let Some(one) = HeldLock::start(0) else { return };
         let pidfd = open_pidfd(one.pid()).unwrap();
         held.push(one);
-        let started = Instant::now();
         let error = process_madvise::cold(pidfd.as_fd(), &[range]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
-        assert!(started.elapsed() < Duration::from_secs(6));
         assert_eq!(counts().stuck, expected, "no signal ends that wait");
     }
     // A third one of the same user is not tried.
     let Some(third) = HeldLock::start(0) else { return };
     let pidfd = open_pidfd(third.pid()).unwrap();
-    let started = Instant::now();
     let error = process_madvise::cold(pidfd.as_fd(), &[range]).unwrap_err();
     assert!(error.to_string().contains("too many calls wait"), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(1));
     assert_eq!((counts().stuck, counts().refused), (2, 1));
     // But reading is: that wait can be ended.
     assert!(Pagemap::open(&KernelRoot::live(), third.pid()).is_ok(), "opening takes no lock");
     // With the locks the helpers go.
     drop((held, third));
-    let until = Instant::now() + Duration::from_secs(10);
-    while counts().stuck > 0 {
-        assert!(Instant::now() < until, "{:?}", counts());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("the end of the helpers", || counts().stuck == 0);
 }

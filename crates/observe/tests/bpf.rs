@@ -6,14 +6,13 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, Reservation, maps, thp};
 use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
 use megapage_observe::{Leaf, PAGES, TrackerKind};
-use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
+use megapage_testing::{MachineLock, PoolGuard, require_root, skip, until, wait_for};
 use megapage_units::{HUGE_2M, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 const REGIONS: usize = 16;
 const HUGE_REGIONS: usize = 2;
@@ -247,29 +246,18 @@ fn one_that_executes_another_program_is_another() {
         let status = megapage_kernel::process::read_status(&KernelRoot::live(), pid);
         status.is_ok_and(|status| status.name == name)
     };
-    let wait_for = |name: &str| {
-        let start = Instant::now();
-        while !is(name) && start.elapsed() < Duration::from_secs(180) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(is(name), "it never became {name}");
-    };
-    wait_for("sh");
+    wait_for("sh", || is("sh"));
     let ranges = mappings(pid);
     tracker.clear(pid, &ranges).unwrap();
     tracker.read(pid, &ranges).unwrap();
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
-    wait_for("sleep");
+    wait_for("sleep", || is("sleep"));
     assert!(matches!(tracker.read(pid, &ranges), Err(TrackError::Gone(_))));
     // From then on it is a process of which nothing has been cleared. Its name comes before its memory.
-    let start = Instant::now();
-    let read = loop {
+    let read = until("its memory", || {
         let read = tracker.read(pid, &mappings(pid)).unwrap();
-        if !read.is_empty() {
-            break read;
-        }
-        assert!(start.elapsed() < Duration::from_secs(180), "it never had memory");
-    };
+        (!read.is_empty()).then_some(read)
+    });
     assert!(read.iter().all(|region| region.accessed.is_none()));
 }
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 /// The same for a minute, by a shell.
-const REMOVE: &str = "n=0; while [ $n -lt 1200 ] && [ -d \"$1\" ] && ! rmdir \"$1\"; do n=$((n+1)); sleep 0.05; done";
+const REMOVE: &str =
+    "n=0; while [ $n -lt 1200 ] && [ -d \"$1\" ] && ! rmdir \"$1\"; do n=$((n+1)); sleep 0.05; done";
 
 /// A group below the caller's own. It is removed when the value is dropped, once its processes have ended, and also when
 /// this process is killed.
@@ -63,8 +64,7 @@ impl MemoryGroup {
             root.write(parent.join("cgroup.subtree_control"), "+memory")?;
         }
         remove_left_over(root, &parent, name);
-        let mut group =
-            MemoryGroup { root: root.clone(), directory: parent.join(name), version, undo: None };
+        let mut group = MemoryGroup { root: root.clone(), directory: parent.join(name), version, undo: None };
         let path = root.path(&group.directory);
         fs::remove_dir(&path).ok();
         let io_error = |source: io::Error| KernelError::Io { path: path.clone(), source };
@@ -176,7 +176,7 @@ fn mount_point(root: &KernelRoot) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{require_root, skip};
+    use crate::{require_root, skip, until, wait_for};
     use megapage_kernel::spawn::{Signals, poll_child, signal};
     use std::process::{Command, Stdio};
 
@@ -213,18 +213,12 @@ mod tests {
         drop(command);
         group.add(pid).unwrap();
         io::Write::write_all(&mut writer, b"go\n").unwrap();
-        let start = std::time::Instant::now();
-        while group.usage().unwrap().usage < Bytes::mib(19) {
-            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", group.usage());
-            sleep(Duration::from_millis(20));
-        }
+        wait_for("19 MiB", || group.usage().unwrap().usage >= Bytes::mib(19));
         assert_eq!(group.usage().unwrap().oom_kills, 0);
         let directory = group.directory();
         assert!(directory.exists());
         drop(writer);
-        while poll_child(pid).unwrap().is_none() {
-            sleep(Duration::from_millis(10));
-        }
+        until("its end", || poll_child(pid).unwrap());
         drop(group);
         assert!(!directory.exists());
         // Of one whose owner is killed the shell takes care.
