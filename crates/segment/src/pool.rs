@@ -6,7 +6,7 @@ use crate::header::{Header, Layout, is_segment_page};
 use crate::name::Name;
 use crate::segment::{Parts, Place, Segment, new_header};
 use megapage_kernel::directory::{Directory, huge_page_size_of, is_link_in_the_way};
-use megapage_kernel::hugetlb::{PoolScope, figures, nodes};
+use megapage_kernel::hugetlb::{PoolScope, counts, nodes};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mount_hugetlbfs};
 use megapage_kernel::runtime_directory::{LockFile, runtime_directory};
 use megapage_kernel::{KernelRoot, effective_uid, require_base_pages};
@@ -158,6 +158,24 @@ impl Pool {
 
     /// Opens the pool `application` of this user in the directory `parent`, which need not be on hugetlbfs, and makes
     /// it where there is none. Elsewhere its segments are on base pages, in units of `page_size`.
+    ///
+    /// ```
+    /// use megapage_segment::{Options, Pool};
+    /// use megapage_units::{Bytes, PageSize};
+    /// use std::sync::atomic::Ordering::Relaxed;
+    ///
+    /// # let tree = tempfile::tempdir()?;
+    /// # let directory = tree.path().canonicalize()?;
+    /// let pool = Pool::open_in(&directory, &"example".parse()?, PageSize::HUGE_2M)?;
+    /// let options = Options::new("starts".parse()?, Bytes::mib(2)).reuse();
+    /// for former in 0..3 {
+    ///     // As by one start of the program after the other.
+    ///     let segment = pool.open_segment(&options)?;
+    ///     let starts = &segment.words(segment.data_start(), 1).expect("its first word")[0];
+    ///     assert_eq!(starts.fetch_add(1, Relaxed), former);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_in(parent: &Path, application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
         require_base_pages(&KernelRoot::live())?;
         if !is_segment_page(page_size) {
@@ -285,7 +303,7 @@ impl Pool {
         let leftovers = found.as_ref().map_or(0, |directory| files::held(directory).0 / page);
         let available = match self.hugetlb {
             true => {
-                let pool = figures(&KernelRoot::live(), self.page_size, PoolScope::Machine)?;
+                let pool = counts(&KernelRoot::live(), self.page_size, PoolScope::Machine)?;
                 let on_demand = pool.overcommit.unwrap_or(0).saturating_sub(pool.surplus);
                 Some(pool.available().unwrap_or(0) + on_demand + if reused > 0 { 0 } else { leftovers })
             }

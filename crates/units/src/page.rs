@@ -13,6 +13,16 @@ pub const HUGE_1G: usize = 1 << 30;
 
 /// A page size that the memory-management unit or the kernel's THP machinery knows: a power of two
 /// of at least 4 KiB. The sizes between 4 KiB and 2 MiB are mTHP sizes.
+///
+/// ```
+/// use megapage_units::PageSize;
+///
+/// let size: PageSize = "2MB".parse()?;
+/// assert_eq!(size, PageSize::HUGE_2M);
+/// assert_eq!(format!("hugepages-{}kB is {size}", size.kib()), "hugepages-2048kB is 2m");
+/// assert!("3m".parse::<PageSize>().is_err());
+/// # Ok::<(), megapage_units::ParsePageSizeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageSize(u64);
 

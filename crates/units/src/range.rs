@@ -4,6 +4,15 @@ use crate::Bytes;
 use std::fmt;
 
 /// A half-open range of virtual addresses `[start, end)` of one process. `start <= end`.
+///
+/// ```
+/// use megapage_units::{Bytes, HUGE_2M, VirtRange};
+///
+/// let heap = VirtRange::new(0x7f00_0010_0000, 0x7f00_0070_0000).expect("in order");
+/// let huge = heap.aligned_interior(HUGE_2M as u64).expect("long enough");
+/// assert_eq!(huge.to_string(), "7f0000200000-7f0000600000");
+/// assert_eq!((heap.len(), huge.len()), (Bytes::mib(6), Bytes::mib(4)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtRange {
     start: u64,
