@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use megapage_launch::profile::{Profile, Store, Stored, date, directory};
 use megapage_report::{json, table};
 use megapage_units::Bytes;
-use megapage_units::shown::shell_word;
+use megapage_units::shown::shell_path;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -73,7 +73,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             };
             for stored in meant {
                 if args.dry_run {
-                    print(&format!("rm -- {}\n", shell_word(&stored.file.to_string_lossy())))?;
+                    print(&format!("rm -- {}\n", shell_path(&stored.file)))?;
                 } else {
                     store.remove(&stored.key).with_context(|| stored.file.display().to_string())?;
                 }

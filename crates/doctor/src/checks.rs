@@ -9,7 +9,7 @@ mod user;
 
 use crate::facts::Facts;
 use crate::finding::Finding;
-use megapage_units::shown::shell_word;
+use megapage_units::shown::shell_path;
 
 /// Every finding that follows from the facts, the weightiest first.
 pub fn diagnose(facts: &Facts) -> Vec<Finding> {
@@ -17,7 +17,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
         [thp::check, pools::check, user::check, surroundings::check, kernel::check, program::check];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(facts)).collect();
     if let Some(program) = &facts.program {
-        let name = shell_word(&program.path.to_string_lossy());
+        let name = shell_path(&program.path);
         findings = findings.into_iter().map(|finding| finding.fill("PROGRAM", &name)).collect();
     }
     // Stable: within one severity the order of the areas stays.

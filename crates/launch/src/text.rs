@@ -17,7 +17,7 @@ use megapage_remap::check::{Check, check};
 use megapage_remap::layout::whole_pages;
 use megapage_remap::ledger::{OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger, pages_for};
 use megapage_remap::prime::prime;
-use megapage_units::shown::shell_word;
+use megapage_units::shown::shell_path;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_1G, VirtRange};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -435,7 +435,7 @@ impl TextPlan {
             let mechanism = file.mechanism.map_or("not used", TextMechanism::name);
             lines.push(format!("# text of {}: {mechanism}: {}", file.file.path.display(), file.reason));
             if file.mechanism == Some(TextMechanism::File) {
-                let path = shell_word(&file.file.path.to_string_lossy());
+                let path = shell_path(&file.file.path);
                 lines.push(format!("megapage remap prime {path}"));
             }
         }

@@ -8,8 +8,9 @@ mod write;
 
 pub use plan::{Copy, Patch, Plan, plan};
 
-use crate::{RemapError, layout, read_binary, shell};
+use crate::{RemapError, layout, read_binary};
 use megapage_kernel::umask;
+use megapage_units::shown::shell_path;
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -96,7 +97,7 @@ pub fn align(path: &Path, out: &Path, dry_run: bool) -> Result<Outcome, RemapErr
 }
 
 fn commands(path: &Path, out: &Path, plan: &Plan, mode: u32) -> Vec<String> {
-    let (from, to) = (shell::quoted(path), shell::quoted(out));
+    let (from, to) = (shell_path(path), shell_path(out));
     let mut lines = vec![format!("truncate -s 0 {to}"), format!("truncate -s {} {to}", plan.size)];
     for copy in &plan.copies {
         lines.push(format!(

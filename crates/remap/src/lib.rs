@@ -18,7 +18,6 @@ pub mod layout;
 pub mod ledger;
 pub mod own;
 pub mod prime;
-mod shell;
 mod users;
 
 pub use elf::{Binary, Placement, Section, Segment, read_binary};

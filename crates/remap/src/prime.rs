@@ -2,12 +2,13 @@
 //! maps the file from then on. Nothing is remapped: addresses, names and sharing stay as they are.
 
 use crate::layout::{FileRange, HUGE, primable, total};
-use crate::{Binary, Placement, RemapError, User, read_binary, shell, users};
+use crate::{Binary, Placement, RemapError, User, read_binary, users};
 use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE, XFS_LARGE_FOLIOS};
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::trusted::open_regular;
 use megapage_kernel::{KernelError, KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
+use megapage_units::shown::shell_path;
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
 use serde::Serialize;
 use std::fs::File;
@@ -223,7 +224,7 @@ pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcom
 /// Takes the time of reading the file from the disk. Needs no privilege but to read the file.
 pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
     let (binary, target) = open(path)?;
-    let quoted = shell::quoted(path);
+    let quoted = shell_path(path);
     if target.ranges.is_empty() {
         return Err(RemapError::unfit(
             path,
@@ -448,7 +449,7 @@ fn command(path: &Path, range: &FileRange) -> String {
          os.fsync(f.fileno()); os.posix_fadvise(f.fileno(), at, n, os.POSIX_FADV_DONTNEED); \
          m = mmap.mmap(f.fileno(), n, mmap.MAP_PRIVATE, mmap.PROT_READ, offset=at); \
          m.madvise(mmap.MADV_HUGEPAGE); m.madvise(22)' {} {} {}",
-        shell::quoted(path),
+        shell_path(path),
         range.offset,
         range.length
     )
@@ -466,8 +467,8 @@ pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, Rem
         left_bytes: None,
         users: users::users(root, &target.file)?,
         commands: vec![
-            format!("sync {}", shell::quoted(path)),
-            format!("dd if={} iflag=nocache count=0 status=none", shell::quoted(path)),
+            format!("sync {}", shell_path(path)),
+            format!("dd if={} iflag=nocache count=0 status=none", shell_path(path)),
         ],
     };
     if !dry_run {

@@ -51,7 +51,7 @@ pub struct MappedFile {
     pub mapped: u64,
 }
 
-/// The files that `pid` maps, those of which it maps most first: regular files with a path of at least 2 MiB, shared memory left
+/// The files that `pid` maps, in no order: regular files with a path of at least 2 MiB, shared memory left
 /// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out, and so is one on FUSE:
 /// whoever serves it might never answer.
 pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, KernelError> {
@@ -70,17 +70,15 @@ pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, Kern
             file.mapped = file.mapped.saturating_add(mapping.range.len().0);
         }
     }
-    let mut files: Vec<MappedFile> = found
+    let files = found
         .into_iter()
         .filter(|(_, file)| file.mapped >= HUGE_2M as u64 && !is_fuse(&mounts, &file.path))
         .filter(|(wanted, file)| {
             let opened = open_regular(&file.path).ok();
             opened.and_then(|file| identity(root, &file).ok().flatten()).is_some_and(|found| found == *wanted)
         })
-        .map(|(_, file)| file)
-        .collect();
-    files.sort_by(|a, b| b.mapped.cmp(&a.mapped).then(a.path.cmp(&b.path)));
-    Ok(files)
+        .map(|(_, file)| file);
+    Ok(files.collect())
 }
 
 /// The processes that have `file` mapped, as far as the caller may look at them, other than the calling one.

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::path::Path;
 
 /// What takes the place of a character that is not shown.
 const NOT_SHOWN: char = '?';
@@ -96,6 +97,12 @@ pub fn error(error: &(dyn Error + 'static)) -> String {
         cause = one.source();
     }
     message(&text)
+}
+
+/// A path as one word of a shell command: one that would be taken for an option begins with `./`.
+pub fn shell_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shell_word(&if text.starts_with('-') { format!("./{text}") } else { text.into_owned() })
 }
 
 /// A word for a shell: as it is where that is plain, else quoted; with `$'...'` where it holds what steers.
@@ -192,6 +199,9 @@ mod tests {
             ("a\x1b'\\\u{202e}", r"$'a\x1b\'\\\xe2\x80\xae'"),
         ] {
             assert_eq!(shell_word(word), quoted);
+        }
+        for (path, quoted) in [("/usr/bin/g++-12", "/usr/bin/g++-12"), ("/a b", "'/a b'"), ("-f", "./-f")] {
+            assert_eq!(shell_path(Path::new(path)), quoted);
         }
     }
 }

@@ -6,7 +6,7 @@ use megapage_report::table;
 use megapage_segment::Layout;
 use megapage_segment::inventory::{Condition, Inventory, Listed};
 use megapage_units::Bytes;
-use megapage_units::shown::{one_line, shell_word};
+use megapage_units::shown::{one_line, shell_path};
 
 pub fn list(found: &Inventory) -> String {
     let mut text = if found.segments.is_empty() {
@@ -80,7 +80,7 @@ pub fn show(segment: &Listed) -> String {
 
 /// The shell line that removes a segment.
 pub fn removal(segment: &Listed) -> String {
-    format!("rm -r -- {}", shell_word(&segment.path.to_string_lossy()))
+    format!("rm -r -- {}", shell_path(&segment.path))
 }
 
 pub fn verify(segments: &[Verification]) -> String {
