@@ -25,11 +25,11 @@ const INTRODUCTION: &str = "\
  *             values that make no sense; -EBADF for a handle that is not open, or of another kind; -EBADMSG for memory
  *             that is damaged; the errno of a system call that failed; -EIO for what should never happen.
  *
- * Ownership   Pools, segments and heaps are numbers, as file descriptors are; whoever opens one closes it. Pointers that
+ * Ownership   Pools, segments and heaps are numbers, as file descriptors are; the caller closes what it opens. Pointers that
  *             are given out lead into a segment and are valid until it (or its heap) is closed; nothing is to be freed.
  *             Strings that are passed in end in a zero byte, are UTF-8, and are not kept.
  *
- * Threads     Every function may be called by any thread at any time. Closing waits for nobody, but what another thread
+ * Threads     Every function may be called by any thread at any time. Closing does not wait, but what another thread
  *             does with that handle at the same time is completed first. What is in a block is the program's: threads,
  *             and processes that share it, order their accesses themselves.
  *

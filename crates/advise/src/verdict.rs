@@ -140,7 +140,7 @@ fn bounded(memory: &Memory, facts: &Facts) -> Option<Gain> {
 }
 
 /// The memory of the process, and of those that share with it: private memory of all, shared memory once, as far as it is in
-/// memory, whoever has touched it.
+/// memory, touched by any process.
 fn of_group(facts: &Facts) -> Memory {
     let mut memory = memory(&facts.process);
     for other in &facts.shared.others {

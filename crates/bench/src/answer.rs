@@ -1,4 +1,4 @@
-//! How a workload program answers whoever started it: one line of JSON on standard output, and an exit status.
+//! How a workload program answers its caller: one line of JSON on standard output, and an exit status.
 
 use crate::workload::{Measurement, retrieval};
 use anyhow::{Error, Result};

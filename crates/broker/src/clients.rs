@@ -84,7 +84,7 @@ impl Client {
         self.peer.uid == 0 || self.peer.uid == effective_uid()
     }
 
-    /// Whether it is served: root and the broker's own user always, and where nobody is named, whoever could connect.
+    /// Whether it is served: root and the broker's own user always, and without names, any client that can connect.
     pub(crate) fn is_allowed(&self, uids: &[u32], gids: &[u32]) -> bool {
         let in_group = || {
             let groups = peer_groups(&self.stream).unwrap_or_default();

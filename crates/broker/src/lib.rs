@@ -5,7 +5,7 @@
 //! Who may have how much is decided in [`leases`], which knows neither files nor sockets.
 //!
 //! Architecture invariant: an extent that was handed out is never handed out again, nor read or written here. Its pages
-//! go back to the kernel's pool, which clears them for whoever comes next: so nothing of one user's reaches another,
+//! go back to the kernel's pool, which clears them for the next owner: so nothing of one user's reaches another,
 //! whatever a client does and whenever the broker or a client is killed.
 
 #![forbid(unsafe_code)]

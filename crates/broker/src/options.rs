@@ -31,7 +31,7 @@ pub struct Options {
     pub quota: Option<Bytes>,
     /// Bytes that are cleared in a second, at most.
     pub rate: Bytes,
-    /// Users and groups that are served besides root and the broker's own user; both empty: whoever the socket's mode
+    /// Users and groups that are served besides root and the broker's own user; both empty: whom the socket's mode
     /// lets in.
     pub uids: Vec<u32>,
     /// See `uids`.

@@ -20,7 +20,7 @@ pub const MEGAPAGE_1G: u64 = 1073741824;
 pub const MEGAPAGE_UNLINK_EXISTING: u32 = 0;
 /// As before, and the files lose their names at once: nothing stays behind.
 pub const MEGAPAGE_UNLINK_ALWAYS: u32 = 1;
-/// What is there is reused, old bytes included. Whoever can become the user can read what the program left.
+/// What is there is reused, old bytes included. A process that can become the user can read what the program left.
 pub const MEGAPAGE_UNLINK_NEVER: u32 = 2;
 
 /// All pages in one file.
@@ -63,7 +63,7 @@ pub struct megapage_options {
     pub layout: u32,
     /// The NUMA node that its pages must come from, or MEGAPAGE_ANY_NODE (init).
     pub node: i32,
-    /// The permission bits of its files; init gives 0600. Their directory lets in nobody but the user all the same.
+    /// The permission bits of its files; init gives 0600. Their directory lets in the user alone all the same.
     pub mode: u32,
 }
 

@@ -113,7 +113,7 @@ pub struct Config {
     pub interval: Duration,
     /// What becomes of promotions when the daemon is stopped: "leave" or "undo".
     pub on_exit: OnExit,
-    /// The daemon's own priority, -20 (before all others) to 19: whoever is to relieve a loaded machine must get a
+    /// The daemon's own priority, -20 (before all others) to 19: what is to relieve a loaded machine must get a
     /// processor; how much of it is bounded by `observe.own_percent`.
     pub nice: i32,
     /// Where cool-downs are kept over a restart of the daemon; "" keeps none.

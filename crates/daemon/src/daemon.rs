@@ -328,7 +328,7 @@ impl Daemon {
         if due.is_some_and(|due| due.is_zero()) {
             let first = parts.observer.complete_samples();
             self.due |= first && self.new;
-            // Whoever waits may have something more important.
+            // The waiting work may be more important.
             wait(Duration::ZERO);
             return;
         }

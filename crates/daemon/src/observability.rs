@@ -105,7 +105,7 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Mode, String> {
         let digits = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
         match u32::from_str_radix(text, 8) {
-            // Whoever writes can connect; the other bits mean nothing on a socket.
+            // A user who may write can connect; the other bits mean nothing on a socket.
             Ok(mode) if digits && mode <= 0o777 => Ok(Mode(mode)),
             _ => Err(format!("'{text}' is no mode of a file: give octal digits such as \"0660\"")),
         }

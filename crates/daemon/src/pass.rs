@@ -25,9 +25,9 @@ pub struct Pass {
     pub done: Vec<Done>,
     /// Actions that the policy asked for and that a budget left for later.
     pub left: u64,
-    /// How often actions took so long that whoever carries them out made a pause, or smaller batches, during this pass.
+    /// How often actions took so long that the actuator made a pause, or smaller batches, during this pass.
     pub backed_off: u64,
-    /// What whoever carries actions out has done since it was started; `None` for one that does nothing.
+    /// What the actuator has done since it was started; `None` for one that does nothing.
     pub executor: Option<Counters>,
     /// How translation costs are found out; `None` where nothing tells of them.
     pub costs: Option<CostSource>,

@@ -276,7 +276,7 @@ impl<'a> Service<'a> {
         self.notify.send("STOPPING=1");
         // First: what was undone would else become huge again.
         self.settings.put_back();
-        // Before, too: undoing takes its time, and whoever waits for it may lose patience.
+        // Before, too: undoing takes its time, and the service manager may lose patience.
         self.save();
         let undone = self.daemon.stop();
         if !undone.is_empty() {

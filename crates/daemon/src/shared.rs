@@ -32,9 +32,9 @@ impl Shared {
         }
     }
 
-    /// What was noted. Whoever holds it neither waits nor makes a system call.
+    /// What was noted. Its holder neither waits nor makes a system call.
     pub(crate) fn telemetry(&self) -> MutexGuard<'_, Telemetry> {
-        // Sums stay sums if whoever added to them panicked.
+        // Sums stay sums if the thread that added to them panicked.
         self.telemetry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

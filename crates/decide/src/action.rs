@@ -39,7 +39,7 @@ pub enum Reason {
     Shortage,
     /// Faults to come should find memory that is already zero.
     FaultLatency,
-    /// Whoever carries actions out ends, and takes back what it did. No policy's.
+    /// The actuator ends, and takes back what it did. No policy's.
     Undo,
 }
 

@@ -110,7 +110,7 @@ impl State {
         }
     }
 
-    /// The same for an action of a process that whoever carries actions out leaves alone for now: its region is not asked
+    /// The same for an action of a process that the actuator leaves alone for now: its region is not asked
     /// for before `until`, so that others have their turn; where that has passed or is not known, it is let settle from the
     /// time `now`.
     pub fn skipped(&mut self, now: Duration, action: &Action, until: Option<Duration>) {

@@ -221,7 +221,7 @@ pub fn doctor_tree(data: &[u8]) {
     });
 }
 
-/// `/run/megapage/thp-change`, as whoever changes settings next finds it: what it restores is one of the four settings,
+/// `/run/megapage/thp-change`, as the next change of settings finds it: what it restores is one of the four settings,
 /// and there is nothing left to restore.
 pub fn thp_record(data: &[u8]) {
     let tree = Tree::new();

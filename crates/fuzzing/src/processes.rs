@@ -20,7 +20,7 @@ fn lines(data: &[u8]) -> usize {
 pub fn maps(data: &[u8]) {
     let path = of_process("maps");
     with_file(&path, data, |root| {
-        // Whoever asks whether a program uses hugetlb reads the same file.
+        // Another reader of the same file asks whether a program uses hugetlb.
         let _ = hugetlb_users::may_map_hugetlb(root, PID, &[]);
     });
     let Ok(found) = with_file(&path, data, |root| read_maps(root, PID)) else { return };

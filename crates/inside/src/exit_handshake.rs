@@ -53,7 +53,7 @@ impl ExitHandshake<'_> {
     /// The program says that it is about to exit, and waits: 100 ms, or what the launcher has asked for, until the launcher
     /// notices, and 2 s more at most while the launcher reads. Allocates nothing.
     pub fn announce_and_wait(&self) {
-        // What the program has counted before is seen by whoever sees this.
+        // What the program has counted before is seen by a reader that sees this.
         self.exiting.store(1, Release);
         let mut waited = Duration::ZERO;
         while self.waits_for().is_some_and(|longest| waited < longest) {

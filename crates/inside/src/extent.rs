@@ -31,7 +31,7 @@ pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }
 
-/// Gives the pages of `[from, from + len)`, whole ones, back to the pool, whoever has them mapped.
+/// Gives the pages of `[from, from + len)`, whole ones, back to the pool, also those that others have mapped.
 pub fn empty(file: impl AsFd, from: u64, len: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len)?)
 }
@@ -42,7 +42,7 @@ pub fn present(file: impl AsFd) -> io::Result<u64> {
 }
 
 /// The length in bytes of what was received as an extent; `None` where it is none of pages of this size, or could shrink
-/// beneath whoever maps it (a touch would then raise SIGBUS).
+/// beneath a process that maps it (a touch would then raise SIGBUS).
 pub fn length(file: impl AsFd, size: PageSize) -> io::Result<Option<u64>> {
     if huge_page_size_of(&file)? != Some(size) || !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
         return Ok(None);

@@ -43,6 +43,8 @@ pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};
 pub use exit_handshake::ExitHandshake;
 pub use lock::{Lock, Locked};
 pub use moving::{NoHugetlb, NotMoved};
+pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
+pub use own_region::{OwnRegion, leave_descriptors};
 pub use own_values::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
     thp_is_possible, thp_only_on_advice, thread_count,

@@ -176,7 +176,7 @@ impl OwnedRange {
         })
     }
 
-    /// Gives the pages behind a shared mapping of a file back, whoever else has them mapped (MADV_REMOVE). A touch would
+    /// Gives the pages behind a shared mapping of a file back, other processes' mappings included (MADV_REMOVE). A touch would
     /// take new ones: the range is to be closed, or mapped over, next.
     pub fn remove(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header): as `discard`.

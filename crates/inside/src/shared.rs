@@ -32,7 +32,7 @@ impl SharedWords {
     }
 
     /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec and whose length nobody can
-    /// change: whoever may open it (a child by `/proc/PID/fd`) could otherwise end this process. `FileTooLarge` where the
+    /// change: a process that may open it (a child by `/proc/PID/fd`) could otherwise end this process. `FileTooLarge` where the
     /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
     pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
         let bytes = (pages.max(1) * BASE_PAGE) as u64;

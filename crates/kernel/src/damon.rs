@@ -1,7 +1,7 @@
 //! DAMON, the kernel's own monitor of accesses, by its files: `/sys/kernel/mm/damon/admin`
 //! (Documentation/admin-guide/mm/damon/usage.rst; Linux 5.18).
 //!
-//! The directory is one for the whole machine: whoever writes the number of monitors (kdamonds) replaces the
+//! The directory is one for the whole machine: a process that writes the number of monitors (kdamonds) replaces the
 //! configuration of everybody. A [`Damon`] therefore only takes it where there is none, and gives it back when it
 //! is dropped. The files alone have no effect: the kernel takes the whole configuration over when a monitor is
 //! switched on, or refuses it.

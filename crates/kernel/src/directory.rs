@@ -141,7 +141,7 @@ pub fn is_link_in_the_way(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP)
 }
 
-/// Whether the file can become shorter beneath whoever maps it, whose next access would raise SIGBUS: any but a memory file
+/// Whether the file can become shorter beneath a process that maps it, whose next access would raise SIGBUS: any but a memory file
 /// with F_SEAL_SHRINK (fcntl(2)).
 pub fn can_shrink(file: impl AsFd) -> bool {
     use rustix::fs::{SealFlags, fcntl_get_seals};

@@ -117,7 +117,7 @@ impl FileView {
     fn advise(&self, offset: u64, length: u64, advice: i32) -> io::Result<()> {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.range.len().0));
         let address = ptr::without_provenance_mut((self.range.start() + offset) as usize);
-        // SAFETY: the range is inside this view; each kind of advice leaves what is mapped as it is, to whoever reads it.
+        // SAFETY: the range is inside this view; each kind of advice leaves what is mapped as it is for its readers.
         let answer = unsafe { libc::madvise(address, length as usize, advice) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

@@ -1,6 +1,6 @@
 //! Helper processes: calls that take another process's mmap lock, with a deadline.
 //!
-//! Whoever reads `/proc/PID/maps`, `smaps`, `pagemap`, `cmdline`, `mem` and the like, or calls process_madvise(2), waits for
+//! A reader of `/proc/PID/maps`, `smaps`, `pagemap`, `cmdline`, `mem` and the like, or a caller of process_madvise(2), waits for
 //! the mmap lock of that process. The process can hold it for ever: it maps a page over a dirty one of a FUSE file system of
 //! its own, and the kernel writes that page back under the lock; its server never answers. So these calls are made by helper
 //! processes. One that does not reply in time is killed, and the process is left alone for a while. Reads wait killably

@@ -91,7 +91,7 @@ pub fn hugetlbfs_mounts(root: &KernelRoot) -> Result<Vec<HugetlbfsMount>, Kernel
 }
 
 /// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory, for everybody (mode 1777, as /tmp:
-/// whoever may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
+/// a user who may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
 /// Needs CAP_SYS_ADMIN.
 pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {
     mount_with(point, size, MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID)

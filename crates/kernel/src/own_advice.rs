@@ -1,7 +1,7 @@
 //! Advice for memory of this process that changes no contents (madvise(2)).
 //!
 //! File-level obligation: every advice given here leaves the contents of the range, and what may be done with it, as
-//! they were, so that it may be given for any memory of the process, whoever has it.
+//! they were, so that it may be given for any memory of the process.
 
 #![allow(unsafe_code)]
 

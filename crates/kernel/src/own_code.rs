@@ -19,7 +19,7 @@ pub fn unmap_own_code() {
     let end = (&raw const etext as usize) / BASE_PAGE * BASE_PAGE;
     if start.is_multiple_of(BASE_PAGE) && start < end {
         // SAFETY: between the two symbols lie segments that are mapped from the file, read-only: what is discarded is
-        // read from the file again, by the kernel, whoever touches it.
+        // read from the file again, by the kernel, on any touch.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
     }
 }

@@ -4,7 +4,7 @@
 //! File-level obligation: a [`Part`] is made from a LOAD segment that the dynamic loader lists and from the kernel's
 //! list of mappings, both of the calling process, and the segments of the program and of the libraries that it was
 //! started with stay where they are until it ends. No reference into one is ever formed. What is put in the place of a
-//! part holds the same bytes and gives the same access, in one step of the kernel (mremap(2)): whoever reads or
+//! part holds the same bytes and gives the same access, in one step of the kernel (mremap(2)): a thread that reads or
 //! executes it meanwhile sees no difference. Who writes to it would lose what it writes between copy and switch:
 //! callers move writable segments while the process has one thread only, and signals wait meanwhile.
 

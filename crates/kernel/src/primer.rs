@@ -1,4 +1,4 @@
-//! Huge pages that are taken and given back at once, so that whoever takes the next ones finds them ready.
+//! Huge pages that are taken and given back at once, so that the next allocation finds them ready.
 
 use crate::{Errno, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};

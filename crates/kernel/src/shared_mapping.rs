@@ -1,4 +1,4 @@
-//! Files mapped one behind the other into a reserved range of addresses, shared with whoever else maps them.
+//! Files mapped one behind the other into a reserved range of addresses, shared with all processes that map them.
 //!
 //! File-level obligation: the reserved range is this value's own from its making to its drop, which unmaps it; the only
 //! references ever formed into it are `&[AtomicU64]` bound to a borrow of the value, below `ready`, where file pages

@@ -50,7 +50,7 @@ pub fn wait_ready(fds: &[(BorrowedFd<'_>, Interest)], timeout: Duration) -> io::
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io::Result<UnixListener> {
     let socket = unix_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before anybody can send any. An older kernel cannot: whoever minds asks once more.
+    // Before anybody can send any. An older kernel cannot: a caller that minds asks once more.
     let _ = crate::descriptors::refuse(&socket);
     let made = || -> io::Result<()> {
         set_rights(path, mode, group, None)?;

@@ -228,7 +228,7 @@ mod tests {
         let first = ThpChange::begin(&root).unwrap();
         let error = ThpChange::begin(&root).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
-        // Whoever may read the settings cannot keep others from changing them.
+        // A user who may only read the settings cannot keep others from changing them.
         drop(first);
         let reader = std::fs::File::open(root.path(relative("enabled"))).unwrap();
         reader.try_lock().unwrap();
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(
             told,
             [
-                format!("{scan} is 4096 again: somebody who was killed had left 1048576"),
-                format!("{enabled} is madvise again: somebody who was killed had left never")
+                format!("{scan} is 4096 again: a process that was killed had left 1048576"),
+                format!("{enabled} is madvise again: a process that was killed had left never")
             ]
         );
         assert_eq!((set("enabled"), set("khugepaged/pages_to_scan")), ("madvise".into(), "4096".into()));

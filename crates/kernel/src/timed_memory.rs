@@ -31,7 +31,7 @@ pub enum AccessOrder {
 }
 
 const LINE: u64 = 64;
-/// So much is had present in one call, about 10 ms: whoever needs the lock of this address space waits for no longer, and
+/// So much is had present in one call, about 10 ms: a thread that needs the lock of this address space waits for no longer, and
 /// the caller is asked before each whether there still is memory to spare.
 const BATCH: usize = 16 << 20;
 /// The step of the generator of addresses (Knuth's MMIX).

@@ -72,7 +72,7 @@ pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
 
 /// Refuses a path at which there is something else than a file of megapage's, which writing would destroy: `AlreadyExists`
 /// then, and the message says that it is no `what`. Of a regular file `is_ours` judges; a link is refused: to replace it
-/// destroys nothing but the link, yet is not what whoever made it wants.
+/// destroys nothing but the link, yet is not what its owner wants.
 pub fn require_ours(
     path: &Path,
     what: &str,
@@ -289,7 +289,7 @@ pub fn trusted_directory(path: &Path) -> io::Result<()> {
     if found.mode() & 0o022 != 0 {
         return refuse(format!("directory {name} may be written to by others: use one that may not"));
     }
-    // Whoever may write to a directory above could put another in its place; a sticky one keeps them from it.
+    // A user who may write to a directory above could put another in its place; a sticky one keeps them from it.
     for above in std::path::absolute(parent)?.ancestors().skip(1) {
         // No link is on the way, as has been seen; to look is not to read.
         let found = fs::symlink_metadata(above)?;

@@ -407,7 +407,7 @@ pub struct RunReport {
     pub hugetlb_requests_refused: Vec<FallBackCounts>,
     /// What external promotion obtained.
     pub promotion: Option<PromoteOutcome>,
-    /// The shared memory that it maps, whoever has touched it, where external promotion looked at it; `None` where there is
+    /// The shared memory that it maps, touched by any process, where external promotion looked at it; `None` where there is
     /// none.
     pub shared_memory: Option<SharedMemory>,
     /// The program's text, where it was asked for.

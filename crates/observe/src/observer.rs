@@ -61,7 +61,7 @@ pub struct Options {
     pub zero_scan: bool,
     /// Whether a snapshot is bounded in time and memory, whatever the processes are made of: processes with too many
     /// mappings for their size are not looked at, and the rest after three seconds in the next snapshot, fairly among
-    /// users. For whoever looks at other people's processes unasked, and for long.
+    /// users. For an observer of other users' processes that runs unasked, and for long.
     pub bounded: bool,
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
     pub folios: bool,

@@ -137,7 +137,7 @@ impl Reader {
                 uid: status.uids[0],
                 // Gone with the process, or hidden: neither is worth failing for.
                 cgroup: read_cgroup(root, pid).unwrap_or_default(),
-                // Filled in by whoever reads many.
+                // Filled in by a caller that reads many.
                 memory_limit: None,
                 threads: status.threads,
                 cpu: stat.cpu,

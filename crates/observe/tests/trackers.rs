@@ -281,7 +281,7 @@ fn damon_is_skipped_with_the_reason() {
     // Somebody else's session: nothing is written at all.
     fs::write(tree.root().path(format!("{KDAMONDS}/nr_kdamonds")), "1\n").unwrap();
     fs::write(tree.root().path(format!("{KDAMONDS}/0/state")), "on\n").unwrap();
-    assert!(reason(&tree).contains("in use by somebody else"), "{}", reason(&tree));
+    assert!(reason(&tree).contains("in use by another process"), "{}", reason(&tree));
     assert_eq!(fs::read_to_string(tree.root().path(format!("{KDAMONDS}/nr_kdamonds"))).unwrap(), "1\n");
     assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "on");
 }

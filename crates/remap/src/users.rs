@@ -53,7 +53,7 @@ pub struct MappedFile {
 
 /// The files that `pid` maps, in no order: regular files with a path of at least 2 MiB, shared memory left
 /// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out, and so is one on FUSE:
-/// whoever serves it might never answer.
+/// its server might never answer.
 pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, KernelError> {
     let devices = MemoryDevices::seen_by(root, pid);
     let mounts = mounts::mounts(root)?;

@@ -31,7 +31,7 @@
 //! Unlike the heap behind the preloaded allocator (crate `memory`) this one may use malloc: it is called by programs,
 //! never from within malloc.
 //!
-//! Architecture invariant: what lies in a segment is judged before it is used. No bytes in it, whoever wrote them,
+//! Architecture invariant: what lies in a segment is judged before it is used. No bytes in it, from any writer,
 //! make this crate panic, or read or write outside the segment.
 
 #![forbid(unsafe_code)]

@@ -37,7 +37,7 @@ pub enum Unlink {
     Existing,
     /// As before, and the new files lose their names at once: nothing stays behind, whatever becomes of the process.
     Always,
-    /// What is there is reused, old bytes included. Asking for this is what allows it: whoever can become the user
+    /// What is there is reused, old bytes included. Asking for this is what allows it: a process that can become the user
     /// can read what the program left.
     Never,
 }
@@ -57,7 +57,7 @@ pub struct Options {
     pub layout: Layout,
     /// The NUMA node that its pages are to come from; `None`: wherever the kernel takes them.
     pub node: Option<u32>,
-    /// The permission bits of its files. The directory above lets in nobody but the user all the same.
+    /// The permission bits of its files. The directory above lets in the user alone all the same.
     pub mode: u32,
 }
 
@@ -268,7 +268,10 @@ impl Pool {
         let Content::Whole(now) = files::inspect(&directory, self.owner)? else { return Err(missing()) };
         let inode = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
         if inode(&now.first) != inode(&whole.first) {
-            return Err(SegmentError::InUse { path, holder: "somebody who is making it anew".into() });
+            return Err(SegmentError::InUse {
+                path,
+                holder: "another process, which is making it anew".into(),
+            });
         }
         self.check_header(&now.header, name, &path)?;
         let file = single_file(&directory, &now.header)?;
@@ -463,7 +466,7 @@ impl Pool {
                 _ => continue,
             }
         }
-        Err(SegmentError::InUse { path, holder: "somebody who removes it over and over".into() })
+        Err(SegmentError::InUse { path, holder: "another process, which removes it over and over".into() })
     }
 }
 

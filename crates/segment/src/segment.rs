@@ -400,7 +400,7 @@ impl Segment {
         self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Adds `count` fresh pages: files first, then the states, then the header, so that whoever finds the segment
+    /// Adds `count` fresh pages: files first, then the states, then the header, so that a process that finds the segment
     /// after a kill sees either all of them or none.
     fn add(&self, count: u64) -> Result<(), SegmentError> {
         if count == 0 {

@@ -85,7 +85,7 @@ impl SocketLock {
         let wrong = || io::Error::new(ErrorKind::InvalidInput, "it is no path of a file");
         let directory = Directory::open(path.parent().ok_or_else(wrong)?)?;
         let name = format!("{}.lock", path.file_name().and_then(|name| name.to_str()).ok_or_else(wrong)?);
-        // Whoever had it removes it: then it is another file.
+        // Its former owner removes it: then it is another file.
         for _ in 0..16 {
             let file = match directory.create_file(&name, 0o600) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => match directory.open_file(&name) {
@@ -117,7 +117,7 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        // While it is locked: whoever waits for it looks again.
+        // While it is locked: a process that waits for it looks again.
         let _ = self.directory.remove_file(self.name.as_ref());
     }
 }

@@ -1,4 +1,4 @@
-//! What a daemon tells of itself over its socket: plain values, written by the daemon and read by whoever shows them.
+//! What a daemon tells of itself over its socket: plain values, written by the daemon and read by the commands that show them.
 
 use serde::{Deserialize, Serialize};
 

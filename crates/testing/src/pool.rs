@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 5;
 
 /// Pages added to a pool, and the machine lock. Dropping it, also by a panic, puts the pool's size and its
 /// overcommit back to what they were, whatever the test has made of them. Nested guards of one size are
-/// dropped in the reverse order, as local variables are. Where the process is killed, whoever takes the
+/// dropped in the reverse order, as local variables are. If the process is killed, the test that takes the
 /// machine lock next restores the pool.
 #[derive(Debug)]
 pub struct PoolGuard {

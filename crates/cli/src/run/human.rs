@@ -116,7 +116,7 @@ pub fn text(report: &RunReport) -> String {
     }
     if let Some(shared) = &report.shared_memory {
         line(format!(
-            "shared memory: {} in memory, whoever has touched it; {} of it on huge pages in this process",
+            "shared memory: {} in memory, touched by any process; {} of it on huge pages in this process",
             Bytes(shared.resident_bytes),
             Bytes(shared.huge_bytes)
         ));

@@ -291,7 +291,7 @@ fn where_memory_lies_is_told_on_the_socket_alone() {
         let told: serde_json::Value = serde_json::from_str(body(answer)).unwrap();
         told["decisions"][0]["region"].clone()
     };
-    // Whoever runs this is the user of the "daemon".
+    // The caller is the user of the "daemon".
     assert_eq!(region(&bench.ask(&get("/decisions"))), "600000");
     let mut client = TcpStream::connect(bench.address.unwrap()).unwrap();
     client.set_nonblocking(true).unwrap();

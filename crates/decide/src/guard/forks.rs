@@ -1,7 +1,7 @@
 //! Children that share a process's memory since a fork(2).
 //!
 //! A child that has ended shares nothing any more, so that what the writes beside it have split can be made huge again at
-//! once. Whoever forks again and again would have it split again and again: such a process is left alone until it has
+//! once. A process that forks again and again would have it split again and again: it is left alone until it has
 //! been quiet.
 
 use std::time::Duration;

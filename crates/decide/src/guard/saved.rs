@@ -1,4 +1,4 @@
-//! What the guards remember, as values: so that cool-downs outlive whoever runs the policy.
+//! What the guards remember, as values: so that cool-downs outlive the process that runs the policy.
 
 use super::{Demoted, Guard, RegionMemory};
 use crate::Limits;

@@ -28,7 +28,7 @@ pub struct Recovered {
 impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Recovered { path, left, former } = self;
-        write!(f, "{path} is {former} again: somebody who was killed had left {left}")
+        write!(f, "{path} is {former} again: a process that was killed had left {left}")
     }
 }
 
@@ -91,7 +91,7 @@ impl Record {
 }
 
 /// Puts back what a record tells of, where it is still what it had been set to, and removes the record. The caller holds
-/// the lock: whoever wrote the record has ended.
+/// the lock: the process that wrote the record has ended.
 pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
     let file = runtime_directory(root).join(FILE);
     let Some(text) = read_regular(&file, LONGEST).ok().and_then(|bytes| String::from_utf8(bytes).ok()) else {

@@ -26,7 +26,7 @@ const PROCESSES: usize = 50;
 /// After its start the daemon is given so long at scale 1; the policies that no gate is about have less time.
 const SETTLE: Duration = Duration::from_secs(40);
 const SETTLE_BRIEFLY: Duration = Duration::from_secs(8);
-/// Then its processor time is counted over so long, without a break, and on until a pass has ended: whoever was stopped
+/// Then its processor time is counted over so long, without a break, and on until a pass has ended: a daemon that was stopped
 /// has a pass to make at once, and would be charged with what it did not do before.
 const COUNTED: Duration = Duration::from_secs(30);
 const COUNTED_BRIEFLY: Duration = Duration::from_secs(15);

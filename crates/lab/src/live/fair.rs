@@ -1,4 +1,4 @@
-//! Fairness: three programs that gain from huge pages compete with three that do not, for the time of whoever makes
+//! Fairness: three programs that gain from huge pages compete with three that do not, for the time of the one that makes
 //! pages huge and for two processors. All begin on base pages, as after a start on a fragmented machine; the insensitive
 //! ones were there first and hold two thirds of the memory.
 
@@ -33,7 +33,7 @@ const GAINING: [Way; 2] = [Way::Chase, Way::Sparse];
 /// The bytes of all of them.
 pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
 /// Each does at scale 1 what takes so long of a processor on base pages with nobody else there. What making their memory huge
-/// takes, once, is half a second of it, whoever does it: it is to weigh as in programs that run for longer than that.
+/// takes, once, is half a second of it in any case: it is to weigh as in programs that run for longer than that.
 const WORK: Duration = Duration::from_secs(10);
 /// What is worked to learn how much that is: the median of so many turns of so long, in which others may take a part of
 /// the caches.
@@ -190,7 +190,7 @@ fn run_once(
     }
     let mut warmed_bytes = 0;
     if row.warmed {
-        // A host that backs memory when it is touched would charge whoever takes it first. As huge pages: what is freed as
+        // A host that backs memory when it is touched would charge the program that takes it first. As huge pages: what is freed as
         // base pages stays in queues of the processor, where nobody finds a huge page.
         stage.change.set(&ASKED).context("the settings of transparent huge pages")?;
         warmed_bytes = warm(Bytes(programs.iter().map(|program| program.bytes).sum()), false).0;

@@ -237,7 +237,7 @@ fn compare(
     let units = ((rate * turn.as_secs_f64()) as u64).clamp(1, 1_000_000);
     let (mut base_rates, mut huge_rates) = (Vec::new(), Vec::new());
     for number in 0..turns {
-        // Whoever goes first meets another machine: they take turns at that as well.
+        // The one that goes first meets another machine: they take turns at that as well.
         let turn = |copy: &mut Box<dyn Copy>, rates: &mut Vec<f64>| {
             rates.push(copy.work(units, signals)?.rate());
             Ok::<(), anyhow::Error>(())

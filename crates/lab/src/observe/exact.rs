@@ -16,7 +16,7 @@ const MEMORY: Bytes = Bytes::gib(2);
 /// found idle does not say when: without a bound, a tracker's own mistakes could hide behind it. In twelve runs beside a DAMON
 /// that looks at 1024 frames of 24 GiB twice a second, it was 0 to 330 of 875,000.
 const MOST_DISTURBED: f64 = 1e-3;
-/// The same of huge regions, whose one bit is cleared by whoever looks at any of 512 frames: 0 to 46 of 640 in the same runs.
+/// The same of huge regions, whose one bit is cleared by any look at one of 512 frames: 0 to 46 of 640 in the same runs.
 const MOST_DISTURBED_HUGE: f64 = 0.2;
 
 /// What came of it.

@@ -310,7 +310,7 @@ impl Bench<'_> {
         for round in 0..self.runs {
             for (number, way) in ways.iter().enumerate() {
                 check(self.signals)?;
-                // Memory that the host has not backed would be the price of whoever comes by it.
+                // Memory that the host has not backed would be charged to the run that meets it.
                 warm(POOL, false);
                 let program = if *way == Way::Run("file") { &primed } else { &plain };
                 let mut arguments = vec![program.to_string_lossy().into_owned(), calls.clone()];

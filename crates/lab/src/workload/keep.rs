@@ -80,7 +80,7 @@ pub fn malloc(options: &Options) -> Result<Measurement> {
     let mut phases = Phases::default();
     let segment = phases.time("open", || options.open())?;
     if options.unlink == Unlink::Never {
-        // Whoever has looked at memory may have written to it.
+        // A process that has looked at memory may have written to it.
         let start = segment.data_start();
         let words = (segment.size().0 - start) / 8;
         segment.words(start, words as usize).context("the segment has no memory")?;

@@ -261,7 +261,7 @@ mod tests {
         let stalls = touches.stalls();
         assert_eq!((stalls.touches, stalls.p50_ns, stalls.p99_ns, stalls.max_ns), (1000, 20, 20, 70_000));
         assert!((1000..1040).contains(&stalls.p999_ns), "{stalls:?}");
-        // All of them count alike, whoever reported them.
+        // All of them count alike, from either report.
         let mut others = Touches::default();
         (0..4).for_each(|_| others.note(80_000));
         touches.add(others.clone());

@@ -2,7 +2,7 @@
 //! be seen from outside, moment by moment.
 //!
 //! Its memory is one allocation, every word written once in order of address; it works in the part with the highest
-//! addresses, which whoever goes through memory from the bottom finds last.
+//! addresses, which a scan from the bottom finds last.
 
 use super::requests::{READY, Requests, TOUCHED};
 use anyhow::{Context, Result, ensure};

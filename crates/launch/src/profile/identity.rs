@@ -22,7 +22,7 @@ use std::path::Path;
 const MOST_DIGESTED: u64 = 4 << 20;
 /// Scripts among the arguments that are looked at.
 const MOST_SCRIPTS: usize = 16;
-/// The ends of names of files that are programs themselves, for whoever runs them.
+/// The ends of names of files that are programs themselves to an interpreter.
 const SCRIPTS: [&str; 16] = [
     "bash", "cjs", "class", "jar", "js", "lua", "mjs", "php", "pl", "py", "pyc", "pyz", "r", "rb", "sh",
     "war",

@@ -1,4 +1,4 @@
-//! The stored profiles, for whoever wants to see or remove them.
+//! The stored profiles, to be shown or removed.
 
 use super::{Profile, Store};
 use std::path::{Path, PathBuf};

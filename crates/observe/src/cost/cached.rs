@@ -106,7 +106,7 @@ fn with_one_more(
             all.push(now);
             all.drain(..all.len().saturating_sub(MOST));
             if may_keep {
-                // Whoever cannot keep them makes them again.
+                // A process that cannot write the file makes them again.
                 let _ = cache.write(&all);
             }
         }

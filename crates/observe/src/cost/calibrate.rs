@@ -376,7 +376,7 @@ impl Pair {
                     let [one, two, four, eight, random] = ORDERS.map(timed);
                     [one, two, four, eight, random, timed(AccessOrder::Stream)]
                 };
-                // Whoever goes second meets other caches: they take turns at that, too.
+                // The one that goes second meets other caches: they take turns at that, too.
                 Some(if round % 2 == 0 {
                     let base = of(&self.base);
                     [base, of(&self.huge)]

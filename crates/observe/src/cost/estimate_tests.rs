@@ -226,7 +226,7 @@ fn history(readings: &[(f64, f64, u16)]) -> History {
     History { start: 0, huge: false, promotable: true, close: false, present: PAGES, readings }
 }
 
-/// Whoever reads loses the processor in between: all pages are new in one reading, in any order.
+/// The reader loses the processor in between: all pages are new in one reading, in any order.
 #[test]
 fn a_reading_that_came_too_soon_or_too_late_tells_neither_order_nor_rate() {
     let late = history(&[(0.0, 0.0, 0), (8e-3, 0.0, 512), (3e-2, 0.0, 512)]);

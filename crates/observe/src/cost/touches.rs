@@ -12,7 +12,7 @@ pub struct Reading {
     /// Processor time that the process took since the region was cleared, in seconds: as regions are cleared, and read,
     /// one after the other at an even pace; without what first touches took of it.
     pub cpu: f64,
-    /// By how much it may be less or more at most: whoever clears and reads may lose the processor in between.
+    /// By how much it may be less or more at most: the thread that clears and reads may lose the processor in between.
     pub unsure: f64,
     /// Pages touched since then, 0 to 512. Never falls from one reading to the next.
     pub touched: u16,

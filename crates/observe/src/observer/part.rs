@@ -137,7 +137,7 @@ const LEAST_WAIT: Duration = Duration::from_nanos(150);
 /// in order has visited once what it has reached, and will come to the rest: what was visited is shared out among both.
 ///
 /// Where pages were left out, so that the number of visits is known, and there are so few of them that each may have been
-/// waited for, they are taken to be: whoever takes so long between two visits has nothing under way beside them.
+/// waited for, they are taken to be: a program that takes so long between two visits has nothing under way beside them.
 pub(super) fn profiles(
     found: &[Found],
     untouched: usize,

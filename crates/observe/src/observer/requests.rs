@@ -86,7 +86,7 @@ impl Observer {
         }
         let (later, now): (Vec<u64>, Vec<u64>) =
             regions.iter().partition(|region| !urgent && target.is_being_sampled(**region));
-        // Whoever is in a hurry has the kernel look through what is split.
+        // A caller in a hurry has the kernel look through what is split.
         let thoroughness = if urgent { Thoroughness::Part } else { Thoroughness::All };
         let found = zero_scan::scan_these(&root, id.pid, &now, thoroughness, rest);
         if urgent {

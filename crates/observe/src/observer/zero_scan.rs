@@ -55,7 +55,7 @@ pub(super) fn scan(
 pub enum Thoroughness {
     /// Every byte is read.
     All,
-    /// An eighth of the base pages is read, and stands for the others: eight times as fast. For whoever is in a hurry, and
+    /// An eighth of the base pages is read, and stands for the others: eight times as fast. For a caller in a hurry, and
     /// has the kernel look through all of it when it splits the page.
     Part,
 }

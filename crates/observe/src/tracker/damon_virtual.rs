@@ -52,7 +52,7 @@ impl DamonVirtual {
             }
             Some(count) => {
                 return failed(format!(
-                    "DAMON is in use by somebody else: {} holds {count}, and taking it would end that",
+                    "DAMON is in use by another process: {} holds {count}, and taking it would end that",
                     damon::path()
                 ));
             }

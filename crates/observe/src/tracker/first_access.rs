@@ -41,7 +41,7 @@ fn known_in(
             Ok(now) if is_sound(&now) => {
                 all.push(now);
                 if may_keep {
-                    // Whoever cannot keep it measures again.
+                    // A process that cannot write the file measures again.
                     let _ = cache.write(&all);
                 }
             }

@@ -90,10 +90,10 @@ impl Timing {
             Timing::Due(_, tries) => {
                 let (found, times) = channel();
                 let (root, geometry) = (root.clone(), *geometry);
-                // With the caller's priority: it maps and faults memory in, and whoever waits for the lock of this address
+                // With the caller's priority: it maps and faults memory in, and a thread that waits for the lock of this address
                 // space would wait for as long as programs with more priority keep it from going on.
                 let timer = move || {
-                    // Whoever waited may have gone.
+                    // The receiver may have gone.
                     let _ = found.send(AccessTimes::known(&root, &geometry));
                 };
                 let named = std::thread::Builder::new().name("timing".into());

@@ -30,7 +30,7 @@ impl fmt::Display for Tag {
 }
 
 /// Leads to a block, in this run and after a restart. Two numbers, which may be stored anywhere, in other blocks too:
-/// whoever follows it checks that it leads to a block that is still the same.
+/// its reader checks that it leads to a block that is still the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
     /// The first byte, from the start of the segment.

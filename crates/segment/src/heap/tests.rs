@@ -116,7 +116,7 @@ fn clean_joined_with_dirty_is_dirty() {
     let heap = Heap::format(Segment::of_memory_file(&file, false).unwrap()).unwrap();
     let sum = heap.verify(Depth::Memory).unwrap();
     assert!(sum.dirty.0 > PAGE / 2 && sum.dirty.0 < PAGE && sum.clean.0 > PAGE, "{sum:?}");
-    // More than either piece holds: they are joined, and what comes of it is cleared for whoever wants zeros.
+    // More than either piece holds: they are joined, and what comes of it is cleared for a caller that wants zeros.
     let handle = heap.allocate(Request::new(2 * PAGE + PAGE / 2, TAG).zeroed()).unwrap();
     assert!(heap.statistics().cleared_on_allocation >= 2 * PAGE + PAGE / 2);
     assert!(bytes(&heap, handle).iter().all(|byte| *byte == 0));
@@ -369,7 +369,7 @@ proptest! {
             let words = heap.segment().words(start + at / 8 * 8, 1).unwrap();
             words[0].fetch_xor(u64::from(mask) << (at % 8 * 8), std::sync::atomic::Ordering::Relaxed);
         }
-        // Whoever is using it meets errors.
+        // Its users meet errors.
         use_all(&heap, last);
         let file = file_of(&heap);
         drop(heap);

@@ -38,7 +38,7 @@ impl Heap {
         let own = self.read_own_header()?;
         let damaged = |offset: u64, what: &'static str| Err(HeapError::Damaged { offset, what });
         if own.end != book.end || own.root != book.root || own.salt != self.salt {
-            return damaged(self.base, "the heap's header was changed by somebody else");
+            return damaged(self.base, "the heap's header was changed by another process");
         }
         let mut sum = Verified::default();
         let mut free = BTreeSet::new();

@@ -89,7 +89,7 @@ impl Block {
 
     /// Frees `pages` of the taken ones, chosen at random: programs free in no order that the allocator knows.
     pub fn give_back(&mut self, pages: u16, random: &mut Random) {
-        // Whoever had it may have written to it.
+        // Its former owner may have written to it.
         if pages > 0 {
             self.zeroed = false;
         }

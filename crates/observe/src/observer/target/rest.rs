@@ -60,7 +60,7 @@ impl Target {
         self.waiting = Some(Waiting { list, in_part, shared, cpu, since: now, next, until });
     }
 
-    /// The next of certain moments, which all processes share: whoever comes to look at one looks at all.
+    /// The next of certain moments, which all processes share: one look serves them all.
     fn in_step(&self, time: Duration) -> Duration {
         let step = (self.window / FIRST_WINDOW / EARLY).max(Duration::from_millis(1)).as_nanos();
         Duration::from_nanos((time.as_nanos().div_ceil(step) * step) as u64)

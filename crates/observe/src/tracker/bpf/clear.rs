@@ -28,7 +28,7 @@ impl BpfTracker {
         ranges: &[VirtRange],
         in_part: bool,
     ) -> Result<Cleared, TrackError> {
-        // The descriptor first: from then on it is this process or none, whoever has its pid later.
+        // The descriptor first: from then on it is this process or none, also where its pid is given anew.
         let pidfd = spawn::open_pidfd(pid).map_err(|source| call_error(pid, source))?;
         let space = self.tables.address_space(pid).map_err(|error| walk_error(pid, error))?;
         let mappings = maps::read_maps(&self.root, pid).map_err(|source| maps_error(pid, source))?;
