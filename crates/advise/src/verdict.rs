@@ -279,7 +279,8 @@ fn how(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
         // No heap reaches it.
         return shared_ways(facts, memory, own);
     }
-    let (options, arguments) = own.as_ref().map_or((&[][..], &[][..]), |own| (own.options, own.arguments));
+    let (options, arguments) =
+        own.as_ref().map_or((Vec::new(), &[][..]), |own| (own.options.clone(), own.arguments));
     let options: String = options.iter().map(|option| format!(" {option}")).collect();
     let mut ways: Vec<How> = own.and_then(|own| own.how).into_iter().collect();
     if let Ok(plan) = &facts.plan {

@@ -9,6 +9,7 @@ mod advise;
 mod bench;
 mod daemon;
 mod doctor;
+mod enable;
 mod map;
 mod one_process;
 mod output;
@@ -20,6 +21,7 @@ mod run;
 mod sampling;
 mod segments;
 mod simulate;
+mod status;
 mod top;
 
 use clap::error::ErrorKind;
@@ -50,6 +52,9 @@ enum Command {
     Remap(remap::Args),
     Prime(prime::Args),
     Profile(profile::Args),
+    Enable(enable::Args),
+    Disable(enable::DisableArgs),
+    Status(status::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -77,6 +82,9 @@ fn main() -> ExitCode {
         Command::Remap(args) => remap::main(args),
         Command::Prime(args) => prime::main(args),
         Command::Profile(args) => profile::main(args),
+        Command::Enable(args) => enable::main(args),
+        Command::Disable(args) => enable::disable_main(args),
+        Command::Status(args) => status::main(args),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);

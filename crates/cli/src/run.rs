@@ -9,7 +9,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
-use megapage_launch::request::{Fork, Heap, Mechanism, Request, ReturnAfter, Shm, Text, TextRequest};
+use megapage_launch::request::{Fork, Heap, Mechanism, OwnThp, Request, ReturnAfter, Shm, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
 use megapage_units::{Bytes, Pid};
@@ -78,6 +78,13 @@ pub struct Args {
     /// Neither use what earlier runs of the program have found out, nor keep what this one does
     #[arg(long)]
     no_profile: bool,
+    /// Transparent huge pages of the program and its children: settings (the machine's), never, or advised (only where asked
+    /// for; Linux 6.18)
+    #[arg(long, value_name = "KIND", default_value = "settings")]
+    thp: OwnThp,
+    /// What the program sees as its own name
+    #[arg(long, value_name = "NAME")]
+    argv0: Option<OsString>,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -85,7 +92,7 @@ pub struct Args {
     #[arg(long, value_name = "PID", value_parser = pid,
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
-            "jvm", "fix", "no_profile",
+            "jvm", "fix", "no_profile", "thp", "argv0",
         ])]
     attach: Option<Pid>,
     /// With --attach: promote what is there now, and leave
@@ -98,9 +105,10 @@ pub struct Args {
 
 /// `--mechanism`, with `auto` for `None`.
 #[derive(Clone, Copy, Debug)]
-struct Choice(Option<Mechanism>);
+pub struct Choice(pub Option<Mechanism>);
 
-fn mechanism(text: &str) -> Result<Choice, String> {
+/// Reads `--mechanism`.
+pub fn mechanism(text: &str) -> Result<Choice, String> {
     if text == "auto" { Ok(Choice(None)) } else { text.parse().map(|it| Choice(Some(it))) }
 }
 
@@ -174,7 +182,9 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         pool,
         program: program.clone(),
         arguments: arguments.to_vec(),
-        heap: args.heap,
+        argv0: args.argv0,
+        thp: args.thp,
+        heap: heap(args.heap, args.thp)?,
         shm: args.shm,
         mechanism: args.mechanism.0,
         text: TextRequest { kind: args.text, libraries: args.text_libs, map: args.text_map },
@@ -185,7 +195,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         watched: path.is_some() || args.require,
         jvm: args.jvm,
         fix: args.fix,
-        profile: !args.no_profile,
+        // What a run without THP costs says nothing of one with them.
+        profile: !args.no_profile && args.thp == OwnThp::Settings,
     };
     let prepared = prepare(&root, request).map_err(failure)?;
     if args.dry_run {
@@ -202,8 +213,19 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Without transparent huge pages none are asked for.
+pub fn heap(heap: Heap, thp: OwnThp) -> Result<Heap, Failure> {
+    match (thp, heap) {
+        (OwnThp::Never, Heap::Thp) => {
+            Err((FAILED, "--thp never and --heap thp exclude each other: leave one out".into()))
+        }
+        (OwnThp::Never, Heap::Auto) => Ok(Heap::None),
+        (_, heap) => Ok(heap),
+    }
+}
+
 /// The program may go to another directory before it asks.
-fn broker_socket(name: &str) -> Result<PathBuf, Failure> {
+pub fn broker_socket(name: &str) -> Result<PathBuf, Failure> {
     if name.is_empty() {
         return Err((FAILED, "--pool: the name is empty; leave it out for the broker 'default'".into()));
     }

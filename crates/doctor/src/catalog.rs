@@ -257,4 +257,7 @@ kinds! {
     PROGRAM_DISABLES_THP, "program-disables-thp", Warning, "The program switches transparent huge pages off for itself",
         "Redis and its forks, MariaDB and Ruby call prctl(PR_SET_THP_DISABLE) at the start, to avoid copies after a fork and bloat. `megapage run` respects that, and makes huge only what it found to be dense.",
         ["megapage run PROGRAM ARGUMENTS", "disable-thp no    # in redis.conf"];
+    PROGRAM_HAS_SETTINGS, "program-has-settings", Note, "The program has settings or habits of its own about huge pages",
+        "Settings of the program itself reach memory that nothing from outside does, or make it need a pool. As a service, `megapage enable` takes them into account.",
+        ["megapage enable UNIT"];
 }

@@ -44,6 +44,7 @@ targets! {
     cgroup: processes,
     limits: processes,
     limits_conf: processes,
+    unit: programs,
     meminfo: machine,
     vmstat: machine,
     buddy: machine,

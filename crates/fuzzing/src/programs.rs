@@ -11,6 +11,7 @@ use megapage_launch::request::{Fork, Heap, Mechanism, ReturnAfter, Text};
 use megapage_remap::own::Pages;
 use megapage_segment::{LONGEST_NAME, Name};
 use megapage_simulate::trace;
+use megapage_systemd::{commands, parse, rewritten};
 use megapage_units::{Bytes, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,5 +117,21 @@ pub fn trace(data: &[u8]) {
     for program in &read.processes {
         assert!(program.regions() <= trace::MOST_REGIONS);
         assert!(program.seconds() >= 0.0, "{}", program.seconds());
+    }
+}
+
+/// A unit file of systemd: each command that can be read is still one when the launcher goes before it, with the same prefixes
+/// and arguments.
+pub fn unit(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for assignment in parse(text) {
+        assert!(!assignment.key.contains('='), "{assignment:?}");
+        for command in commands(&assignment.value).unwrap_or_default() {
+            let line = rewritten(&command, "/l run");
+            let again = commands(&line).expect("what is read can be written");
+            assert_eq!(again.len(), 1, "{line}");
+            assert_eq!((again[0].program.as_str(), &again[0].prefixes), ("/l", &command.prefixes), "{line}");
+            assert!(again[0].rest.ends_with(&format!("-- {}{}", command.written, command.rest)), "{line}");
+        }
     }
 }

@@ -48,6 +48,7 @@ pub mod own_advice;
 mod own_code;
 mod own_memory;
 pub mod own_segments;
+mod own_thp;
 pub mod page_idle;
 #[cfg(feature = "bpf")]
 pub mod page_tables;
@@ -94,6 +95,7 @@ pub use megapage_inside::{
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_code::unmap_own_code;
 pub use own_memory::own_memory;
+pub use own_thp::disable_own_thp;
 pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
 pub use shared_mapping::SharedMapping;

@@ -83,6 +83,15 @@ impl Tree {
         }
     }
 
+    /// Removes the directory at `path`; `false`, and it stays, where it is not empty.
+    pub fn remove_empty(&self, path: &Path) -> io::Result<bool> {
+        let (parent, name) = self.split(path)?;
+        match self.directory(parent)?.remove_child(name) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+            removed => removed.map(|()| true),
+        }
+    }
+
     fn find<'a>(&self, path: &'a Path) -> io::Result<Option<(Directory, &'a str)>> {
         let (directory, name) = self.split(path)?;
         match self.directory(directory) {
@@ -184,5 +193,7 @@ mod tests {
         tree.remove(&path).unwrap();
         assert_eq!(tree.remove(&path).unwrap_err().kind(), ErrorKind::NotFound);
         assert!(tree.names(&top.path().join("none"), 9).unwrap().is_empty());
+        assert!(!tree.remove_empty(&top.path().join("a")).unwrap(), "b is in it");
+        assert!(tree.remove_empty(&top.path().join("a/b")).unwrap() && !top.path().join("a/b").exists());
     }
 }

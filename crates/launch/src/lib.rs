@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod applications;
 pub mod attach;
 mod backed;
 pub mod broker;

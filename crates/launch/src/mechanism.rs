@@ -104,6 +104,9 @@ pub enum Refusal {
         .0.name()
     )]
     PoolForks(Fork),
+    /// `--thp advised` on a kernel without.
+    #[error("--thp advised: this kernel lacks {0}")]
+    ThpAdvised(String),
     /// A library that was named for its text cannot be looked at.
     #[error("--text-libs: {0}")]
     TextLibrary(String),

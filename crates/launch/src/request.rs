@@ -93,6 +93,21 @@ impl Text {
     }
 }
 
+/// What becomes of the transparent huge pages of the program and its children.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnThp {
+    /// What the machine's settings say.
+    #[default]
+    Settings,
+    /// None (PR_SET_THP_DISABLE).
+    Never,
+    /// Only where the program, or the preloaded library, asks for them (Linux 6.18).
+    Advised,
+}
+
+megapage_units::named!(OwnThp { Settings = "settings", Never = "never", Advised = "advised" });
+
 /// What is asked for the text of a run.
 #[derive(Clone, Debug, Default)]
 pub struct TextRequest {
@@ -168,6 +183,10 @@ pub struct Request {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// What it sees as its own name; `None`: `program`.
+    pub argv0: Option<OsString>,
+    /// Its transparent huge pages, set before it starts.
+    pub thp: OwnThp,
     /// The backing asked for.
     pub heap: Heap,
     /// The mechanism asked for; `None` leaves the choice to megapage.
@@ -202,6 +221,8 @@ impl Request {
         Request {
             program: program.into(),
             arguments: Vec::new(),
+            argv0: None,
+            thp: OwnThp::Settings,
             heap: Heap::Auto,
             mechanism: None,
             pool: None,

@@ -3,21 +3,23 @@
 mod in_place;
 mod running;
 
+use crate::applications::{Application, Needs};
 use crate::broker::Broker;
 use crate::fix::Added;
 use crate::jvm::Java;
 use crate::machine::Machine;
-use crate::mechanism::{Plan, choose};
+use crate::mechanism::{Plan, Refusal, choose};
 use crate::profile::{self, Identity, Learned, Seen};
 use crate::program::Program;
 use crate::report::{RunReport, Totals};
-use crate::request::{Mechanism, Request, Text};
+use crate::request::{Mechanism, OwnThp, Request, Text};
 pub use crate::run_error::RunError;
 use crate::runtime_log::RuntimeLog;
 use crate::text::{self, TextPlan};
+use megapage_kernel::ability::THP_DISABLE_EXCEPT_ADVISED;
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelRoot, SharedWords};
+use megapage_kernel::{KernelRoot, SharedWords, disable_own_thp};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
 use megapage_units::Bytes;
@@ -78,11 +80,26 @@ pub struct Prepared {
     learned: Learned,
 }
 
-/// Looks at the program and the machine and decides. Changes nothing.
-pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
+/// What a run by another starter, such as a service manager, would be: `adapt` turns what holds for the caller into what
+/// holds for the program. Changes nothing.
+pub fn plan(
+    root: &KernelRoot,
+    request: &Request,
+    adapt: impl FnOnce(&mut Machine),
+) -> Result<(Program, Plan), RunError> {
+    let (program, _, plan) = look(root, request, adapt)?;
+    Ok((program, plan))
+}
+
+fn look(
+    root: &KernelRoot,
+    request: &Request,
+    adapt: impl FnOnce(&mut Machine),
+) -> Result<(Program, Machine, Plan), RunError> {
     let mut program = Program::inspect(&request.program)?;
     let mut machine = Machine::read(root)?;
     machine.broker = request.pool.as_deref().map(|socket| Broker::look(root, socket));
+    adapt(&mut machine);
     if request.jvm && program.java.is_none() {
         program.java = Java::installed(&machine.environment);
     }
@@ -91,7 +108,16 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
             request.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
         java.read_argument_files(&arguments);
     }
-    let plan = choose(&program, &request, &machine)?;
+    let plan = choose(&program, request, &machine)?;
+    Ok((program, machine, plan))
+}
+
+/// Looks at the program and the machine and decides. Changes nothing.
+pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
+    if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
+        return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
+    }
+    let (program, machine, plan) = look(root, &request, |_| {})?;
     let text = match request.text.kind {
         Text::None => None,
         kind => {
@@ -160,6 +186,13 @@ impl Prepared {
             format!("# pool {} {used}: {}", pool.socket, pool.reason)
         }));
         lines.extend(self.plan.notes.iter().map(|note| format!("# {note}")));
+        if self.request.thp != OwnThp::Settings {
+            let kind = self.request.thp.name();
+            lines.push(format!("# transparent huge pages of the program: {kind} (PR_SET_THP_DISABLE)"));
+        }
+        let name = self.program.executable.file_name().unwrap_or_default().to_string_lossy();
+        let known = Application::of_program(&name).map(|known| known.lines(&Needs::default()));
+        lines.extend(known.into_iter().flatten().map(|line| format!("# {name}: {line}")));
         if self.request.profile {
             lines.push(format!("# profile: {}", self.learned.report().in_words()));
         }
@@ -244,6 +277,11 @@ impl Prepared {
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
+        match self.request.thp {
+            OwnThp::Settings => {}
+            // Inherited by the program, whoever starts it.
+            kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
+        }
         if self.can_be_in_place() {
             return Err(self.replace_us(root));
         }
@@ -318,7 +356,7 @@ impl Prepared {
         let mut command = Command::new(&program.executable);
         // A script's interpreter sees its own name first, as from the kernel; a program, the name given.
         if program.script_arguments.is_empty() {
-            command.arg0(&self.request.program);
+            command.arg0(self.request.argv0.as_ref().unwrap_or(&self.request.program));
         }
         command.args(self.arguments());
         command.envs(self.environment());

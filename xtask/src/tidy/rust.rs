@@ -45,8 +45,9 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 17] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 18] = [
     ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
+    ("crates/cli/tests/enable.rs", "reads by hand what a run passes on to its program"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),

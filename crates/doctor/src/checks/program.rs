@@ -3,10 +3,8 @@
 use crate::catalog;
 use crate::facts::{Facts, PoolState};
 use crate::finding::Finding;
+use megapage_launch::applications::{Application, Needs};
 use megapage_launch::program::{Allocator, Linkage, Privilege, Program, Runtime};
-
-/// Programs that call prctl(PR_SET_THP_DISABLE) at the start, by the name of their file.
-const DISABLE_THP: [&str; 5] = ["redis-server", "valkey-server", "keydb-server", "mariadbd", "ruby"];
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let Some(program) = &facts.program else { return Vec::new() };
@@ -26,11 +24,20 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(runtime(facts, program, &path));
     let name = program.executable.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let without_version = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    if DISABLE_THP.contains(&without_version) {
-        findings.push(Finding::new(&catalog::PROGRAM_DISABLES_THP, path.clone(), format!("is {name}")));
+    if let Some(known) = Application::of_program(name) {
+        if known.disables_thp {
+            findings.push(Finding::new(&catalog::PROGRAM_DISABLES_THP, path.clone(), format!("is {name}")));
+        }
+        findings.extend(settings(known, &path, name));
     }
     findings
+}
+
+/// What the program itself offers, and what not to do.
+fn settings(known: &Application, path: &str, name: &str) -> Option<Finding> {
+    let lines = known.lines(&Needs::default());
+    let finding = Finding::new(&catalog::PROGRAM_HAS_SETTINGS, path, format!("is {name}"));
+    (!lines.is_empty()).then_some(Finding { remedy: lines, ..finding })
 }
 
 fn kind_of_file(program: &Program, path: &str) -> Vec<Finding> {

@@ -248,5 +248,8 @@ pub(super) fn cases() -> Vec<Case> {
         (&PROGRAM_DISABLES_THP, |facts| {
             with_program(facts, |program| program.executable = "/usr/bin/redis-server".into());
         }),
+        (&PROGRAM_HAS_SETTINGS, |facts| {
+            with_program(facts, |program| program.executable = "/usr/lib/postgresql/15/bin/postgres".into());
+        }),
     ]
 }

@@ -1,0 +1,128 @@
+//! Where unit files and drop-ins lie, read below a root.
+
+use crate::error::SystemdError;
+use megapage_kernel::trusted::read_bounded;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// systemd.unit(5), "UNIT FILE LOAD PATH", of the system manager, the most important first.
+pub(crate) const LOAD_PATH: [&str; 14] = [
+    "etc/systemd/system.control",
+    "run/systemd/system.control",
+    "run/systemd/transient",
+    "run/systemd/generator.early",
+    "etc/systemd/system",
+    "etc/systemd/system.attached",
+    "run/systemd/system",
+    "run/systemd/system.attached",
+    "run/systemd/generator",
+    "usr/local/lib/systemd/system",
+    "usr/lib/systemd/system",
+    // A link to the one before, unless the machine is of the old kind.
+    "lib/systemd/system",
+    "run/systemd/generator.late",
+    "usr/local/share/systemd/system",
+];
+/// The longest unit file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// Links that are followed one after the other.
+const MOST_LINKS: usize = 8;
+/// Entries of one directory that are looked at.
+const MOST_ENTRIES: usize = 16384;
+
+/// A file that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Its path, links followed, and its text.
+    Text(PathBuf, String),
+    /// A link to /dev/null, or an empty file.
+    Masked(PathBuf),
+}
+
+/// The files below a root. Links are followed as the system below it would.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    pub fn new(root: &Path) -> Files {
+        Files { root: root.to_path_buf() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A path of that system as one of this.
+    pub fn path(&self, inside: &Path) -> PathBuf {
+        self.root.join(inside.strip_prefix("/").unwrap_or(inside))
+    }
+
+    /// Reads a file; `None` where there is none.
+    pub fn read(&self, path: &Path) -> Result<Option<Found>, SystemdError> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source: io::Error| SystemdError::Io { path, source }
+        };
+        let mut at = path.to_path_buf();
+        for _ in 0..MOST_LINKS {
+            let metadata = match fs::symlink_metadata(&at) {
+                Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+                    return Ok(None);
+                }
+                metadata => metadata.map_err(failed(&at))?,
+            };
+            if metadata.is_symlink() {
+                let target = fs::read_link(&at).map_err(failed(&at))?;
+                if target == Path::new("/dev/null") {
+                    return Ok(Some(Found::Masked(path.to_path_buf())));
+                }
+                at = match target.is_absolute() {
+                    true => self.path(&target),
+                    false => at.parent().unwrap_or(&self.root).join(target),
+                };
+                continue;
+            }
+            if !metadata.is_file() {
+                // Opening a FIFO would wait.
+                return Err(failed(&at)(io::Error::new(ErrorKind::InvalidInput, "not a regular file")));
+            }
+            if metadata.len() == 0 {
+                return Ok(Some(Found::Masked(path.to_path_buf())));
+            }
+            let file = fs::File::open(&at).map_err(failed(&at))?;
+            let bytes = read_bounded(file, LONGEST).map_err(failed(&at))?;
+            let text = String::from_utf8(bytes)
+                .map_err(|_| SystemdError::Line { path: at.clone(), what: "is not UTF-8".into() })?;
+            return Ok(Some(Found::Text(at, text)));
+        }
+        Err(failed(path)(io::Error::new(ErrorKind::InvalidInput, "too many symbolic links")))
+    }
+
+    /// The names in a directory, sorted; none where there is no such directory, or it may not be read.
+    pub fn names(&self, directory: &Path) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+        let names = entries.take(MOST_ENTRIES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let sorted: BTreeSet<String> = names.collect();
+        sorted.into_iter().collect()
+    }
+
+    /// The first file of this name on the load path.
+    pub fn unit(&self, name: &str) -> Result<Option<Found>, SystemdError> {
+        for directory in LOAD_PATH {
+            if let Some(found) = self.read(&self.root.join(directory).join(name))? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The names of all services on the load path.
+    pub fn services(&self) -> BTreeSet<String> {
+        let names = LOAD_PATH.iter().flat_map(|directory| self.names(&self.root.join(directory)));
+        names.filter(|name| name.ends_with(".service")).collect()
+    }
+}

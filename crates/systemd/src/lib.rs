@@ -1,0 +1,32 @@
+//! Services of systemd on huge pages: reads a unit as systemd merges it, decides how the program is reached, and writes or
+//! removes one drop-in.
+//!
+//! Architecture invariant: one file is written for a unit, `50-megapage.conf` in its drop-in directory below /etc, and no
+//! other file is changed. A file of that name that megapage has not written stays. Removing it leaves the tree as it was.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod decide;
+mod drop_in;
+mod enable;
+mod error;
+mod files;
+mod manager;
+mod name;
+mod sandbox;
+mod service;
+mod specifier;
+mod status;
+mod syntax;
+
+pub use command::{ExecCommand, commands, rewritten};
+pub use decide::{Addition, Decision, Way, decide};
+pub use drop_in::{DROP_IN, DropIn, MARKER};
+pub use enable::{Asked, Change, disable, enable, find};
+pub use error::SystemdError;
+pub use manager::{Manager, State};
+pub use name::{BadName, UnitName};
+pub use service::{Entry, Service};
+pub use status::{Enabled, Running, processes, status};
+pub use syntax::{Assignment, parse};

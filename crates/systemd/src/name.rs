@@ -1,0 +1,123 @@
+//! Names of service units, and the directories of their drop-ins (systemd.unit(5)).
+
+use std::fmt;
+use thiserror::Error;
+
+/// The longest name of a unit (UNIT_NAME_MAX).
+const LONGEST: usize = 255;
+const SUFFIX: &str = ".service";
+
+/// The name of a service unit, such as `redis-server.service`, `postgresql@15-main.service`, or the template
+/// `postgresql@.service`, which stands for all its instances.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnitName(String);
+
+/// Why a text is no name of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadName {
+    /// Characters that no unit has, or too many.
+    #[error("'{0}' is not the name of a unit")]
+    Characters(String),
+    /// A socket, a timer...
+    #[error("'{name}' is not a service: name the service that it starts, such as {stem}.service")]
+    Kind {
+        /// As given.
+        name: String,
+        /// Without its suffix.
+        stem: String,
+    },
+}
+
+/// Kinds of units that start a service or hold one.
+const OTHER_KINDS: [&str; 10] =
+    [".socket", ".timer", ".path", ".target", ".slice", ".scope", ".mount", ".automount", ".swap", ".device"];
+
+impl UnitName {
+    /// Reads a name; `.service` may be left out.
+    pub fn parse(text: &str) -> Result<UnitName, BadName> {
+        if let Some(stem) = OTHER_KINDS.iter().find_map(|kind| text.strip_suffix(kind)) {
+            return Err(BadName::Kind { name: text.into(), stem: stem.into() });
+        }
+        let stem = text.strip_suffix(SUFFIX).unwrap_or(text);
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+        let sound = stem.chars().all(is_allowed) && !stem.is_empty() && !stem.starts_with(['@', '.']);
+        if !sound || stem.len() + SUFFIX.len() > LONGEST {
+            return Err(BadName::Characters(text.into()));
+        }
+        Ok(UnitName(format!("{stem}{SUFFIX}")))
+    }
+
+    /// The whole name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Without `.service`.
+    pub fn stem(&self) -> &str {
+        self.0.strip_suffix(SUFFIX).unwrap_or(&self.0)
+    }
+
+    /// What comes before the first `@`: `postgresql`.
+    pub fn prefix(&self) -> &str {
+        self.stem().split_once('@').map_or(self.stem(), |(prefix, _)| prefix)
+    }
+
+    /// What comes after it; empty for a template, `None` for a unit that is neither.
+    pub fn instance(&self) -> Option<&str> {
+        self.stem().split_once('@').map(|(_, instance)| instance)
+    }
+
+    /// The template of an instance.
+    pub fn template(&self) -> Option<UnitName> {
+        let instance = self.instance()?;
+        (!instance.is_empty()).then(|| UnitName(format!("{}@{SUFFIX}", self.prefix())))
+    }
+
+    /// The names under which its drop-in directories stand, the most specific first: `foo-bar.service.d`,
+    /// `foo-.service.d`. That of all services is not among them.
+    pub fn drop_in_directories(&self) -> Vec<String> {
+        let mut names = vec![format!("{}.d", self.0)];
+        names.extend(self.template().map(|template| format!("{template}.d")));
+        let end = if self.instance().is_some() { format!("@{SUFFIX}.d") } else { format!("{SUFFIX}.d") };
+        let prefix = self.prefix();
+        let dashes = prefix.char_indices().filter(|(at, c)| *c == '-' && *at + 1 < prefix.len());
+        let mut truncated: Vec<String> = dashes.map(|(at, _)| format!("{}{end}", &prefix[..=at])).collect();
+        truncated.reverse();
+        names.extend(truncated);
+        names
+    }
+}
+
+impl fmt::Display for UnitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_their_pieces() {
+        let name = UnitName::parse("postgresql@15-main").unwrap();
+        assert_eq!(name.as_str(), "postgresql@15-main.service");
+        assert_eq!((name.prefix(), name.instance()), ("postgresql", Some("15-main")));
+        assert_eq!(name.template().unwrap().as_str(), "postgresql@.service");
+        assert_eq!(UnitName::parse("postgresql@.service").unwrap().template(), None);
+        let name = UnitName::parse("a-b-c.service").unwrap();
+        assert_eq!(name.drop_in_directories(), ["a-b-c.service.d", "a-b-.service.d", "a-.service.d"]);
+        let name = UnitName::parse("a-b@1").unwrap();
+        assert_eq!(name.drop_in_directories(), ["a-b@1.service.d", "a-b@.service.d", "a-@.service.d"]);
+    }
+
+    #[test]
+    fn what_is_no_service_is_refused() {
+        for text in ["", "a/b", "a b", "@x", "..", ".service", "ä", "a\nb"] {
+            assert_eq!(UnitName::parse(text), Err(BadName::Characters(text.into())), "{text}");
+        }
+        assert!(UnitName::parse(&"x".repeat(300)).is_err());
+        let error = UnitName::parse("dbus.socket").unwrap_err();
+        assert!(error.to_string().ends_with("such as dbus.service"), "{error}");
+    }
+}

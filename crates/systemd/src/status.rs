@@ -1,0 +1,261 @@
+//! What services that are enabled have on huge pages, and why not more.
+
+use crate::drop_in::{DROP_IN, DropIn, Held};
+use crate::enable::PLACE;
+use crate::error::SystemdError;
+use crate::manager::{Manager, State};
+use crate::name::UnitName;
+use megapage_kernel::process::{list_processes, read_cgroup};
+use megapage_kernel::smaps::{Mapping, backing, read_smaps};
+use megapage_kernel::thp::{ThpEnabled, settings};
+use megapage_kernel::tree::Tree;
+use megapage_kernel::{KernelError, KernelRoot};
+use megapage_snapshot::BackingBytes;
+use megapage_units::{Bytes, Pid};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Directories of drop-ins that are looked at.
+const MOST: usize = 16384;
+/// Below this much memory there is nothing to tell.
+const LITTLE: Bytes = Bytes::mib(8);
+/// From this share on no reason is looked for.
+const MUCH: f64 = 0.8;
+/// Part of the name of the library's mappings.
+const LIBRARY: &str = "libmegapage.so";
+
+/// A service that is enabled.
+#[derive(Clone, Debug, Serialize)]
+pub struct Enabled {
+    /// Its unit, or a template that stands for all its instances.
+    pub unit: String,
+    /// The drop-in.
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
+    pub path: PathBuf,
+    /// The options that it was enabled with.
+    pub options: String,
+    /// Seconds since 1970 at which the drop-in was written.
+    pub since: u64,
+    /// Whether it was changed since megapage wrote it.
+    pub changed: bool,
+    /// Its services that systemd knows: the unit, or the instances of a template. Empty where systemd does not run.
+    pub services: Vec<Running>,
+}
+
+/// A service as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct Running {
+    /// Its unit.
+    pub unit: String,
+    /// `active`, `inactive`, `failed`...
+    pub state: String,
+    /// Its main process.
+    pub main_pid: Option<i32>,
+    /// Processes in its control group that could be read.
+    pub processes: usize,
+    /// Processes in it that the caller may not read.
+    pub unreadable: usize,
+    /// What all of them have in memory; what several share is counted for each.
+    pub memory: BackingBytes,
+    /// The share of that on huge pages; `None` where there is little.
+    pub huge_share: Option<f64>,
+    /// Why the share is small, or what is still to be done.
+    pub reason: Option<String>,
+}
+
+/// All services that are enabled below `root`, by name; with `only` that one, and an error if it is not.
+pub fn status(
+    kernel: &KernelRoot,
+    root: &Path,
+    only: Option<&UnitName>,
+) -> Result<Vec<Enabled>, SystemdError> {
+    let place = root.join(PLACE);
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| SystemdError::Io { path, source }
+    };
+    let tree = Tree::open(root).map_err(failed(root))?;
+    let manager = Manager::of(root);
+    let mut found = Vec::new();
+    for directory in tree.names(&place, MOST).map_err(failed(&place))? {
+        let name = directory.to_str().and_then(|name| name.strip_suffix(".service.d"));
+        let Some(Ok(name)) = name.map(UnitName::parse) else { continue };
+        if only.is_some_and(|only| *only != name) {
+            continue;
+        }
+        let path = place.join(&directory).join(DROP_IN);
+        // A directory that is a link is not ours.
+        let Ok(Some(text)) = tree.read(&path, 1 << 16) else { continue };
+        let (options, changed) = match DropIn::read(&text) {
+            Held::Whole(drop_in) => (drop_in.options, false),
+            Held::Changed => (String::new(), true),
+            Held::Other => continue,
+        };
+        let written = fs::metadata(&path).and_then(|it| it.modified()).map_err(failed(&path))?;
+        let since = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let services = match manager {
+            Some(manager) => services(kernel, manager, &name, since)?,
+            None => Vec::new(),
+        };
+        found.push(Enabled { unit: name.to_string(), path, options, since, changed, services });
+    }
+    match only {
+        Some(unit) if found.is_empty() => {
+            let path = place.join(format!("{unit}.d")).join(DROP_IN);
+            Err(SystemdError::NotEnabled { unit: unit.clone(), path })
+        }
+        _ => Ok(found),
+    }
+}
+
+/// The processes of a service that runs; none where it does not.
+pub fn processes(kernel: &KernelRoot, unit: &UnitName) -> Result<Vec<Pid>, SystemdError> {
+    let Some(manager) = Manager::of(Path::new("/")) else {
+        let unit = unit.clone();
+        return Err(SystemdError::Refused {
+            unit,
+            why: "systemd does not run here; give process numbers".into(),
+        });
+    };
+    let state = manager.state(unit)?;
+    Ok(state.group.iter().flat_map(|group| members(kernel, group)).collect())
+}
+
+fn services(
+    kernel: &KernelRoot,
+    manager: Manager,
+    name: &UnitName,
+    since: u64,
+) -> Result<Vec<Running>, SystemdError> {
+    let units = match name.instance() {
+        Some("") => manager.instances(name)?,
+        _ => vec![name.clone()],
+    };
+    units.into_iter().map(|unit| Ok(running(kernel, &unit, &manager.state(&unit)?, since))).collect()
+}
+
+fn running(kernel: &KernelRoot, unit: &UnitName, state: &State, since: u64) -> Running {
+    let mut running = Running {
+        unit: unit.to_string(),
+        state: state.active.clone(),
+        main_pid: state.main.map(|pid| pid.0),
+        processes: 0,
+        unreadable: 0,
+        memory: BackingBytes::default(),
+        huge_share: None,
+        reason: None,
+    };
+    let mut has_library = false;
+    for pid in state.group.iter().flat_map(|group| members(kernel, group)) {
+        match read_smaps(kernel, pid) {
+            Ok(mappings) => {
+                running.processes += 1;
+                running.memory += backing(&mappings);
+                has_library |= mappings.iter().any(is_library);
+            }
+            Err(error) if error.is_gone() => {}
+            Err(_) => running.unreadable += 1,
+        }
+    }
+    let total = running.memory.total();
+    if total >= LITTLE {
+        running.huge_share = Some(running.memory.huge().0 as f64 / total.0 as f64);
+    }
+    let facts = Facts {
+        runs: state.main.is_some(),
+        older: state.since.is_some_and(|began| began < since),
+        stale: state.needs_reload,
+        unreadable: running.processes == 0 && running.unreadable > 0,
+        has_library,
+        thp_never: matches!(settings(kernel), Ok(Some(settings)) if settings.enabled == ThpEnabled::Never),
+    };
+    running.reason = facts.reason(running.huge_share, running.main_pid);
+    running
+}
+
+fn is_library(mapping: &Mapping) -> bool {
+    mapping.name.rsplit('/').next() == Some(LIBRARY)
+}
+
+/// The processes in a control group and those below it.
+fn members(kernel: &KernelRoot, group: &str) -> Vec<Pid> {
+    let below = format!("{group}/");
+    let is_in = |pid: &Pid| -> Result<bool, KernelError> {
+        let own = read_cgroup(kernel, *pid)?;
+        Ok(own == group || own.starts_with(&below))
+    };
+    // A process that has ended is in none.
+    let all = list_processes(kernel).unwrap_or_default();
+    all.into_iter().filter(|pid| is_in(pid).unwrap_or(false)).collect()
+}
+
+/// What explains a small share.
+struct Facts {
+    runs: bool,
+    older: bool,
+    stale: bool,
+    unreadable: bool,
+    has_library: bool,
+    thp_never: bool,
+}
+
+impl Facts {
+    fn reason(&self, share: Option<f64>, pid: Option<i32>) -> Option<String> {
+        if !self.runs {
+            return None;
+        }
+        if self.stale {
+            return Some("systemd has not read the drop-in yet: systemctl daemon-reload".into());
+        }
+        if self.older {
+            return Some("runs since before it was enabled: systemctl restart takes it up".into());
+        }
+        if self.unreadable {
+            return Some("its memory may not be read: run as root".into());
+        }
+        match share {
+            None => Some(format!("holds less than {LITTLE}")),
+            Some(share) if share >= MUCH => None,
+            Some(_) if self.thp_never && !self.has_library => {
+                Some("transparent huge pages are set to never, and the library is not in it".into())
+            }
+            Some(_) => {
+                let pid = pid.map_or_else(|| "PID".to_string(), |pid| pid.to_string());
+                let library = if self.has_library { "" } else { "the library is not in it; " };
+                Some(format!("{library}megapage doctor --why {pid} says of each range why"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Facts = Facts {
+        runs: true,
+        older: false,
+        stale: false,
+        unreadable: false,
+        has_library: true,
+        thp_never: false,
+    };
+
+    #[test]
+    fn the_first_reason_that_holds_is_given() {
+        let of = |facts: &Facts, share| facts.reason(share, Some(7)).unwrap_or_default();
+        assert_eq!(of(&USUAL, Some(0.9)), "");
+        assert_eq!(of(&USUAL, Some(0.1)), "megapage doctor --why 7 says of each range why");
+        assert!(
+            of(&Facts { has_library: false, ..USUAL }, Some(0.1)).starts_with("the library is not in it")
+        );
+        assert!(of(&Facts { older: true, ..USUAL }, Some(0.1)).contains("systemctl restart"));
+        assert!(of(&Facts { stale: true, older: true, ..USUAL }, None).contains("daemon-reload"));
+        assert!(of(&Facts { unreadable: true, ..USUAL }, None).contains("run as root"));
+        assert_eq!(of(&USUAL, None), "holds less than 8 MiB");
+        assert_eq!(of(&Facts { runs: false, ..USUAL }, None), "");
+        assert!(of(&Facts { thp_never: true, has_library: false, ..USUAL }, Some(0.0)).contains("never"));
+    }
+}
