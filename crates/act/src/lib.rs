@@ -10,6 +10,7 @@ pub mod promote;
 mod remote;
 mod shared;
 mod sharing;
+pub mod thp;
 
 pub use engine::{Engine, Latency};
 pub use remote::{Bounds, RemoteError, lacking_right};

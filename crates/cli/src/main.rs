@@ -22,6 +22,7 @@ mod sampling;
 mod segments;
 mod simulate;
 mod status;
+mod thp;
 mod top;
 
 use clap::error::ErrorKind;
@@ -55,6 +56,7 @@ enum Command {
     Enable(enable::Args),
     Disable(enable::DisableArgs),
     Status(status::Args),
+    Thp(thp::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Enable(args) => enable::main(args),
         Command::Disable(args) => enable::disable_main(args),
         Command::Status(args) => status::main(args),
+        Command::Thp(args) => thp::main(args),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);

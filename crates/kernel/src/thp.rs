@@ -88,6 +88,79 @@ fn khugepaged(root: &KernelRoot) -> Result<Khugepaged, KernelError> {
     })
 }
 
+/// A setting that can be written: its name below the directory of the settings, and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawSetting {
+    /// Such as `enabled`, `khugepaged/max_ptes_none`, `hugepages-64kB/enabled`.
+    pub name: String,
+    /// The value: the word in brackets, or a number.
+    pub value: String,
+    /// The words that it takes; empty for numbers.
+    pub words: Vec<String>,
+}
+
+/// Settings of khugepaged that only count.
+const COUNTS: [&str; 2] = ["pages_collapsed", "full_scans"];
+
+/// All settings that can be written, in the order of a directory listing: those of all sizes, of khugepaged, of each size.
+/// Empty on a kernel without transparent huge pages.
+pub fn raw_settings(root: &KernelRoot) -> Result<Vec<RawSetting>, KernelError> {
+    let Some(top) = optional(root.list(DIRECTORY))? else { return Ok(Vec::new()) };
+    let below = |directory: &str| -> Result<Vec<String>, KernelError> {
+        let names = optional(root.list(format!("{DIRECTORY}/{directory}")))?.unwrap_or_default();
+        Ok(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
+    };
+    let mut names: Vec<String> = top.iter().filter(|name| *name != "hpage_pmd_size").cloned().collect();
+    names.retain(|name| *name != "khugepaged" && !name.starts_with("hugepages-"));
+    let counts = |name: &String| COUNTS.iter().any(|count| name.ends_with(count));
+    names.extend(below("khugepaged")?.into_iter().filter(|name| !counts(name)));
+    let mut sizes: Vec<(u64, &String)> = top.iter().filter_map(|name| Some((kib(name)?, name))).collect();
+    sizes.sort();
+    for (_, size) in sizes {
+        // Beside its settings a size has a directory of counters.
+        names.extend(below(size)?.into_iter().filter(|name| name.ends_with("enabled")));
+    }
+    let mut settings = Vec::new();
+    for name in names {
+        let Ok(text) = root.read(format!("{DIRECTORY}/{name}")) else { continue };
+        let words: Vec<String> = text.split_whitespace().map(String::from).collect();
+        let chosen = words.iter().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+        settings.push(match chosen {
+            Some(chosen) => RawSetting {
+                value: chosen.into(),
+                words: words.iter().map(|word| word.trim_matches(['[', ']']).into()).collect(),
+                name,
+            },
+            None => RawSetting { name, value: text.trim().into(), words: Vec::new() },
+        });
+    }
+    Ok(settings)
+}
+
+fn kib(name: &str) -> Option<u64> {
+    name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()
+}
+
+/// Writes one of [`raw_settings`].
+pub fn write_setting(root: &KernelRoot, name: &str, value: &str) -> Result<(), KernelError> {
+    root.write(format!("{DIRECTORY}/{name}"), value)
+}
+
+/// The words of the kernel's command line that set transparent huge pages.
+pub fn boot_words(root: &KernelRoot) -> Vec<String> {
+    const NAMES: [&str; 6] = [
+        "transparent_hugepage=",
+        "transparent_hugepage_shmem=",
+        "transparent_hugepage_tmpfs=",
+        "thp_anon=",
+        "thp_shmem=",
+        "thp_file=",
+    ];
+    let text = root.read("proc/cmdline").unwrap_or_default();
+    let words = text.split_whitespace().filter(|word| NAMES.iter().any(|name| word.starts_with(name)));
+    words.map(String::from).collect()
+}
+
 /// How far khugepaged goes to collapse a region, and how far it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollapseLimits {
@@ -178,6 +251,40 @@ mod tests {
         let (_keep, root) = tree(&[("khugepaged/max_ptes_swap", "64\n"), ("khugepaged/full_scans", "17\n")]);
         let expected = CollapseLimits { max_ptes_swap: 64, max_ptes_shared: 512, full_scans: 17 };
         assert_eq!(collapse_limits(&root).unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn settings_that_can_be_written_are_listed() {
+        let (keep, root) = tree(&[
+            ("enabled", "always [madvise] never\n"),
+            ("hpage_pmd_size", "2097152\n"),
+            ("use_zero_page", "1\n"),
+            ("khugepaged/max_ptes_none", "511\n"),
+            ("khugepaged/pages_collapsed", "3\n"),
+            ("hugepages-2048kB/enabled", "always [inherit] madvise never\n"),
+            ("hugepages-64kB/enabled", "always inherit madvise [never]\n"),
+            ("hugepages-64kB/stats/split", "0\n"),
+        ]);
+        let found = raw_settings(&root).unwrap();
+        let names: Vec<&str> = found.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "enabled",
+                "use_zero_page",
+                "khugepaged/max_ptes_none",
+                "hugepages-64kB/enabled",
+                "hugepages-2048kB/enabled"
+            ]
+        );
+        assert_eq!((found[0].value.as_str(), found[0].words.len()), ("madvise", 3));
+        assert_eq!((found[2].value.as_str(), found[2].words.len()), ("511", 0));
+        fs::create_dir_all(keep.path().join("proc")).unwrap();
+        fs::write(keep.path().join("proc/cmdline"), "quiet transparent_hugepage=never thp_anon=64K:always\n")
+            .unwrap();
+        assert_eq!(boot_words(&root), ["transparent_hugepage=never", "thp_anon=64K:always"]);
+        let (_keep, root) = tree(&[]);
+        assert!(raw_settings(&root).unwrap().is_empty() && boot_words(&root).is_empty());
     }
 
     #[test]
