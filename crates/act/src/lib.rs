@@ -7,6 +7,7 @@ mod engine;
 pub mod execute;
 pub mod pool;
 pub mod promote;
+pub mod reclaim;
 mod remote;
 mod shared;
 mod sharing;

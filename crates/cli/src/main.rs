@@ -16,6 +16,7 @@ mod output;
 mod pool;
 mod prime;
 mod profile;
+mod reclaim;
 mod remap;
 mod run;
 mod sampling;
@@ -57,6 +58,7 @@ enum Command {
     Disable(enable::DisableArgs),
     Status(status::Args),
     Thp(thp::Args),
+    Reclaim(reclaim::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Command::Disable(args) => enable::disable_main(args),
         Command::Status(args) => status::main(args),
         Command::Thp(args) => thp::main(args),
+        Command::Reclaim(args) => reclaim::main(args),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);

@@ -115,6 +115,10 @@ for unit, name in [*((f"notify-{name}", "notifying") for name in CONFINED), ("re
         vm.same(ROW, "status: its main process", vm.value(told, "main_pid"), int(pid))
         vm.same(ROW, "status: its huge memory", vm.value(told, "memory", "thp_bytes"), true.thp, within=8 * vm.MIB)
         vm.check(ROW, "status: and the share of it", true.thp > 8 * vm.MIB and (vm.value(told, "huge_share") or 0) > 0.3, told, true.thp)
+        taken = vm.run(["/usr/local/bin/megapage", "reclaim", "redis-server"], 120)
+        held = vm.run("redis-cli get k99999")
+        vm.check(ROW, "reclaim: of a service, whose data stay", taken.status in (0, 1) and held.out.strip() == "x" * 300,
+                 f"{taken.words} {held.words}", "x...")
     vm.check(ROW, f"{unit}: its children do not have it", "ready True" not in journal(unit), journal(unit), "ready False")
     again = started(unit, "restart")
     vm.check(ROW, f"{unit}: a restart", again not in ("0", pid) and "libmegapage.so" in maps(again), again, "another process")

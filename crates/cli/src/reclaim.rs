@@ -1,0 +1,127 @@
+//! `megapage reclaim`.
+
+use crate::output::{print, say};
+use anyhow::{Result, anyhow, bail};
+use megapage_act::reclaim::{Reclaim, Reclaimed};
+use megapage_act::{Bounds, Engine, Latency};
+use megapage_kernel::KernelRoot;
+use megapage_report::{json, table};
+use megapage_systemd::{UnitName, processes};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Take bloat back now: split huge pages that hold many base pages of zeros, which the kernel then frees.
+///
+/// The contents of memory stay. Needs Linux 6.12, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0; 1 if only a
+/// part was obtained; 2 bad input, or not possible.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Processes by number, or services of systemd
+    #[arg(value_name = "PID|UNIT", required = true)]
+    targets: Vec<String>,
+    /// Split huge pages with at least this much of zeros: 4k to 2m
+    #[arg(long, value_name = "SIZE", default_value = "256k")]
+    least: Bytes,
+    /// Stop after this many seconds for each process
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// Change nothing; print what would be split, as shell lines
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema megapage.reclaim/1)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    applied: bool,
+    processes: &'a [Reclaimed],
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    let root = KernelRoot::live();
+    let page = BASE_PAGE as u64;
+    if !(page..=HUGE_2M as u64).contains(&args.least.0) || !args.least.0.is_multiple_of(page) {
+        bail!("--least {}: give a multiple of 4k, from 4k to 2m", args.least);
+    }
+    let least = (args.least.0 / page) as u16;
+    let bounds = Bounds { time: Duration::from_secs(args.timeout), ..Bounds::default() };
+    let mut all: Vec<Reclaimed> = Vec::new();
+    let mut failed = 0;
+    let mut engine = Engine::new(&root, Latency::default());
+    let pids = pids(&root, &args.targets)?;
+    for pid in &pids {
+        let done = Reclaim { pid: *pid, least, bounds }.look(&root).and_then(|found| match args.dry_run {
+            true => Ok(found),
+            false => found.apply(&mut engine),
+        });
+        match done {
+            Ok(done) => all.push(done),
+            // Of several, one that ends meanwhile or is denied does not keep the others from it.
+            Err(error) if pids.len() > 1 => {
+                say(&error);
+                failed += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if all.is_empty() {
+        bail!("no process could be looked at");
+    }
+    if args.json {
+        print(&(json("megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }) + "\n"))?;
+    } else {
+        print(&human(&all, args.dry_run))?;
+    }
+    let short = all
+        .iter()
+        .filter_map(|one| Some((one.bloated, one.outcome?.demoted)))
+        .any(|(asked, done)| done < asked);
+    Ok(ExitCode::from(u8::from(short || failed > 0)))
+}
+
+fn pids(root: &KernelRoot, targets: &[String]) -> Result<Vec<Pid>> {
+    let mut pids = Vec::new();
+    for target in targets {
+        match target.parse::<i32>() {
+            Ok(pid) if pid > 0 => pids.push(Pid(pid)),
+            Ok(_) => bail!("'{target}' is not the number of a process"),
+            Err(_) => {
+                let found = processes(root, &UnitName::parse(target)?)?;
+                if found.is_empty() {
+                    return Err(anyhow!("{target}: the service does not run"));
+                }
+                pids.extend(found);
+            }
+        }
+    }
+    pids.sort();
+    pids.dedup();
+    Ok(pids)
+}
+
+fn human(all: &[Reclaimed], dry_run: bool) -> String {
+    let rows = all.iter().map(|one| {
+        let huge = Bytes(one.huge * HUGE_2M as u64);
+        let bytes =
+            |bytes: Option<u64>| bytes.map_or_else(|| "-".to_string(), |bytes| Bytes(bytes).to_string());
+        [
+            one.pid.to_string(),
+            huge.to_string(),
+            Bytes(one.zero_bytes).to_string(),
+            one.bloated.to_string(),
+            one.outcome.map_or_else(|| "-".to_string(), |outcome| outcome.demoted.to_string()),
+            bytes(one.outcome.map(|outcome| outcome.freed_bytes)),
+        ]
+    });
+    let mut text =
+        table(&["PID", "HUGE", "OF IT ZEROS", "TO SPLIT", "SPLIT", "FREED"], rows).trim_end().to_string()
+            + "\n";
+    if dry_run {
+        text.extend(all.iter().flat_map(|one| one.demotion.dry_run()).map(|line| line + "\n"));
+    }
+    text
+}
