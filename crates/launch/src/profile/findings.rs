@@ -189,7 +189,7 @@ mod tests {
             large_blocks: vec![blocks(32, 100, 76), blocks(64, 64, 8), blocks(128, 4, 0)],
             own_mappings: vec![
                 mappings("small", 16, 16),
-                mappings("large", 16, 14),
+                mappings("large", 16, 12),
                 mappings("huge", 64, 64),
             ],
             heap_peak_bytes: 64 << 20,
