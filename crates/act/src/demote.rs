@@ -13,6 +13,7 @@ use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::thread::sleep;
 use std::time::Instant;
 
 /// Regions of one process whose huge pages are to be split.
@@ -53,6 +54,22 @@ pub struct DemoteOutcome {
 }
 
 impl DemoteOutcome {
+    /// This, and what came of a later turn for the regions that this one did not come to.
+    fn and(self, later: DemoteOutcome) -> DemoteOutcome {
+        DemoteOutcome {
+            asked: self.asked,
+            huge_before: self.huge_before,
+            demoted: self.demoted + later.demoted,
+            freed_bytes: self.freed_bytes + later.freed_bytes,
+            not_splittable: self.not_splittable + later.not_splittable,
+            unmapped: self.unmapped + later.unmapped,
+            not_tried: later.not_tried,
+            calls: self.calls + later.calls,
+            elapsed_ns: self.elapsed_ns + later.elapsed_ns,
+            gone: later.gone,
+        }
+    }
+
     /// Regions that the kernel skipped though nothing speaks against a split: pages that a forked process
     /// shares, or that something else held at the moment.
     pub fn skipped(&self) -> u64 {
@@ -81,6 +98,42 @@ impl Demotion {
     /// # Errors
     /// [`RemoteError::Gone`] also where another process has its number now, or it runs another program.
     pub fn apply(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
+        self.turn(engine, true).map(|(outcome, _)| outcome)
+    }
+
+    /// The same for huge pages that nobody waits to have split: where `engine` leaves the process alone after a slow call, the
+    /// rest is split after that, within the time of the bounds.
+    pub fn apply_patiently(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
+        let start = Instant::now();
+        let mut sum: Option<DemoteOutcome> = None;
+        let mut part = self.clone();
+        loop {
+            part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
+            let (outcome, left) = match (part.turn(engine, false), sum) {
+                // Between two turns.
+                (Err(RemoteError::Gone(_)), Some(former)) => {
+                    return Ok(DemoteOutcome { gone: true, ..former });
+                }
+                (turn, _) => turn?,
+            };
+            let all = sum.map_or(outcome, |former| former.and(outcome));
+            sum = Some(all);
+            let rest = engine.rest_of_splits(self.process);
+            let is_over = left.is_empty() || all.gone || rest.is_zero();
+            if is_over || start.elapsed() + rest >= self.bounds.time {
+                return Ok(all);
+            }
+            sleep(rest);
+            part.regions = left;
+        }
+    }
+
+    /// One turn, and the regions that it did not come to.
+    fn turn(
+        &self,
+        engine: &mut Engine,
+        urgent: bool,
+    ) -> Result<(DemoteOutcome, Vec<VirtRange>), RemoteError> {
         let root = &engine.root().clone();
         if !root.is_live() {
             return Err(RemoteError::NotLive);
@@ -100,18 +153,22 @@ impl Demotion {
         };
         let regions: Vec<VirtRange> = before.values().map(|region| region.range).collect();
         let start = Instant::now();
-        let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent: true };
+        let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent };
         let terms =
             Terms { batch: self.bounds.batch, rest_percent: self.bounds.rest_percent, ..Terms::of(clock) };
         let mut calls = 0;
         let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |_| calls += 1);
         outcome.calls = calls;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
-        for tried in tried {
+        let mut left = Vec::new();
+        for (tried, region) in tried.into_iter().zip(&regions) {
             match tried.answer {
                 // What is still huge afterwards was skipped.
                 Answer::Accepted | Answer::Refused(Refusal::Busy | Refusal::GroupFull) => {}
-                Answer::NotTried => outcome.not_tried += 1,
+                Answer::NotTried => {
+                    left.push(*region);
+                    outcome.not_tried += 1;
+                }
                 Answer::Refused(Refusal::Invalid) => outcome.not_splittable += 1,
                 Answer::Refused(Refusal::NoMemory) => outcome.unmapped += 1,
                 Answer::Refused(refusal) => {
@@ -136,7 +193,7 @@ impl Demotion {
             Err(RemoteError::Gone(_)) => outcome.gone = true,
             Err(error) => return Err(error),
         }
-        Ok(outcome)
+        Ok((outcome, left))
     }
 
     /// What [`Demotion::apply`] would do, as shell lines. No shell command splits single regions: the lines say
@@ -176,6 +233,24 @@ mod tests {
             Err(RemoteError::NotAllowed { lacking, .. }) => assert!(lacking.contains("CAP_SYS_NICE")),
             Err(error) => assert!(matches!(error, RemoteError::Unseen), "{error}"),
         }
+    }
+
+    #[test]
+    fn turns_add_up_to_the_regions_that_were_asked_for() {
+        let first = DemoteOutcome {
+            asked: 10,
+            huge_before: 8,
+            demoted: 3,
+            freed_bytes: 4096,
+            not_tried: 5,
+            calls: 3,
+            ..DemoteOutcome::default()
+        };
+        let second =
+            DemoteOutcome { asked: 5, huge_before: 5, demoted: 4, calls: 2, ..DemoteOutcome::default() };
+        let both = first.and(second);
+        assert_eq!((both.asked, both.huge_before, both.demoted, both.not_tried), (10, 8, 7, 0));
+        assert_eq!((both.calls, both.freed_bytes, both.skipped()), (5, 4096, 1));
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl Engine {
         self.rests_until(process, true).saturating_sub(boot_time())
     }
 
+    /// The same for splits.
+    pub(crate) fn rest_of_splits(&self, process: ProcessId) -> Duration {
+        self.rests_until(process, false).saturating_sub(boot_time())
+    }
+
     /// Until when, since boot, the process is left alone. A time that has passed where nothing keeps it from being acted on.
     pub(crate) fn rests_until(&self, process: ProcessId, promotes: bool) -> Duration {
         match self.processes.get(&process) {

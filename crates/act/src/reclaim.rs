@@ -94,9 +94,9 @@ impl Reclaim {
 }
 
 impl Reclaimed {
-    /// Splits what was found. The contents of memory stay.
+    /// Splits what was found; after a slow call the process is left alone for a while. The contents of memory stay.
     pub fn apply(mut self, engine: &mut Engine) -> Result<Reclaimed, RemoteError> {
-        self.outcome = Some(self.demotion.apply(engine)?);
+        self.outcome = Some(self.demotion.apply_patiently(engine)?);
         Ok(self)
     }
 }
