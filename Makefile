@@ -6,7 +6,10 @@ DESTDIR ?=
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 CARGO_TARGET_DIR ?= target
+LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# That of the release: the pages of the manual carry it.
+DATE := $(shell sed -n 's/^\#\# [0-9.]* - //p' CHANGELOG.md | head -1)
 export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
@@ -107,7 +110,11 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
-# The program, its libraries and the workloads of its bench (the library for C with header and pkg-config file, Python's package), the daemon's unit, its configuration (one that is there is kept), and dist/ for monitoring.
+# The program, its libraries and the workloads of its bench (the library for C with header and pkg-config file, Python's
+# package), manual pages, completions for bash, zsh and fish, the daemon's unit, its configuration (one that is there is kept),
+# and dist/ for monitoring. GENERATOR writes pages and completions: the megapage of this machine, after a build for another.
+GENERATOR ?= $(CARGO_TARGET_DIR)/release/megapage
+SHARE = $(DESTDIR)$(PREFIX)/share
 install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
@@ -117,21 +124,24 @@ install:
 	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) dist/systemd/megapage-prime@.timer
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0
-	ln -sf libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0
+	ln -sf libmegapage_c.so.0 $(DESTDIR)$(LIBDIR)/libmegapage_c.so
 	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' dist/megapage/megapage.pc.in | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python/megapage python/megapage/*.py
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage/python python/pyproject.toml
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/megapage/megapage.pc.in | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
+	install -D -m 644 -t $(SHARE)/megapage/python/megapage python/megapage/*.py
+	install -D -m 644 -t $(SHARE)/megapage/python python/pyproject.toml
+	$(GENERATOR) generate $(SHARE) --date "$(DATE)"
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
+	install -D -m 644 -t $(SHARE)/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
 
 # The configuration in SYSCONFDIR stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
-	rm -f $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so $(DESTDIR)$(PREFIX)/lib/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/megapage.pc
-	rm -rf $(DESTDIR)$(PREFIX)/share/megapage
+	rm -f $(DESTDIR)$(LIBDIR)/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
+	rm -f $(SHARE)/man/man1/megapage.1 $(SHARE)/man/man1/megapage-*.1 $(SHARE)/bash-completion/completions/megapage $(SHARE)/zsh/site-functions/_megapage $(SHARE)/fish/vendor_completions.d/megapage.fish
+	rm -rf $(SHARE)/megapage
+	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/megapage $(DESTDIR)$(UNITDIR)/megapage.service.d 2>/dev/null
 
 clean: ## what the build has made
 	cargo clean

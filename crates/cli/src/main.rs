@@ -10,6 +10,7 @@ mod bench;
 mod daemon;
 mod doctor;
 mod enable;
+mod generate;
 mod map;
 mod one_process;
 mod output;
@@ -27,7 +28,7 @@ mod thp;
 mod top;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use std::process::ExitCode;
 
@@ -59,6 +60,8 @@ enum Command {
     Status(status::Args),
     Thp(thp::Args),
     Reclaim(reclaim::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Thp(args) => thp::main(args),
         Command::Reclaim(args) => reclaim::main(args),
+        Command::Generate(args) => generate::main(args, Cli::command()),
     };
     result.unwrap_or_else(|error| {
         output::say_error(&error);
@@ -104,6 +108,7 @@ fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
         Command::Simulate(args) => !args.records(),
         Command::Doctor(args) => !args.looks_at_a_process(),
+        Command::Generate(_) => true,
         _ => false,
     };
     if is_independent { Ok(()) } else { require_base_pages(&KernelRoot::live()) }
@@ -135,7 +140,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 mod tests {
     #[test]
     fn the_arguments_of_all_commands_are_sound() {
-        use clap::CommandFactory;
+        use clap::CommandFactory as _;
         super::Cli::command().debug_assert();
     }
 }

@@ -99,7 +99,8 @@ pub struct Args {
     #[arg(long)]
     once: bool,
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required_unless_present = "attach", trailing_var_arg = true)]
+    #[arg(value_name = "PROGRAM", required_unless_present = "attach", trailing_var_arg = true,
+        value_hint = clap::ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
 

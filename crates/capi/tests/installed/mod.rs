@@ -29,6 +29,7 @@ impl Installed {
         let template = fs::read_to_string(root().join("dist/megapage/megapage.pc.in")).unwrap();
         let filled = template
             .replace("@PREFIX@", prefix.to_str().unwrap())
+            .replace("@LIBDIR@", prefix.join("lib").to_str().unwrap())
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
         fs::write(prefix.join("lib/pkgconfig/megapage.pc"), filled).unwrap();
         Installed(tree)
