@@ -5,13 +5,20 @@
 
 #![allow(unsafe_code)]
 
+mod files;
+
 use crate::KernelRoot;
+use files::Wanted;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::ptr;
 
-/// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on).
+/// Whether the C library is within the program, and no module of the name service fits it.
+const STATIC: bool = cfg!(target_feature = "crt-static");
+
+/// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on; a static program: the files in /etc).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The login name.
@@ -30,6 +37,13 @@ const LARGEST_ENTRY: usize = 1 << 20;
 /// The account with this login name or, where there is none and the name is a number, with this user number.
 /// `Ok(None)`: no such account. Source: getpwnam_r(3), getgrouplist(3).
 pub fn account(name: &str) -> io::Result<Option<Account>> {
+    if STATIC {
+        let by_name = files::account(Path::new("/"), Wanted::Name(name))?;
+        return match (by_name, name.parse()) {
+            (None, Ok(uid)) => account_of(uid),
+            (found, _) => Ok(found),
+        };
+    }
     // A name with a zero byte in it can't be an account's.
     let Ok(text) = CString::new(name) else { return Ok(None) };
     // SAFETY: per `lookup`, the pointers are valid for the call, and the buffer's length is its own.
@@ -44,6 +58,9 @@ pub fn account(name: &str) -> io::Result<Option<Account>> {
 
 /// The account of a user number; `Ok(None)`: it has none. Source: getpwuid_r(3).
 pub fn account_of(uid: u32) -> io::Result<Option<Account>> {
+    if STATIC {
+        return files::account(Path::new("/"), Wanted::Number(uid));
+    }
     // SAFETY: as in `account`.
     lookup(|entry, buffer, length, found| unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) })?
         .map(with_groups)
@@ -102,6 +119,9 @@ fn with_groups(mut account: Account) -> io::Result<Account> {
 
 /// The name of a group; `None` where it has none. Source: getgrgid_r(3).
 pub fn group_name(gid: u32) -> Option<String> {
+    if STATIC {
+        return files::group_name(Path::new("/"), gid);
+    }
     let mut buffer: Vec<libc::c_char> = vec![0; 4096];
     loop {
         let mut entry = MaybeUninit::<libc::group>::uninit();
