@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages clean
 
 .DEFAULT_GOAL := all
 
@@ -128,8 +128,8 @@ install:
 	ln -sf libmegapage_c.so.0 $(DESTDIR)$(LIBDIR)/libmegapage_c.so
 	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/megapage/megapage.pc.in | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
-	install -D -m 644 -t $(SHARE)/megapage/python/megapage python/megapage/*.py
-	install -D -m 644 -t $(SHARE)/megapage/python python/pyproject.toml
+	install -D -m 644 -t $(SHARE)/megapage/python/megapage python/megapage/*.py python/megapage/py.typed
+	install -D -m 644 -t $(SHARE)/megapage/python python/pyproject.toml python/setup.py
 	$(GENERATOR) generate $(SHARE) --date "$(DATE)"
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
 	install -D -m 644 -t $(SHARE)/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
@@ -142,6 +142,11 @@ uninstall:
 	rm -f $(SHARE)/man/man1/megapage.1 $(SHARE)/man/man1/megapage-*.1 $(SHARE)/bash-completion/completions/megapage $(SHARE)/zsh/site-functions/_megapage $(SHARE)/fish/vendor_completions.d/megapage.fish
 	rm -rf $(SHARE)/megapage
 	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/megapage $(DESTDIR)$(UNITDIR)/megapage.service.d 2>/dev/null
+
+# What a release has: .deb and .rpm, a tarball with a static program, and a wheel, of what `make build` has left; to
+# $(CARGO_TARGET_DIR)/packages. PACKAGES chooses: deb, rpm, tarball, wheel.
+packages: build ## .deb, .rpm, static tarball, Python wheel
+	scripts/packages $(PACKAGES)
 
 clean: ## what the build has made
 	cargo clean

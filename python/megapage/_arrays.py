@@ -1,15 +1,25 @@
 """Arrays on huge pages, for as long as the process lives."""
 
+from __future__ import annotations
+
 import ctypes
 import math
 import mmap
 from ctypes import byref, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Literal, Sequence, Union
 
 import numpy
 
 from . import _library
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
 HUGE = 2 << 20
+
+# A length, or one for each dimension.
+Shape = Union[int, Sequence[int]]
+Pages = Literal["thp", "2m", "1g"]
 
 
 class _Piece:
@@ -57,7 +67,7 @@ def described(shape, dtype):
     return shape, dtype, math.prod(shape) * dtype.itemsize
 
 
-def array(shape, dtype="f8", *, pages="thp"):
+def array(shape: Shape, dtype: DTypeLike = "f8", *, pages: Pages = "thp") -> NDArray[Any]:
     """A numpy array of zeros on huge pages.
 
     pages: "thp", transparent huge pages, which the kernel gives when it can (see backing()); "2m" or "1g", pages from the
@@ -80,7 +90,7 @@ def array(shape, dtype="f8", *, pages="thp"):
     return view(start, shape, dtype, memory)
 
 
-def backing(values):
+def backing(values: NDArray[Any]) -> _library.Backing:
     """What the memory of an array is mapped with, as the kernel says: a Backing."""
     if not values.flags.c_contiguous and not values.flags.f_contiguous:
         raise ValueError("the array is not in one piece")

@@ -1,9 +1,11 @@
 """libmegapage_c.so as include/megapage.h declares it."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import NamedTuple
+from typing import Iterable, Literal, NamedTuple
 
 PAGES = {"2m": 2 << 20, "1g": 1 << 30}
 UNLINK = {"existing": 0, "always": 1, "never": 2}
@@ -66,7 +68,7 @@ class Backing(NamedTuple):
     exact: bool
 
     @property
-    def huge_share(self):
+    def huge_share(self) -> float:
         """The share of what is present that is on pages of 2 MiB or more, 0 to 1."""
         huge = self.hugetlb_1g + self.hugetlb_2m + self.thp
         return huge / (huge + self.base) if huge + self.base else 0.0
@@ -132,7 +134,7 @@ def call(name, *arguments):
     return answer
 
 
-def version():
+def version() -> str:
     """The version of the library."""
     return LIBRARY.megapage_version().decode()
 
@@ -158,7 +160,9 @@ def backing_of(address, length):
     return as_backing(raw)
 
 
-def remap_self(pages="thp", libraries=(), require=False):
+def remap_self(
+    pages: Literal["thp", "2m", "1g"] = "thp", libraries: Iterable[str] = (), require: bool = False
+) -> Remapped:
     """Moves the code and constants of the interpreter, and of libraries by the names under which they are loaded (such as
     "libpython3.11.so.1.0"), onto huge pages: "thp", or "2m" or "1g" for pages from the pool. Data is moved while the process
     has one thread. megapage_remap_self in megapage.h says what else is to be heeded.

@@ -1,13 +1,21 @@
 """Arrays that survive a restart, by name, in a segment."""
 
+from __future__ import annotations
+
 import ctypes
+import os
 import struct
 import sys
 import weakref
 from ctypes import byref, c_uint32, c_uint64, c_void_p
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _library
-from ._arrays import described, view
+from ._arrays import Shape, described, view
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 # Before each array: magic, format, published, name, dtype, dimensions, shape.
 HEADER = struct.Struct("<8sII64s32sQ8Q")
@@ -33,8 +41,18 @@ class Segment:
     a segment. Arrays are memory of the segment: close() is refused while there are any.
     """
 
-    def __init__(self, application, name, size, *, most=0, directory=None, pages="2m", unlink="never",
-                 layout="single-file"):
+    def __init__(
+        self,
+        application: str,
+        name: str,
+        size: int | str,
+        *,
+        most: int | str = 0,
+        directory: str | os.PathLike[str] | None = None,
+        pages: Literal["2m", "1g"] = "2m",
+        unlink: Literal["never", "existing", "always"] = "never",
+        layout: Literal["single-file", "file-per-page"] = "single-file",
+    ) -> None:
         self._heap, self._pool, self._arrays = 0, 0, weakref.WeakSet()
         for value, known in ((unlink, _library.UNLINK), (layout, _library.LAYOUT)):
             if value not in known:
@@ -57,9 +75,9 @@ class Segment:
             raise
         self._heap = heap.value
         #: Whether there was something to be found.
-        self.found = bool(found.value)
+        self.found: bool = bool(found.value)
 
-    def array(self, name, shape, dtype="f8"):
+    def array(self, name: str, shape: Shape, dtype: DTypeLike = "f8") -> tuple[NDArray[Any], bool]:
         """The array of that name and whether it was found: then with its contents, else zeros.
 
         ValueError where one of another shape or type was published: remove() it first.
@@ -90,7 +108,7 @@ class Segment:
         ctypes.memmove(address, header, len(header))
         return self._view(address, shape, dtype), False
 
-    def publish(self, name):
+    def publish(self, name: str) -> None:
         """Lets the next start find the array of that name: to be called when it is whole."""
         handle = self._find(name)
         if handle is None:
@@ -99,7 +117,7 @@ class Segment:
         # One aligned word: a kill leaves it as it was, or published.
         ctypes.c_uint32.from_address(address + PUBLISHED_AT).value = 1
 
-    def remove(self, name):
+    def remove(self, name: str) -> None:
         """Gives back the memory of an array. Refused while arrays of this segment are in use."""
         handle = self._find(name)
         if handle is None:
@@ -107,13 +125,13 @@ class Segment:
         self._refuse_while_used("removing an array")
         self._free(name, handle)
 
-    def about(self):
+    def about(self) -> dict[str, int]:
         """What is known of the segment: address, size, pages by state."""
         about = _library.About()
         _library.call("megapage_heap_about", self._open(), byref(about))
         return {name: getattr(about, name) for name, _ in _library.About._fields_ if name != "reserved"}
 
-    def close(self):
+    def close(self) -> None:
         """Unmaps the segment; its files stay (unless unlink is "always"). BufferError while arrays of it are in use."""
         if self._heap:
             self._refuse_while_used("closing the segment")
@@ -121,10 +139,12 @@ class Segment:
             self._heap = 0
         self._close_pool()
 
-    def __enter__(self):
+    def __enter__(self) -> Segment:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
             return

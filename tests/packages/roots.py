@@ -1,0 +1,127 @@
+"""Clean roots: a small Debian in a directory, and commands in it that see the machine's /proc and /sys."""
+
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+# What is there before a package of ours: Python is for python3-megapage, whose dependencies dpkg asks for.
+PACKAGES = "python3,python3-numpy"
+# For a registry that does not answer.
+LONGEST_S = 600
+# What a command in a root sees of the machine, in a mount namespace that ends with it.
+MOUNTS = 'mount --rbind /proc "$0/proc" && mount --rbind /sys "$0/sys" && mount --rbind /dev "$0/dev" && '
+
+
+class Unavailable(Exception):
+    """Why there can be no clean root here."""
+
+
+class Failed(Exception):
+    """A command that should have succeeded, with what it said."""
+
+
+def call(*command, cwd=None, environment=None, seconds=300, status=0):
+    """Runs a command and answers with what it printed; its status is to be as said."""
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=dict(os.environ, **(environment or {})),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+    if done.returncode != status:
+        said = (done.stdout + done.stderr).strip()[-1500:]
+        raise Failed(f"{shlex.join(map(str, command))}: status {done.returncode}: {said}")
+    return done.stdout
+
+
+class Roots:
+    """Makes clean roots below a directory, from one that is made once."""
+
+    def __init__(self, directory):
+        self.directory, self.first, self.why_not = pathlib.Path(directory), None, None
+
+    def make(self, name):
+        """A clean root of its own."""
+        if os.geteuid() != 0:
+            raise Unavailable("a clean root takes root")
+        root = self.directory / name
+        call("cp", "-a", "--reflink=auto", self.clean(), root)
+        return Root(root)
+
+    def clean(self):
+        if self.why_not:
+            raise self.why_not
+        if not self.first:
+            try:
+                self.first = self.made()
+            except Unavailable as error:
+                self.why_not = error
+                raise
+        return self.first
+
+    def made(self):
+        if not shutil.which("mmdebstrap"):
+            raise Unavailable("there is no mmdebstrap (scripts/install-deps packages)")
+        sources = self.directory / "clean.list"
+        shown = call("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages")
+        codename = release()
+        mirror = next((line.split() for line in shown.splitlines() if codename in line.split()), None)
+        if not mirror:
+            raise Unavailable(f"apt knows no mirror of Debian {codename}")
+        sources.write_text(f"deb {mirror[0]} {codename} main\n")
+        root = self.directory / "clean"
+        try:
+            # Nothing but what packages are made of: no documentation, and no lists of apt's.
+            call("mmdebstrap", "--mode=root", "--variant=apt", f"--include={PACKAGES}", "--aptopt=Acquire::Retries 3",
+                 "--dpkgopt=path-exclude=/usr/share/locale/*", codename, root, sources, seconds=LONGEST_S)
+        except (Failed, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"no clean root: {error}") from error
+        # An empty directory as it is on every system: maintainer scripts look whether systemd runs.
+        shutil.rmtree(root / "run/systemd", ignore_errors=True)
+        # systemd and procps bring it; a purge leaves it.
+        (root / "etc/sysctl.d").mkdir(exist_ok=True)
+        return root
+
+
+def release():
+    for line in pathlib.Path("/etc/os-release").read_text().splitlines():
+        if line.startswith("VERSION_CODENAME="):
+            return line.partition("=")[2].strip('"')
+    raise Unavailable("this is no Debian")
+
+
+class Root:
+    """One clean root."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __truediv__(self, name):
+        return self.path / str(name).lstrip("/")
+
+    def run(self, *command, status=0, seconds=120):
+        """Runs a command in it; what it mounts goes with it. Answers with what it printed."""
+        environment = {"LC_ALL": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                       "DEBIAN_FRONTEND": "noninteractive"}
+        return self.mounted('exec chroot "$0" "$@"', *command, environment=environment, status=status, seconds=seconds)
+
+    def mounted(self, script, *arguments, **how):
+        """Runs a script of the machine's, for which the root ($0) has its mounts, too."""
+        return call("unshare", "--mount", "--propagation=private", "sh", "-c", MOUNTS + script, self.path, *arguments, **how)
+
+    def shell(self, script, status=0):
+        return self.run("sh", "-euc", script, status=status)
+
+    def bring(self, *files):
+        """Copies files to its /tmp; their paths there."""
+        for file in files:
+            shutil.copy(file, self / "tmp")
+        return [f"/tmp/{pathlib.Path(file).name}" for file in files]
+
+    def entries(self):
+        """Every file and directory, but what changes by itself."""
+        skipped = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/log", "/var/cache", "/var/lib/dpkg", "/var/lib/rpm", "/root")
+        found = set()
+        for directory, names, files in os.walk(self.path):
+            inside = "/" + os.path.relpath(directory, self.path).lstrip(".").lstrip("/")
+            names[:] = [name for name in names if os.path.join(inside, name) not in skipped and name != "__pycache__"]
+            found.update(os.path.join(inside, name) for name in names + files)
+        return found
