@@ -15,8 +15,12 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
 
-/// Whether the C library is within the program, and no module of the name service fits it.
-const STATIC: bool = cfg!(target_feature = "crt-static");
+/// Whether the C library is within the program, and no module of the name service fits it: the kernel has mapped no dynamic
+/// loader. Source: getauxval(3), AT_BASE.
+fn is_static() -> bool {
+    // SAFETY: the call only looks up a value that the kernel has left for the process.
+    unsafe { libc::getauxval(libc::AT_BASE) == 0 }
+}
 
 /// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on; a static program: the files in /etc).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ const LARGEST_ENTRY: usize = 1 << 20;
 /// The account with this login name or, where there is none and the name is a number, with this user number.
 /// `Ok(None)`: no such account. Source: getpwnam_r(3), getgrouplist(3).
 pub fn account(name: &str) -> io::Result<Option<Account>> {
-    if STATIC {
+    if is_static() {
         let by_name = files::account(Path::new("/"), Wanted::Name(name))?;
         return match (by_name, name.parse()) {
             (None, Ok(uid)) => account_of(uid),
@@ -58,7 +62,7 @@ pub fn account(name: &str) -> io::Result<Option<Account>> {
 
 /// The account of a user number; `Ok(None)`: it has none. Source: getpwuid_r(3).
 pub fn account_of(uid: u32) -> io::Result<Option<Account>> {
-    if STATIC {
+    if is_static() {
         return files::account(Path::new("/"), Wanted::Number(uid));
     }
     // SAFETY: as in `account`.
@@ -119,7 +123,7 @@ fn with_groups(mut account: Account) -> io::Result<Account> {
 
 /// The name of a group; `None` where it has none. Source: getgrgid_r(3).
 pub fn group_name(gid: u32) -> Option<String> {
-    if STATIC {
+    if is_static() {
         return files::group_name(Path::new("/"), gid);
     }
     let mut buffer: Vec<libc::c_char> = vec![0; 4096];
@@ -272,6 +276,7 @@ mod tests {
         assert_eq!(account_of(4_000_000_001).unwrap(), None);
         assert_eq!(group_name(0).as_deref(), Some("root"));
         assert_eq!(group_name(4_000_000_001), None);
+        assert!(!is_static(), "tests are linked dynamically");
     }
 
     #[test]
