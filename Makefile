@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages image clean
 
 .DEFAULT_GOAL := all
 
@@ -147,6 +147,9 @@ uninstall:
 # $(CARGO_TARGET_DIR)/packages. PACKAGES chooses: deb, rpm, tarball, wheel.
 packages: build ## .deb, .rpm, static tarball, Python wheel
 	scripts/packages $(PACKAGES)
+
+image: build ## the container image (docs/containers.md)
+	scripts/image
 
 clean: ## what the build has made
 	cargo clean

@@ -9,6 +9,8 @@
     tarball    the program starts where there is nothing but it, and the whole works below /usr/local
     wheel      pip installs it; it works where no other package of ours is; types and library are inside
     crates     what cargo would publish is whole, and described
+    image      the container image is made and run, and lends the command to a clean root
+    kubernetes the manifests fit Kubernetes' schemas, and start megapage as it can be started
 
 Needs root for clean roots; a case that cannot run is skipped, loudly. Closes with "N passed, N failed, N skipped".
 """
@@ -26,6 +28,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 import driving
+from containers import expect, image, kubernetes
 from roots import Failed, Roots, Unavailable, call
 
 PERSISTED = "etc/sysctl.d/60-megapage.conf"
@@ -44,11 +47,6 @@ REQUIRED = re.compile(r"^(/bin/sh|/sbin/ldconfig|rpmlib\(.*|rtld\(GNU_HASH\)|lib
                       r"libmegapage_c\.so\.0\(.*|megapage-libs\b.*|config\(megapage\) = .*|/usr/bin/pkg-config|pkgconfig)")
 
 
-def expect(condition, what):
-    if not condition:
-        raise Failed(what)
-
-
 def pool():
     return int((driving.POOL / "nr_hugepages").read_text())
 
@@ -60,6 +58,10 @@ class Bench:
         self.release = arguments.megapage.resolve().parent
         self.directory = self.release.parent / "packages"
         self.scratch, self.roots = scratch, Roots(scratch)
+
+    def environment(self):
+        """For scripts: they take what was built with the command."""
+        return {"CARGO_TARGET_DIR": str(self.release.parent), "GENERATOR": str(self.release / "megapage")}
 
     def found(self, pattern, count=1):
         files = sorted(self.directory.glob(pattern))
@@ -107,8 +109,7 @@ def kept_pool(root):
 
 
 def build(bench):
-    environment = {"CARGO_TARGET_DIR": str(bench.release.parent), "GENERATOR": str(bench.release / "megapage")}
-    call(driving.REPOSITORY / "scripts/packages", cwd=driving.REPOSITORY, environment=environment, seconds=1200)
+    call(driving.REPOSITORY / "scripts/packages", cwd=driving.REPOSITORY, environment=bench.environment(), seconds=1200)
 
 
 def lintian(bench):
@@ -280,7 +281,7 @@ def crates(bench):
             expect(file in listed, f"{name} would be published without {file}")
 
 
-CASES = {case.__name__: case for case in (build, lintian, deb, dbgsym, rpm, tarball, wheel, crates)}
+CASES = {case.__name__: case for case in (build, lintian, deb, dbgsym, rpm, tarball, wheel, crates, image, kubernetes)}
 
 
 def main():
@@ -303,7 +304,7 @@ def main():
                 outcome, why = "skipped", str(error)
             except (Failed, OSError, subprocess.TimeoutExpired) as error:
                 outcome, why = "failed", str(error)
-            tally.add(f"{name:8}", f"packages {name}", outcome, why, time.monotonic() - start)
+            tally.add(f"{name:10}", f"packages {name}", outcome, why, time.monotonic() - start)
     return tally.close()
 
 

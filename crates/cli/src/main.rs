@@ -11,6 +11,7 @@ mod daemon;
 mod doctor;
 mod enable;
 mod generate;
+mod lend;
 mod map;
 mod one_process;
 mod output;
@@ -60,6 +61,7 @@ enum Command {
     Status(status::Args),
     Thp(thp::Args),
     Reclaim(reclaim::Args),
+    Lend(lend::Args),
     #[command(hide = true)]
     Generate(generate::Args),
 }
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Thp(args) => thp::main(args),
         Command::Reclaim(args) => reclaim::main(args),
+        Command::Lend(args) => lend::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
     };
     result.unwrap_or_else(|error| {
@@ -108,7 +111,7 @@ fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
         Command::Simulate(args) => !args.records(),
         Command::Doctor(args) => !args.looks_at_a_process(),
-        Command::Generate(_) => true,
+        Command::Generate(_) | Command::Lend(_) => true,
         _ => false,
     };
     if is_independent { Ok(()) } else { require_base_pages(&KernelRoot::live()) }
