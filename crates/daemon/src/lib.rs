@@ -1,6 +1,6 @@
 //! The loop observe, decide, act, and what is known of it.
 //!
-//! [`Daemon`](daemon::Daemon) makes one pass at a time and never waits; [`service::run`] is the daemon of a machine: one
+//! [`Daemon`] makes one pass at a time and never waits; [`service::run`] is the daemon of a machine: one
 //! of them, woken by time, memory pressure and signals.
 
 #![forbid(unsafe_code)]

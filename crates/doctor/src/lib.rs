@@ -1,6 +1,6 @@
 //! Findings: what stands between a user or a program and huge pages, with the remedy.
 //!
-//! [`gather`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of what it returns.
+//! [`gather()`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of what it returns.
 //!
 //! Architecture invariant: nothing here changes the machine. A trial takes one page in a child process, which
 //! gives it back by ending.

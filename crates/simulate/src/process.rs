@@ -25,7 +25,7 @@ pub(crate) struct Region {
     pub huge: bool,
     /// Whether its pages come from a reserved block: then no copy is needed to make it huge.
     pub reserved: bool,
-    /// Which entry of [`Process::parts`] says how it is accessed, plus 1; 0: it is not.
+    /// Which entry of `Process::parts` says how it is accessed, plus 1; 0: it is not.
     part: u16,
     /// The last sample.
     pub accessed: Option<Accessed>,

@@ -21,7 +21,7 @@ pub struct DropIn {
     pub options: String,
     /// Whether its directory was made for it.
     pub made_directory: bool,
-    /// The assignments of [Service], a line each.
+    /// The assignments of `[Service]`, a line each.
     pub lines: Vec<String>,
 }
 

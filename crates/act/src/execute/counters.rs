@@ -127,7 +127,7 @@ pub struct Left {
 pub struct Counters {
     /// Promotions.
     pub promote: Kind,
-    /// Demotions, those of [`super::Executor::undo`] included.
+    /// Demotions, those of [`super::Executor::undo_within`] included.
     pub demote: Kind,
     /// Recoveries.
     pub recover: Kind,

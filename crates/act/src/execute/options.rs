@@ -27,7 +27,7 @@ pub struct ExecutorOptions {
     pub pause: Duration,
     /// [`Latency::pause_most`].
     pub pause_most: Duration,
-    /// Most regions of which is remembered that they were promoted here, for [`super::Executor::undo`].
+    /// Most regions of which is remembered that they were promoted here, for [`super::Executor::undo_within`].
     pub remembered: usize,
 }
 
