@@ -70,8 +70,19 @@ fn mapping(heap: &HugeHeap, address: usize) -> Mapping {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Commit { first: usize, count: usize },
-    Decommit { first: usize, count: usize },
+    Commit {
+        first: usize,
+        count: usize,
+    },
+    Decommit {
+        first: usize,
+        count: usize,
+    },
+    /// Of what is committed, from `first` on.
+    Forget {
+        first: usize,
+        count: usize,
+    },
     Sweep,
 }
 
@@ -81,6 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         5 => range().prop_map(|(first, count)| Step::Commit { first, count }),
         4 => range().prop_map(|(first, count)| Step::Decommit { first, count }),
+        2 => range().prop_map(|(first, count)| Step::Forget { first, count }),
         1 => Just(Step::Sweep),
     ];
     proptest::collection::vec(step, 1..40)
@@ -118,6 +130,18 @@ fn check_against_model(heap: &HugeHeap, steps: &[Step]) {
                 let end = (first + count).min(slices);
                 assert!(heap.decommit(arena.range.part(first * SLICE, (end - first) * SLICE)).unwrap());
                 model[first..end].fill(None);
+            }
+            Step::Forget { first, count } => {
+                let count = model[first..].iter().take(count).take_while(|byte| byte.is_some()).count();
+                if count == 0 {
+                    continue;
+                }
+                heap.forget(arena.range.part(first * SLICE, count * SLICE));
+                for (slice, byte) in model.iter_mut().enumerate().skip(first).take(count) {
+                    let now = byte_at(&memory, arena.range.start() + slice * SLICE + 17);
+                    assert!(now == 0 || Some(now) == *byte, "slice {slice} holds a foreign byte");
+                    *byte = Some(now);
+                }
             }
             Step::Sweep => heap.sweep(),
         }

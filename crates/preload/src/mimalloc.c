@@ -60,19 +60,20 @@ static void thread_done(mi_theap_t* theap);
 #include "profile/sample-profile.c"
 #include "profile/pprof.c"
 
-#include "thread_cache.c"
-
-// Defined in lib.rs.
+// Defined in primitives.rs.
 extern void megapage_configure(void);
 extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr);
 extern int megapage_release(void* addr, size_t size);
 extern int megapage_commit(void* addr, size_t size, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
+extern void megapage_forget(void* addr, size_t size);
 
 // What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
 // memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
 enum { BASE_PAGE = 4096 };
 static bool other_pages;
+
+#include "thread_cache.c"
 
 void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);

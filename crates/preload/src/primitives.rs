@@ -101,6 +101,13 @@ unsafe extern "C" fn megapage_decommit(
     }
 }
 
+/// What lies in a part of a block that is in use is wanted no more; the part stays committed.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_forget(address: *mut c_void, size: usize) {
+    // SAFETY: a part of a block, which its owner frees next.
+    HEAP.forget(unsafe { OwnedRange::of_allocator(address as usize, size) });
+}
+
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the
 /// allocator.
 #[unsafe(no_mangle)]

@@ -68,6 +68,27 @@ void megapage_free(void* p) {
   mi_free_nonnull(p, page, NULL, true /* allow reclaim */);
 }
 
+// From so many bytes on, what was copied of a block that moves goes at once, so many bytes at a time.
+#define COPIED_IN_PARTS (8 * MI_MiB)
+#define COPIED_PART (2 * MI_MiB)
+
+// Copies a block that is freed next. An array that grows by realloc would be in memory twice at each move. glibc moves its page
+// tables instead (mremap(2)); where the kernel refuses that half-way, it leaves a hole in a heap.
+static void move_contents(void* to, const void* from, size_t size) {
+  if mi_likely(size < COPIED_IN_PARTS || other_pages) {
+    memcpy(to, from, size);
+    return;
+  }
+  const uintptr_t start = (uintptr_t)from;
+  size_t done = -start & (COPIED_PART - 1);
+  memcpy(to, from, done);
+  for (; size - done >= COPIED_PART; done += COPIED_PART) {
+    memcpy((uint8_t*)to + done, (const uint8_t*)from + done, COPIED_PART);
+    megapage_forget((void*)(start + done), COPIED_PART);
+  }
+  memcpy((uint8_t*)to + done, (const uint8_t*)from + done, size - done);
+}
+
 // realloc(3) to a size that is not 0, but for errno. A block that shrinks by more than an eighth moves: mimalloc would keep it up
 // to twice as large, as Redis, which trims what it reads from its clients, has most of its values.
 void* megapage_realloc(void* p, size_t size) {
@@ -80,7 +101,7 @@ void* megapage_realloc(void* p, size_t size) {
   void* const moved = megapage_malloc(size);
   // Nothing is lost where a smaller one cannot be had.
   if mi_unlikely(moved == NULL) return (fits ? p : NULL);
-  memcpy(moved, p, fits ? size : usable);
+  move_contents(moved, p, fits ? size : usable);
   megapage_free(p);
   return moved;
 }

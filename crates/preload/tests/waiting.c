@@ -91,6 +91,23 @@ static void most(void) {
   free(large);
 }
 
+// A large array that grows is never in memory twice.
+static void moves(void) {
+  enum { LAST = 96 * MIB };
+  const long before = status_bytes("VmRSS");
+  char* block = NULL;
+  size_t written = 0;
+  for (size_t size = 6 * MIB; size <= LAST; size *= 2) {
+    block = realloc(block, size);
+    CHECK(block != NULL, "no memory");
+    for (size_t at = 0; at < written; at += 4096) CHECK(block[at] == (char)(at >> 12) , "byte %zu was lost", at);
+    for (size_t at = written; at < size; at += 4096) block[at] = (char)(at >> 12);
+    written = size;
+  }
+  CHECK(status_bytes("VmHWM") - before < LAST + 16 * MIB, "%ld bytes for a block of %d", status_bytes("VmHWM") - before, LAST);
+  free(block);
+}
+
 static void shrinks(void) {
   for (size_t size = 64; size < 4 * MIB; size += 1 + size / 3) {
     char* block = malloc(size);
@@ -106,7 +123,8 @@ static void shrinks(void) {
 
 int main(int count, char** words) {
   static const Part parts[] = {
-    {"grows", grows}, {"rests", rests}, {"again", again}, {"arrays", arrays}, {"most", most}, {"shrinks", shrinks}, {NULL, NULL},
+    {"grows", grows}, {"rests", rests}, {"again", again}, {"arrays", arrays}, {"most", most}, {"moves", moves}, {"shrinks", shrinks},
+    {NULL, NULL},
   };
   return run_part(count, words, parts);
 }

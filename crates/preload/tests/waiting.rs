@@ -36,6 +36,11 @@ fn what_waits_does_not_add_to_the_most_that_was_in_use() {
 }
 
 #[test]
+fn a_large_block_that_grows_is_never_there_twice() {
+    passes("waiting", "moves");
+}
+
+#[test]
 fn a_block_that_shrinks_takes_less() {
     passes("waiting", "shrinks");
 }

@@ -30,6 +30,25 @@ impl HugeHeap {
         Ok(true)
     }
 
+    /// Gives the kernel what lies in a committed part that is about to be freed; the part stays committed, and reads as zero or
+    /// as it was. For transparent huge pages and base pages, whole chunks only: a hugetlb page that has gone may not come again.
+    pub fn forget(&self, part: OwnedRange) {
+        let _errno = ErrnoGuard::save();
+        let Some(span) = self.spans.with(|spans| spans.find(part.start())) else {
+            // Base pages of a mapping of its own. Where they stay, only memory is lost.
+            let _ = part.discard();
+            return;
+        };
+        let start = part.start() - span.range.start();
+        for index in start.div_ceil(HUGE_2M)..(start + part.len()) / HUGE_2M {
+            self.group_lock(&span, index).with(|| {
+                if let Mapping::Mapped(Backing::Thp | Backing::Base) = span.chunk(index).mapping() {
+                    let _ = span.chunk_range(index, 1).discard();
+                }
+            });
+        }
+    }
+
     /// The slices of `mask` are in use no longer. With the chunk's group locked.
     pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
         let chunk = span.chunk(index);
