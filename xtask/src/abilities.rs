@@ -1,6 +1,6 @@
 //! The table of kernel abilities in docs/machines.md, made from `megapage_kernel::ability` and checked against it.
 
-use crate::tidy::Finding;
+use crate::finding::Finding;
 use anyhow::{Context, Result};
 use megapage_kernel::ability::ABILITIES;
 use std::fs;

@@ -1,6 +1,6 @@
 //! `include/megapage.h`, made from the entry points and types of crates/capi, and checked against them.
 
-use crate::tidy::Finding;
+use crate::finding::Finding;
 use anyhow::{Context, Result};
 use cbindgen::{Builder, Config, DocumentationStyle, FunctionConfig, Language, Layout, Style};
 use std::fs;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod abilities;
+mod finding;
 mod header;
 mod tidy;
 

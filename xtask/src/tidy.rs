@@ -10,37 +10,12 @@ mod vendored;
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Directories whose files are not ours to tidy: vendored sources and captured kernel trees.
 const NOT_OURS: [&str; 2] = ["crates/preload/vendor/mimalloc/", "fixtures/"];
-
-/// One breach of an invariant.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    /// The file, relative to the root of the repository.
-    pub path: String,
-    /// Counted from 1.
-    pub line: usize,
-    /// What is wrong, and what to do about it where that is not plain.
-    pub what: String,
-}
-
-impl Finding {
-    pub(crate) fn new(path: &str, line: usize, what: impl Into<String>) -> Finding {
-        Finding { path: path.to_string(), line, what: what.into() }
-    }
-}
-
-/// `path:line: what`, as compilers print it.
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.what)
-    }
-}
 
 /// Checks the repository at `root`, prints what is wrong and answers 1 where anything is.
 pub fn run(root: &Path) -> Result<ExitCode> {

@@ -7,7 +7,7 @@ use crate::promoter::Promoter;
 use crate::proof::proved;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Shm, Text};
-use crate::run::RunError;
+use crate::run_error::RunError;
 use crate::sample::{Places, Samples};
 use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_right};

@@ -1,9 +1,9 @@
 //! How a service's program is brought onto huge pages: what its drop-in says, and why.
 
 use crate::command::{ExecCommand, rewritten};
-use crate::enable::Asked;
 use crate::error::SystemdError;
 use crate::files::{Files, Found};
+use crate::reach::{Addition, Asked, Way};
 use crate::sandbox;
 use crate::service::Service;
 use crate::specifier::resolved;
@@ -19,25 +19,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-/// How the program is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// Variables alone: systemd starts the program as before.
-    Environment,
-    /// ExecStart= starts the launcher, which executes the program in its own place.
-    Launcher,
-}
-
-/// A line that gives back what the unit's confinement takes away.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Addition {
-    /// The line.
-    pub line: String,
-    /// What it is for.
-    pub why: String,
-}
 
 /// See the module.
 #[derive(Clone, Debug, Serialize)]

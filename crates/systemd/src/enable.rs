@@ -1,15 +1,15 @@
 //! Switching a service on and off: one drop-in, written or removed.
 
-use crate::decide::{Decision, Way, decide, options};
+use crate::decide::{Decision, decide, options};
 use crate::drop_in::{DROP_IN, DropIn, Held};
 use crate::error::SystemdError;
 use crate::files::Files;
 use crate::name::UnitName;
+use crate::reach::{Asked, Way};
 use crate::service::Service;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::tree::Tree;
 use megapage_launch::applications::Application;
-use megapage_launch::request::Request;
 use megapage_units::shown::shell_word;
 use serde::Serialize;
 use std::io;
@@ -19,15 +19,6 @@ use std::path::{Path, PathBuf};
 pub(crate) const PLACE: &str = "etc/systemd/system";
 /// The longest drop-in that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
-
-/// What is asked for a service.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// As `megapage run` would be asked; the program is filled in.
-    pub request: Request,
-    /// The command `megapage`, as the unit would name it.
-    pub launcher: PathBuf,
-}
 
 /// One file, from what it holds to what it shall hold.
 #[derive(Clone, Debug, Serialize)]

@@ -1,6 +1,6 @@
 //! What a unit's confinement (systemd.exec(5)) takes from the library or the launcher, and the least that gives it back.
 
-use crate::decide::{Addition, Way};
+use crate::reach::{Addition, Way};
 use crate::service::Service;
 use crate::syntax::quoted;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Dependencies between the crates point one way.
 
-use super::Finding;
+use crate::finding::Finding;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;

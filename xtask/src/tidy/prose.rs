@@ -1,6 +1,6 @@
 //! Rules for text of any kind, and for documentation that names commands and files.
 
-use super::Finding;
+use crate::finding::Finding;
 
 /// Trailing spaces, carriage returns, and a last line without an end.
 pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {

@@ -1,6 +1,7 @@
 //! Rules for one Rust source file.
 
-use super::{Finding, scan::Source};
+use super::scan::Source;
+use crate::finding::Finding;
 
 /// The longest source file, in lines of code (comments and empty lines do not count): past that, a file has stopped fitting
 /// its name.

@@ -1,6 +1,6 @@
 //! The vendored allocator is byte for byte what was taken over.
 
-use super::Finding;
+use crate::finding::Finding;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;

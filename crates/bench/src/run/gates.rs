@@ -2,10 +2,9 @@
 
 use super::Options;
 use super::cases::Bench;
-use super::report::{CaseReport, Report, Row};
+use super::report::{CaseReport, Gate, Report, Row};
 use super::statistics::Spread;
 use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer, SHORT};
-use serde::Serialize;
 
 /// Access to memory on huge pages takes at most this share of the time on 4 KiB pages.
 const ACCESS_RATIO: f64 = 0.70;
@@ -21,19 +20,6 @@ const IDLE_SPEED: f64 = 0.98;
 const STARTUP_NS: f64 = 2e6;
 /// However noisy the machine, more than this is no tie.
 const MOST_NOISE: f64 = 0.10;
-
-/// One demand and whether it holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Gate {
-    /// The case.
-    pub case: &'static str,
-    /// What is demanded.
-    pub demand: String,
-    /// What was found.
-    pub found: String,
-    /// Whether it holds.
-    pub holds: bool,
-}
 
 /// Judges what ran; a bench without megapage's default has no gates.
 pub(super) fn judge(report: &Report, options: &Options) -> Vec<Gate> {

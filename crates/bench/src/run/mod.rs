@@ -24,9 +24,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 pub use cases::{Bench, ReleaseOptions};
-pub use gates::Gate;
 pub use pool::Pool;
-pub use report::{CaseReport, Head, MachineReport, PeerReport, Report, Row};
+pub use report::{CaseReport, Gate, Head, MachineReport, PeerReport, Report, Row};
 pub(crate) use statistics::milliseconds;
 pub use statistics::{Clock, Interval, Spread};
 pub use table::human;
@@ -150,6 +149,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     }
     drop(pool);
     report.finish(options);
+    report.gates = gates::judge(&report, options);
     Ok(report)
 }
 

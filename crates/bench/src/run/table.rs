@@ -1,7 +1,6 @@
 //! What a bench found, for people.
 
-use super::gates::Gate;
-use super::report::{CaseReport, Head, Report, Row};
+use super::report::{CaseReport, Gate, Head, Report, Row};
 use super::statistics::{Clock, Spread, milliseconds};
 use megapage_report::table;
 use megapage_units::Bytes;

@@ -3,7 +3,8 @@
 //! ones were there first and hold two thirds of the memory.
 
 use super::configuration::{HARD, NEVER, OURS, Running, Who};
-use super::promote::{LEAST_GAIN, Trial, work_for};
+use super::promote::{LEAST_GAIN, work_for};
+use super::trial::Trial;
 use super::worker::{Steady, Worker};
 use super::{AT_REST, Configuration, Failure, Measured, Stage};
 use crate::child::sleep;

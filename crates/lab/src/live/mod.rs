@@ -13,6 +13,7 @@ mod promote;
 mod redis;
 mod stalls;
 mod table;
+mod trial;
 mod worker;
 
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};

@@ -2,6 +2,7 @@
 //! the program run as fast as on huge pages, and what did that cost?
 
 use super::configuration::{ALWAYS, HARD, OURS, Running, Who};
+use super::trial::Trial;
 use super::worker::{Steady, Worker, rate};
 use super::{Configuration, Failure, Measured, Stage};
 use crate::child::sleep;
@@ -63,17 +64,6 @@ pub struct Promote {
     pub rows: Vec<PromoteRow>,
     /// What went wrong.
     pub failures: Vec<Failure>,
-}
-
-/// A way of working, and what huge pages gain it.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Trial {
-    /// Its name.
-    pub way: &'static str,
-    /// Bytes that are used.
-    pub hot_bytes: u64,
-    /// Units for each second of processor time on huge pages, over those on base pages.
-    pub gain: f64,
 }
 
 /// One configuration.

@@ -123,7 +123,7 @@ pub(super) fn bloat(found: &Bloat) -> Vec<Section> {
 }
 
 pub(super) fn fair(found: &Fair) -> Vec<Section> {
-    let trial = |trial: &super::promote::Trial| {
+    let trial = |trial: &super::trial::Trial| {
         let (way, bytes) = (trial.way, Bytes(trial.hot_bytes));
         Section::text(format!("{way} of {bytes}: huge pages make it {:.2} times as fast", trial.gain))
     };

@@ -1,6 +1,6 @@
 //! DPDK's own test program: its start, and its bench of its allocator.
 
-use super::malloc::Cost;
+use super::cost::Cost;
 use crate::install;
 use anyhow::{Result, ensure};
 use megapage_units::Bytes;

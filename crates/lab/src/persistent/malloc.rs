@@ -1,11 +1,12 @@
 //! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf tells it.
 
 use super::Bench;
+use super::cost::Cost;
 use super::dpdk::{Unlink, read_malloc_perf};
 use super::process::timed;
 use crate::workload::keep::{KINDS, SIZES};
 use anyhow::{Context, Result};
-use megapage_bench::run::{Gate, Spread};
+use megapage_bench::run::Gate;
 use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -34,45 +35,6 @@ pub struct MallocRow {
     pub megapage: Cost,
     /// DPDK's; `None` where it did not run.
     pub dpdk: Option<Cost>,
-}
-
-/// Medians of what one block takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cost {
-    /// Blocks that were allocated one after the other, and then freed.
-    pub runs: f64,
-    /// Microseconds to allocate one, what is cleared for it included.
-    pub allocate_us: f64,
-    /// Microseconds to free one, what is cleared then included.
-    pub free_us: f64,
-    /// Microseconds to write all of one: what clearing costs, apart.
-    pub memset_us: f64,
-    /// Bytes cleared when one was allocated; 0 for DPDK, which does not tell.
-    pub cleared_allocating: f64,
-    /// Bytes cleared when one was freed; 0 for DPDK, which does not tell.
-    pub cleared_freeing: f64,
-}
-
-impl Cost {
-    const VALUES: [&str; 6] =
-        ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
-
-    fn of(values: [f64; 6]) -> Cost {
-        let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = values;
-        Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing }
-    }
-
-    fn values(&self) -> [f64; 6] {
-        let Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing } = *self;
-        [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing]
-    }
-
-    fn median(samples: &[Cost]) -> Cost {
-        let median = |at: usize| {
-            Spread::of(samples.iter().map(|cost| cost.values()[at])).map_or(f64::NAN, |spread| spread.median)
-        };
-        Cost::of(std::array::from_fn(median))
-    }
 }
 
 impl Malloc {

@@ -3,6 +3,7 @@
 //! Architecture invariant: both sides have the same pages, the same sizes and modes and a hugetlbfs of their own, which
 //! is unmounted at the end, after a failure and after a signal; what they leave in it is removed between runs.
 
+mod cost;
 mod dpdk;
 mod malloc;
 mod place;
@@ -19,7 +20,8 @@ use megapage_units::Bytes;
 use place::Mounted;
 use serde::Serialize;
 
-pub use malloc::{Cost, Malloc, MallocRow};
+pub use cost::Cost;
+pub use malloc::{Malloc, MallocRow};
 pub use restart::{IndexReport, Restart, StartRow};
 
 /// Pages beyond what is asked for, for what a side keeps for itself.

@@ -8,3 +8,4 @@ pub mod pattern;
 pub mod probe;
 pub mod requests;
 pub mod steady;
+mod way;

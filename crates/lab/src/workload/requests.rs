@@ -1,6 +1,6 @@
 //! What a workload is asked while it works, line by line.
 
-use super::steady::Way;
+use super::way::Way;
 use anyhow::{Context, Result, bail};
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
