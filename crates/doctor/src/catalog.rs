@@ -246,7 +246,7 @@ kinds! {
         "Since Go 1.21.1 its runtime requests no huge pages: with 'madvise' only external promotion gives it some.",
         ["megapage run --mechanism outside PROGRAM"];
     PROGRAM_NODE, "program-node", Note, "V8 manages its own heap",
-        "node --use-largepages=on puts the program's text on huge pages; only external promotion reaches the heap.",
+        "node --use-largepages=on puts the program's text on huge pages; megapage run or external promotion reaches the heap.",
         ["megapage run node ARGUMENTS"];
     PROGRAM_PYTHON, "program-python", Note, "CPython has an allocator of its own for small objects",
         "It maps arenas with mmap(2), past malloc; `megapage run` puts them on huge pages. PYTHONMALLOC=malloc reaches them without megapage and makes Python slower. numpy's arrays come from malloc, and request huge pages with NUMPY_MADVISE_HUGEPAGE=1.",

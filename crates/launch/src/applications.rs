@@ -208,7 +208,7 @@ pub const APPLICATIONS: [Application; 16] = [
         names: &["node", "nodejs"],
         setting: Some(Setting {
             what: |_| "--use-largepages=on".into(),
-            why: "an option of Node.js, for its code alone; V8's heap takes promotion from outside",
+            why: "an option of Node.js, for its code alone; V8's heap takes megapage run",
             takes_always: false,
             is_of_runtime: true,
         }),

@@ -4,6 +4,7 @@ use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
 use megapage_act::pool::floor;
 use megapage_act::promote::{lacking_ability, lacking_right};
+use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::limits::{Limits, Sysctls};
@@ -57,6 +58,9 @@ pub struct Machine {
     pub promotion_lacks: Option<String>,
     /// Whether the caller may look into processes of other users.
     pub may_trace_others: bool,
+    /// Whether the preloaded library can collapse what a program maps past malloc: the kernel tells a process which of its
+    /// memory is on base pages (PAGEMAP_SCAN).
+    pub collapses_own_mappings: bool,
     /// What a JVM's large pages depend on besides.
     pub surroundings: Surroundings,
     /// The environment that the program will have, as far as it is text.
@@ -98,6 +102,7 @@ impl Machine {
                 None => lacking_right(root, None)?,
             },
             may_trace_others: own.capabilities.sys_ptrace(),
+            collapses_own_mappings: PAGEMAP_SCAN.is_there(root),
             surroundings: surroundings(root, &own, &groups)?,
             environment,
         })

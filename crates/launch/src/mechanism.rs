@@ -304,8 +304,11 @@ fn automatic(
     } else if tunable.is_ok() {
         wanted.push(Mechanism::Tunable);
     }
-    // These map their heaps themselves, past malloc. A collapse works where the settings say never.
-    let maps_itself = matches!(program.runtime, Some(Runtime::Node | Runtime::Php)) && switch.is_err();
+    // These map their heaps themselves, past malloc. Where the library collapses such memory from inside, a second collapse from
+    // outside doubles the time in the kernel. A collapse works where the settings say never.
+    let inside = wanted.contains(&Mechanism::Preload) && machine.collapses_own_mappings;
+    let maps_itself =
+        matches!(program.runtime, Some(Runtime::Node | Runtime::Php)) && switch.is_err() && !inside;
     let thp_alone = machine.thp.is_err() && (heap == Heap::Thp || machine.pool_2m == Bytes::ZERO);
     if outside.is_ok() && (wanted.is_empty() || maps_itself || thp_alone) {
         wanted.push(Mechanism::Outside);

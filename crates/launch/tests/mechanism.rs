@@ -183,10 +183,13 @@ fn runtimes_combine_with_what_reaches_the_rest() {
     let plan = auto(&of(Runtime::Python), &machine());
     assert_eq!(plan.used(), [Mechanism::Preload]);
     assert_eq!(variable(&plan, "PYTHONMALLOC"), None, "its own allocator is faster");
-    let plan = auto(&of(Runtime::Node), &machine());
-    assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
+    for runtime in [Runtime::Node, Runtime::Php] {
+        let plan = auto(&of(runtime), &machine());
+        assert_eq!(plan.used(), [Mechanism::Preload], "the library collapses its heap from inside");
+        let plan = auto(&of(runtime), &Machine { collapses_own_mappings: false, ..machine() });
+        assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
+    }
     let plan = auto(&of(Runtime::Php), &machine());
-    assert_eq!(plan.used(), [Mechanism::Preload, Mechanism::Outside]);
     assert!(reason(&plan, Mechanism::Runtime).contains("a child that finds it empty is killed"));
     let plan = auto(&of(Runtime::Php), &Machine { pool_2m: Bytes::ZERO, ..machine() });
     assert_eq!(plan.used(), [Mechanism::Runtime]);

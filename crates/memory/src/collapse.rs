@@ -1,9 +1,13 @@
 //! What the program has mapped and filled on base pages is collapsed from inside, which needs no privilege.
 //!
 //! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two looks in a row are
-//! collapsed: what is freed sooner would be copied for nothing. A large mapping that fills up densely is advised as a
-//! whole, so that the rest of it is huge from its first touch on; never a part of one, for mremap(2) does not work across
-//! parts that differ. Of the preloaded heap the chunks on base pages are collapsed; all else of it looks after itself.
+//! collapsed: what is freed sooner would be copied for nothing. Where collapsed regions do not stay huge (a garbage collector
+//! that returns its pages), regions have to be full for longer: [`Persistence`]. A large mapping that fills up densely is
+//! advised as a whole, so that the rest of it is huge from its first touch on; never a part of one, for mremap(2) does not
+//! work across parts that differ. Of the preloaded heap the chunks on base pages are collapsed; all else of it looks after
+//! itself.
+
+mod persistence;
 
 use crate::chunk::Mapping;
 use crate::heap::HugeHeap;
@@ -14,6 +18,7 @@ use megapage_inside::own_mappings::own_mappings;
 use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
 use megapage_inside::{Errno, own_resident};
 use megapage_units::{BASE_PAGE, HUGE_2M};
+use persistence::Persistence;
 use std::time::{Duration, Instant};
 
 /// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
@@ -65,6 +70,18 @@ impl Ranges {
         let ranges = &self.ranges[..self.count];
         let at = ranges.partition_point(|range| range.1 <= address);
         ranges.get(at).is_some_and(|range| range.0 <= address)
+    }
+
+    /// Removes the regions that `other` does not hold.
+    fn intersect(&mut self, other: &Ranges) {
+        let mut kept = Ranges::new();
+        self.regions().filter(|region| other.holds(*region)).for_each(|region| kept.push(region));
+        *self = kept;
+    }
+
+    /// The number of regions.
+    fn len(&self) -> usize {
+        self.ranges[..self.count].iter().map(|range| (range.1 - range.0) / HUGE_2M).sum()
     }
 
     /// The first addresses of all regions.
@@ -178,24 +195,32 @@ pub struct Look {
 #[derive(Debug)]
 pub struct Collapser {
     pagemap: OwnPagemap,
+    /// Regions that were full at every look of the current period.
     before: Ranges,
     now: Ranges,
+    persistence: Persistence,
 }
 
 impl Collapser {
     /// `None` where the kernel does not tell what is on base pages (before Linux 6.7).
     pub fn new() -> Option<Collapser> {
-        Some(Collapser { pagemap: OwnPagemap::open()?, before: Ranges::new(), now: Ranges::new() })
+        let pagemap = OwnPagemap::open()?;
+        Some(Collapser {
+            pagemap,
+            before: Ranges::new(),
+            now: Ranges::new(),
+            persistence: Persistence::new(),
+        })
     }
 
-    /// Looks at all mappings and collapses what was dense at the last look as well.
+    /// Looks at all mappings and collapses what was dense at the last look as well, or for as long as it has to be.
     pub fn look(&mut self, heap: &HugeHeap, mapped: &Mapped) -> Result<Look, Errno> {
         let start = Instant::now();
         let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
-        std::mem::swap(&mut self.before, &mut self.now);
         self.now.count = 0;
         let mut largest = Largest::default();
-        let (pagemap, dense) = (&self.pagemap, &mut self.now);
+        let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
+        persistence.begin();
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
             if end - start < HUGE_2M {
@@ -205,7 +230,13 @@ impl Collapser {
             let of_heap = of_heap(start) || of_heap(end - 1);
             let least = if of_heap { LEAST_PRESENT_OF_HEAP } else { LEAST_PRESENT };
             let mut fill = Fill::new(start, end, least, dense);
-            if pagemap.scan(start, end, |run| fill.add(run)).is_err() {
+            let scanned = pagemap.scan(start, end, |run| {
+                if run.huge && !of_heap {
+                    persistence.note_huge(run.start, run.end);
+                }
+                fill.add(run);
+            });
+            if scanned.is_err() {
                 return;
             }
             fill.close();
@@ -222,12 +253,28 @@ impl Collapser {
         })?;
         note(largest.0, heap, mapped);
         look.cost = start.elapsed();
-        self.collapse(heap, &mut look);
+        let now = Instant::now();
+        if self.persistence.is_due(now) {
+            self.collapse(heap, &mut look, now);
+            std::mem::swap(&mut self.before, &mut self.now);
+        } else {
+            self.before.intersect(&self.now);
+            look.pending |= self.before.count > 0;
+        }
         Ok(look)
     }
 
-    fn collapse(&self, heap: &HugeHeap, look: &mut Look) {
+    /// Collapses what has been full for long enough.
+    fn collapse(&mut self, heap: &HugeHeap, look: &mut Look, now: Instant) {
         let (mut batch, mut failures) = ((0, 0), 0);
+        let persistence = &mut self.persistence;
+        let mut collapse_batch = |(start, end), look: &mut Look| {
+            let done = collapse_batch((start, end), look);
+            if done && start < end {
+                persistence.note_collapsed(start, end, now);
+            }
+            done
+        };
         for region in self.now.regions() {
             let chunk = heap.chunk_at(region);
             if chunk.is_some_and(|chunk| chunk.mapping() != Mapping::Mapped(Backing::Base)) {

@@ -27,6 +27,7 @@ pub fn machine() -> Machine {
         broker: None,
         promotion_lacks: None,
         may_trace_others: true,
+        collapses_own_mappings: true,
         surroundings: Surroundings { group: 100, ..Surroundings::open(Bytes::gib(8)) },
         environment: BTreeMap::new(),
     }
