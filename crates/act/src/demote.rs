@@ -37,7 +37,7 @@ pub struct DemoteOutcome {
     /// Regions of those that are not huge any more.
     pub demoted: u64,
     /// Bytes of the demoted regions that are no longer present: base pages of zeros that the kernel took back. A
-    /// program that fills or frees pages in the same moment shifts this figure.
+    /// program that fills or frees pages in the same moment shifts this value.
     pub freed_bytes: u64,
     /// Regions that the kernel refuses to split: locked memory or hugetlb pages (EINVAL).
     pub not_splittable: u64,
@@ -101,7 +101,7 @@ impl Demotion {
         self.turn(engine, true).map(|(outcome, _)| outcome)
     }
 
-    /// The same for huge pages that nobody waits to have split: where `engine` leaves the process alone after a slow call, the
+    /// The same for huge pages that no process waits to have split: where `engine` leaves the process alone after a slow call, the
     /// rest is split after that, within the time of the bounds.
     pub fn apply_patiently(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
         let start = Instant::now();

@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, false)), 1);
         assert!(engine.rests_until(ID, true) >= until + 2 * Latency::default().pause);
         assert_eq!(engine.pauses(), Pauses { slow: 2, ..Pauses::default() });
-        // Whoever undoes what was done goes on.
+        // The caller's undo goes on.
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, true)), 8);
     }
 

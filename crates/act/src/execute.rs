@@ -63,7 +63,7 @@ pub struct Done {
     pub why: Option<String>,
 }
 
-/// Whoever carries actions out: the kernel, a dry run, or a test.
+/// What carries actions out: the kernel, a dry run, or a test.
 pub trait Actuator: Send {
     /// Carries out `actions`, which come from one step at the time `now` (since boot), in their order as far as budgets
     /// allow. Answers one for each action that was tried; those that a budget left for later are not answered. Zero
@@ -77,7 +77,7 @@ pub trait Actuator: Send {
     }
 
     /// Until when, since boot, it does nothing like `action` to that process, as calls on it were slow or no memory was to be
-    /// had for it; a time that has passed where nothing keeps it from that. `None`: it does not tell.
+    /// had for it; a time that has passed where nothing keeps it from that. `None`: it does not say.
     fn rests_until(&self, action: &Action) -> Option<Duration> {
         let _ = action;
         None

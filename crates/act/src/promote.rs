@@ -36,7 +36,7 @@ pub struct Promotion {
     pub bounds: Bounds,
 }
 
-/// What came of a promotion. All figures are of regions or bytes of this promotion alone.
+/// What came of a promotion. All values are of regions or bytes of this promotion alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PromoteOutcome {
     /// Bytes that were to be huge.
@@ -68,19 +68,19 @@ pub struct PromoteOutcome {
 /// What came of a promotion, region by region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// In figures.
+    /// In values.
     pub outcome: PromoteOutcome,
     /// The regions that the kernel was asked to collapse.
     pub tried: Vec<VirtRange>,
     /// Those that were not tried.
     pub left: Vec<VirtRange>,
-    /// Those of the promotion that are huge now. On kernels before 6.7, which do not tell regions apart, as many as have
+    /// Those of the promotion that are huge now. On kernels before 6.7, which do not distinguish regions, as many as have
     /// become huge since, and none that was before.
     pub huge: Vec<VirtRange>,
 }
 
 impl PromoteOutcome {
-    /// Adds the figures of a later promotion of the same process, but for the bytes asked, obtained and excluded: both may name
+    /// Adds the values of a later promotion of the same process, but for the bytes asked, obtained and excluded: both may name
     /// the same regions.
     pub fn add(&mut self, later: PromoteOutcome) {
         self.calls += later.calls;
@@ -109,7 +109,7 @@ pub struct Candidates {
 }
 
 /// The regions of `pid` in private, writable, anonymous memory, and in shared memory, that are not huge yet and have at least
-/// `least_present` (1 to 512) of their base pages present (of shared memory: in memory, whoever has touched them): a collapse
+/// `least_present` (1 to 512) of their base pages present (of shared memory: in memory, touched by any process): a collapse
 /// fills the others with zeros. At most `most` regions.
 pub fn candidates(
     root: &KernelRoot,
@@ -157,8 +157,8 @@ pub fn shared_memory(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<
 }
 
 /// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps one or more as
-/// well: a forked child that has not executed a program, its children, or whoever KSM has merged them for. Where nobody
-/// can tell (before Linux 6.7, without root), all are its own. The promotion itself is less strict, see the module `sharing`.
+/// well: a forked child that has not executed a program, its children, or any process KSM has merged them for. Where that is
+/// unknown (before Linux 6.7, without root), all are its own. The promotion itself is less strict, see the module `sharing`.
 pub fn part_shared(
     root: &KernelRoot,
     pid: Pid,
@@ -225,7 +225,7 @@ impl Promotion {
             return Err(PromoteError::NotAllowed { pid, lacking });
         }
         let mut target = Target::open(root, self.process)?;
-        // Where the page map tells no huge entries (before Linux 6.7), what was huge before is told by smaps, of whole mappings.
+        // Where the page map shows no huge entries (before Linux 6.7), what was huge before is reported by smaps, of whole mappings.
         let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();
         let Bounds { batch, time, rest_percent } = self.bounds;
@@ -356,7 +356,7 @@ impl Promotion {
                 .map(|region| region.range)
                 .collect());
         };
-        // What a call was refused for as a whole may have become huge in part; of a region of which nobody can tell, the
+        // What a call was refused for as a whole may have become huge in part; of a region of unknown state, the
         // call's answer counts.
         let is_huge =
             |region: &Region| region.huge.unwrap_or_else(|| accepted.binary_search(&region.range).is_ok());

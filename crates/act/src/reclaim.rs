@@ -47,7 +47,7 @@ impl Reclaim {
     ///
     /// # Errors
     /// [`RemoteError::Unsupported`] before Linux 6.12: a split would free nothing. [`RemoteError::Unseen`] where huge pages
-    /// cannot be told apart (before Linux 6.7). As of [`Demotion::apply`] besides.
+    /// cannot be distinguished (before Linux 6.7). As of [`Demotion::apply`] besides.
     pub fn look(&self, root: &KernelRoot) -> Result<Reclaimed, RemoteError> {
         if !root.is_live() {
             return Err(RemoteError::NotLive);

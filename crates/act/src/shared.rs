@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 const HUGE: u64 = HUGE_2M as u64;
-/// Blocks that are told apart, at most: 2 TiB of objects.
+/// Blocks that are distinguished, at most: 2 TiB of objects.
 const MOST_BLOCKS: usize = 1 << 20;
 /// Objects that are opened for one look at a process; of further ones counts what the process itself has touched.
 const MOST_OBJECTS: usize = 256;
@@ -30,7 +30,7 @@ type Block = (ObjectId, u64);
 /// The shared memory that a process maps, each block of an object once. Bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SharedMemory {
-    /// What of it is in memory, whoever has touched it.
+    /// What of it is in memory, touched by any process.
     pub resident_bytes: u64,
     /// Of that, what this process maps by 2 MiB entries.
     pub huge_bytes: u64,
@@ -114,7 +114,7 @@ impl Objects<'_> {
 }
 
 /// The regions of `pid` in shared memory that are not huge and have at least `least_present` (1 to 512) of their base pages in
-/// memory, at most `most`, each block of an object once; and what of the rest. Where the caller may not look into an object, what
+/// memory, at most `most`, each block of an object once; and what of the remainder. Where the caller may not look into an object, what
 /// the process itself has touched counts.
 pub(crate) fn find(
     root: &KernelRoot,
@@ -231,7 +231,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A process 9 of which the pages from 4 MiB on are present as said, on Linux 6.1, where nobody may look into objects.
+    /// A process 9 of which the pages from 4 MiB on are present as said, on Linux 6.1, where looking into objects is not allowed.
     fn tree(shmem: &str, present: &[bool]) -> (tempfile::TempDir, KernelRoot) {
         let tree = tempfile::tempdir().unwrap();
         let put = |path: &str, bytes: &[u8]| {
@@ -286,7 +286,7 @@ mod tests {
         let huge = Mapping { shmem_pmd: Bytes(4 * MIB), ..mapping(4 * MIB, 7, 0, 4) };
         let huge = found(&root, &[huge]);
         assert_eq!((huge.memory.huge_bytes, huge.memory.base_bytes(), huge.regions.len()), (4 * MIB, 0, 0));
-        // Nobody could look into the object: that is told.
+        // The object could not be looked into: that is reported.
         assert!(one.memory.reasons[0].contains("CAP_CHECKPOINT_RESTORE"), "{:?}", one.memory.reasons);
     }
 

@@ -1,5 +1,5 @@
 //! How much of a region another process may map as well where it is collapsed: a forked child that has not executed a
-//! program, its children, or whoever KSM has merged pages for. A collapse copies what is shared, for as long as it is.
+//! program, its children, or any process KSM has merged pages for. A collapse copies what is shared, for as long as it is.
 
 use megapage_kernel::KernelError;
 use megapage_observe::PageTables;

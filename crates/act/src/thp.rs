@@ -52,7 +52,7 @@ pub enum ThpError {
     /// CONFIG_TRANSPARENT_HUGEPAGE is off.
     #[error("this kernel was built without transparent huge pages")]
     NoThp,
-    /// Somebody else's file.
+    /// Another program's file.
     #[error("{}: was not written by megapage; move it away first", .0.display())]
     NotOurs(PathBuf),
     /// The kernel has refused.

@@ -30,7 +30,7 @@ pub enum Verdict {
     DoNotUse,
     /// It has them.
     AlreadyHuge,
-    /// The interval holds both; a trial would tell.
+    /// The interval holds both; a trial would show.
     TryIt,
     /// Nothing is known.
     Unknown,
@@ -108,7 +108,7 @@ pub struct Memory {
     /// Private memory in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
     pub huge: Bytes,
-    /// Of that, what holds only zeros, by a sample of its pages; `None` where nobody looked, or nothing is huge.
+    /// Of that, what holds only zeros, by a sample of its pages; `None` where not measured, or nothing is huge.
     #[serde(serialize_with = "wire::some_bytes", rename = "zero_bytes")]
     pub zeros: Option<Bytes>,
     /// Memory shared with other processes.

@@ -177,7 +177,7 @@ impl Advisor {
         wait: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<Advice, AdviseError> {
         let pid = group.leader;
-        // Nobody tells these any more when it has ended.
+        // These are unknown once it has ended.
         let origin = Origin::of(&self.root, pid);
         let seen = self.observe(pid, wait)?;
         self.recording = seen.touches.as_ref().ok().map(|touches| Recording {
@@ -414,7 +414,7 @@ struct Seen {
     time: Duration,
 }
 
-/// Why a tracker that tells no single pages is the best to be had; `None` where it tells them.
+/// Why a tracker that does not distinguish single pages is the best available; `None` where it does.
 fn without_bits(selected: &Selected) -> Option<String> {
     let kind = selected.tracker.kind();
     if kind <= TrackerKind::IdlePages {
@@ -473,7 +473,7 @@ fn of_estimate(found: Estimate) -> Judged {
     Judged { cost: found.cost, gain, estimate: Some(found), notes: Vec::new(), trial: None }
 }
 
-/// A counter tells what walks cost now; the part of it that huge pages would take away is the estimate's.
+/// A counter shows what walks cost now; the part of it that huge pages would take away is the estimate's.
 fn of_measured(cost: TranslationCost, found: Option<Estimate>) -> Judged {
     let removable = found
         .as_ref()
@@ -481,7 +481,7 @@ fn of_measured(cost: TranslationCost, found: Option<Estimate>) -> Judged {
     let gain = |share: f64| (1.0 / (1.0 - (share * removable).clamp(0.0, 0.95))).max(1.0);
     let gain = Gain {
         // Walks are hidden in part by what the processor does meanwhile.
-        // Without an estimate nobody knows which of them would go.
+        // Without an estimate it is unknown which of them would go.
         low: if found.is_some() { gain(cost.low * 0.5) } else { 1.0 },
         likely: gain(cost.share),
         high: gain(cost.high),

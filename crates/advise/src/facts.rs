@@ -53,9 +53,9 @@ pub struct Facts {
     pub ended: bool,
     /// What was found about its cost, or why nothing was.
     pub judged: Result<Judged, String>,
-    /// The share of its private huge pages that holds only zeros, by a sample of them; `None` where nobody looked.
+    /// The share of its private huge pages that holds only zeros, by a sample of them; `None` where not measured.
     pub zero_share: Option<f64>,
-    /// How `megapage run` would start it, or why it cannot tell.
+    /// How `megapage run` would start it, or why that is unknown.
     pub plan: Result<Plan, String>,
     /// The files of the program that import fork(2) or the like, by name.
     pub forks: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a process was started from, read before it is observed: nobody tells any more when it has ended.
+//! What a process was started from, read before it is observed: that is unknown once it has ended.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::{read_cmdline, read_cwd, read_exe};

@@ -1,6 +1,6 @@
 //! A trial: a part of a running process is made huge, its progress compared, and the part made as it was.
 //!
-//! Nobody outside knows what a program's progress is. What can be seen is how fast it reaches pages that are left
+//! A program's progress is unknown from outside. What can be seen is how fast it reaches pages that are left
 //! alone throughout: a program that spends less time on page walks reaches them faster, per second of its own
 //! processor time. The comparison is made many times in turn, so that a drift of the program's own is no effect.
 
@@ -56,7 +56,7 @@ pub struct TrialOutcome {
     pub notes: Vec<String>,
 }
 
-/// Regions by whose pages progress is told.
+/// Regions by whose pages progress is measured.
 const CONTROLS: usize = 96;
 const LEAST_CONTROLS: usize = 4;
 /// Touched share of the controls at which a window is long enough.
@@ -75,7 +75,7 @@ const UNDO_ATTEMPTS: u32 = 5;
 /// that was killed may still be within its last batch, on a busy machine for a while.
 const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(100) };
 
-/// Tries `process`, of which `selected` can tell what it touches. `wait` sleeps for a time, and says whether to go on.
+/// Tries `process`, of which `selected` can report what it touches. `wait` sleeps for a time, and says whether to go on.
 /// The error is one line that says why no trial could be made; nothing is huge then that was not before.
 pub fn try_out(
     root: &KernelRoot,

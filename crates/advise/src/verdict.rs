@@ -155,7 +155,7 @@ fn of_group(facts: &Facts) -> Memory {
             regions.map(Region::present_bytes).sum()
         };
         let kind = |region: &Region| facts.process.mappings.get(region.mapping as usize).map(|it| it.kind);
-        // Hugetlb pages are told apart: what is left is theirs.
+        // Hugetlb pages are distinguished: what is left is theirs.
         let seen = of_kind(&|region| kind(region) == Some(MappingKind::Shared));
         let seen_huge = of_kind(&|region| kind(region) == Some(MappingKind::Shared) && region.leaf.is_huge());
         memory.shared = memory.shared.saturating_sub(seen) + Bytes(shared.resident_bytes);

@@ -87,7 +87,7 @@ fn only_a_gain_at_the_lower_end_is_advised() {
     }
 }
 
-/// Where accesses could not be timed nobody is told that huge pages are not worth it.
+/// Without timed accesses the verdict is never that huge pages are not worth it.
 #[test]
 fn a_guess_is_undecided() {
     let cost = facts([1.0; 3]).judged.unwrap().cost;

@@ -29,7 +29,7 @@ pub struct Watch {
 const ENDS: [i32; 4] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
 
 impl Watch {
-    /// A watch over nobody.
+    /// A watch over no process.
     pub fn idle() -> io::Result<Watch> {
         Ok(Watch { signals: Signals::take(&ENDS)?, child: None, ended: None, interrupted: false })
     }

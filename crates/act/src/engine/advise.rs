@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
 /// empty its LRU queues (lru_add_drain_all), so that one range disturbs a large machine once, not once for each region.
 /// (With two processors that makes no difference to be measured: 0.02 ms of 1.5 ms.) Of a range that failed the kernel
-/// tells one error, and goes on after some: those of its regions that are not huge then get a call each.
+/// returns one error, and goes on after some: those of its regions that are not huge then get a call each.
 ///
 /// Whether another process shares a region is looked up right before the call that would collapse it: a fork that came
 /// after the decision is seen, unless it comes in the microseconds between, and then at most one call copies memory.
@@ -77,7 +77,7 @@ pub(super) fn advise<T: Advisable>(
         let part = took / dealt as u32;
         match refused {
             Some(refusal) if is_range && !refusal.is_final() => {
-                // Time is told of all of them; the answer of each that is not huge comes from its own call.
+                // Time is reported for all of them; the answer of each that is not huge comes from its own call.
                 let huge = target.huge(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
                 for (&place, _) in places.iter().zip(&huge).rev().filter(|(_, huge)| !**huge) {
                     queue.push_front(place);
@@ -105,7 +105,7 @@ pub(super) fn advise<T: Advisable>(
             }
         }
         let held = if advice == Advice::Collapse { part } else { took };
-        // A range that failed as a whole has told nothing yet about any region.
+        // A range that failed as a whole has said nothing yet about any region.
         let told = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = told.and_then(|_| places.get(accepted).copied());
         let call = Call { regions: dealt, took, busy, held, refused: told, failed: refused.is_some(), at };
@@ -144,16 +144,16 @@ pub(super) trait Advisable {
     /// One process_madvise(2).
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed;
 
-    /// Which of the regions are huge, by the page tables. Where nobody can tell, none.
+    /// Which of the regions are huge, by the page tables. Where that is unknown, none.
     fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
-    /// Which of the regions are shared by more than [`crate::sharing::Sharing::FewPages`] allows. Where nobody can tell, none.
+    /// Which of the regions are shared by more than [`crate::sharing::Sharing::FewPages`] allows. Where that is unknown, none.
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
     /// Whether one mapping holds the region whole; `None` where that cannot be read.
     fn is_mapped(&self, region: VirtRange) -> Option<bool>;
 
-    /// Whether the machine has less available memory than the safe floor. Where nobody can tell, no.
+    /// Whether the machine has less available memory than the safe floor. Where that is unknown, no.
     fn is_below_floor(&self) -> bool;
 }
 
@@ -234,7 +234,7 @@ mod tests {
                 refused(Refusal::Invalid),
                 yes,
                 refused(Refusal::NoMemory),
-                // The kernel ended at the one before, and so did whoever paces.
+                // The kernel ended at the one before, and so did the pacer.
                 Answer::NotTried,
                 Answer::NotTried,
             ]
@@ -269,7 +269,7 @@ mod tests {
             Some(32)
         });
         assert_eq!((all.looks, answers(&tried)), (64, vec![shared; 64]));
-        // Whoever paces ends it between two looks as well.
+        // The pacer ends it between two looks as well.
         all.looks = 0;
         let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_, _| None);
         assert_eq!(all.looks, 32);

@@ -154,7 +154,7 @@ pub(crate) struct Call {
     /// other calls keep it to their end.
     pub held: Duration,
     pub refused: Option<Refusal>,
-    /// Whether any region of it was refused; with `refused` empty the next calls tell which.
+    /// Whether any region of it was refused; with `refused` empty the next calls show which.
     pub failed: bool,
     /// The place of the region that was refused.
     pub at: Option<usize>,

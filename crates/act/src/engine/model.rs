@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
-/// A process whose regions answer as they are told to; it keeps the bytes of the calls' ranges.
+/// A process whose regions answer as instructed; it keeps the bytes of the calls' ranges.
 pub(super) struct Model {
     pub errno: BTreeMap<u64, i32>,
     pub huge: RefCell<BTreeSet<u64>>,

@@ -190,7 +190,7 @@ mod tests {
         let of = |call| Speed::of(call, &latency);
         assert_eq!(of(call(1, 15_000)), Speed::Fine);
         assert_eq!(of(call(1, 15_001)), Speed::Slow);
-        // Preempted for 100 ms: whoever waited for the lock did so too, but a pause would not help.
+        // Preempted for 100 ms: waiters for the lock waited, too, but a pause would not help.
         let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
         assert_eq!(of(preempted), Speed::Fine);
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);

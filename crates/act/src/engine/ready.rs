@@ -64,7 +64,7 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Before the first call of a lot of them: what was made ready for another has gone to somebody else.
+    /// Before the first call of a lot of them: what was made ready for another has gone to another process.
     pub(super) fn begin(&mut self) {
         self.left = 0;
     }
@@ -85,7 +85,7 @@ impl Ready {
         }
         let Some(primer) = &self.primer else { return regions };
         let start = own_thread_time();
-        // Where there are none the call will tell.
+        // Where there are none the call fails.
         let Ok(taken) = primer.prime(regions.min(MOST).min(self.due)) else { return 1 };
         self.prepared(taken, own_thread_time().saturating_sub(start));
         taken.clamp(1, regions)
@@ -238,7 +238,7 @@ mod tests {
         let mut ready = Ready { due: 2, ..Ready::default() };
         assert_eq!((ready.before(0), ready.done), (0, false));
         assert!((1..=2).contains(&ready.before(2)));
-        // Where there is no huge page it is not done, and the call tells.
+        // Where there is no huge page it is not done, and the call fails.
         assert!(ready.primer.is_some());
     }
 }

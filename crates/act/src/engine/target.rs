@@ -87,7 +87,7 @@ impl Target {
         self.id
     }
 
-    /// That huge entries can be told from others.
+    /// That huge entries can be distinguished from others.
     pub(crate) fn require_leaves(&mut self) -> Result<(), RemoteError> {
         match self.tables.tells_leaves() {
             Ok(true) => Ok(()),
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// A child of our own, which nobody waits for: what the kernel can do is tried on it, without the guard.
+/// A child of our own, with no waiter: what the kernel can do is tried on it, without the guard.
 #[derive(Debug)]
 pub(crate) struct CanaryTarget {
     pub canary: Canary,

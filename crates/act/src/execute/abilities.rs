@@ -223,7 +223,7 @@ impl Trial<'_> {
     /// Whether advice on 64 KiB of base pages makes them one folio, by the flags of their frames.
     fn small(&self) -> Option<bool> {
         let part = VirtRange::new(self.region.start(), self.region.start() + (64 << 10))?;
-        // An error is an answer, too; the frames tell.
+        // An error is an answer, too; the frames show it.
         let _ = self.child.call(Advice::Collapse, part);
         let entries = Pagemap::open(self.root, self.child.canary.pid()).ok()?.entries(part).ok()?;
         let flags = FrameFlags::open(self.root).ok()?;

@@ -1,4 +1,4 @@
-//! A dry run: nothing is touched, and what would be done is told.
+//! A dry run: nothing is touched, and what would be done is reported.
 
 use super::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome};
@@ -29,7 +29,7 @@ impl Actuator for DryRun {
     }
 }
 
-/// What would come of an action, with the line that tells it or the reason why not; `None` for what is the observer's.
+/// What would come of an action, with the line that reports it or the reason why not; `None` for what is the observer's.
 fn plan(action: &Action) -> Option<(Obtained, String)> {
     let end = |region: u64| region.wrapping_add(HUGE_2M as u64);
     Some(match action {

@@ -28,7 +28,7 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Regions that failed, of each kind of work, of which is remembered that trying them again is that; counts are too low beyond.
 const MOST_FAILED: usize = 1 << 16;
 
-/// Carries actions out on the running machine, within its budgets, and tells what came of each by the page tables.
+/// Carries actions out on the running machine, within its budgets, and reports what came of each by the page tables.
 ///
 /// It holds no process open between two lots of actions, and nothing of the machine: killing it at any moment leaves
 /// every process as the kernel's last completed call left it.
@@ -46,7 +46,7 @@ pub struct Executor {
     promoted: Regions,
     /// What was not obtained when it was tried last, by the kind of work.
     failed: [Regions; Work::COUNT],
-    /// Of the counters' back-offs, those that were told.
+    /// Of the counters' back-offs, those that were reported.
     backed_off: u64,
 }
 
@@ -377,7 +377,7 @@ impl Executor {
         for failed in self.failed.iter_mut().filter(|failed| failed.count() >= MOST_FAILED) {
             *failed = Regions::default();
         }
-        // Regions of processes that nobody acts on any more are found to be gone only when there is no room left.
+        // Regions of processes that are no longer acted on are found to be gone only when there is no room left.
         if self.promoted.count() >= self.options.remembered {
             for process in self.promoted.processes() {
                 if !is_same(&self.root, process) {

@@ -155,7 +155,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     let of = |action: fn(ProcessId, u64) -> Action, places: &[usize]| {
         places.iter().map(|&place| action(process, all[place])).collect::<Vec<_>>()
     };
-    // Somebody else's: huge before this executor came, and not promoted by it.
+    // Another process's: huge before this executor came, and not promoted by it.
     let mut before = Executor::with_abilities(&executor.root, unhurried(), executor.abilities.clone());
     until_done(&mut before, &of(promote, &[0, 1, 2, 3, 4, 5]));
     until_done(&mut before, &of(demote, &[2, 3, 4, 5]));
@@ -202,7 +202,7 @@ fn another_process_with_the_number_or_another_program_is_not_touched() {
     }
     assert_eq!(huge(&child), before);
     assert_eq!(executor.counters().calls.count(), 0, "the kernel was not asked");
-    // One whose stack is not known is told by its start alone.
+    // One whose stack is not known is identified by its start alone.
     let unknown = ProcessId { start_stack: 0, ..process };
     until_done(&mut executor, &[demote(unknown, region)]);
     until_done(&mut executor, &[promote(unknown, region)]);

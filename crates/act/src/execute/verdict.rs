@@ -28,8 +28,8 @@ fn done(promoted: Bytes, freed: Bytes) -> Verdict {
     Verdict { obtained: Obtained::Done, promoted, freed, why: None }
 }
 
-/// What became of a promotion. `mapped` says whether the process has any memory at the region; `None` where nobody
-/// looked.
+/// What became of a promotion. `mapped` says whether the process has any memory at the region; `None` where not
+/// measured.
 pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped: Option<bool>) -> Verdict {
     if after.huge == Some(true) {
         let was = before.huge == Some(true);

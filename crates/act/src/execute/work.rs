@@ -55,7 +55,7 @@ pub(super) struct Group {
 }
 
 /// Actions of the policy's order among which those on one process are brought together: for each process that is
-/// opened, its page tables are looked at twice, so that groups should not be small; but nobody shall be served much
+/// opened, its page tables are looked at twice, so that groups should not be small; but no request shall be served much
 /// before those whom the policy put first.
 pub(super) const WINDOW: usize = 256;
 

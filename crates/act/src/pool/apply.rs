@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_refused_write_puts_back_what_went_before_it() {
         let tree = tree(0, &[]);
-        // The 2 MiB pool comes after the 1 GiB pool; where its file is a directory, nobody can write it.
+        // The 2 MiB pool comes after the 1 GiB pool; where its file is a directory, no process can write it.
         let file = tree.path().join("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         let root = KernelRoot::captured(tree.path());
         let request = Request {

@@ -91,7 +91,7 @@ pub enum PoolError {
         /// `SwapFree`.
         swap: Bytes,
     },
-    /// The rest of the machine would run short.
+    /// The remainder of the machine would run short.
     #[error(
         "taking {cost} would leave {} of memory available, below the safe floor of {}; ask for less, or pass --force",
         .impact.available_after, .impact.floor

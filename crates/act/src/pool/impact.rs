@@ -4,7 +4,7 @@ use megapage_observe::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// What the steps mean for the rest of the machine.
+/// What the steps mean for the remainder of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryImpact {
     /// All memory.

@@ -1,4 +1,4 @@
-//! What somebody has added to the pool, noted in a file, so that it does not stay for ever when he is killed: the next one
+//! What a process has added to the pool, noted in a file, so that it does not stay for ever when that is killed: the next one
 //! takes it over.
 
 use super::{Addition, AdditionError};
@@ -81,7 +81,7 @@ fn read(text: &str, boot: &str, size: PageSize) -> Option<(u64, u64)> {
     (same && !boot.is_empty()).then_some((added, total))
 }
 
-/// What of the pages that were added is in the pool still, which has `present` pages: somebody may have made it smaller.
+/// What of the pages that were added is in the pool still, which has `present` pages: another process may have made it smaller.
 fn owed(added: u64, total: u64, present: u64) -> u64 {
     added.min(present.saturating_sub(total.saturating_sub(added)))
 }

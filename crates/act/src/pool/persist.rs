@@ -1,4 +1,4 @@
-//! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the rest.
+//! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the remainder.
 //!
 //! A call states the whole: what it does not name is not kept. Nothing is written where the pools would leave the
 //! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be repaired), so
@@ -135,7 +135,7 @@ pub enum PersistError {
         "this GRUB takes its command line from boot loader entries; run: grubby --update-kernel=ALL --args=\"{0}\""
     )]
     Grubby(String),
-    /// Somebody else sets the same.
+    /// Another file sets the same.
     #[error("{}: sets {word} already, not by megapage; take it out first", .path.display())]
     Foreign {
         /// The parameter.
@@ -154,7 +154,7 @@ pub enum PersistError {
         "{}: a symbolic link is on the way, which could lead out of the image; put the directory itself in its place", .0.display()
     )]
     LinkOnTheWay(PathBuf),
-    /// More boot entries than anybody has.
+    /// More boot entries than a machine has.
     #[error("{0} boot entries are more than megapage edits")]
     TooManyEntries(usize),
     /// A file could not be read or written.

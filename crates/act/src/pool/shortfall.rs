@@ -46,7 +46,7 @@ pub enum Cause {
     Memory,
     /// There is, but not in whole blocks of the page size.
     Fragmentation,
-    /// The kernel does not say enough to tell.
+    /// The kernel does not say enough to know.
     Unknown,
 }
 

@@ -154,7 +154,7 @@ fn join(kept: impl Iterator<Item = String>, words: &[String]) -> String {
     kept.filter(|word| !is_ours(word)).chain(words.iter().cloned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Edits of a file that somebody else owns: a copy of what it held, and the file itself. That there is a copy is
+/// Edits of a file that another program owns: a copy of what it held, and the file itself. That there is a copy is
 /// also what says that the hugetlb words in the file are ours.
 fn with_backup(
     tree: &Tree,
@@ -178,7 +178,7 @@ fn with_backup(
     }
     edit.after = Some(change(&before, words));
     if words.is_empty() {
-        // Byte for byte what it was, unless somebody has changed it since.
+        // Byte for byte what it was, unless another program has changed it since.
         let former = backup.before.clone();
         if former.as_deref().is_some_and(|former| {
             former.split_whitespace().eq(edit.after.iter().flat_map(|text| text.split_whitespace()))

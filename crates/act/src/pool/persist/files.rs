@@ -16,7 +16,7 @@ const MOST_FILES: usize = 4096;
 pub const MARKER: &str =
     "# Written by megapage pool persist; megapage pool persist --remove --apply takes it away.";
 
-/// Appended to the name of a file that somebody else owns, for the copy of what it held before.
+/// Appended to the name of a file that another program owns, for the copy of what it held before.
 pub const BACKUP_SUFFIX: &str = ".megapage.bak";
 
 /// One file, from what it holds to what it shall hold.
@@ -39,8 +39,8 @@ impl Edit {
         Ok(Edit { after: before.clone(), before, path })
     }
 
-    /// A file of megapage's own that shall hold the marker and `text`, or go. One of that name that somebody
-    /// else wrote is refused.
+    /// A file of megapage's own that shall hold the marker and `text`, or go. One of that name that another program
+    /// wrote is refused.
     pub(super) fn own(tree: &Tree, path: PathBuf, text: Option<String>) -> Result<Edit, PersistError> {
         let mut edit = Edit::of(tree, path)?;
         if edit.before.as_deref().is_some_and(|before| !before.starts_with(MARKER)) {

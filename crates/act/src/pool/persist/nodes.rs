@@ -11,7 +11,7 @@ use std::path::Path;
 const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
 /// Refuses words by node where no kernel of `image` reads them, or a node is not on this machine; answers with a note
-/// where only some do, or nobody knows. `image` is `/`, or the root of an image.
+/// where only some do, or that is unknown. `image` is `/`, or the root of an image.
 pub(super) fn check(
     root: &KernelRoot,
     image: &Path,
