@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 /// Connections at one time, of all and of one user.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = 64;
-/// Of users who are not served, all together: they are to be told.
+/// Of users who are not served, all together: they are to be notified.
 const MOST_DENIED: usize = 8;
 /// Connections of one user in a second, and users whose connections are counted.
 const MOST_A_SECOND: u32 = 1000;
 const MOST_PACES: usize = 4096;
-/// A place is nobody else's for so long.
+/// For how long no other client gets a place.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,13 +135,13 @@ impl Clients {
         admits
     }
 
-    /// From when on there is a place, or one can be taken from somebody.
+    /// From when on there is a place, or one can be taken from another client.
     pub(crate) fn room_from(&self, now: Instant) -> Instant {
         let oldest = || self.all.iter().map(|client| client.until).min();
         if self.all.len() < MOST { now } else { oldest().map_or(now, |until| until - PATIENCE + GRACE) }
     }
 
-    /// Whether somebody has to go before this client gets a place. Those that have a request are to be heard before.
+    /// Whether another client has to go before this client gets a place. Those that have a request are to be heard before.
     pub(crate) fn is_full_for(&self, client: &Client) -> bool {
         self.all.len() >= MOST || self.goes_before(client).is_some()
     }
@@ -186,7 +186,7 @@ impl Clients {
     }
 }
 
-/// What tells a process from all others that live.
+/// What distinguishes a process from all others that live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// By its descriptor: it is seen whatever its PID namespace.
@@ -272,7 +272,7 @@ impl Processes {
     }
 }
 
-/// What tells the program that a process executes from the one before: where its stack begins (proc_pid_stat(5)), which the
+/// What distinguishes the program that a process executes from the one before: where its stack begins (proc_pid_stat(5)), which the
 /// kernel chooses anew. `None` where the process is not seen from here, or may not be looked at.
 fn image_of(pid: i32) -> Option<u64> {
     let stat = (pid > 0).then(|| read_stat(&KernelRoot::live(), Pid(pid)).ok()).flatten()?;

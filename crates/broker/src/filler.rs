@@ -39,7 +39,7 @@ pub(crate) struct Order {
     pub rate: u64,
     /// Pages of the pool that are left to others.
     pub leave: u64,
-    /// Not to be told of memory pressure.
+    /// Not to be notified of memory pressure.
     pub ignore_pressure: bool,
 }
 
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-/// The thread, and one that waits to be told of memory pressure. Dropping it stops both.
+/// The thread, and one that waits to be notified of memory pressure. Dropping it stops both.
 #[derive(Debug)]
 pub(crate) struct Filler {
     shared: Arc<Shared>,
@@ -123,7 +123,7 @@ impl Filler {
         Ok(filler)
     }
 
-    /// Whether the kernel tells of memory pressure, and is to.
+    /// Whether the kernel reports memory pressure, and is to.
     pub(crate) fn watches_pressure(&self) -> bool {
         self.watch.is_some()
     }
@@ -133,8 +133,8 @@ impl Filler {
         self.shared.lock().pressed
     }
 
-    /// Tells it how many extents are missing from the stock, into which `fetched` of those that it made have come since
-    /// it was told last.
+    /// Sets how many extents are missing from the stock, into which `fetched` of those that it made have come since
+    /// the last call.
     pub(crate) fn want(&self, missing: usize, fetched: usize) {
         let mut state = self.shared.lock();
         state.on_the_way = state.on_the_way.saturating_sub(fetched);

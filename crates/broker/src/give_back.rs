@@ -1,5 +1,5 @@
 //! Gives the pages of extents back, in a thread of its own: a process can map an extent so often that the kernel takes seconds
-//! to find all its mappings, and nobody else is to wait for that.
+//! to find all its mappings, and no client is to wait for that.
 
 use megapage_kernel::extent;
 use std::fs::File;
@@ -33,7 +33,7 @@ impl GiveBack {
         let (end, done) = channel();
         Builder::new().name("give-back".into()).spawn(move || {
             waiting.into_iter().for_each(empty);
-            // Nobody may wait for it.
+            // No client may wait for it.
             let _ = end.send(());
         })?;
         Ok(GiveBack { queue: Some(queue), done, empty })

@@ -78,7 +78,7 @@ impl<P> Leases<P> {
         self.ready.split_off(stock.min(self.ready.len())).into()
     }
 
-    /// Puts an extent into stock: one that nobody else has ever had.
+    /// Puts an extent into stock: one that no client has ever had.
     pub fn add(&mut self, extent: P) {
         self.ready.push_back(extent);
     }

@@ -1,4 +1,4 @@
-//! What a broker is told, and why it does not run.
+//! A broker's options, and why it does not run.
 
 use megapage_act::pool::AdditionError;
 use megapage_kernel::KernelError;

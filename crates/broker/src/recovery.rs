@@ -32,7 +32,7 @@ impl Recovery {
     }
 
     /// Answers pressure that came at `pressed`, if it has not been: half of the stock goes back, as far as it was added.
-    /// Else, where all has been calm, an extent is taken up again. What is dropped of the stock nobody has ever had.
+    /// Else, where all has been calm, an extent is taken up again. What is dropped of the stock no client has ever had.
     pub(crate) fn work<P>(
         &mut self,
         now: Instant,

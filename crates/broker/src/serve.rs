@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long nobody is accepted after accepting has failed, for want of descriptors, say.
+/// How long no client is accepted after accepting has failed, for want of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -114,7 +114,7 @@ struct Serving<'a> {
     clients: Clients,
     processes: Processes,
     give_back: GiveBack,
-    /// Nobody is accepted before this.
+    /// No client is accepted before this.
     not_before: Instant,
     handed_out: u64,
     ended: u64,
@@ -294,7 +294,7 @@ impl<'a> Serving<'a> {
             None => Verdict::Malformed,
         };
         *self.refused.entry(name(verdict).into()).or_default() += 1;
-        // Gone already: nobody to tell.
+        // Gone already: no client to notify.
         let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
     }
 

@@ -1,4 +1,4 @@
-//! How a broker is, as told to who asks.
+//! How a broker is, as reported to who asks.
 
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_memory::stock::wire::{Request, Verdict};
@@ -13,7 +13,7 @@ use thiserror::Error;
 pub const SCHEMA: &str = "megapage.pool-stock/2";
 /// Bytes of text that a broker sends at most, and a client reads.
 pub(crate) const MOST_TEXT: usize = 64 << 10;
-/// Users that are told of, those with the most memory.
+/// Users in the report, those with the most memory.
 pub(crate) const MOST_HOLDERS: usize = 100;
 
 /// What one user has.
@@ -53,7 +53,7 @@ pub struct Status {
     pub rate_bytes: u64,
     /// Bytes that one user may have; `None`: as much as there is.
     pub quota_bytes: Option<u64>,
-    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not tell, or is not asked.
+    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not report it, or is not asked.
     pub watches_pressure: bool,
     /// Why it does not fill the stock at the moment: `memory-pressure`, `pool-short`.
     pub waits: Option<String>,

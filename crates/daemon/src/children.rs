@@ -33,7 +33,7 @@ struct Sharing {
 
 impl Children {
     /// Takes in who shares memory, by a new snapshot. Of who shared it before, less than `quiet` ago, nothing is to be
-    /// expected (`limits.fork_quiet`); with 0 nobody waits for children to end.
+    /// expected (`limits.fork_quiet`); with 0 the policy does not wait for children to end.
     pub fn note(&mut self, snapshot: &Snapshot, quiet: Duration) {
         let now = snapshot.taken;
         let mut former = std::mem::take(&mut self.known);

@@ -18,7 +18,7 @@ const MOST: usize = 16 << 20;
 /// Why a daemon could not be asked.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// There is no socket, or nobody listens there.
+    /// There is no socket, or no process listens there.
     #[error("no daemon answers on {path}: start one with megapage daemon, or give its socket")]
     Nobody {
         /// The socket.

@@ -1,4 +1,4 @@
-//! What the daemon is told: a TOML file, and the command line over it.
+//! The daemon's configuration: a TOML file, and the command line over it.
 //!
 //! Every option has an effect and a default; one that is not known is an error. Errors are one line: file, line, what,
 //! how to repair it.
@@ -38,7 +38,7 @@ const LEAST_LIFE: Duration = Duration::from_secs(30);
 /// What a process would gain of its time from all that it streams, at least, for that to be promoted: a reader of whom the
 /// model says 0.8 % gains nothing that can be measured (`megapage-lab fair`). Not where counters measure.
 const LEAST_STREAMING: f64 = 0.02;
-/// Gains that differ by less than this factor are alike: a first sample of a 32nd of the pages tells no finer, and calls
+/// Gains that differ by less than this factor are alike: a first sample of a 32nd of the pages is no finer, and calls
 /// that name neighbours disturb other processors once for all of them.
 const ALIKE: f64 = 2.0;
 
@@ -186,7 +186,7 @@ pub struct Observe {
     /// The same while there is something to do: after a pass that left actions, while memory is short, or until a new
     /// process of 256 MiB or more was sampled (30 s at most).
     pub own_percent_busy: f64,
-    /// The same while memory is taken back: until it is, somebody may be killed for want of it.
+    /// The same while memory is taken back: until it is, a process may be killed for want of it.
     pub own_percent_short: f64,
 }
 
@@ -294,7 +294,7 @@ pub struct Claim {
     /// The processes of this control group and those below it, together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// How much their gain counts against others': 1 is as everybody's, 0 is never promoted.
+    /// How much their gain counts against others': 1 is as every process's, 0 is never promoted.
     #[serde(default = "one")]
     pub weight: f64,
     /// Most huge memory: of each process, or of the control group in all.

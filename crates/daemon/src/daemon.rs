@@ -68,7 +68,7 @@ pub struct Daemon {
     before: Option<Arc<Snapshot>>,
     now: Option<Arc<Snapshot>>,
     selected: Selected,
-    /// Since the last pass: the kernel has told that tasks wait for memory.
+    /// Since the last pass: the kernel has reported that tasks wait for memory.
     alarmed: bool,
     /// Whether a process was probed for its cost since the last pass: one each time.
     probed: bool,
@@ -234,7 +234,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The kernel has told that tasks wait for memory: the next pass knows.
+    /// The kernel has reported that tasks wait for memory: the next pass knows.
     pub fn alarm(&mut self) {
         self.alarmed = true;
     }
@@ -259,7 +259,7 @@ impl Daemon {
         let parts = &mut self.parts;
         let at = parts.clock.now();
         let mut snapshot = observe(&mut parts.observer);
-        // A shortage that the kernel has told of may be over before its averages show it.
+        // A shortage that the kernel has reported may be over before its averages show it.
         let told = snapshot.machine.pressure;
         if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
             let stalled =
@@ -418,7 +418,7 @@ impl Daemon {
         }
     }
 
-    /// Hands each action to whom it is for, in order, and tells the policy what became of it. Answers what was done,
+    /// Hands each action to whom it is for, in order, and reports to the policy what became of it. Answers what was done,
     /// and what was left for later.
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();

@@ -27,7 +27,7 @@ impl Actuator for Recording {
     }
 }
 
-/// One action of each kind. Whoever adds a kind adds it here, or this does not compile.
+/// One action of each kind. A new kind is to be added here, or this does not compile.
 fn one_of_each(process: ProcessId) -> Vec<Action> {
     let (region, reason) = (REGION, Reason::Gain);
     let first = Action::Promote { process, region, size: PageSize::HUGE_2M, reason };

@@ -37,14 +37,14 @@ pub enum InstanceError {
     },
 }
 
-/// The lock, held until this is dropped. The file stays, with a number that nobody has any longer: harmless.
+/// The lock, held until this is dropped. The file stays, with a number that no process has any longer: harmless.
 #[derive(Debug)]
 pub struct Instance {
     _lock: LockFile,
 }
 
 impl Instance {
-    /// Whether another process holds the lock. Where that cannot be found out, nobody does.
+    /// Whether another process holds the lock. Where that is unknown, `false`.
     pub fn is_taken(root: &KernelRoot, path: &Path) -> bool {
         Instance::check(root, path).is_err()
     }

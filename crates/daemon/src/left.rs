@@ -17,11 +17,11 @@ pub(crate) struct Left {
     pub(crate) rests: BTreeSet<Duration>,
 }
 
-/// Tells the policy which of `changes` none of `done` answers, and answers what was left.
+/// Reports to the policy which of `changes` none of `done` answers, and answers what was left.
 ///
 /// What is left of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
-/// it asked for at once, nobody else would ever have a turn. Until when that is, `rests_until` says. For all else time or a
-/// budget ran out: it counts as never asked for. Of an actuator that does not tell that is known where some actions of a
+/// it asked for at once, no other action would ever have a turn. Until when that is, `rests_until` says. For all else time or a
+/// budget ran out: it counts as never asked for. Of an actuator that does not report it that is known where some actions of a
 /// process were tried and others were not.
 pub(crate) fn give_back(
     state: &mut State,

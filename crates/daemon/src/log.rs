@@ -14,7 +14,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines about passes and processes, a minute. What does not fit is counted, and told with the next line.
+/// Lines about passes and processes, a minute. What does not fit is counted, and reported with the next line.
 const MOST_LINES: u64 = 120;
 /// Lines about single actions (`debug`), a minute.
 const MOST_ACTION_LINES: u64 = 2000;
@@ -118,7 +118,7 @@ pub(crate) struct PassLog {
 }
 
 impl PassLog {
-    /// A pass that did something is told in one line, with a line for each process that it was done to, others at level
+    /// A pass that did something is reported in one line, with a line for each process that it was done to, others at level
     /// `trace`; each action at level `debug`.
     pub(crate) fn note(&mut self, pass: &Pass) {
         if std::mem::replace(&mut self.was_short, pass.short) != pass.short
@@ -194,8 +194,8 @@ impl PassLog {
         }
     }
 
-    /// Each process that is not looked at as it should be is told once, as long as the reason is the same. That one has
-    /// ended, or executed another program, is nothing to be told.
+    /// Each process that is not looked at as it should be is reported once, as long as the reason is the same. That one has
+    /// ended, or executed another program, is not reported.
     fn skipped(&mut self, pass: &Pass) {
         let is_news =
             |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced | MissedWhy::Postponed);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A process is new for so long at most: who cannot be sampled by then is looked at as rarely as the others.
 const NEW: Duration = Duration::from_secs(30);
-/// Samples that tell enough of a new process: the first one tells what is hot, and how hot.
+/// Samples that say enough of a new process: the first one shows what is hot, and how hot.
 const ENOUGH_SAMPLES: u64 = 1;
 /// Regions on base pages from which on a process is large: 256 MiB. Smaller ones come and go by the thousand.
 const LARGE: usize = 128;

@@ -1,4 +1,4 @@
-//! What may be configured of how the daemon tells of itself.
+//! Options of what the daemon reports on itself.
 
 use megapage_kernel::runtime_directory::runtime_file;
 use serde::de::Error as _;
@@ -20,7 +20,7 @@ pub struct MetricsConfig {
     /// The group of that socket, by name or number; empty: that of the daemon.
     pub socket_group: String,
     /// A loopback address and port that is answered as well, such as `127.0.0.1:9781`; empty: none. Every local user can
-    /// connect to it. Other addresses are refused: what is told is not for the network.
+    /// connect to it. Other addresses are refused: what is reported is not for the network.
     pub listen: Listen,
     /// A file that the metrics are written to every few seconds, for node_exporter's textfile collector: its name ends
     /// in `.prom`; empty: none. It is removed when the daemon stops.
@@ -48,7 +48,7 @@ impl Default for MetricsConfig {
     }
 }
 
-/// Where a daemon listens unless it is told otherwise.
+/// Where a daemon listens unless it is configured otherwise.
 pub fn default_socket() -> PathBuf {
     runtime_file("daemon.sock")
 }

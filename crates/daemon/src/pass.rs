@@ -29,9 +29,9 @@ pub struct Pass {
     pub backed_off: u64,
     /// What the actuator has done since it was started; `None` for one that does nothing.
     pub executor: Option<Counters>,
-    /// How translation costs are found out; `None` where nothing tells of them.
+    /// How translation costs are found out; `None` where nothing reports them.
     pub costs: Option<CostSource>,
-    /// Whether the policy was told that memory runs short: by pressure stall information, not by the marks of a policy.
+    /// Whether the policy was notified that memory runs short: by pressure stall information, not by the marks of a policy.
     pub short: bool,
     /// How long its parts took.
     pub times: Times,
@@ -96,7 +96,7 @@ pub struct PassDocument<'a> {
 }
 
 impl<'a> PassDocument<'a> {
-    /// What is told of a pass.
+    /// What is reported of a pass.
     pub fn new(pass: &'a Pass) -> PassDocument<'a> {
         PassDocument {
             number: pass.number,

@@ -11,7 +11,7 @@ use megapage_kernel::trusted::try_replace_file;
 use megapage_kernel::{KernelRoot, boot_time};
 use std::sync::Arc;
 
-/// Keeps what passes tell, and answers who asks for it, in a thread of its own. Dropping it ends that, and takes the
+/// Stores the reports of passes, and answers requests for them, in a thread of its own. Dropping it ends that, and takes the
 /// socket and the textfile away.
 #[derive(Debug)]
 pub struct Reporter {
@@ -37,7 +37,7 @@ impl Reporter {
         Ok(reporter)
     }
 
-    /// Takes a pass to the sums and decisions, and logs it. Waits for nobody.
+    /// Takes a pass to the sums and decisions, and logs it. Never waits.
     pub fn note(&mut self, pass: &Pass) {
         self.shared.telemetry().note(pass, boot_time());
         self.log.note(pass);

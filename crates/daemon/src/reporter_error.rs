@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why nobody can be told.
+/// Why reports cannot be served.
 #[derive(Debug, Error)]
 pub enum ReporterError {
     /// The socket cannot be opened.
@@ -24,7 +24,7 @@ pub enum ReporterError {
         /// The path.
         path: PathBuf,
     },
-    /// Somebody answers there.
+    /// Another process answers there.
     #[error("metrics.socket: {path}: another daemon answers there: stop that one, or give another path")]
     InUse {
         /// The path.

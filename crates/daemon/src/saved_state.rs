@@ -32,7 +32,7 @@ pub enum StateError {
     /// It is of an earlier boot.
     #[error("it is of an earlier boot")]
     OtherBoot,
-    /// Somebody else owns it, who could make it say anything.
+    /// Another user owns it, who could make it say anything.
     #[error("it belongs to user {0}, not to us")]
     OtherOwner(u32),
 }

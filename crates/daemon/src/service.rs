@@ -1,4 +1,4 @@
-//! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is told to stop.
+//! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is instructed to stop.
 
 use crate::children::{Watched, have_ended};
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
@@ -92,7 +92,7 @@ pub enum ServiceError {
     /// Nothing could be carried out.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
-    /// Nobody could be told.
+    /// The service manager could not be notified.
     #[error(transparent)]
     Reporter(#[from] ReporterError),
     /// Starting it.
@@ -122,8 +122,8 @@ enum Event {
     Due,
 }
 
-/// Runs the daemon on this machine until it is told to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `report` is told of each pass, and says whether to go on.
+/// Runs the daemon on this machine until it is instructed to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
+/// configuration again. `report` is notified of each pass, and says whether to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
@@ -146,7 +146,7 @@ pub fn run(
     // Two that clear accessed bits would each spoil what the other is to read.
     let alone = !options.dry_run || !Instance::is_taken(root, &config.lock_file);
     let mut service = Service::start(root, options, config, alone)?;
-    // After the children that the kernel is tried on: they would hold the lock, too. A dry run is nobody's daemon.
+    // After the children that the kernel is tried on: they would hold the lock, too. A dry run serves no client.
     let _instance = match options.dry_run {
         true => None,
         false => Some(Instance::take(root, &service.daemon.config().lock_file)?),
@@ -415,7 +415,7 @@ impl<'a> Waker<'a> {
             Trigger::on_memory(root, stall.mul_f64(window.as_secs_f64() / within.as_secs_f64()), window)
         });
         let notify = Notify::from_environment();
-        // Told at once, and again well before it bites.
+        // Reported at once, and again well before it matters.
         notify.send("WATCHDOG=1");
         let watchdog = notify.watchdog().map(|every| (every / 3, Instant::now()));
         let look = config.pressure.look;

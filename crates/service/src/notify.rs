@@ -1,5 +1,5 @@
 //! Telling the service manager how the daemon is (sd_notify(3)): a datagram to the socket that `NOTIFY_SOCKET` names.
-//! Where there is none, nothing is told. A few lines: no library is needed for that.
+//! Where there is none, nothing is reported. A few lines: no library is needed for that.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// As the environment says. What is wrong with it is as if nobody listened.
+    /// As the environment says. What is wrong with it is as if no process listened.
     pub fn from_environment() -> Notify {
         let socket = std::env::var_os("NOTIFY_SOCKET");
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse::<u64>().ok());
@@ -43,7 +43,7 @@ impl Notify {
     /// Sends `state`, lines of `KEY=value`.
     pub fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.to {
-            // Nobody there: nobody to tell.
+            // No process there: none to notify.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }

@@ -8,7 +8,7 @@ pub struct Pace {
     most: u32,
     left: u32,
     since: Instant,
-    /// Nobody before this.
+    /// No client before this.
     not_before: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ impl Pace {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Nobody is let in before `instant`: accepting has failed, for want of descriptors, say.
+    /// No client is let in before `instant`: accepting has failed, for want of descriptors, say.
     pub fn pause_until(&mut self, instant: Instant) {
         self.not_before = Some(instant);
     }

@@ -19,7 +19,7 @@ pub enum SocketError {
     /// There is something else where the socket is to be.
     #[error("it is there and no socket: remove it, or give another path")]
     NoSocket,
-    /// Somebody answers there.
+    /// Another process answers there.
     #[error("another service answers there: stop that one, or give another path")]
     InUse,
 }
@@ -34,7 +34,7 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// Listens on the absolute `path` with the rights `mode`, for `group`; as many as `backlog` connections may wait. A
-    /// socket at which nobody answers, which a service that was killed has left, is replaced. The directory is made
+    /// socket at which no process answers, which a service that was killed has left, is replaced. The directory is made
     /// where only that one is missing. PermissionDenied where others control the directory ([`trusted_directory`]).
     pub fn open(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> Result<SocketFile, SocketError> {
         if !path.is_absolute() {
@@ -45,7 +45,7 @@ impl SocketFile {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket),
             Ok(_) => match connect_to(path) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
-                // Too many wait there already, so somebody listens.
+                // Too many wait there already, so another process listens.
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
                 _ => return Err(SocketError::InUse),
             },
@@ -126,7 +126,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another service may have put its own there meanwhile.
         if FileId::of_path(&self.path).is_ok_and(|found| found == self.id) {
-            // Left behind it does no harm: nobody answers, and the next service replaces it.
+            // Left behind it does no harm: no process answers, and the next service replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         let path = base.join("run/socket");
         let first = SocketFile::open(&path, 0o600, None, 4).unwrap();
         assert!(matches!(SocketFile::open(&path, 0o600, None, 4), Err(SocketError::InUse)));
-        // As a service that was killed leaves it: a socket that nobody listens on.
+        // As a service that was killed leaves it: a socket that no process listens on.
         let left = base.join("left");
         drop(UnixListener::bind(&left).unwrap());
         let replaced = SocketFile::open(&left, 0o640, None, 4).unwrap();

@@ -32,7 +32,7 @@ pub(crate) enum Held {
     Whole(DropIn),
     /// Ours by its first line, and not as it was written.
     Changed,
-    /// Somebody else's.
+    /// Another program's.
     Other,
 }
 

@@ -63,7 +63,7 @@ pub enum SystemdError {
         /// What `megapage run` would say.
         source: RunError,
     },
-    /// Somebody else's file.
+    /// Another program's file.
     #[error("{}: was not written by megapage; move it away first", .0.display())]
     NotOurs(PathBuf),
     /// Ours, and edited by hand.

@@ -19,7 +19,7 @@ use std::time::UNIX_EPOCH;
 
 /// Directories of drop-ins that are looked at.
 const MOST: usize = 16384;
-/// Below this much memory there is nothing to tell.
+/// Below this much memory there is nothing to report.
 const LITTLE: Bytes = Bytes::mib(8);
 /// From this share on no reason is looked for.
 const MUCH: f64 = 0.8;

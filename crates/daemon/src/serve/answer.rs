@@ -15,7 +15,7 @@ const MOST_HEADERS: usize = 64;
 const METRICS_LAST: Duration = Duration::from_secs(1);
 /// Decisions in one answer, at most.
 const MOST_DECISIONS: usize = 1000;
-/// What is told to a browser.
+/// What a browser is answered.
 const INDEX: &str = "megapage daemon\n\n\
     GET /metrics           metrics for Prometheus (OpenMetrics where that is accepted)\n\
     GET /status            the daemon, its last pass and the processes, as JSON\n\
@@ -126,7 +126,7 @@ impl Answers {
             let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
             found.map(|header| String::from_utf8_lossy(header.value).into_owned())
         };
-        // A web page that has its name resolve to this machine could have a browser read what is told here.
+        // A web page that has its name resolve to this machine could have a browser read what is reported here.
         if client.origin == Origin::Loopback && header("host").is_some_and(|host| !is_loopback(&host)) {
             return Some(Answer::error(403, "ask for localhost or a loopback address"));
         }

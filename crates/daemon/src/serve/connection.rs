@@ -134,12 +134,12 @@ impl Connection {
         self.until
     }
 
-    /// From when on its place may be given to somebody else.
+    /// From when on its place may be given to another process.
     pub(super) fn idle_from(&self) -> Instant {
         self.moved + self.deadlines.idle
     }
 
-    /// Its time is up: one that has not sent its request in time is told so.
+    /// Its time is up: one that has not sent its request in time is notified.
     pub(super) fn expire(&mut self, answers: &mut Answers, now: Instant) -> Next {
         match &self.state {
             State::Reading { request, .. } if !request.is_empty() => {

@@ -2,7 +2,7 @@
 //!
 //! A client can neither stall the loop (it has no part in this thread) nor make this grow: connections, bytes of a
 //! request, pieces of it, and the time for each step are bounded, connections are accepted at a bounded rate, and the
-//! place of one that does nothing goes to the next. Each way in has its own places, so that nobody on the loopback
+//! place of one that does nothing goes to the next. Each way in has its own places, so that no client on the loopback
 //! address can keep out who may use the socket.
 
 mod answer;
@@ -32,14 +32,14 @@ use textfile::Textfile;
 
 /// Connections by each way in, at once.
 const MOST_CONNECTIONS: usize = 8;
-/// Connections a second: by the socket, and by the loopback address, where everybody on this machine may ask.
+/// Connections a second: by the socket, and by the loopback address, where all users on this machine may ask.
 const MOST_A_SECOND: [u32; 2] = [50, 10];
-/// How long nobody is accepted after accepting has failed, for want of descriptors, say.
+/// How long no client is accepted after accepting has failed, for want of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What the thread is told.
+/// Messages to the thread.
 const NOTED: u8 = b'n';
 const STOP: u8 = b's';
 
@@ -109,7 +109,7 @@ impl Server {
         Ok(Server { tell, thread: Some(thread) })
     }
 
-    /// Tells it that there is something new.
+    /// Notifies it that there is something new.
     pub(crate) fn noted(&mut self) {
         // Where the thread has not yet read as many of these as fit, it will learn of this one with them.
         let _ = self.tell.write(&[NOTED]);
@@ -237,7 +237,7 @@ impl Serving {
         });
     }
 
-    /// From when on a connection can be accepted; `None` where nobody listens, or before another one changes.
+    /// From when on a connection can be accepted; `None` where no process listens, or before another one changes.
     fn accepts(&mut self, origin: Origin, now: Instant) -> Option<Instant> {
         let listens = match origin {
             Origin::Unix => self.listeners.unix.is_some(),
@@ -302,7 +302,7 @@ impl Serving {
         }
     }
 
-    /// Reads what the loop tells; whether to go on.
+    /// Reads the loop's messages; whether to go on.
     fn listen_to_orders(&mut self) -> bool {
         let mut orders = [0; 64];
         match self.told.read(&mut orders) {

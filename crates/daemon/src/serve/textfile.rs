@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Written this often at most: Prometheus rarely scrapes more often.
 const EVERY: Duration = Duration::from_secs(5);
-/// Failures are told this often.
+/// Failures are reported this often.
 const TOLD_EVERY: Duration = Duration::from_secs(600);
 
 /// Whatever the umask: the collector is another user.
@@ -58,7 +58,7 @@ impl Textfile {
         }
     }
 
-    /// Values that nobody brings up to date any longer are not to be collected.
+    /// Values that are no longer brought up to date are not to be collected.
     pub(super) fn remove(self) {
         match remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -85,7 +85,7 @@ fn info(labels: &[&str]) -> [(Labels, Value<'static>); 1] {
     [(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
 }
 
-/// What the passes tell.
+/// The metrics of the passes.
 fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     write(to, "megapage_build_info", info(&[env!("CARGO_PKG_VERSION")]))?;
     let last = from.last.as_ref();
@@ -162,7 +162,7 @@ fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     write(to, "megapage_helper_refusals_total", one(Value::Count(helpers.refused)))
 }
 
-/// What the kernel counts and nobody else exports. The inner result is of reading.
+/// What the kernel counts and no other exporter exports. The inner result is of reading.
 fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<(), KernelError>, fmt::Error> {
     let read = || -> Result<(Machine, Option<u64>, Vec<PoolPages>), KernelError> {
         let full_scans = thp::collapse_limits(root)?.map(|limits| limits.full_scans);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// A state of which there is something to tell by every metric: two policies, processes, a captured machine.
+/// A state with a value for every metric: two policies, processes, a captured machine.
 fn shared(tree: &str) -> Arc<Shared> {
     let mut telemetry = telemetry(2, 10);
     let mut first = pass(1, &[(5, "quo\"te\\\nnew"), (6, "b"), (7, "c")]);
@@ -38,7 +38,7 @@ fn shared(tree: &str) -> Arc<Shared> {
     first.executor = Some(counted);
     first.costs = Some(CostSource::Estimated);
     telemetry.note(&first, Duration::from_secs(2));
-    // The other policy: sums of both are told.
+    // The other policy: sums of both are reported.
     let mut second = first.clone();
     second.policy = "ingens";
     telemetry.note(&second, Duration::from_secs(3));

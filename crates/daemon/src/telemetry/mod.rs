@@ -116,7 +116,7 @@ struct Decided {
 }
 
 impl Telemetry {
-    /// Nothing noted yet, at the time `now` since boot. `shown` processes are told one by one, `kept` decisions.
+    /// Nothing noted yet, at the time `now` since boot. `shown` processes are reported one by one, `kept` decisions.
     pub fn new(now: Duration, shown: usize, kept: usize) -> Telemetry {
         Telemetry {
             shown,
@@ -138,7 +138,7 @@ impl Telemetry {
         }
     }
 
-    /// Changes how many processes and decisions are told.
+    /// Changes how many processes and decisions are reported.
     pub fn resize(&mut self, shown: usize, kept: usize) {
         (self.shown, self.kept) = (shown, kept);
         while self.decisions.len() > kept {
@@ -240,7 +240,7 @@ impl Telemetry {
         });
     }
 
-    /// The processes that are told one by one, heaviest first.
+    /// The processes that are reported one by one, heaviest first.
     fn heaviest(&self) -> Vec<(&ProcessId, &Known)> {
         let mut all: Vec<_> = self.processes.iter().collect();
         all.sort_by_key(|(id, known)| (std::cmp::Reverse(known.weight()), **id));
@@ -286,7 +286,7 @@ pub(crate) fn result(obtained: Obtained) -> &'static str {
 pub(crate) fn reason(reason: Reason) -> String {
     match serde_json::to_value(reason) {
         Ok(serde_json::Value::String(name)) => name,
-        // A reason is a bare name; were it ever more, its form for programmers would still tell it.
+        // A reason is a bare name; were it ever more, its debug form would still show it.
         _ => format!("{reason:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What is told over the socket as JSON.
+//! What is reported over the socket as JSON.
 
 use super::{Decided, Last, Telemetry, reason, result};
 use megapage_snapshot::daemon::{

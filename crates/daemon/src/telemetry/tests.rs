@@ -1,4 +1,4 @@
-//! Passes that nobody made, and what is told of them.
+//! Synthetic passes, and what is reported of them.
 
 use super::*;
 use crate::Times;

@@ -18,7 +18,7 @@ pub(super) enum Value<'a> {
 /// Labels, in the order of the metric's table entry.
 pub(super) type Labels = Vec<String>;
 
-/// Writes a metric, unless there is nothing to tell.
+/// Writes a metric, unless there is nothing to report.
 pub(super) fn write<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
