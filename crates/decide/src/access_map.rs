@@ -53,7 +53,7 @@ pub struct Rules {
     pub buckets: Buckets,
     /// The place in a bucket.
     pub placement: Placement,
-    /// The weight of the average so far, in tenths; a new sample has the rest.
+    /// The weight of the average so far, in tenths; a new sample has the remainder.
     pub memory: u16,
     /// Whether the average of a new region starts at zero, and not at its first sample.
     pub from_zero: bool,

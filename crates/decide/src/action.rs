@@ -35,7 +35,7 @@ pub enum Reason {
     OverCap,
     /// A period has passed.
     Period,
-    /// Memory runs short and nobody knows where the zeros are.
+    /// Memory runs short and it is unknown where the zeros are.
     Shortage,
     /// Faults to come should find memory that is already zero.
     FaultLatency,

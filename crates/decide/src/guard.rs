@@ -69,7 +69,7 @@ pub(crate) struct Guard {
     /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
     /// was short may turn out otherwise.
     unsupported: BTreeMap<Kind, Duration>,
-    /// Regions that the last step asked something for and nothing was told of, with what was remembered of them before:
+    /// Regions that the last step asked something for and nothing was reported of, with what was stored of them before:
     /// as many as a step has actions.
     asked: BTreeMap<(ProcessId, u64), Option<RegionMemory>>,
 }
@@ -278,7 +278,7 @@ impl Guard {
         self.unsupported.insert(kind, now + limits.back_off_most);
     }
 
-    /// Forgets that an action of the last step was asked for, unless something was told of it; whether that is so.
+    /// Forgets that an action of the last step was asked for, unless something was reported of it; whether that is so.
     pub fn untried(&mut self, action: &Action) -> bool {
         let Some((id, region)) = action.place() else { return false };
         let Some(former) = self.asked.remove(&(id, region)) else { return false };
@@ -389,7 +389,7 @@ fn is_sound(process: &Process) -> bool {
     process.regions.iter().all(possible) && process.regions.is_sorted_by(|a, b| a.start < b.start)
 }
 
-/// Whether a mapping holds a region whole, and nobody has locked it, watches it (userfaultfd), or wants it without huge pages.
+/// Whether a mapping holds a region whole, and no process has locked it, watches it (userfaultfd), or wants it without huge pages.
 pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
     let flags = &mapping.flags;
     region.whole
@@ -399,7 +399,7 @@ pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
 }
 
 /// Whether a region may be sampled, promoted or demoted at all: private anonymous memory that one mapping holds
-/// whole, and that nobody has locked, watches (userfaultfd), or wants without huge pages.
+/// whole, and that no process has locked, watches (userfaultfd), or wants without huge pages.
 pub(crate) fn is_allowed(process: &Process, region: &Region) -> bool {
     let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
     matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)

@@ -20,7 +20,7 @@ impl HawkEyePmu {
     }
 }
 
-/// The share of cycles in page walks, 0 to 1; 0 where nobody has measured it.
+/// The share of cycles in page walks, 0 to 1; 0 where not measured.
 fn cost(process: &Process) -> f64 {
     process.translation.map_or(0.0, |cost| cost.share)
 }

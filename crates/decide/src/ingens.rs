@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fairness {
     /// The paper's M = S / (H (f + tau (1 - f))): share, huge pages, the part of them that is hot, and a penalty for
-    /// the idle part. S is 1 for everybody.
+    /// the idle part. S is 1 for every process.
     IdlePenalty {
         /// How much more an idle huge page counts than a hot one.
         tau: f64,
@@ -46,7 +46,7 @@ pub struct Parameters {
     pub promote: Pace,
     /// From one sample of access bits to the next; also from clearing to reading.
     pub sample_every: Duration,
-    /// A region that is hot is sampled once in so many rounds: its accesses cost more than they tell.
+    /// A region that is hot is sampled once in so many rounds: its accesses cost more than they show.
     pub hot_rounds: u64,
     /// How accesses are judged.
     pub frequency: Frequency,

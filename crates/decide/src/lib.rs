@@ -1,7 +1,7 @@
 //! Policies: which memory becomes huge, which does not any longer, and what is to be known before.
 //!
 //! [`step`] is called now and then with a snapshot; it answers with actions, in the order in which they should be
-//! done. [`State::note`] tells it what became of them. The same objects run in the daemon, where snapshots are
+//! done. [`State::note`] reports what became of them. The same objects run in the daemon, where snapshots are
 //! observed and actions are system calls, and in the simulator, where both are modelled; there, page faults ask the
 //! policy as well ([`State::on_fault`]).
 //!
@@ -88,7 +88,7 @@ impl State {
         self.policy.breaks(reservations)
     }
 
-    /// Tells what became of an action, at the time `now`. An action of which nothing is told counts as not obtained
+    /// Reports what became of an action, at the time `now`. An action of which nothing is reported counts as not obtained
     /// until a snapshot shows its effect.
     pub fn note(&mut self, now: Duration, outcome: &Outcome) {
         self.guard.note(now, outcome, &self.limits);
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Takes back that `action`, of the last step, was asked for: nobody has tried it, as time or a budget had run out.
+    /// Takes back that `action`, of the last step, was asked for: it was not tried, as time or a budget had run out.
     /// The next step may ask for it at once, and no failure is counted.
     pub fn untried(&mut self, action: &Action) {
         if self.guard.untried(action) {

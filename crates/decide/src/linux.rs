@@ -1,4 +1,4 @@
-//! Linux: a huge page on first touch where one is free, and khugepaged for the rest, which takes the processes in the
+//! Linux: a huge page on first touch where one is free, and khugepaged for the remainder, which takes the processes in the
 //! order in which they came and each from low to high addresses.
 //!
 //! Sources: Documentation/admin-guide/mm/transhuge.rst, mm/khugepaged.c (Linux 6.18), mm/huge_memory.c.

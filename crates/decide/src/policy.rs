@@ -23,7 +23,7 @@ pub trait Policy: Debug + Send {
     /// What a first touch is answered with.
     fn on_fault(&mut self, fault: &Fault) -> FaultSize;
 
-    /// Whether it ever asks for samples of access bits. Where it does not, nobody need take any.
+    /// Whether it ever asks for samples of access bits. Where it does not, no samples need to be taken.
     fn samples(&self) -> bool {
         true
     }

@@ -23,7 +23,7 @@ pub enum CompareError {
     /// The trace cannot be replayed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The trace does not say how much memory there is, and nobody else did.
+    /// The trace does not say how much memory there is, and no option did.
     #[error("the trace does not say how much memory the machine has; give it with --memory")]
     NoMemory,
     /// Less than the machine needs for anything.
@@ -58,7 +58,7 @@ pub fn all_policies() -> Vec<String> {
 }
 
 /// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. `progress` is
-/// told, now and then, the share of all work that is done. Without a `speed` each policy promotes at its own.
+/// called, now and then, with the share of all work that is done. Without a `speed` each policy promotes at its own.
 pub fn compare(
     trace: &Trace,
     setup: &Setup,

@@ -431,7 +431,7 @@ impl Machine {
                 seconds
             }
             Err(fault::OutOfMemory) => {
-                // Where the kernel killed somebody else, the fault is tried again.
+                // Where the kernel killed another process, the fault is tried again.
                 self.kill(time);
                 0.0
             }

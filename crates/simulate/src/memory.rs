@@ -2,7 +2,7 @@
 //!
 //! Each block keeps a bit for each of its base pages, so that which orders are free is exact, and who holds how many
 //! of them. Free blocks come in two lists, zero-filled and not (HawkEye, section 3.1). Nothing here decides: faults,
-//! promotions and reservations ask for pages and are told what they got.
+//! promotions and reservations ask for pages and get an answer.
 
 mod block;
 
@@ -37,7 +37,7 @@ pub struct Taken {
     pub zeroed: u16,
 }
 
-/// Pages that nobody of the simulated processes holds.
+/// Pages that no simulated process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filler {
     /// The kernel's own: never moves, never goes.

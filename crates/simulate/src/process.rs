@@ -232,7 +232,7 @@ impl Process {
     }
 
     /// The number, plus 1, of a pattern; a new one where there is none like it. Beyond 65,535 of
-    /// them the last one stands for the rest.
+    /// them the last one stands for the remainder.
     fn pattern(&mut self, pages: u16, visits: f64, class: AccessClass) -> u16 {
         let alike =
             |pattern: &Pattern| pattern.pages == pages && pattern.visits == visits && pattern.class == class;

@@ -1,8 +1,8 @@
 //! Traces from snapshots: what changed from one to the next, as operations.
 //!
-//! Coarse on purpose. How often a page is visited is estimated from coverage where no estimator has told: a region of
-//! which every page was seen within the window may be visited any number of times more often. Classes that nobody
-//! has told are taken for random.
+//! Coarse on purpose. How often a page is visited is estimated from coverage where no estimator has reported: a region of
+//! which every page was seen within the window may be visited any number of times more often. Classes that no estimator
+//! has reported are taken for random.
 
 use crate::trace::{Operation, Program, Span, Trace};
 use megapage_snapshot::{AccessClass, Leaf, PAGES, Process, ProcessId, Region, Snapshot};
@@ -178,7 +178,7 @@ fn keep(content: u16, before: u16) -> f64 {
 /// How a region is accessed, as far as it was sampled.
 fn access(region: &Region, window: f64, busy: f64) -> Option<Access> {
     let accessed = region.accessed?;
-    // One bit for a whole huge page tells no coverage.
+    // One bit for a whole huge page shows no coverage.
     let pages = if region.leaf == Leaf::Base {
         accessed.coverage.min(PAGES).div_ceil(COVERAGE_STEP) * COVERAGE_STEP
     } else if accessed.coverage > 0 {

@@ -2,7 +2,7 @@
 //!
 //! The papers compare policies on one machine, whose thread for promotions works through memory at one pace. The
 //! kernel's default, 8 regions every 10 s, would take an hour and a half for 40 GB; the papers' values (about 1000 s
-//! for a scan of a Graph500) tell of a faster one, that they do not give.
+//! for a scan of a Graph500) report on a faster one, that they do not give.
 
 use megapage_decide::hawkeye::{self};
 use megapage_decide::hawkeye_g::HawkEyeG;

@@ -228,7 +228,7 @@ pub const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// How part of a program's memory is accessed, in proportion to the rest.
+/// How part of a program's memory is accessed, in proportion to the remainder.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     span: Span,

@@ -1,4 +1,4 @@
-//! What a daemon tells of itself over its socket: plain values, written by the daemon and read by the commands that show them.
+//! What a daemon reports on itself over its socket: plain values, written by the daemon and read by the commands that show them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ pub const STATUS_SCHEMA: &str = "megapage.status/2";
 /// The schema of [`Decisions`] as JSON.
 pub const DECISIONS_SCHEMA: &str = "megapage.decisions/1";
 
-/// What a daemon that was asked has told.
+/// What a daemon that was asked has reported.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonSeen {
     /// How it is.
@@ -25,7 +25,7 @@ pub struct DaemonStatus {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// Since it began to tell of itself.
+    /// Since it began to report.
     pub running_seconds: f64,
     /// The policy's name; empty before the first pass.
     pub policy: String,
@@ -69,7 +69,7 @@ pub struct PassStatus {
     pub skipped: u64,
     /// Anonymous huge memory of the watched processes, in bytes.
     pub huge_bytes: u64,
-    /// Whether the policy was told that memory runs short.
+    /// Whether the policy was notified that memory runs short.
     pub short: bool,
     /// Actions.
     pub actions: u64,

@@ -84,7 +84,7 @@ impl Pool {
     }
 }
 
-/// Counters of `/proc/vmstat` that tell how huge pages fare: every `thp_*`, `compact_*` and `pgmigrate_*`, and a few
+/// Counters of `/proc/vmstat` that show how huge pages fare: every `thp_*`, `compact_*` and `pgmigrate_*`, and a few
 /// more. By the kernel's names, since boot.
 pub type Counters = BTreeMap<String, u64>;
 

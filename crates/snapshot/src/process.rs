@@ -199,7 +199,7 @@ pub struct Process {
     pub sampling: Option<ProcessSampling>,
 }
 
-/// What everybody may see of a process, also of another user's.
+/// What all users may see of a process, also of another user's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outline {
     /// Which.

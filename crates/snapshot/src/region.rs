@@ -68,7 +68,7 @@ impl AccessClass {
     }
 }
 
-/// How often and how a region is accessed: what coverage cannot tell. An estimate.
+/// How often and how a region is accessed: what coverage cannot show. An estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AccessProfile {
     /// Visits of base pages, in all 512, per second of the process's processor time: a run of accesses to one page
@@ -104,7 +104,7 @@ pub struct Region {
     pub zeros: Option<u16>,
     /// The last sample of access bits; `None` where the region was not sampled.
     pub accessed: Option<Accessed>,
-    /// How often and how it is accessed; `None` where no estimator has told.
+    /// How often and how it is accessed; `None` where no estimator has reported.
     pub profile: Option<AccessProfile>,
 }
 

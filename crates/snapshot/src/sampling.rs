@@ -42,7 +42,7 @@ impl TrackerKind {
         }
     }
 
-    /// Whether it tells what a process accessed. One that does not clears nothing, and costs a process nothing.
+    /// Whether it shows what a process accessed. One that does not clears nothing, and costs a process nothing.
     pub const fn tells_accesses(self) -> bool {
         !matches!(self, TrackerKind::Pagemap)
     }
@@ -76,7 +76,7 @@ pub struct Sampling {
     pub first_access_ns: f64,
     /// The largest slow-down of a target that is allowed, as a share of its processor time (0.01 is 1 %).
     pub budget: f64,
-    /// What the machine as a whole accessed, from a tracker that cannot tell by process; `None` where it is not
+    /// What the machine as a whole accessed, from a tracker that cannot report by process; `None` where it is not
     /// known, or not yet.
     pub machine_access: Option<MachineAccess>,
 }

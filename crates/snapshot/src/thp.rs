@@ -50,7 +50,7 @@ words! {
         Always = "always",
         /// Ranges that asked with madvise(MADV_HUGEPAGE).
         Madvise = "madvise",
-        /// Nobody.
+        /// No process.
         Never = "never",
         /// As the global setting says. Of one size only.
         Inherit = "inherit",
@@ -60,7 +60,7 @@ words! {
 words! {
     /// How hard a page fault tries when no huge page is free: `defrag`.
     ThpDefrag {
-        /// Reclaims and compacts in the fault, for everybody.
+        /// Reclaims and compacts in the fault, for all processes.
         Always = "always",
         /// Wakes kswapd and kcompactd; the fault itself falls back to base pages.
         Defer = "defer",
@@ -76,17 +76,17 @@ words! {
 words! {
     /// Who gets huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
     ThpShmem {
-        /// Everybody.
+        /// All processes.
         Always = "always",
         /// Where the huge page lies within the file's size, or the range asked with madvise.
         WithinSize = "within_size",
         /// Ranges that asked with madvise.
         Advise = "advise",
-        /// Nobody.
+        /// No process.
         Never = "never",
-        /// Nobody, tmpfs mounts with `huge=` included.
+        /// No process, tmpfs mounts with `huge=` included.
         Deny = "deny",
-        /// Everybody, tmpfs mounts included; for testing.
+        /// All processes, tmpfs mounts included; for testing.
         Force = "force",
         /// As the global setting says. Of one size only.
         Inherit = "inherit",

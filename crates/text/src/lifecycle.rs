@@ -49,7 +49,7 @@ extern "C" fn start() {
             }
             let _ = LEDGER.set(ledger);
         }
-        // Nothing was moved, and nobody could be told.
+        // Nothing was moved, and no caller could be notified.
         _ if required => exit_at_once(NOT_OBTAINED),
         // Nothing is to be moved: the launcher wants to see the program's end.
         (None, Some(ledger)) => {

@@ -1,4 +1,4 @@
-//! The TLBs of Arm's cores, by design: no instruction that a program may execute tells their geometry.
+//! The TLBs of Arm's cores, by design: no instruction that a program may execute shows their geometry.
 
 use crate::{Geometry, GeometrySource};
 

@@ -33,7 +33,7 @@ pub struct Geometry {
     pub source: GeometrySource,
 }
 
-/// The raw words `[eax, ebx, ecx, edx]` of CPUID that tell a TLB. All zeros where the processor lacks a leaf.
+/// The raw words `[eax, ebx, ecx, edx]` of CPUID that describe a TLB. All zeros where the processor lacks a leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpuid {
     /// Leaf 0: the vendor.
@@ -56,12 +56,12 @@ pub struct Cpuid {
     pub amd_features: [u32; 4],
 }
 
-/// What tells of a processor's TLBs.
+/// What describes a processor's TLBs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Processor {
     /// An x86: the words of CPUID.
     X86(Cpuid),
-    /// Which kinds of Arm core there are; none where the kernel does not tell.
+    /// Which kinds of Arm core there are; none where the kernel does not report it.
     Arm(Vec<ArmCore>),
 }
 
@@ -84,7 +84,7 @@ impl Geometry {
         source: GeometrySource::Fallback,
     };
 
-    /// The geometry that the words of CPUID tell: AMD's leaves; Intel's leaf 0x18, else leaf 2, else the model;
+    /// The geometry that the words of CPUID give: AMD's leaves; Intel's leaf 0x18, else leaf 2, else the model;
     /// else [`Geometry::FALLBACK`].
     pub fn decode(cpuid: &Cpuid) -> Geometry {
         let found = match &vendor(&cpuid.vendor) {
@@ -168,7 +168,7 @@ fn descriptors(leaf: &[u32; 4]) -> Option<Geometry> {
             _ => {}
         }
     }
-    // With 0xfe among them the processor refers to leaf 0x18, and the rest tells nothing.
+    // With 0xfe among them the processor refers to leaf 0x18, and the rest says nothing.
     (found.first_base > 0 && found.second > 0).then_some(found)
 }
 

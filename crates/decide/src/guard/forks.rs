@@ -38,7 +38,7 @@ impl Forks {
 
     /// Whether the process may be changed: no child shares its memory, and none is to be expected within `quiet`, by how
     /// long there was none before the last ones, or none came for as long. With a `quiet` of nothing children are no
-    /// reason to leave anybody alone.
+    /// reason to leave a process alone.
     pub fn are_over(&self, now: Duration, quiet: Duration) -> bool {
         let Some(last) = self.last.filter(|_| !quiet.is_zero()) else { return true };
         !self.now && (self.calm.is_none_or(|calm| calm >= quiet) || now.saturating_sub(last) >= quiet)

@@ -18,11 +18,11 @@ pub enum Whom {
 pub struct Claim {
     /// Whom.
     pub whom: Whom,
-    /// How much a gain of theirs counts against others': 1 is as everybody's. Several claims multiply.
+    /// How much a gain of theirs counts against others': 1 is as every process's. Several claims multiply.
     pub weight: f64,
     /// Most huge memory: of each process, or of the control group in all.
     pub cap: Option<Bytes>,
-    /// Huge memory that each process, or the control group in all, gets before anybody gets more, as far as it has use
+    /// Huge memory that each process, or the control group in all, gets before any process gets more, as far as it has use
     /// for it.
     pub least: Option<Bytes>,
 }
@@ -49,7 +49,7 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
-/// Huge pages that are to be had before anybody gets more, as far as they lack.
+/// Huge pages that are to be had before any process gets more, as far as they lack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
     /// Huge pages that lack under each claim.

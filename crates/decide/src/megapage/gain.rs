@@ -39,7 +39,7 @@ pub struct Model {
     pub miss: MissCost,
 }
 
-/// How one region is accessed, as far as anybody knows.
+/// How one region is accessed, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Load {
     /// Base pages that are visited.
@@ -77,7 +77,7 @@ pub(super) fn is_sampled_base(region: &Region) -> bool {
 }
 
 /// How base pages are accessed on average, for each that is present: what a region is taken to be like that nothing is
-/// known of. It comes after what was found hot and before what was found cold. Huge pages are left out: one bit tells
+/// known of. It comes after what was found hot and before what was found cold. Huge pages are left out: one bit shows
 /// of all their 512 pages, and as the hot become huge, the rest must not look hot for it.
 #[derive(Clone, Copy, Debug)]
 struct Mean {

@@ -43,7 +43,7 @@ impl Groups {
             });
             group.in_use = limit.in_use();
             group.limit = limit.limit.0 as f64;
-            // Nobody measures the pressure in it.
+            // The pressure in it is not measured.
             group.watermarks.observe_share(group.in_use, constants.blind, 0.0, elapsed);
         }
     }

@@ -7,7 +7,7 @@
 //! - A promotion must pay for itself while the process lives. A process is expected to go on for as long as it has run
 //!   (Harchol-Balter and Downey, "Exploiting process lifetime distributions for dynamic load balancing", 1997).
 //! - The watermarks of short memory move with the pressure: see [`watermarks`].
-//! - Nobody starves: a part of all huge memory is guaranteed by weight, and served out of turn.
+//! - No process starves: a part of all huge memory is guaranteed by weight, and served out of turn.
 //! - Faults are huge where the process fills its huge pages, or where memory is plentiful; else of a smaller size.
 
 pub mod claims;
@@ -239,7 +239,7 @@ impl Megapage {
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
-    /// Whether samples will soon tell hot regions of this process from cold ones.
+    /// Whether samples will soon distinguish hot regions of this process from cold ones.
     fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
         let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
@@ -247,7 +247,7 @@ impl Megapage {
             && tick.now().saturating_sub(since) < self.parameters.first_sample
     }
 
-    /// Whether nothing tells accesses, now or later, of a process that was watched long enough to know whether it works:
+    /// Whether nothing shows accesses, now or later, of a process that was watched long enough to know whether it works:
     /// what is hot is not known, and a full region binds nothing more.
     fn is_blind(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
@@ -294,7 +294,7 @@ impl Megapage {
                     .filter(|(_, region)| is_accessed(region) && !short)
                     .filter_map(|(place, region)| {
                         let gain = gains.of(at)[place];
-                        // Not a guaranteed share either is for what is taken to be as cold as the rest.
+                        // Not a guaranteed share either is for what is taken to be as cold as the remainder.
                         if region.accessed.is_none() && (waits || sampled && gain.share <= 0.0) {
                             return None;
                         }

@@ -20,7 +20,7 @@ pub struct Parameters {
     /// One in so many promotions goes to who has less than guaranteed, while there is one...
     pub guaranteed_turn: u64,
     /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
-    /// that anybody can lose.
+    /// that a process can lose.
     pub plentiful_turn: u64,
     /// Whether also what is guaranteed must pay.
     pub guaranteed_pays: bool,
@@ -48,7 +48,7 @@ pub struct Parameters {
     /// How the gain is modelled.
     pub model: Model,
     /// Regions of one process whose scores lie within this factor, 1 or more, are promoted in the order of their addresses:
-    /// samples tell no finer, and neighbours can be collapsed by one call. Processes are compared as exactly as ever.
+    /// samples are no finer, and neighbours can be collapsed by one call. Processes are compared as exactly as ever.
     pub alike: f64,
     /// When memory is short.
     pub watermarks: watermarks::Constants,
@@ -69,7 +69,7 @@ pub struct Parameters {
     /// From when a process is first seen, regions that were not sampled yet wait for that as long as this before they
     /// are promoted, where accesses are sampled at all.
     pub first_sample: Duration,
-    /// Where the tracker tells no accesses (an old kernel without any interface for them), full regions are promoted, at the
+    /// Where the tracker shows no accesses (an old kernel without any interface for them), full regions are promoted, at the
     /// pace of those that need not pay soon, of a process that takes at least so much of a processor.
     pub blind_usage: f64,
     /// From clearing the bits to reading them.

@@ -11,7 +11,7 @@ const KEPT: f64 = 0.8;
 pub struct Constants {
     /// The high watermark at the most, where the kernel measures memory pressure and finds none.
     pub calm: f64,
-    /// The high watermark at the most, where nobody measures memory pressure.
+    /// The high watermark at the most, where no source measures memory pressure.
     pub blind: f64,
     /// The high watermark at the least.
     pub least: f64,

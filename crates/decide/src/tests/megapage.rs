@@ -495,7 +495,7 @@ fn what_streams_is_left_alone_where_little_is_to_be_gained_from_all_of_it() {
     assert!(asked(of(0.019, AccessClass::Random)) > 0);
     let measured = with_cost(of(0.019, AccessClass::Streaming), 0.019);
     assert!(asked(measured) > 0, "counters do not guess");
-    // What was not sampled is like the rest.
+    // What was not sampled is like the remainder.
     let mut regions = many(10, 1e4, AccessClass::Streaming);
     regions.extend((10..100).map(|n| base(n, PAGES)));
     assert_eq!(asked(estimated(regions.clone(), 0.019)), 0);

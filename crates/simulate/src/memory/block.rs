@@ -137,7 +137,7 @@ impl Block {
         (std::mem::take(&mut self.owners), std::mem::take(&mut self.cache))
     }
 
-    /// Whether the pages taken are those that somebody has.
+    /// Whether the pages taken are those that a process has.
     pub fn is_consistent(&self) -> bool {
         let held: u16 = self.owners.iter().map(|&(_, pages)| pages).sum();
         held + self.unmovable + self.cache == self.used()
