@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
-/// ECONNREFUSED: nobody listens. Reading and writing do not wait either, until the caller says so.
+/// ECONNREFUSED: no process listens. Reading and writing do not wait either, until the caller says so.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let socket = unix_socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;

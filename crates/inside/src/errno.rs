@@ -16,7 +16,7 @@ impl Errno {
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
     /// An argument that makes no sense, or that the kernel is too old for.
     pub const EINVAL: Errno = Errno(libc::EINVAL);
-    /// Somebody else has it in use.
+    /// Another process has it in use.
     pub const EBUSY: Errno = Errno(libc::EBUSY);
     /// Not permitted.
     pub const EPERM: Errno = Errno(libc::EPERM);

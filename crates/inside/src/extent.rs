@@ -1,4 +1,4 @@
-//! Extents: memory files on hugetlb pages (memfd_create(2)) whose pages are there, zeroed by the kernel, before anybody
+//! Extents: memory files on hugetlb pages (memfd_create(2)) whose pages are there, zeroed by the kernel, before any process
 //! maps them. But for [`create`], nothing here allocates.
 
 use crate::memory_file::{huge_page_size_of, memory_file};
@@ -25,7 +25,7 @@ pub fn fill(file: &File, size: PageSize, page: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), page * bytes, bytes)?)
 }
 
-/// Has nobody change the file's length any more, nor what may be done to it (F_SEAL_SEAL): a seal against writing would
+/// Forbids changes of the file's length, nor what may be done to it (F_SEAL_SEAL): a seal against writing would
 /// keep its pages from being given back.
 pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)

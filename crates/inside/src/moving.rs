@@ -59,7 +59,7 @@ impl Reservation {
 }
 
 impl OwnedRange {
-    /// See [`Reservation::move_over`]. What is private to this file: whoever calls it has the range left without a mapping.
+    /// See [`Reservation::move_over`]. What is private to this file: the caller has the range left without a mapping.
     fn remap(self, target: OwnedRange) -> Result<(), MoveError> {
         assert_eq!(self.len(), target.len());
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
@@ -90,7 +90,7 @@ impl OwnedRange {
         }
         if got != libc::MAP_FAILED {
             // A kernel older than the flag takes the address as a hint.
-            // SAFETY: the mapping was just made, and nobody knows of it.
+            // SAFETY: the mapping was just made, and nothing else knows of it.
             unsafe { libc::munmap(got, self.len()) };
         }
         false
@@ -112,7 +112,7 @@ impl OwnedRange {
         if address == libc::MAP_FAILED {
             return Ok(());
         }
-        // SAFETY: the mapping was just made, and nobody else knows of it.
+        // SAFETY: the mapping was just made, and nothing else knows of it.
         let pages = unsafe { Reservation::of_allocator(address as usize, bytes) };
         let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
         if let Err(refused) = pages.move_over(*target) {
@@ -207,7 +207,7 @@ mod tests {
 
     /// As a kernel does that refuses a move too late.
     fn unmap(range: OwnedRange) {
-        // SAFETY: in these tests nobody else owns the range, nor uses it afterwards.
+        // SAFETY: in these tests nothing else owns the range, nor uses it afterwards.
         unsafe { Reservation::of_allocator(range.start(), range.len()) }.release().unwrap();
     }
 

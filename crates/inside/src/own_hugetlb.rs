@@ -3,7 +3,7 @@
 //!
 //! Sources: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), .../cgroup-v1/hugetlb.rst, get_mempolicy(2).
 //!
-//! File-level obligation: the masks that get_mempolicy(2) fills are as long as it is told.
+//! File-level obligation: the masks that get_mempolicy(2) fills are as long as it is given.
 
 #![allow(unsafe_code)]
 
@@ -118,7 +118,7 @@ fn level_room(
 }
 
 /// The free pages of `size` by node, of the nodes that the calling thread's cpuset and memory policy allow. `None` where the
-/// kernel has no nodes, or does not tell.
+/// kernel has no nodes, or does not report it.
 pub fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> {
     const MPOL_F_MEMS_ALLOWED: usize = 4;
     const MPOL_BIND: libc::c_int = 2;

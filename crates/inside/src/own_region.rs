@@ -31,7 +31,7 @@ pub enum OwnRegion {
 }
 
 impl OwnRegion {
-    /// Looks at the aligned 2 MiB from `start` on. `None` where the kernel does not tell (before Linux 6.7, or without
+    /// Looks at the aligned 2 MiB from `start` on. `None` where the kernel does not report it (before Linux 6.7, or without
     /// /proc). Allocates nothing, and leaves errno as the calls do. Some 15 us on base pages.
     pub fn look(start: usize) -> Option<OwnRegion> {
         let path = c"/proc/self/pagemap";
@@ -48,7 +48,7 @@ impl OwnRegion {
 }
 
 /// Gives the calling thread a table of descriptors of its own, which is empty: what it opens and closes from then on
-/// does not meet the numbers that the rest of the process uses, and keeps none of its files open. `false` where the kernel
+/// does not meet the numbers that the remainder of the process uses, and keeps none of its files open. `false` where the kernel
 /// refuses (before Linux 5.9, or by a filter of system calls): nothing has changed then. Does not allocate.
 ///
 /// For a thread that keeps no descriptor; `false` for the main thread. The process's table, its locks of files, /proc/PID/fd and what
@@ -56,7 +56,7 @@ impl OwnRegion {
 pub fn leave_descriptors() -> bool {
     // SAFETY: no memory is passed. The kernel copies the table where another thread uses it as well, without the
     // descriptors of the range, and closes what is left of them in the copy. Beside the main thread another does; where
-    // all others have ended, nobody is left to use them.
+    // all others have ended, no process is left to use them.
     unsafe {
         libc::gettid() != libc::getpid()
             && libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0

@@ -48,7 +48,7 @@ fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
 }
 
 /// Whether transparent huge pages can be had by madvise: the setting is not `never` and the process has
-/// not been told to do without (PR_SET_THP_DISABLE). Does not allocate.
+/// not been instructed to do without (PR_SET_THP_DISABLE). Does not allocate.
 pub fn thp_is_possible() -> bool {
     let mut text = [0u8; 64];
     let Some(len) = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) else {

@@ -88,7 +88,7 @@ pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
     Ok(start)
 }
 
-/// Unmaps memory of [`map_aligned`] that nobody was given. Where the kernel cannot (too many mappings), addresses are lost.
+/// Unmaps memory of [`map_aligned`] that was never handed out. Where the kernel cannot (too many mappings), addresses are lost.
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped here, and not handed out: see the header.
     unsafe { libc::syscall(libc::SYS_munmap, start, len) };
@@ -164,7 +164,7 @@ pub struct PresentRun {
 pub struct OwnPagemap(c_int);
 
 impl OwnPagemap {
-    /// Opens it. `None` where it cannot be opened, or does not tell huge pages apart (before Linux 6.7).
+    /// Opens it. `None` where it cannot be opened, or does not distinguish huge pages (before Linux 6.7).
     pub fn open() -> Option<OwnPagemap> {
         // SAFETY: the path is a C string.
         let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
@@ -206,7 +206,7 @@ impl OwnPagemap {
     }
 
     /// Whether another process maps a base page of the aligned 2 MiB from `start` on, as after a fork(2). `None` where the
-    /// kernel does not tell.
+    /// kernel does not report it.
     pub fn is_shared(&self, start: usize) -> Option<bool> {
         let mut words = [0u64; HUGE_2M / BASE_PAGE];
         let bytes = size_of_val(&words);

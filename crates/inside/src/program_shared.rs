@@ -4,7 +4,7 @@
 //! As in [`crate::program_memory`], calls go to the kernel by syscall(2): the preloaded library provides the C library's names.
 //!
 //! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given up or mapped over whole. Only a
-//! segment that was made here and that nobody was told of is removed.
+//! segment that was made here and that was never handed out is removed.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +49,7 @@ pub fn huge_segment(key: i32, size: usize, flags: c_int, page: PageSize) -> Resu
     segment(key, size, flags)
 }
 
-/// Removes a segment that [`huge_segment`] has made, and that nobody was told of.
+/// Removes a segment that [`huge_segment`] has made, and that was never handed out.
 pub fn remove_segment(id: c_int) {
     // SAFETY: IPC_RMID follows no pointer.
     unsafe { libc::syscall(libc::SYS_shmctl, id, libc::IPC_RMID, ptr::null_mut::<c_void>()) };
@@ -70,9 +70,9 @@ pub fn attach_at(id: c_int, address: usize, flags: c_int) -> Result<usize, Errno
     answer(unsafe { libc::syscall(libc::SYS_shmat, id, address, flags & !libc::SHM_REMAP) })
 }
 
-/// Detaches what was attached at an address by [`attach_at`] and handed out to nobody.
+/// Detaches what was attached at an address by [`attach_at`] and was never handed out.
 pub fn detach(address: usize) {
-    // SAFETY: nobody uses it.
+    // SAFETY: nothing uses it.
     unsafe { libc::syscall(libc::SYS_shmdt, address) };
 }
 
@@ -110,7 +110,7 @@ pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno
     Ok(start)
 }
 
-/// Gives addresses of [`reserve`] up, on which nothing was mapped that anybody was told of.
+/// Gives addresses of [`reserve`] up, on which nothing was mapped that was handed out.
 pub fn give_up(start: usize, len: usize) {
     if len > 0 {
         // SAFETY: reserved here: see the header.
@@ -184,7 +184,7 @@ pub fn is_memory_file(fd: c_int) -> bool {
     done == 0 && unsafe { state.assume_init() }.f_type as u64 == TMPFS
 }
 
-/// What a huge page aligns to where nobody asks for a larger one.
+/// What a huge page aligns to where the caller asks for no larger one.
 pub const ALIGNMENT: usize = HUGE_2M;
 
 #[cfg(test)]

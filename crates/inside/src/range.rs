@@ -55,7 +55,7 @@ impl OwnedRange {
         let base = address as usize;
         let start = base.next_multiple_of(alignment);
         let (before, after) = (start - base, base + padded - (start + len));
-        // SAFETY: both pieces are ends of the mapping made above, which nobody else knows of yet.
+        // SAFETY: both pieces are ends of the mapping made above, which nothing else knows of yet.
         unsafe {
             if before > 0 {
                 libc::munmap(base as *mut c_void, before);
@@ -71,7 +71,7 @@ impl OwnedRange {
     /// does. The allocator's contract (mimalloc's prim.h) is that it does so only with what it was given.
     ///
     /// # Safety
-    /// The range lies within a [`Reservation`], or a mapping that the caller made and that nobody else
+    /// The range lies within a [`Reservation`], or a mapping that the caller made and that no other code
     /// uses; no Rust reference leads into it as long as it is used, and neither it nor a copy or part is used after its owner was
     /// released.
     pub const unsafe fn of_allocator(start: usize, len: usize) -> OwnedRange {
@@ -131,7 +131,7 @@ impl OwnedRange {
     /// ENOMEM means that the pool has too few unreserved pages. On an error the range is as it was, or inaccessible: the
     /// pages are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
     /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`. Whether the kernel
-    /// moves such pages at all, [`OwnedRange::try_hugetlb`] tells: without that this must not be called.
+    /// moves such pages at all, [`OwnedRange::try_hugetlb`] shows: without that this must not be called.
     pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
         let bytes = size.bytes().0 as usize;
         assert!(
@@ -150,7 +150,7 @@ impl OwnedRange {
         if address == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        // SAFETY: the mapping was just made, and nobody else knows of it.
+        // SAFETY: the mapping was just made, and nothing else knows of it.
         let pages = unsafe { Reservation::of_allocator(address as usize, self.len) };
         pages.move_over(self).map_err(|refused| refused.errno)
     }
@@ -161,7 +161,7 @@ impl OwnedRange {
     pub fn map_extent(self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there affects no other memory.
         let address =
             unsafe { system_mmap(self.address(), self.len, protection, flags, extent.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
@@ -185,7 +185,7 @@ impl OwnedRange {
 
     pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there harms nobody.
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there affects no other memory.
         let address = unsafe { system_mmap(self.address(), self.len, protection, flags, -1, 0) };
         if address != libc::MAP_FAILED {
             return Ok(());

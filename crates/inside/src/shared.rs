@@ -31,7 +31,7 @@ impl SharedWords {
         SharedWords { words }
     }
 
-    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec and whose length nobody can
+    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec and whose length no process can
     /// change: a process that may open it (a child by `/proc/PID/fd`) could otherwise end this process. `FileTooLarge` where the
     /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
     pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
@@ -54,7 +54,7 @@ impl SharedWords {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -73,7 +73,7 @@ impl SharedWords {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         SharedWords::map(&unsafe { File::from_raw_fd(fd) })
     }
 
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         // SAFETY: the name is a C string.
         let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(4096).unwrap();
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));

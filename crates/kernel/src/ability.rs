@@ -74,7 +74,7 @@ impl KnownBy {
 /// Whether a kernel has an ability, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether it is there. Where neither a trial nor the release tells, it is taken to be.
+    /// Whether it is there. Where neither a trial nor the release shows it, it is taken to be.
     pub present: bool,
     /// How that is known.
     pub known_by: KnownBy,
@@ -116,7 +116,7 @@ impl Ability {
         self.standing(root).present
     }
 
-    /// Whether a kernel of this release has it, as far as releases tell: for a kernel that does not run.
+    /// Whether a kernel of this release has it, as far as releases show it: for a kernel that does not run.
     pub fn is_in(&self, release: Release) -> bool {
         release >= self.since
     }

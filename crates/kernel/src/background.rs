@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 /// Forks twice, and runs `work` in the grandchild, in a session of its own and with `/dev/null` for its standard files; the
 /// process ends with it. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
-/// other threads, or nobody tells whether it has.
+/// other threads, or nothing shows whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     if thread_count() != Some(1) {
         return Err(io::Error::new(

@@ -17,7 +17,7 @@ const AT_PAGESZ: u64 = 6;
 )]
 pub struct OtherBasePages(pub Bytes);
 
-/// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` tells; one without is of 4 KiB.
+/// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` shows it; one without is of 4 KiB.
 pub fn require_base_pages(root: &KernelRoot) -> Result<(), OtherBasePages> {
     let size =
         if root.is_live() { base_page_size() as u64 } else { captured(root).unwrap_or(BASE_PAGE as u64) };

@@ -36,7 +36,7 @@ struct Shared {
     nanoseconds: AtomicU64,
 }
 
-/// The child. It does nothing but what it is told, holds no lock, and is killed when this value is dropped, or the
+/// The child. It does nothing but its commands, holds no lock, and is killed when this value is dropped, or the
 /// thread that started it ends.
 #[derive(Debug)]
 pub struct Canary {
@@ -66,7 +66,7 @@ impl Canary {
         Canary::start_with(base_regions, huge_regions, true)
     }
 
-    /// Starts a child that has written to every page of `regions` regions of 2 MiB, about which the kernel was told
+    /// Starts a child that has written to every page of `regions` regions of 2 MiB, about which the kernel was given
     /// nothing: where huge pages are given on advice alone, they are on base pages, and khugepaged does not touch them.
     /// They are what [`Canary::huge`] names.
     pub fn start_unadvised(regions: usize) -> io::Result<Canary> {
@@ -78,7 +78,7 @@ impl Canary {
         let shared_bytes =
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
         let shared = Mapping::new(shared_bytes, libc::MAP_SHARED)?;
-        // The memory is mapped before the fork and touched by the child alone: nobody else maps its pages. One
+        // The memory is mapped before the fork and touched by the child alone: no other process maps its pages. One
         // region more, to align it.
         let memory = Mapping::new(length + HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
         let start = memory.start.as_ptr().map_addr(|address| address.next_multiple_of(HUGE_2M));
@@ -393,7 +393,7 @@ mod tests {
         let mut child = Canary::start(1, 0).unwrap();
         let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
         crate::spawn::send_signal(child.pid(), libc::SIGKILL).unwrap();
-        // It may do what it is told for as long as the signal has not reached it.
+        // It may carry out commands for as long as the signal has not reached it.
         assert!(crate::spawn::wait_readable(pidfd.as_fd(), Duration::from_secs(60)).unwrap());
         assert!(child.touch([1]).unwrap_err().to_string().contains("ended"));
         assert!(child.touch([1]).is_err(), "and stays one");

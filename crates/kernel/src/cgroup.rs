@@ -412,7 +412,7 @@ mod tests {
         assert!(!groups.hugetlb.as_ref().unwrap().complete);
         assert!(groups.hugetlb_fault_may_be_refused());
 
-        // The kernel knows of no group but the root: nobody can have set a limit.
+        // The kernel knows of no group but the root: no process can have set a limit.
         let alone = [&files[..], &[("proc/cgroups", "hugetlb\t0\t1\t1\n")]].concat();
         let (_keep, root) = tree(&alone);
         assert!(!Cgroups::read(&root, None).unwrap().hugetlb_fault_may_be_refused());

@@ -6,7 +6,7 @@ use megapage_tlb::Cpuid;
 use megapage_tlb::{ArmCore, Processor};
 use std::collections::BTreeSet;
 
-/// What tells the geometry of the TLBs. On x86 of the processor that this runs on, whatever `root` is.
+/// What shows the geometry of the TLBs. On x86 of the processor that this runs on, whatever `root` is.
 pub fn processor_of_tlbs(root: &KernelRoot) -> Processor {
     #[cfg(target_arch = "x86_64")]
     {
@@ -18,7 +18,7 @@ pub fn processor_of_tlbs(root: &KernelRoot) -> Processor {
 }
 
 /// The kinds of Arm core: MIDR_EL1 of each processor in sysfs (Documentation/arch/arm64/cpu-feature-registers.rst), else
-/// `/proc/cpuinfo`. None where neither tells.
+/// `/proc/cpuinfo`. None where neither shows it.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 fn arm_cores(root: &KernelRoot) -> Vec<ArmCore> {
     const PROCESSORS: &str = "sys/devices/system/cpu";
@@ -61,7 +61,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 #[cfg(target_arch = "x86_64")]
 const MOST_STRUCTURES: u32 = 32;
 
-/// The words of CPUID that tell the geometry of the TLBs. Leaves that the processor lacks are zeros.
+/// The words of CPUID that give the geometry of the TLBs. Leaves that the processor lacks are zeros.
 #[cfg(target_arch = "x86_64")]
 fn cpuid_of_tlbs() -> Cpuid {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -2,7 +2,7 @@
 //! (Documentation/admin-guide/mm/damon/usage.rst; Linux 5.18).
 //!
 //! The directory is one for the whole machine: a process that writes the number of monitors (kdamonds) replaces the
-//! configuration of everybody. A [`Damon`] therefore only takes it where there is none, and gives it back when it
+//! machine-wide configuration. A [`Damon`] therefore only takes it where there is none, and gives it back when it
 //! is dropped. The files alone have no effect: the kernel takes the whole configuration over when a monitor is
 //! switched on, or refuses it.
 
@@ -78,7 +78,7 @@ pub struct Counted {
     pub passed: Bytes,
 }
 
-/// How many monitors are configured, by anybody; `Ok(None)` on a kernel without DAMON's files.
+/// How many monitors are configured, by any process; `Ok(None)` on a kernel without DAMON's files.
 pub fn monitors(root: &KernelRoot) -> Result<Option<u64>, KernelError> {
     match root.read_u64(format!("{KDAMONDS}/nr_kdamonds")) {
         Ok(count) => Ok(Some(count)),
@@ -93,7 +93,7 @@ pub fn path() -> String {
 }
 
 /// The parameter of a monitor of the kernel's own that runs and that shares with no other, as the user would name it.
-/// One that does not answer counts as off: `start` tells then.
+/// One that does not answer counts as off: `start` then finds out.
 pub fn exclusive(root: &KernelRoot) -> Option<String> {
     let parameter = |name: &&str| format!("sys/module/{name}/parameters/enabled");
     let runs = |path: &String| root.read(path).is_ok_and(|text| text.trim() == "Y");
@@ -110,7 +110,7 @@ pub struct Damon {
 }
 
 impl Damon {
-    /// Makes `count` monitors, none of them on. EBUSY where there are monitors already, those of somebody else, or where
+    /// Makes `count` monitors, none of them on. EBUSY where there are monitors already, those of another process, or where
     /// the kernel's own runs that shares with none ([`exclusive`]): the error has the path of which.
     pub fn take(root: &KernelRoot, count: usize) -> Result<Damon, KernelError> {
         let found = root.read_u64(format!("{KDAMONDS}/nr_kdamonds"))?;

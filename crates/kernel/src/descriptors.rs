@@ -27,7 +27,7 @@ pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
     Ok(waited[0].revents().contains(PollFlags::HUP))
 }
 
-/// Has nobody pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): who tries gets EPERM.
+/// Forbids to pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): who tries gets EPERM.
 /// To close a descriptor that was passed can take as long as its sender wishes (SO_LINGER of socket(7)), and reading what
 /// it came with, or closing the connection, closes it. ENOPROTOOPT: the kernel cannot.
 pub fn refuse(socket: impl AsFd) -> io::Result<()> {
@@ -85,7 +85,7 @@ pub fn peer_process(stream: impl AsFd) -> io::Result<OwnedFd> {
         socket_option(stream.as_fd(), SO_PEERPIDFD, (&raw mut descriptor).cast(), size_of::<c_int>())
     };
     match got {
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(_) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => Err(error),
         _ => crate::spawn::open_pidfd(megapage_units::Pid(peer(stream)?.pid)),

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// An open directory. Everything in it is reached by the descriptor: a directory of the same name that somebody
+/// An open directory. Everything in it is reached by the descriptor: a directory of the same name that another process
 /// puts in its place is another one.
 #[derive(Debug)]
 pub struct Directory {

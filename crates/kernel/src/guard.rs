@@ -90,7 +90,7 @@ impl Guard {
         Guard::start(&Last::Write(texts(files)?))
     }
 
-    /// The same, after which the file `record` is removed that tells of them. A flock(2) on `lock` stays until that is done,
+    /// The same, after which the file `record` is removed that lists them. A flock(2) on `lock` stays until that is done,
     /// should the owner be killed: who takes it afterwards finds everything put back.
     pub fn of_locked_files(
         files: Vec<(PathBuf, String)>,
@@ -167,7 +167,7 @@ impl Drop for Guard {
         // After a release the child has been collected.
         let Some(owner) = self.owner.take() else { return };
         // A child of another thread may hold the pipe open until it executes its program: the end is not waited for.
-        // A guard that was killed cannot be told, and is collected.
+        // A guard that was killed cannot be notified, and is collected.
         let _ = rustix::io::write(owner.as_fd(), &[ENDED]);
         drop(owner);
         self.collect();
@@ -264,7 +264,7 @@ fn cool(target: i32, mut left: &[libc::iovec]) {
         let advised = unsafe {
             libc::syscall(libc::SYS_process_madvise, target, left.as_ptr(), count, libc::MADV_COLD, 0)
         };
-        // The first range failed, or as many went well as the bytes tell.
+        // The first range failed, or as many went well as the bytes show.
         let mut bytes = advised.max(0) as usize;
         let mut done = usize::from(advised <= 0);
         while bytes > 0 && done < count {
@@ -287,7 +287,7 @@ mod tests {
 
     const ROUNDS: Rounds = Rounds { count: 10, pause: Duration::from_millis(20) };
 
-    /// A child with huge pages, how many, and a guard of the first page of each region; `None` with the skip told.
+    /// A child with huge pages, how many, and a guard of the first page of each region; `None` with the skip reported.
     fn guarded(rounds: Rounds) -> Option<(Canary, usize, Guard)> {
         if !is_root() {
             skip("needs CAP_SYS_NICE to advise on memory of another process");

@@ -130,7 +130,7 @@ fn starter() -> io::Result<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>> {
     let (sender, receiver) = mpsc::channel::<mpsc::Sender<io::Result<Worker>>>();
     let serve = move || {
         for reply in receiver {
-            // Nobody waits for it any more: it goes.
+            // No caller waits for it any more: it goes.
             let _ = reply.send(Worker::start());
         }
     };

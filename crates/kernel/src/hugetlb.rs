@@ -78,7 +78,7 @@ impl PoolCounts {
         self.total.saturating_sub(self.free)
     }
 
-    /// Free pages that are not promised to anybody: what a new mapping can have. `None` for a node,
+    /// Free pages that are not reserved by no process: what a new mapping can have. `None` for a node,
     /// where the kernel does not say what is reserved.
     pub fn available(&self) -> Option<u64> {
         Some(self.free.saturating_sub(self.reserved?))

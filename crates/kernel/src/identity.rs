@@ -199,7 +199,7 @@ impl Capabilities {
 /// Whether the caller's user namespace is not the machine's own: capabilities then hold within it only.
 ///
 /// The initial namespace maps all users to themselves (user_namespaces(7)); so might another, which can't be
-/// told apart and behaves the same for what is asked here.
+/// distinguished and behaves the same for what is asked here.
 pub fn in_user_namespace(root: &KernelRoot) -> bool {
     root.read("proc/self/uid_map").is_ok_and(|text| {
         let values: Vec<&str> = text.split_whitespace().collect();
@@ -250,7 +250,7 @@ pub fn container(root: &KernelRoot) -> Option<String> {
     if let Some(mark) = mark {
         return Some(format!("/proc/1/environ: {mark}"));
     }
-    // Kubernetes leaves no mark, but a namespace like everybody.
+    // Kubernetes leaves no mark, but a namespace, as others do.
     let namespace = std::fs::read_link(root.path("proc/self/ns/pid")).ok()?;
     (namespace != *initial[0].1).then(|| format!("/proc/self/ns/pid: {}", namespace.display()))
 }

@@ -15,7 +15,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-/// The release of the kernel that runs, as uname(2) tells it.
+/// The release of the kernel that runs, as uname(2) shows it.
 pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }

@@ -15,7 +15,7 @@ pub struct MemoryNodes {
 
 impl MemoryNodes {
     /// The nodes of process `pid`, or of the caller. The policy is that of the stack, which has the process's own unless
-    /// somebody gave it another; it is looked up for the caller alone, as that walks all page tables.
+    /// another process gave it another; it is looked up for the caller alone, as that walks all page tables.
     pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<MemoryNodes, KernelError> {
         let who = pid.map_or("self".to_string(), |pid| pid.to_string());
         let status = root.read(format!("proc/{who}/status"))?;

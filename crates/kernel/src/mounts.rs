@@ -90,7 +90,7 @@ pub fn hugetlbfs_mounts(root: &KernelRoot) -> Result<Vec<HugetlbfsMount>, Kernel
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == "hugetlbfs").filter_map(hugetlbfs).collect())
 }
 
-/// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory, for everybody (mode 1777, as /tmp:
+/// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory, for all users (mode 1777, as /tmp:
 /// a user who may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
 /// Needs CAP_SYS_ADMIN.
 pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {

@@ -44,7 +44,7 @@ pub(crate) fn open(
     }
 }
 
-/// The same by openat(2). A mount of the same file system is not told from a directory: only root can have made it.
+/// The same by openat(2). A mount of the same file system is not distinguished from a directory: only root can have made it.
 fn walk(
     base: Option<BorrowedFd<'_>>,
     path: &Path,
@@ -59,7 +59,7 @@ fn walk(
     if components.peek().is_none() {
         return Err(Errno::NOENT);
     }
-    // Which the components do not tell.
+    // Which the components do not report.
     let last = if path.as_os_str().as_bytes().ends_with(b"/") { flags | OFlags::DIRECTORY } else { flags };
     while let Some(component) = components.next() {
         let is_last = components.peek().is_none();

@@ -1,6 +1,6 @@
 //! Which object of the kernel a mapping maps.
 
-/// What tells an object from others: device and inode.
+/// What distinguishes an object from others: device and inode.
 pub type ObjectId = ((u32, u32), u64);
 
 /// The object of a line of maps or smaps. `None` of anonymous memory. Of a SysV segment

@@ -9,7 +9,7 @@ use megapage_units::VirtRange;
 use std::io;
 use std::ptr;
 
-/// What the kernel is told.
+/// What the kernel is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Transparent huge pages are wanted (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none.

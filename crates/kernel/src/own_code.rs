@@ -50,7 +50,7 @@ mod tests {
             unmap_own_code();
         }
         let after = resident_of_file();
-        // Other tests run beside this one: only that most of it went can be told.
+        // Other tests run beside this one: only that most of it went can be determined.
         assert!(before > 0 && after < before, "{before} KiB, then {after}");
     }
 }

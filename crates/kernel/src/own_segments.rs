@@ -166,7 +166,7 @@ impl Part {
         if got == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        // SAFETY: the mapping was just made, and nobody knows of it.
+        // SAFETY: the mapping was just made, and nothing else knows of it.
         let range = unsafe { Reservation::of_allocator(got.addr(), length) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != self.end {
@@ -260,7 +260,7 @@ impl Part {
 
     /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
     /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
-    /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: somebody wrote into a read-only part of a file while it
+    /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: another process wrote into a read-only part of a file while it
     /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was, and the pages are given back.
     pub fn replace_by(&self, pages: Reservation) -> Result<(), Errno> {
         assert_eq!(pages.len(), self.end - self.start);
@@ -330,7 +330,7 @@ pub fn own_sanitizer() -> Option<&'static str> {
     // SAFETY: the name is a C string, and the address that comes back is not followed.
     let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
     let found = known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name);
-    // What was not found would be the next error that the program is told of.
+    // What was not found would be the next error that the program gets.
     // SAFETY: the message is the loader's, and is not looked at.
     unsafe { libc::dlerror() };
     found

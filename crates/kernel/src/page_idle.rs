@@ -68,7 +68,7 @@ impl IdleBitmap {
         Ok(idle)
     }
 
-    /// Reads as much as there is; the rest, beyond the last frame, stays zero.
+    /// Reads as much as there is; the remainder, beyond the last frame, stays zero.
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), KernelError> {
         let mut filled = 0;
         while filled < bytes.len() {

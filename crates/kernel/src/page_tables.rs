@@ -154,7 +154,7 @@ impl PageTables {
     }
 
     /// Hands every region of `ranges` (sorted, disjoint, whole regions) that holds anything to `each`, ascending.
-    /// A region that changed under each of several tries is left out. The answer tells which address space it
+    /// A region that changed under each of several tries is left out. The answer shows which address space it
     /// was; regions that were handed out before an error are of the same one.
     pub fn walk(
         &mut self,
@@ -164,7 +164,7 @@ impl PageTables {
     ) -> Result<AddressSpace, WalkError> {
         let mut space = None;
         let frames = self.frames;
-        // At least one run, which tells the address space.
+        // At least one run, which shows the address space.
         let chunks = ranges.chunks(MOST_RANGES).chain(ranges.is_empty().then_some(&[][..]));
         for ranges in chunks {
             self.raw_walk(pid, ranges, |seen| {

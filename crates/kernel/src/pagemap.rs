@@ -25,9 +25,9 @@ pub struct Region {
     /// The addresses: 2 MiB, aligned.
     pub range: VirtRange,
     /// Base pages that are present, 0 to 512. The shared page of zeros does not count, except where the kernel
-    /// (before 6.7) does not tell it apart.
+    /// (before 6.7) does not distinguish it.
     pub present: u16,
-    /// Base pages that map the shared page of zeros; 0 where the kernel (before 6.7) does not tell it apart.
+    /// Base pages that map the shared page of zeros; 0 where the kernel (before 6.7) does not distinguish it.
     pub zero_page: u16,
     /// Base pages that are swapped out or migrating. Pages that only carry a mark of the kernel's (a guard, a
     /// poisoned page) count, too: the page map shows them the same way.
@@ -67,13 +67,13 @@ impl Pagemap {
         }
     }
 
-    /// Whether [`Pagemap::regions`] tells huge entries and the shared page of zeros, as far as is known: once a call
+    /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros, as far as is known: once a call
     /// has found out that the kernel does not (before Linux 6.7), false.
     pub fn tells_leaves(&self) -> bool {
         self.can_scan
     }
 
-    /// Whether [`Pagemap::regions`] tells huge entries and the shared page of zeros: as
+    /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros: as
     /// [`Pagemap::tells_leaves`], but certain, by asking the kernel.
     pub fn find_out_leaves(&mut self) -> Result<bool, KernelError> {
         // Any range does: the kernel looks at its argument first.
@@ -242,8 +242,8 @@ impl Pagemap {
     }
 
     /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
-    /// program, or one with which KSM has merged them. `None` where the kernel (before 6.7) does not tell the shared
-    /// page of zeros apart, which counts as nobody's. About 15 us for a region on base pages.
+    /// program, or one with which KSM has merged them. `None` where the kernel (before 6.7) does not report the shared
+    /// page of zeros separately, which belongs to no process. About 15 us for a region on base pages.
     pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
         let zeros: u64 = self.regions(region)?.iter().map(|region| u64::from(region.zero_page)).sum();
         if !self.can_scan {

@@ -125,7 +125,7 @@ fn open(thread: i32, event: Event, scope: Scope, leader: i32) -> io::Result<Owne
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

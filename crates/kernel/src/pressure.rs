@@ -24,14 +24,14 @@ pub fn memory_pressure(root: &KernelRoot) -> Result<Option<Pressure>, KernelErro
     })
 }
 
-/// A watch on the machine's memory pressure: the kernel tells when tasks have waited for long.
+/// A watch on the machine's memory pressure: the kernel reports when tasks have waited for long.
 #[derive(Debug)]
 pub struct Trigger {
     file: OwnedFd,
 }
 
 impl Trigger {
-    /// Asks to be told when some task has waited for memory for `stall` within `window`, at most once in a window. The
+    /// Asks to be notified when some task has waited for memory for `stall` within `window`, at most once in a window. The
     /// window is 500 ms to 10 s; without CAP_SYS_RESOURCE a multiple of 2 s (since Linux 6.5; before, none).
     ///
     /// Errors: ENOENT, EOPNOTSUPP: the kernel does not measure pressure; EPERM, EACCES: the capability lacks; EINVAL:

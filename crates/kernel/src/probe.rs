@@ -67,7 +67,7 @@ pub enum Trial {
     /// madvise(MADV_POPULATE_WRITE) on one base page (Linux 5.14).
     PopulateWrite,
     /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux 6.1). As
-    /// somebody else it is always refused: the target, a copy of the caller, is not to be looked into.
+    /// another user it is always refused: the target, a copy of the caller, is not to be looked into.
     CollapseOther,
 }
 
@@ -112,7 +112,7 @@ const ASSUMING: usize = 4;
 type Record = [u64; 2];
 const SUCCESS: u64 = u64::MAX;
 
-/// Makes one trial, as the caller or as somebody else.
+/// Makes one trial, as the caller or as another user.
 ///
 /// # Errors
 /// When the trial could not be made at all: no child, another user not to be assumed, or no answer within

@@ -309,7 +309,7 @@ pub fn own_thread_time() -> Duration {
 pub struct OwnRunDelay(File);
 
 impl OwnRunDelay {
-    /// That of the thread that calls; another one that asks it is told of this thread, too.
+    /// That of the thread that calls; another one that asks it gets this thread's, too.
     ///
     /// # Errors
     /// Where the kernel counts nothing (CONFIG_SCHED_INFO).

@@ -30,7 +30,7 @@ pub fn collapse(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> 
     advise(pidfd, ranges, libc::MADV_COLLAPSE)
 }
 
-/// Tells the kernel that `ranges`, in order, of the process behind `pidfd` are not used at the moment (MADV_COLD,
+/// Advises the kernel that `ranges`, in order, of the process behind `pidfd` are not used at the moment (MADV_COLD,
 /// Linux 5.10 for other processes): it clears their accessed bits, flushes them from the TLB, and makes the pages
 /// the first to be reclaimed until they are accessed again. Nothing is written back or freed by the call. 10 to
 /// 20 ms for each GiB on base pages. The answer is the number of bytes advised before the first failure; the error

@@ -28,7 +28,7 @@ impl RemoteMemory {
         let path = root.path(format!("proc/{pid}/mem"));
         let foreign = helper::is_foreign(root, pid).then_some(pid);
         let opened = match foreign {
-            // Without privilege a security module may let us read what we have started, and nobody else: not a helper
+            // Without privilege a security module may let us read what we have started, and no other process: not a helper
             // either ("Yama" of the kernel's documentation). It can be had only of processes of our own user.
             Some(pid) if effective_uid() == 0 => Session::begin(pid, Wait::Killable)
                 .and_then(|mut session| session.open(&path, libc::O_RDONLY).map(File::from)),

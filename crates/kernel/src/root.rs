@@ -64,7 +64,7 @@ impl KernelError {
     }
 }
 
-/// What is read at once, if the kernel gives that much: nearly every file of `/proc` and `/sys` is shorter. None tells its length, and a buffer that
+/// What is read at once, if the kernel gives that much: nearly every file of `/proc` and `/sys` is shorter. None reports its length, and a buffer that
 /// grows from a few bytes would take ten calls for it.
 const AT_ONCE: usize = 8 << 10;
 /// The longest file that is read whole. Nothing under `/proc` and `/sys` that is not a process's comes near it.
@@ -256,7 +256,7 @@ impl KernelRoot {
 /// DAMON's thread takes the mmap lock of what it observes, and who stops it waits for that thread uninterruptibly.
 const DAMON: &str = "sys/kernel/mm/damon";
 
-/// As [`KernelRoot::write`], by a helper, where the kernel may let the writer wait for a process that nobody can name.
+/// As [`KernelRoot::write`], by a helper, where the kernel may let the writer wait for a process that is unknown.
 fn write_waiting(path: &Path, text: &str) -> io::Result<()> {
     let own = megapage_units::Pid(std::process::id().cast_signed());
     let mut session = Session::begin(own, Wait::Uninterruptible)?;
@@ -318,7 +318,7 @@ impl Lines {
     }
 }
 
-/// All of a file whose length nobody tells, and at most a byte more than `most`.
+/// All of a file of unknown length, and at most a byte more than `most`.
 fn read_all(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(AT_ONCE);
     // `File::read_to_end` would ask for the length all the same.

@@ -73,8 +73,8 @@ impl LockFile {
         }
     }
 
-    /// Who holds a lock on the file at `path` now; `None` where nobody does, or that cannot be found out. Where the caller may
-    /// not open the file, the kernel's list of locks tells.
+    /// Who holds a lock on the file at `path` now; `None` where no process does, or that cannot be found out. Where the caller may
+    /// not open the file, the kernel's list of locks is read.
     pub fn holder(root: &KernelRoot, path: &Path) -> Option<String> {
         let listed = |found: &Metadata| flock_holders(root, found.dev(), found.ino()).unwrap_or_default();
         let Ok(file) = File::open(path) else {
@@ -185,7 +185,7 @@ mod tests {
         let began = Instant::now();
         let what = take(&path).unwrap_err().to_string();
         assert!(began.elapsed() >= Duration::from_millis(60), "it waits");
-        // Some file systems have numbers of their own, by which nobody is found.
+        // Some file systems have numbers of their own, by which no process is found.
         let found = held.file().metadata().unwrap();
         let listed = flock_holders(&KernelRoot::live(), found.dev(), found.ino()).unwrap();
         let who = match listed.is_empty() {

@@ -52,7 +52,7 @@ impl SharedMapping {
         if got == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping was just made, and nobody knows of it.
+        // SAFETY: the mapping was just made, and nothing else knows of it.
         let range = unsafe { Reservation::of_allocator(got.addr(), len) };
         // A kernel older than the flag takes the address as a hint.
         if got.addr() != address {
@@ -124,7 +124,7 @@ impl SharedMapping {
         });
         match done {
             Ok(()) => self.ready.store(end, Ordering::Release),
-            // The addresses stay reserved. Where even that fails they are left as they are: nobody accesses them.
+            // The addresses stay reserved. Where even that fails they are left as they are: no process accesses them.
             Err(_) if mapped > 0 => drop(self.range.part(at, mapped).close()),
             Err(_) => {}
         }
@@ -226,7 +226,7 @@ fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
     }
     let mut mask = [0u64; MOST_NODES / 64];
     mask[node / 64] |= 1 << (node % 64);
-    // The kernel takes one bit less than it is told.
+    // The kernel takes one bit less than it is given.
     // SAFETY: the mask is as long as is said; a policy changes no contents.
     let answer = unsafe {
         libc::syscall(
@@ -292,7 +292,7 @@ mod tests {
         let file = file(1);
         let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
         mapping.append(&file, 0, PART, None).unwrap();
-        // Beyond the end of the file: the kernel says so when it populates, and nobody dies.
+        // Beyond the end of the file: the kernel says so when it populates, and no process dies.
         assert!(mapping.append(&file, 0, 2 * PART, None).is_err());
         assert!(mapping.append(&file, 0, PART, Some(1000)).is_err(), "no such node");
         assert_eq!(mapping.ready(), PART);

@@ -63,7 +63,7 @@ pub struct SharedObject {
 
 impl SharedObject {
     /// Opens what `pid` has mapped as `mapping` (`/proc/PID/map_files`, proc_pid_map_files(5)). Needs CAP_SYS_ADMIN or
-    /// CAP_CHECKPOINT_RESTORE, and root or the object's owner as the caller: others are told nothing true by mincore(2).
+    /// CAP_CHECKPOINT_RESTORE, and root or the object's owner as the caller: others get wrong answers from mincore(2).
     /// ESTALE: another file is mapped there by now, or one that is not on `devices`. Nothing but a regular file of a tmpfs is
     /// opened, and no other file system is asked anything: a FUSE server might never answer.
     pub fn open(

@@ -1,5 +1,5 @@
 //! Sockets that the standard library cannot open the way they are wanted: a listener on a path whose rights are set
-//! before anybody can connect, a connection that is refused instead of waited for; and waiting for several of them.
+//! before any process can connect, a connection that is refused instead of waited for; and waiting for several of them.
 
 pub use megapage_inside::connect::connect_to;
 use megapage_inside::connect::unix_socket;
@@ -45,12 +45,12 @@ pub fn wait_ready(fds: &[(BorrowedFd<'_>, Interest)], timeout: Duration) -> io::
 }
 
 /// Listens on `path`, which must not exist, with the rights `mode` (such as 0o600), for the group `group`; as many as
-/// `backlog` connections may wait. Nobody can connect before the rights are set. Neither this nor what it accepts is
+/// `backlog` connections may wait. No process can connect before the rights are set. Neither this nor what it accepts is
 /// kept over execve(2); accepting does not wait.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io::Result<UnixListener> {
     let socket = unix_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before anybody can send any. An older kernel cannot: a caller that minds asks once more.
+    // Before any process can send any. An older kernel cannot: a caller that minds asks once more.
     let _ = crate::descriptors::refuse(&socket);
     let made = || -> io::Result<()> {
         set_rights(path, mode, group, None)?;

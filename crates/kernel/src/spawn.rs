@@ -69,7 +69,7 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
@@ -251,7 +251,7 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
-/// Stops the calling process until somebody continues it, as a shell's job control expects of a job.
+/// Stops the calling process until another process continues it, as a shell's job control expects of a job.
 pub fn stop_self() -> io::Result<()> {
     send_signal(Pid(std::process::id() as i32), libc::SIGSTOP)
 }

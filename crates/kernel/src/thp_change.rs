@@ -70,12 +70,12 @@ pub struct ThpChange {
     lock: Option<LockFile>,
 }
 
-/// For how long the right is waited for: a guard of somebody who was killed puts back what is his.
+/// For how long the right is waited for: the guard of a process that was killed puts back what that changed.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOCK: &str = "thp.lock";
 
 impl ThpChange {
-    /// Notes the settings, and changes nothing yet but what somebody who was killed has left ([`ThpChange::recovered`]).
+    /// Notes the settings, and changes nothing yet but what a process that was killed has left ([`ThpChange::recovered`]).
     /// ENOENT on a kernel without transparent huge pages, [`KernelError::Held`] where another process holds the right and
     /// keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
@@ -112,7 +112,7 @@ impl ThpChange {
         Ok(ThpChange { root: root.clone(), former, record, recovered, guard: Some(guard), lock: Some(lock) })
     }
 
-    /// What somebody had left who was killed, and was put back before the settings were noted.
+    /// What a process that was killed had left, and was put back before the settings were noted.
     pub fn recovered(&self) -> &[Recovered] {
         &self.recovered
     }
@@ -274,7 +274,7 @@ mod tests {
         killed.set(&ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() }).unwrap();
         end(killed);
         assert!(record.exists());
-        // It ended within a change; and somebody has set one file since.
+        // It ended within a change; and another process has set one file since.
         root.write(relative("khugepaged/pages_to_scan"), "1048576").unwrap();
         root.write(relative("khugepaged/scan_sleep_millisecs"), "333").unwrap();
         let next = ThpChange::begin_enabled(&root).unwrap();

@@ -1,7 +1,7 @@
 //! Memory of our own, on base pages or on huge ones, on which accesses can be timed.
 //!
 //! File-level obligation: every address that is read lies in the mapping that the value owns, which is private, was
-//! populated when it was made, and is written by nobody afterwards.
+//! populated when it was made, and is written by no process afterwards.
 
 #![allow(unsafe_code)]
 
@@ -50,7 +50,7 @@ pub struct TimedMemory {
 
 impl TimedMemory {
     /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.3 s of processor time for each GiB of
-    /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is told how many bytes
+    /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is given how many bytes
     /// are present and says whether to go on; where it says no, all is given back: `Ok(None)`. It is what keeps a control
     /// group from being filled: the kernel then kills, whether a page is touched or asked for by MADV_POPULATE_WRITE.
     pub fn map(
@@ -169,7 +169,7 @@ impl TimedMemory {
         let mut sum = 0u64;
         for step in 0..count {
             let page = (seed.wrapping_add(step) % pages as u64) as usize;
-            // SAFETY: the page lies in the mapping, is present, aligned for words, and written by nobody.
+            // SAFETY: the page lies in the mapping, is present, aligned for words, and written by nothing.
             let words = unsafe {
                 std::slice::from_raw_parts(self.start.add(page * BASE_PAGE).cast::<u64>(), BASE_PAGE / 8)
             };

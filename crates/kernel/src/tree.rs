@@ -126,7 +126,7 @@ impl Tree {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let (parent, name) = self.split(path)?;
                 match self.make(parent)?.make_child(name, 0o755) {
-                    // Somebody was faster.
+                    // Another process was faster.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => self.directory(path),
                     made => made,
                 }

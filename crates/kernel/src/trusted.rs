@@ -145,7 +145,7 @@ fn require_own(found: &fs::Metadata, what: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What an administrator has linked is followed, once, and by nobody else's links.
+/// What an administrator has linked is followed, once, and by no other user's links.
 fn open_by_own_links(path: &Path) -> io::Result<Directory> {
     match Directory::open(path) {
         Err(error) if is_link_in_the_way(&error) => Directory::open(&resolve_own_links(path)?),
@@ -264,7 +264,7 @@ impl Directory {
 
 /// Refuses a path at which another user could put a file: one that leads through a symbolic link, or whose
 /// directory, or one above it, belongs to another user than root or the caller's, or may be written to by others (above it:
-/// and is not sticky). A directory that is missing is nobody's: its own parent is looked at.
+/// and is not sticky). A directory that is missing has no owner: its own parent is looked at.
 pub fn trusted_directory(path: &Path) -> io::Result<()> {
     let refuse = |what: String| Err(io::Error::new(ErrorKind::PermissionDenied, what));
     let Some(parent) = path.parent() else { return refuse("it is no path of a file".into()) };

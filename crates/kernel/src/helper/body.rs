@@ -139,7 +139,7 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
 /// As for [`serve`].
 unsafe fn fill(slot: *mut Slot, file: &mut isize) {
     let mut length = 0usize;
-    // SAFETY: as the caller promises; what is read goes to the rest of the data.
+    // SAFETY: as the caller promises; what is read goes to the remainder of the data.
     unsafe {
         let data = (&raw mut (*slot).data).expose_provenance();
         (*slot).ended = false;
@@ -228,7 +228,7 @@ unsafe fn send(socket: usize, reply: isize) -> bool {
 }
 
 /// # Safety
-/// The descriptor, if it is one, is used by nobody else in this process.
+/// The descriptor, if it is one, is used by no other code of this process.
 unsafe fn close(descriptor: isize) {
     if descriptor >= 0 {
         // SAFETY: as the caller promises.

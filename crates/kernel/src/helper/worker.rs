@@ -222,7 +222,7 @@ impl Reply {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
-        // One that still lives keeps its region: for ever, should nobody look after it any more.
+        // One that still lives keeps its region: for ever, should no caller look after it any more.
         if self.has_ended() {
             // SAFETY: the helper has ended, and nothing else refers to the region.
             unsafe { libc::munmap(self.region.as_ptr().cast(), REGION) };

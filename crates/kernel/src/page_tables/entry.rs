@@ -21,7 +21,7 @@ pub struct Layout {
     /// Any of these without `present`: mapped, but not to be accessed (PROT_NONE, NUMA balancing; a huge page that is
     /// being split). Swap entries keep them clear.
     pub inaccessible: u64,
-    /// In a table of level 2 or above: a leaf, present or not. None where nothing tells it of an entry that is not present.
+    /// In a table of level 2 or above: a leaf, present or not. None where nothing shows that of an entry that is not present.
     pub leaf: u64,
     /// One of 16 entries, aligned, that the processor may translate by one entry of its TLB, and note as accessed in any
     /// one of them.

@@ -16,9 +16,9 @@ const PAGE: u64 = BASE_PAGE as u64;
 
 impl PageTables {
     /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending: all that
-    /// [`Pagemap::held`](crate::pagemap::Pagemap::held) tells of a kernel since 6.7, without a lock of the process. What
+    /// [`Pagemap::held`](crate::pagemap::Pagemap::held) reports on a kernel since 6.7, without a lock of the process. What
     /// lies in a region outside of `ranges` is not counted. `None` where a region changed under each of several tries, or
-    /// may map the 2 MiB page of zeros and nothing tells which page that is: not a fault of our own (none is given while
+    /// may map the 2 MiB page of zeros and nothing shows which page that is: not a fault of our own (none is given while
     /// transparent_hugepage/enabled is `never`), nor `/proc/kpageflags` (which root alone may open).
     /// About 0.6 ms for each GiB on base pages; where no fault gives the page of zeros as much for each GiB of huge pages
     /// that may not be written to.
@@ -49,7 +49,7 @@ impl PageTables {
         let Some(zeros) = zeros.filter(|zeros| suspects.binary_search(zeros).is_ok()) else {
             return Ok(first.complete.then_some(first.held));
         };
-        // Known for this process alone: nobody says that the page stays when it ends.
+        // Known for this process alone: nothing shows that the page stays when it ends.
         let again = self.count_held(pid, ranges, Frames { huge_zero: Some(zeros), ..self.frames })?;
         if again.space != Some(space) {
             return Err(WalkError::Gone);
@@ -57,7 +57,7 @@ impl PageTables {
         Ok(again.complete.then_some(again.held))
     }
 
-    /// One walk. What may be the page of zeros counts as memory while `frames` does not tell.
+    /// One walk. What may be the page of zeros counts as memory while `frames` does not report it.
     fn count_held(&mut self, pid: Pid, ranges: &[VirtRange], frames: Frames) -> Result<Counted, WalkError> {
         let whole = outward(ranges);
         let mut counted = Counted { space: None, complete: true, held: Vec::new(), suspects: Vec::new() };
@@ -108,7 +108,7 @@ fn zeros_among(frames: &[u64]) -> Result<Option<u64>, KernelError> {
 }
 
 impl Frames {
-    /// Whether an entry may map the 2 MiB page of zeros, which nobody may write.
+    /// Whether an entry may map the 2 MiB page of zeros, which no process may write.
     fn may_be_zeros(&self, found: &Found) -> bool {
         let is_present = self.layout.huge_state(found.entry) == State::Present;
         found.size() == EntrySize::Huge2m && is_present && !self.layout.is_writable(found.entry)

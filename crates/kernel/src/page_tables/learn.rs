@@ -80,7 +80,7 @@ fn shapes(top: u64) -> (&'static [u32], u64) {
     }
 }
 
-/// Learns how the kernel notes a page that may not be accessed, which tells its way to write entries.
+/// Learns how the kernel notes a page that may not be accessed, which shows its way to write entries.
 pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
     let memory = memory(BASE_PAGE)?;
     let start = memory.start() as u64;

@@ -131,7 +131,7 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 impl Program {
     /// Loads it into the kernel.
     pub fn load() -> io::Result<Program> {
-        // libbpf would print to standard error; what it says is for us to tell.
+        // libbpf would print to standard error; what it says is for us to report.
         libbpf_rs::set_print(None);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(io_error)?;
         let object = open.load().map_err(io_error)?;

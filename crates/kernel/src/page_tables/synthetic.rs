@@ -280,7 +280,7 @@ fn a_long_walk_takes_several_runs() {
     let (regions, runs, given_up) = synthetic.walk();
     assert_eq!((regions.len(), given_up), (2700, 0));
     assert!(regions.is_sorted_by_key(|region| region.start));
-    // 512 tables, then the rest of them with 1960 huge entries, then 140 more.
+    // 512 tables, then the remainder of them with 1960 huge entries, then 140 more.
     assert_eq!(runs, 3);
 }
 

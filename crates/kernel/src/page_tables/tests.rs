@@ -211,7 +211,7 @@ impl Drop for Kinds {
     }
 }
 
-/// The page map's answer, once the page tables give the same: somebody else (reclaim, khugepaged) may change memory between
+/// The page map's answer, once the page tables give the same: another process (reclaim, khugepaged) may change memory between
 /// the two.
 fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Option<Vec<Region>> {
     let mut pagemap = crate::pagemap::Pagemap::open(&KernelRoot::live(), pid).unwrap();
@@ -222,7 +222,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
             megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
             return None;
         }
-        // Where a region has changed under several tries nothing is told.
+        // Where a region has changed under several tries nothing is reported.
         let Some(held) = tables.held(pid, ranges).unwrap() else { continue };
         if held == told {
             return Some(told);
@@ -241,7 +241,7 @@ fn page_tables_tell_what_the_page_map_tells() {
     if !megapage_testing::require_root() {
         return;
     }
-    // First: with it nobody else changes settings of huge pages.
+    // First: with it no other process changes settings of huge pages.
     let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
     let Some(mut tables) = open() else { return };
     let Some(kinds) = Kinds::start() else { return };

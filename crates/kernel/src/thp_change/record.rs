@@ -90,7 +90,7 @@ impl Record {
     }
 }
 
-/// Puts back what a record tells of, where it is still what it had been set to, and removes the record. The caller holds
+/// Puts back what a record lists, where it is still what it had been set to, and removes the record. The caller holds
 /// the lock: the process that wrote the record has ended.
 pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
     let file = runtime_directory(root).join(FILE);
