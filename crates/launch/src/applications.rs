@@ -7,9 +7,9 @@ use megapage_units::{Bytes, HUGE_2M};
 /// How much memory a setting is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// Shared with other processes; `None` where nobody has looked.
+    /// Shared with other processes; `None` where not measured.
     pub shared: Option<Bytes>,
-    /// Private memory that huge pages could map; `None` where nobody has looked.
+    /// Private memory that huge pages could map; `None` where not measured.
     pub private: Option<Bytes>,
 }
 

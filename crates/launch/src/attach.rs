@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// How often the process is looked at,
 const LOOK: Duration = Duration::from_millis(100);
-/// and where nobody wants a report.
+/// and where no report is wanted.
 const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 
 /// An attachment, as asked for.
@@ -167,7 +167,7 @@ impl Attachment {
         read_start_time(root, pid).map_err(gone)
     }
 
-    /// What the program's file tells, and the runtime that manages its heap.
+    /// What the program's file shows, and the runtime that manages its heap.
     fn facts(&self, root: &KernelRoot, exe: Option<&Path>) -> (ProgramFacts, Option<HeapRuntime>) {
         let exe = exe.unwrap_or(Path::new(""));
         let facts = match Program::inspect(exe) {

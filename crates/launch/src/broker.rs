@@ -1,4 +1,4 @@
-//! The broker of pre-zeroed pages that a run was told of, as it is before the start.
+//! The broker of pre-zeroed pages that a run was given, as it is before the start.
 
 use megapage_broker::ask;
 use megapage_kernel::KernelRoot;

@@ -30,7 +30,7 @@ pub struct ElfFacts {
     pub heap_tunable: bool,
 }
 
-/// Exports that tell what a file is: an allocator, a language runtime, or a sanitizer's.
+/// Exports that show what a file is: an allocator, a language runtime, or a sanitizer's.
 pub const TELLING_EXPORTS: [&str; 12] = [
     "malloc",
     "mallocx",
@@ -59,7 +59,7 @@ pub enum FileKind {
     Elf64(ElfFacts),
     /// A 32-bit ELF file; its `e_machine`.
     Elf32(u16),
-    /// Begins with `#!`: the rest of that line, without the blanks around it.
+    /// Begins with `#!`: the remainder of that line, without the blanks around it.
     Script(String),
     /// Something else: execvp(3) hands it to `/bin/sh`.
     Other,
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(build_id(File::open("/etc/passwd").unwrap()), None);
     }
 
-    /// 300 symbols, each of whose names is the rest of a table of 8 KiB without an end of a string in it.
+    /// 300 symbols, each of whose names is the remainder of a table of 8 KiB without an end of a string in it.
     #[test]
     fn names_that_overlap_without_end_are_refused() {
         let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz/elf_launch");

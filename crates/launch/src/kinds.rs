@@ -46,12 +46,12 @@ pub enum HeapRuntime {
     Go,
 }
 
-/// What mappings alone do not tell.
+/// What mappings alone do not report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clues<'a> {
     /// The ranges of the preloaded heap, where it provides malloc.
     pub heap: Option<&'a [VirtRange]>,
-    /// The runtime, as the program's file tells; a library of one is found by its name.
+    /// The runtime, as the program's file shows; a library of one is found by its name.
     pub runtime: Option<HeapRuntime>,
     /// The Java heap, of a JVM.
     pub java_heap: Option<JavaHeap>,
@@ -86,7 +86,7 @@ fn file_of(mapping: &Mapping) -> Option<ObjectId> {
     is_file.then(|| mapping.object()).flatten()
 }
 
-/// What the mappings of one process tell of each other.
+/// What the mappings of one process show of each other.
 struct Context<'a> {
     clues: &'a Clues<'a>,
     devices: &'a MemoryDevices,

@@ -52,7 +52,7 @@ pub struct Machine {
     pub memory_room: Option<Bytes>,
     /// Whether memory lies on several nodes: a memory policy may ask for pages of one that has none left.
     pub several_nodes: bool,
-    /// The broker of pre-zeroed pages that the run was told of.
+    /// The broker of pre-zeroed pages that the run was given.
     pub broker: Option<Broker>,
     /// What external promotion lacks: an ability of the kernel, or a right.
     pub promotion_lacks: Option<String>,
@@ -147,7 +147,7 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
                 Some(format!("{call}: {}", std::io::Error::from_raw_os_error(errno)))
             }
             Ok(Answer::Killed(signal)) => Some(format!("the trial was killed by signal {signal}")),
-            // A trial that cannot be made tells nothing.
+            // A trial that cannot be made says nothing.
             Ok(Answer::Obtained | Answer::BasePages) | Err(_) => None,
         },
     })

@@ -31,7 +31,7 @@ pub struct Considered {
 pub struct Plan {
     /// Every mechanism, with its reason.
     pub considered: Vec<Considered>,
-    /// The backing that the mechanism is told to use: what was asked, or less where that is not safe.
+    /// The backing that the mechanism is instructed to use: what was asked, or less where that is not safe.
     pub heap: Heap,
     /// What became of `--pool`, where it was asked for.
     pub pool: Option<PoolPlan>,
@@ -115,7 +115,7 @@ pub enum Refusal {
     Unobtainable(String),
 }
 
-/// A mechanism that applies: why, and the heap it is told to use.
+/// A mechanism that applies: why, and the heap it is instructed to use.
 struct Accepted {
     reason: String,
     heap: Heap,

@@ -52,7 +52,7 @@ pub struct Run {
     pub major_faults: u64,
     /// The most resident memory.
     pub peak_rss_bytes: u64,
-    /// The share of memory on huge pages when there was most of it; `None` where nobody has looked.
+    /// The share of memory on huge pages when there was most of it; `None` where not measured.
     pub huge_percent: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ pub fn date(seconds: u64) -> String {
 pub enum Seen<'a> {
     /// Those of the program, by its ledger, where it has one.
     One(Option<&'a Ledger>),
-    /// Those of several programs in one process, which are not to be told apart.
+    /// Those of several programs in one process, which are not to be distinguished.
     Several,
 }
 
@@ -122,7 +122,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// No profile is read or written, because nobody wants one.
+    /// No profile is read or written, because none is wanted.
     pub fn off() -> Learned {
         Learned::nothing("off", None)
     }
@@ -183,7 +183,7 @@ impl Learned {
         learned
     }
 
-    /// Nothing is told to the program, for this reason; what the run costs is kept all the same.
+    /// The program gets no hints, for this reason; what the run costs is kept all the same.
     pub fn without_hints(&mut self, reason: &str) {
         if self.report.state == "used" {
             (self.report.state, self.report.reason) = ("not-used", Some(reason.into()));
@@ -191,7 +191,7 @@ impl Learned {
         }
     }
 
-    /// What the program is told.
+    /// The hints that the program gets.
     pub fn hints(&self) -> Hints {
         match &self.former {
             Some(profile) if self.report.state == "used" => profile.findings.hints(),
@@ -240,7 +240,7 @@ impl Learned {
         let former = self.former.as_ref();
         let mut findings = former.map(|it| it.findings.clone()).unwrap_or_default();
         findings = match ledger {
-            // What it was told may be the cause.
+            // The hints may be the cause.
             _ if told && matches!(totals.ended, Ended::Signal(number) if CRASHES.contains(&number)) => {
                 Findings::default()
             }

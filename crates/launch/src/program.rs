@@ -380,7 +380,7 @@ impl Program {
         }
     }
 
-    /// Takes from one file what it tells about the whole program.
+    /// Takes from one file what it shows about the whole program.
     fn note(&mut self, file: &Path, facts: &ElfFacts) {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let exports = |symbol: &str| facts.exports.contains(&symbol);

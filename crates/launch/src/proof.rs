@@ -73,7 +73,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     });
     missing.extend(report.shared_memory.as_ref().and_then(shared_not_huge));
     shm_not_obtained(report, missing);
-    // Of a process that ran before, the mark is of a time when nobody was looking.
+    // Of a process that ran before, the high watermark is of a time before sampling.
     let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
     let unseen_end =
         || report.end.as_ref().filter(|_| !report.running && !report.end_is_final).and_then(too_old);

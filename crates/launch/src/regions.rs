@@ -1,4 +1,4 @@
-//! Why memory is not on huge pages, where only the page tables tell.
+//! Why memory is not on huge pages, where only the page tables show it.
 
 use crate::kinds::{Kind, Kinds};
 use crate::why::{Setting, Why};
@@ -51,7 +51,7 @@ pub(crate) fn look_at_regions(
         for region in regions.iter().filter(|region| region.huge != Some(true)) {
             let present = region.present_bytes().min(edges);
             edges = edges.saturating_sub(present);
-            // Where nobody can say whether it is huge, nothing is claimed.
+            // Where it is unknown whether it is huge, nothing is claimed.
             let why = region.huge.map_or(Why::Unexplained, |_| setting.why_region(region.present, *kind));
             sum.explain(why, present);
         }

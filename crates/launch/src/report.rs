@@ -35,7 +35,7 @@ pub struct Moment {
     pub at_ms: u64,
     /// How long before the report, or before the program's end, in milliseconds.
     pub age_ms: u64,
-    /// How much of the program's largest memory this sample did not see, as far as the kernel's high-water marks tell: what backed it
+    /// How much of the program's largest memory this sample did not see, as far as the kernel's high watermarks show it: what backed it
     /// is not known. Bytes.
     pub unseen_bytes: u64,
     /// The share of the largest memory that it saw, in percent.
@@ -48,7 +48,7 @@ pub struct Moment {
     pub shared: Option<Backed>,
     /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
     pub heap: Option<Backed>,
-    /// The rest of the anonymous memory, which the program has mapped by itself, past malloc; `None` where there is none, or
+    /// The remainder of the anonymous memory, which the program has mapped by itself, past malloc; `None` where there is none, or
     /// no preloaded heap.
     pub own_mappings: Option<Backed>,
     /// All of the program's memory, by what it is for: each mapping is of one kind, so that they add up to `resident`.
@@ -87,7 +87,7 @@ impl Moment {
     }
 }
 
-/// The program, as its files tell.
+/// The program, as its files describe it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProgramFacts {
     /// The file that was named.
@@ -373,7 +373,7 @@ pub struct RunReport {
     pub asked: Asked,
     /// The mechanisms in use.
     pub mechanisms: Vec<Mechanism>,
-    /// The backing that they were told to use.
+    /// The backing that they were given.
     #[serde(serialize_with = "name")]
     pub heap: Heap,
     /// Every mechanism with its reason.
@@ -483,7 +483,7 @@ pub(crate) struct Pieces<'a> {
     pub now: Instant,
     pub notes: Vec<String>,
     pub runtime_log: Vec<Explained>,
-    /// The launcher's own resident memory when it made the process: below it, getrusage tells nothing of the program.
+    /// The launcher's own resident memory when it made the process: below it, getrusage says nothing of the program.
     pub rss_at_start: Bytes,
 }
 

@@ -199,7 +199,7 @@ pub struct Request {
     pub text: TextRequest,
     /// Fail unless what was asked is obtained.
     pub require: bool,
-    /// How long freed memory is kept, where the mechanism can be told.
+    /// How long freed memory is kept, where the mechanism has such an option.
     pub return_after: ReturnAfter,
     /// Leave the mechanism in place for the program's children.
     pub children: bool,
@@ -216,7 +216,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A run of `program` with nothing but defaults, which nobody is told of at the end, and of which nothing is kept.
+    /// A run of `program` with nothing but defaults, without a report at the end, and of which nothing is stored.
     pub fn plain(program: impl Into<OsString>) -> Request {
         Request {
             program: program.into(),

@@ -279,7 +279,7 @@ impl Prepared {
         }
         match self.request.thp {
             OwnThp::Settings => {}
-            // Inherited by the program, whoever starts it.
+            // Inherited by the program.
             kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
         }
         if self.can_be_in_place() {
@@ -306,7 +306,7 @@ impl Prepared {
             }
         };
         if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
-            // Nobody waits for final values: the program need not wait for us.
+            // No reader waits for final values: the program need not wait for us.
             ledger.exit_handshake().let_go();
         }
         let moves = self.text.as_ref().filter(|text| text.moves());

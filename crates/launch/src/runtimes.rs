@@ -49,7 +49,7 @@ pub fn switch(
     }
 }
 
-/// How the JVM is told.
+/// The JVM's options.
 enum Way {
     /// `java`: before its own arguments. Nothing is printed, and children do not inherit it.
     Arguments,
@@ -110,7 +110,7 @@ fn jvm(
     let asks_hugetlb = matches!(request.heap, Heap::Hugetlb1G | Heap::Hugetlb2M);
     let page = if request.heap == Heap::Hugetlb1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
     let by_option = options.chosen.clone();
-    // A heap that nobody has sized is no reason to take a quarter of the memory from the pool; a limit that can refuse a
+    // A heap of default size is no reason to take a quarter of the memory from the pool; a limit that can refuse a
     // page later would kill the JVM.
     let wants_pool = asks_hugetlb
         || request.heap == Heap::Auto
@@ -185,7 +185,7 @@ fn additions(obstacles: &[Obstacle], around: &Surroundings) -> Vec<(PageSize, u6
     if bytes <= around.may_add { missing } else { Vec::new() }
 }
 
-/// PHP's own heap is made of 2 MiB chunks. When told, it maps each from the hugetlb pool, and where that is
+/// PHP's own heap is made of 2 MiB chunks. When configured so, it maps each from the hugetlb pool, and where that is
 /// refused advises it to be huge (zend_alloc.c, zend_mm_mmap).
 fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     if let Some(value) = machine.variable("USE_ZEND_ALLOC_HUGE_PAGES") {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The time since the first sample is at least this many times the cost of all, the next one included as far
-/// as the last one tells: sampling stays below 1 % of the program's time.
+/// as the last one shows: sampling stays below 1 % of the program's time.
 const COST_SPACING: u32 = 100;
 /// A sample is due when the memory has grown by a twentieth since the last one.
 const GROWTH: u64 = 20;
@@ -41,7 +41,7 @@ pub struct Sample {
     pub shared: Memory,
     /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
     pub heap: Memory,
-    /// The rest of the anonymous memory, which the program has mapped by itself; zero without the preloaded heap.
+    /// The remainder of the anonymous memory, which the program has mapped by itself; zero without the preloaded heap.
     pub own: Memory,
     /// The text that was asked for; zero where none was.
     pub text: Memory,
@@ -68,7 +68,7 @@ pub struct Places {
     pub text_ranges: Vec<VirtRange>,
     /// The file name of the library that has moved them. The ranges count where it is mapped.
     pub text_library: Option<String>,
-    /// The runtime that manages a heap of its own, as the program's file tells.
+    /// The runtime that manages a heap of its own, as the program's file shows.
     pub runtime: Option<HeapRuntime>,
     /// The program's file.
     pub executable: Option<String>,
@@ -84,7 +84,7 @@ pub struct Places {
 impl Sample {
     /// Takes a sample under the machine's settings. The heap's range counts where the library is mapped at
     /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
-    /// Besides it tells for each range of text how many bytes of it are on huge pages.
+    /// Besides it shows for each range of text how many bytes of it are on huge pages.
     pub fn take(
         root: &KernelRoot,
         pid: Pid,
@@ -121,7 +121,7 @@ impl Sample {
         let devices = devices(root, pid, &mappings);
         let java = places.java_heap.and_then(|largest| java_heap(&mappings, largest));
         let clues = Clues {
-            // One that serves a process that was started by somebody else: where its heap lies is not known.
+            // One that serves a process that was started by another process: where its heap lies is not known.
             heap: (preloaded && !heap.is_empty()).then_some(heap),
             runtime: places.runtime,
             java_heap: java,
@@ -288,7 +288,7 @@ impl Samples {
         self.last_cost
     }
 
-    /// Notes what the process's status tells between samples.
+    /// Notes what the process's status shows between samples.
     pub fn note_status(&mut self, status: &Status) {
         self.peak_rss = self.peak_rss.max(status.peak_rss);
         self.hugetlb_peak = self.hugetlb_peak.max(status.hugetlb);

@@ -154,7 +154,7 @@ impl PerfMap {
 }
 
 impl Drop for PerfMap {
-    /// Removes it, unless somebody, such as the program's own compiler, has made it theirs.
+    /// Removes it, unless another program, such as the program's own compiler, has made it theirs.
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path);
         if now.is_ok_and(|it| (it.dev(), it.ino(), it.len()) == self.identity) {

@@ -1,4 +1,4 @@
-//! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings tell.
+//! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings show it.
 
 use crate::kind::Kind;
 use megapage_kernel::smaps::{Mapping, MappingFlags};
@@ -25,9 +25,9 @@ pub enum Why {
     FilePages,
     /// MADV_NOHUGEPAGE, or a stack of a thread (MAP_STACK).
     AdvisedAgainst,
-    /// THP are set to `madvise`, and nobody has asked.
+    /// THP are set to `madvise`, and the program has not asked.
     NotAdvised,
-    /// `shmem_enabled` is `advise`, and nobody has asked.
+    /// `shmem_enabled` is `advise`, and the program has not asked.
     SharedNotAdvised,
     /// The tmpfs is mounted without `huge=`.
     TmpfsNotHuge,

@@ -3,7 +3,7 @@
 //! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two looks in a row are
 //! collapsed: what is freed sooner would be copied for nothing. Where collapsed regions do not stay huge (a garbage collector
 //! that returns its pages), regions have to be full for longer: [`Persistence`]. A large mapping that fills up densely is
-//! advised as a whole, so that the rest of it is huge from its first touch on; never a part of one, for mremap(2) does not
+//! advised as a whole, so that the remainder of it is huge from its first touch on; never a part of one, for mremap(2) does not
 //! work across parts that differ. Of the preloaded heap the chunks on base pages are collapsed; all else of it looks after
 //! itself.
 
@@ -202,7 +202,7 @@ pub struct Collapser {
 }
 
 impl Collapser {
-    /// `None` where the kernel does not tell what is on base pages (before Linux 6.7).
+    /// `None` where the kernel does not show what is on base pages (before Linux 6.7).
     pub fn new() -> Option<Collapser> {
         let pagemap = OwnPagemap::open()?;
         Some(Collapser {
@@ -308,7 +308,7 @@ impl Collapser {
     }
 }
 
-/// Tells the launcher what was found of own mappings: of the largest ones at the look that saw most of them.
+/// Reports to the launcher what was found of own mappings: of the largest ones at the look that saw most of them.
 fn note(largest: Found, heap: &HugeHeap, mapped: &Mapped) {
     let ledger = heap.ledger();
     let is_most = largest.seen > 0 && largest.seen >= ledger.maps_found(Maps::Huge).seen;

@@ -266,7 +266,7 @@ enum Words {
 }
 
 impl Ledger {
-    /// A ledger that nobody else sees.
+    /// A ledger that no other process sees.
     pub const fn private() -> Ledger {
         Ledger { words: Words::Private([const { AtomicU64::new(0) }; word::COUNT]) }
     }

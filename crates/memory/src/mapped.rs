@@ -226,7 +226,7 @@ impl Mapped {
         self.has_room() && calls.advise_huge(start, end - start).is_ok() && self.insert((start, end))
     }
 
-    /// Whether the memory at `address` was advised here; also where that cannot be told at the moment.
+    /// Whether the memory at `address` was advised here; also where that cannot be determined at the moment.
     pub fn is_advised(&self, address: usize) -> bool {
         self.look_up(|advised| advised.overlaps((address, address + 1))).unwrap_or(self.any.load(Relaxed))
     }

@@ -5,7 +5,7 @@
 //! [`begin`].
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
-//! its arguments on unread. An address that it answers by itself was mapped for this request, and handed out to nobody else.
+//! its arguments on unread. An address that it answers by itself was mapped for this request, and handed out only once.
 
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //!
 //! The kernel's own choice stays off. What this library has judged to be dense is advised, or collapsed, all the same: that is
 //! what it was started for. Linux 6.18 has a flag for just that. Before, the setting is dropped where the kernel gives no huge
-//! pages but on advice anyway, and kept where it would (transparent_hugepage/enabled says `always`). The program is told
+//! pages but on advice anyway, and kept where it would (transparent_hugepage/enabled says `always`). The program reads back
 //! what it has set.
 //!
 //! File-level obligation: the export has the contract of the C function whose name it bears, and passes its arguments on
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The program has switched them off, and was given something else for it.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// prctl(2), which takes one to five arguments: those that are not given are read by nobody.
+/// prctl(2), which takes one to five arguments: those that are not given are not read.
 ///
 /// # Safety
 /// As for the C library's.

@@ -68,7 +68,7 @@ pub fn align(path: &Path, out: &Path, dry_run: bool) -> Result<Outcome, RemapErr
     }
     let plan = plan(&binary).map_err(|what| RemapError::unfit(path, what))?;
     write::refuse_what_no_header_describes(path, &plan)?;
-    // Of another user's file that everybody may write to no such one is made.
+    // Of another user's file that all users may write to no such one is made.
     let mode = metadata.permissions().mode() & 0o777 & !umask();
     let mut notes = Vec::new();
     if metadata.mode() & 0o6000 != 0 {

@@ -24,7 +24,7 @@ pub struct Check {
     pub relro: Option<Relro>,
     /// Whether it is placed at a multiple of 2 MiB: by its header, or (a library) by what the kernel answers now.
     pub placed_at_huge: bool,
-    /// Bytes that lie in huge folios now, so that 2 MiB entries map them; `None` where the kernel does not tell.
+    /// Bytes that lie in huge folios now, so that 2 MiB entries map them; `None` where the kernel does not report it.
     pub now_bytes: Option<u64>,
     /// Bytes that 2 MiB entries could map after `megapage remap prime`.
     pub prime_bytes: u64,

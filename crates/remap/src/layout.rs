@@ -116,7 +116,7 @@ const PAGE_SIZE_ALONE: &str = "-Wl,-z,max-page-size=0x200000";
 const SEPARATE_TOO: &str = "-Wl,-z,max-page-size=0x200000,-z,separate-loadable-segments";
 
 /// For each linker, the options. The first two lay segments out congruent, and GNU ld also at multiples of 2 MiB; the
-/// others pack the file unless told not to.
+/// others pack the file unless configured otherwise.
 pub const LINKER_FLAGS: [LinkerFlags; 4] = [
     LinkerFlags { linker: "GNU ld", flags: PAGE_SIZE_ALONE },
     LinkerFlags { linker: "gold", flags: PAGE_SIZE_ALONE },

@@ -49,7 +49,7 @@ pub const MOST_OBJECTS: usize = 64 * (word::ENTRIES - word::FOUND);
 
 /// Words of one entry.
 const ENTRY: usize = 8;
-/// Mappings that a segment may lie in: what is made read-only after relocation, the rest, and .bss; one to spare.
+/// Mappings that a segment may lie in: what is made read-only after relocation, the remainder, and .bss; one to spare.
 const PARTS_OF_SEGMENT: usize = 4;
 
 /// Base pages of a ledger for objects of so many segments.

@@ -17,7 +17,7 @@ pub enum Pages {
     /// hugetlb pages of 2 MiB for what is never written; transparent huge pages for data, for the first write after a
     /// fork takes a second page, and where the pool has none it kills the child.
     Huge2M,
-    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment, and of 2 MiB for the rest, also where the pool
+    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment, and of 2 MiB for the remainder, also where the pool
     /// of 1 GiB pages has none left.
     Huge1G,
 }
@@ -167,7 +167,7 @@ struct Means<'a> {
 }
 
 /// Moves one part. `followed`: another segment of the object begins behind the block in which the part ends, so that
-/// nobody else expects to use what is free of it.
+/// no other process expects to use what is free of it.
 fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool) -> Entry {
     let mut entry = Entry::of(object, part);
     let block_end = part.end().next_multiple_of(HUGE_2M);

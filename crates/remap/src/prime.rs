@@ -25,8 +25,8 @@ pub struct Outcome {
     pub dry_run: bool,
     /// Bytes of the file that 2 MiB entries could map: whole blocks of its read-only segments.
     pub possible_bytes: u64,
-    /// Of these, bytes that lay in huge folios before; `None` where the kernel does not tell, since the file is
-    /// somebody else's.
+    /// Of these, bytes that lay in huge folios before; `None` where the kernel does not report it, since the file is
+    /// another process's.
     pub before_bytes: Option<u64>,
     /// Of these, bytes that a mapping made afterwards has by 2 MiB entries, by the page table; `None` in a dry run.
     pub obtained_bytes: Option<u64>,
@@ -53,7 +53,7 @@ pub struct Undone {
     pub file: PathBuf,
     /// Whether this is what would be done.
     pub dry_run: bool,
-    /// Bytes that lay in huge folios before; `None` where the kernel does not tell.
+    /// Bytes that lay in huge folios before; `None` where the kernel does not report it.
     pub before_bytes: Option<u64>,
     /// Bytes that still do: pages that a process has mapped stay until it unmaps them or ends.
     pub left_bytes: Option<u64>,
@@ -67,7 +67,7 @@ pub struct Undone {
 pub(crate) struct Target {
     file: File,
     ranges: Vec<FileRange>,
-    /// Whether the kernel tells which pages are in memory.
+    /// Whether the kernel reports which pages are in memory.
     told: bool,
 }
 
@@ -95,7 +95,7 @@ impl Target {
         total(&self.ranges)
     }
 
-    /// The bytes that lie in huge folios; `None` where the kernel does not tell. Reads nothing from the disk.
+    /// The bytes that lie in huge folios; `None` where the kernel does not report it. Reads nothing from the disk.
     pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, Look> {
         if !self.told {
             return Ok(None);
@@ -314,7 +314,7 @@ fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), Look> {
     let _ = file_cache::write_back(&target.file);
     for (at, _) in states.iter().filter(|(_, state)| *state == State::Small) {
         let view = FileView::map(&target.file, *at, HUGE)?;
-        // The states tell afterwards what came of it.
+        // The states show afterwards what came of it.
         let _ = view.collapse(0, HUGE);
     }
     Ok(())
@@ -332,7 +332,7 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     let held = HUGE * dropped.iter().filter(small).count() as u64;
     for range in todo {
         let view = FileView::map(&target.file, range.offset, range.length)?;
-        // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is told below.
+        // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is reported below.
         if let Err(error) = view.want_huge()
             && error.kind() != std::io::ErrorKind::InvalidInput
         {

@@ -2,7 +2,7 @@
 
 /// A 64-bit digest of `words`. Each step is a bijection of the digest for a given word, and of the word for a given
 /// digest: one changed word always changes the result; several do with a chance of 1 in 2^64 to be missed. It guards
-/// against accidents, not against somebody who writes to the segment on purpose: that is its owner alone.
+/// against accidents, not against a process that writes to the segment on purpose: that is its owner alone.
 pub fn checksum(seed: u64, words: impl IntoIterator<Item = u64>) -> u64 {
     let mix = |digest: u64, word: u64| {
         let digest = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

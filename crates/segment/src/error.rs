@@ -34,12 +34,12 @@ pub enum SegmentError {
         /// What is wrong.
         what: String,
     },
-    /// Somebody else has it open.
+    /// Another process has it open.
     #[error("{path} is in use by {holder}; end that, or ask for a shared mapping")]
     InUse {
         /// Which.
         path: PathBuf,
-        /// Its process and name, as far as the kernel tells.
+        /// Its process and name, as far as the kernel reports them.
         holder: String,
     },
     /// There is no segment of that name.

@@ -158,7 +158,7 @@ pub fn held(directory: &Directory) -> Bytes {
     Bytes(ours.filter_map(blocks).sum::<u64>() * STAT_BLOCK)
 }
 
-/// Takes away what an interrupted growth has left behind the pages that the header tells of.
+/// Takes away what an interrupted growth has left behind the pages that the header lists.
 pub fn trim(directory: &Directory, header: &Header) -> Result<(), SegmentError> {
     if header.layout == Layout::FilePerPage {
         for (layout, page) in listed(directory)? {
@@ -180,7 +180,7 @@ pub fn trim(directory: &Directory, header: &Header) -> Result<(), SegmentError> 
 }
 
 /// Removes every file of a segment, the first page before the others: without it the rest is no segment. Refused while
-/// one is a stranger's, or somebody has the segment mapped. Returns the memory that they held.
+/// one is a stranger's, or another process has the segment mapped. Returns the memory that they held.
 pub fn clear(directory: &Directory, owner: u32) -> Result<Bytes, SegmentError> {
     let (doomed, held, _lock) = removable(directory, owner)?;
     for name in &doomed {

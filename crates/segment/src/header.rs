@@ -193,7 +193,7 @@ pub fn read(bytes: &[u8]) -> Found {
         (Ok(first), Ok(second)) if second.generation > first.generation => Found::Header(second.into(), 1),
         (Ok(first), _) => Found::Header(first.into(), 0),
         (Err(_), Ok(second)) => Found::Header(second.into(), 1),
-        // The slot that was written first tells more.
+        // The slot that was written first says more.
         (Err(why), Err(other)) => {
             Found::Broken(if slots[0].iter().all(|word| *word == 0) { other } else { why })
         }

@@ -22,9 +22,9 @@ const MOST: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// Somebody has it open.
+    /// Another process has it open.
     InUse,
-    /// Nobody has; it can be opened again, and holds its memory until it is, or is removed.
+    /// No process has; it can be opened again, and holds its memory until it is, or is removed.
     Kept,
     /// Its files are no whole segment, or hold what is not a segment's.
     Damaged,
@@ -264,7 +264,7 @@ impl Listed {
     }
 
     /// Removes the segment: its memory goes back to the pool. Refused while it is open anywhere, and where its
-    /// directory holds what is not a segment's. Root may do so for everybody.
+    /// directory holds what is not a segment's. Root may do so for all users.
     pub fn remove(&self) -> Result<Bytes, SegmentError> {
         Ok(self.pool()?.remove_segment(&self.name)?.memory)
     }

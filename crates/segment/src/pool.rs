@@ -26,7 +26,7 @@ fn mounts() -> PathBuf {
 
 /// How long another process may take that mounts one at this moment.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a directory that somebody removes meanwhile is made anew.
+/// How often a directory that another process removes meanwhile is made anew.
 const MOST_TRIES: usize = 16;
 
 /// What happens to the files of a segment: as DPDK's `--huge-unlink`.
@@ -90,7 +90,7 @@ pub struct Plan {
     pub reused_pages: u64,
     /// What would have to be had besides.
     pub new_pages: u64,
-    /// What is to be had: pages that are free and promised to nobody, and those of leftovers that would be removed.
+    /// What is to be had: pages that are free and reserved by no process, and those of leftovers that would be removed.
     /// `None` for a directory that is not on hugetlbfs.
     pub available_pages: Option<u64>,
 }
@@ -109,7 +109,7 @@ pub struct Removed {
     pub memory: Bytes,
 }
 
-/// The directory of one application: its user's own, and nobody else gets in (0700).
+/// The directory of one application: its user's own, and no other user gets in (0700).
 #[derive(Debug)]
 pub struct Pool {
     directory: Directory,
@@ -205,7 +205,7 @@ impl Pool {
         Ok(Pool { directory, page_size, hugetlb: huge.is_some(), owner })
     }
 
-    /// A pool that was found, for looking at it and removing from it: root may do so for everybody.
+    /// A pool that was found, for looking at it and removing from it: root may do so for all users.
     pub(crate) fn found(directory: Directory, owner: u32) -> Result<Pool, SegmentError> {
         let path = directory.path().to_path_buf();
         let huge = huge_page_size_of(directory.file()).map_err(during(&path, "looking at its pages"))?;
@@ -228,8 +228,8 @@ impl Pool {
         self.hugetlb
     }
 
-    /// Opens a segment as its owner, and makes it where there is none. [`Segment::opened`] tells what came of it.
-    /// Refused while another process is its owner, and (where old memory is to be removed) while anybody maps it.
+    /// Opens a segment as its owner, and makes it where there is none. [`Segment::opened`] shows what came of it.
+    /// Refused while another process is its owner, and (where old memory is to be removed) while any process maps it.
     pub fn open_segment(&self, options: &Options) -> Result<Segment, SegmentError> {
         let header = self.header(options)?;
         let directory = self.lease(&options.name)?;
@@ -494,7 +494,7 @@ fn child_or_new(parent: &Directory, name: &str) -> io::Result<Directory> {
     }
 }
 
-/// Whether a directory is `owner`'s, and nobody else's business.
+/// Whether a directory is `owner`'s, and closed to other users.
 fn check_directory(directory: &Directory, owner: u32) -> Result<(), SegmentError> {
     let path = directory.path().to_path_buf();
     let metadata = directory.metadata().map_err(during(&path, "looking at the directory"))?;
@@ -509,7 +509,7 @@ fn check_directory(directory: &Directory, owner: u32) -> Result<(), SegmentError
     Ok(())
 }
 
-/// Mounts a hugetlbfs for pages of `size` unless `is_there` says, with the lock held, that somebody else has.
+/// Mounts a hugetlbfs for pages of `size` unless `is_there` says, with the lock held, that a process has.
 fn mount(size: PageSize, is_there: impl Fn() -> Result<bool, SegmentError>) -> Result<(), SegmentError> {
     let base = mounts();
     let parent = base.parent().unwrap_or(Path::new("/"));

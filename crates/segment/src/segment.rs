@@ -277,7 +277,7 @@ impl Segment {
         self.parts.hugetlb
     }
 
-    /// Whether this is its owner, not somebody who maps what another owns.
+    /// Whether this is its owner, not a process that maps what another owns.
     pub fn is_owner(&self) -> bool {
         self.parts.owner
     }
@@ -458,7 +458,7 @@ impl Segment {
                     .create_file(files::file_name(header.layout, number), header.mode)
                     .map_err(failed)?;
                 if number == 0 {
-                    // Held for as long as the file is open or mapped here; nobody else knows of it yet.
+                    // Held for as long as the file is open or mapped here; no other process knows of it yet.
                     files::lock_shared(&file, &self.parts.path)?;
                 }
                 Ok(file)

@@ -120,7 +120,7 @@ fn is_archive(mapping: &Mapping) -> bool {
 }
 
 /// Each view maps some of the pages, and some are mapped by several. A view shows its share of those (`Pss`); of hugetlb
-/// pages no shares are told, and the fullest view counts.
+/// pages no shares are known, and the fullest view counts.
 fn z_heap(views: &[&Mapping]) -> Memory {
     let mut heap = Memory::default();
     for view in views {

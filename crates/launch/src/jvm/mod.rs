@@ -15,7 +15,7 @@ use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A Java installation, as the file `release` in its directory tells; nothing is started to find out.
+/// A Java installation, as the file `release` in its directory says; nothing is started to find out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Java {
     /// The feature release: 8, 11, 17; `None` where no file says.

@@ -154,7 +154,7 @@ fn v8_and_go_have_heaps_of_their_own() {
     let clues =
         Clues { runtime: Some(HeapRuntime::V8), executable: Some("/usr/bin/node"), ..Clues::default() };
     let plain = sums(&maps, &clues);
-    // 400,000 objects and strings; a buffer of 64 MiB, which glibc maps by itself, cannot be told from them.
+    // 400,000 objects and strings; a buffer of 64 MiB, which glibc maps by itself, cannot be distinguished from them.
     assert!(plain[Kind::RuntimeHeap as usize] > 80 << 10, "{plain:?}");
     assert!(plain[Kind::Heap as usize] >= of(&maps, |it| it.name == "[heap]"));
     let maps = captured("kinds/node-20-preloaded.smaps");

@@ -14,7 +14,7 @@ use megapage_memory::{
 
 /// Shared memory is asked for by the preloaded library alone.
 pub(super) fn apply_shm(plan: &mut Plan, request: &Request) -> Result<(), Refusal> {
-    // What the library does by itself is not told to it.
+    // What the library does by itself is not passed to it.
     if request.shm == Shm::Auto {
         return Ok(());
     }

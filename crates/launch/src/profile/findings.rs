@@ -1,4 +1,4 @@
-//! What runs have found out, and what of it the next one is told.
+//! What runs have found out, and what of it the next one is given.
 
 use megapage_memory::{CLASSES, Found, Hints, Ledger, Maps, class_of, class_start};
 use megapage_units::Bytes;
@@ -12,9 +12,9 @@ const SPARSE_QUARTERS: u64 = 3;
 const LEAST_MAPS: u64 = 1 << 20;
 /// A heap that has held so much outgrows its first chunks.
 const LARGE_HEAP: u64 = 64 << 20;
-/// So many starts in a row are told of a finding that none of them has made again: then it is found out anew.
+/// So many starts in a row are given a finding that none of them has made again: then it is found out anew.
 const MOST_STARTS: u32 = 8;
-/// Of the largest own mappings a start is told as much as was filled, and this part more: sizes differ a little.
+/// Of the largest own mappings a start is given as much as was filled, and this part more: sizes differ a little.
 const FILLED_MORE: u64 = 4;
 /// No process has more memory: what is beyond is no finding.
 const MOST_SEEN: u64 = 1 << 56;
@@ -29,7 +29,7 @@ pub struct Blocks {
     pub seen_bytes: u64,
     /// What of it was touched.
     pub touched_bytes: u64,
-    /// Starts that were told of it since it was found.
+    /// Starts that were given it since it was found.
     pub starts: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct Mappings {
     pub seen_bytes: u64,
     /// What of it was touched.
     pub touched_bytes: u64,
-    /// Starts that were told of it since it was found.
+    /// Starts that were given it since it was found.
     pub starts: u32,
 }
 
@@ -64,7 +64,7 @@ fn is_sound(seen: u64, touched: u64) -> bool {
 }
 
 impl Findings {
-    /// What the ledger of one run tells. What cannot be true is left out: the program may write to it as it likes.
+    /// What the ledger of one run shows. What cannot be true is left out: the program may write to it as it likes.
     pub fn of(ledger: &Ledger) -> Findings {
         let blocks = (0..CLASSES).map(|class| {
             let Found { seen, touched } = ledger.block_found(class);
@@ -97,7 +97,7 @@ impl Findings {
             && self.own_mappings.iter().all(|it| is_kind(it) && is_sound(it.seen_bytes, it.touched_bytes))
     }
 
-    /// These after a further run, which was `told` of them: what it has found is newer, and what it has not stays for a while.
+    /// These after a further run, which was given them (`told`): what it has found is newer, and what it has not stays for a while.
     pub fn after(&self, run: Findings, told: bool) -> Findings {
         let mut all = run;
         for former in &self.large_blocks {
@@ -132,7 +132,7 @@ impl Findings {
         })
     }
 
-    /// What the next start is told.
+    /// The hints to the next start.
     pub fn hints(&self) -> Hints {
         let bits = |all: &mut dyn Iterator<Item = Option<usize>>| {
             all.flatten().fold(0u64, |bits, at| bits | 1u64 << at)

@@ -48,7 +48,7 @@ impl Prepared {
                 after: PROMOTE_AFTER,
                 watched: false,
             };
-            // Nobody hears of it: without a report nothing is told of promotion.
+            // Without a report promotion is not reported.
             let begun = in_background(|| drop(attachment.run(root, |_| {})));
             if let Err(source) = begun {
                 return RunError::System { what: "external promotion", source };

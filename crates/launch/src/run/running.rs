@@ -75,7 +75,7 @@ pub(super) struct Running<'a> {
     promoted: PromoteOutcome,
     /// The shared memory that it looked at last, kept likewise.
     shared: SharedMemory,
-    /// The terminal, or somebody, has asked the job to stop.
+    /// The terminal, or another process, has asked the job to stop.
     stop_asked: bool,
     /// The final sample has been taken.
     exiting: bool,

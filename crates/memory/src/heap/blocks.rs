@@ -45,7 +45,7 @@ impl Table {
         Some(self.blocks[self.count])
     }
 
-    /// `None` where it cannot be told, or the time is spent.
+    /// `None` where it cannot be determined, or the time is spent.
     fn judge(&mut self, block: Block) -> Option<(usize, Found)> {
         let began = Instant::now();
         let found = self.judge_from(began, block);
@@ -190,7 +190,7 @@ impl HugeHeap {
     }
 
     fn judge_block(&self, table: &mut Table, block: Block) {
-        // Without a launcher nobody asks.
+        // Without a launcher no process asks.
         if self.attached.load(Relaxed)
             && table.spent < table.most_time
             && let Some((class, found)) = table.judge(block)

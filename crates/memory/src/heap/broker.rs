@@ -71,7 +71,7 @@ impl Stock {
         }
     }
 
-    /// Up to `count` pages at the beginning of the rest, of one extent.
+    /// Up to `count` pages at the beginning of the remainder, of one extent.
     fn next(&mut self, count: usize) -> Option<Reservation> {
         let mut rest = self.rest.take()?;
         let within = match rest.len() % self.extent {
@@ -190,7 +190,7 @@ impl HugeHeap {
     }
 
     /// Asks for `count` pages, unless another thread has just done so, which is waited for. With no group locked, nor the
-    /// stock: one that hangs holds up those that need its pages, for the time that it is given, and nobody else. No signal's
+    /// stock: one that hangs holds up those that need its pages, for the time that it is given, and no other thread. No signal's
     /// handler runs meanwhile: it may fork.
     pub(super) fn ask_broker(&self, count: usize) {
         without_signals(|| {
@@ -208,7 +208,7 @@ impl HugeHeap {
                         }
                         Err(Failure { why, unusable: true }) => stock.leave_alone(0, FOR_EVER_MS, why),
                         Err(Failure { why, unusable: false }) => {
-                            // From now on: half a second has gone where nobody answered.
+                            // From now on: half a second has gone without an answer.
                             stock.leave_alone(self.now_ms(), stock.pause, why);
                             stock.pause = (stock.pause * 2).min(LONGEST_PAUSE_MS);
                         }
@@ -247,7 +247,7 @@ impl HugeHeap {
                 let len = pages.len() as u64;
                 let _ = pages.remove();
                 drop(pages);
-                // What is refused once (no room for mappings) is so for the rest.
+                // What is refused once (no room for mappings) is so for the remainder.
                 stock.give_rest_back();
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, len, errno.0);

@@ -2,7 +2,7 @@
 //!
 //! The kernel splits the entry of a transparent huge page at its first write after a fork and copies 4 KiB; nothing
 //! brings it back. While a child shares the pages a collapse would copy 2 MiB that the child keeps in use, so that is
-//! left until the child has executed a program or is gone, which the page table tells exactly.
+//! left until the child has executed a program or is gone, which the page table shows exactly.
 
 use super::HugeHeap;
 use crate::chunk::Mapping;
@@ -107,7 +107,7 @@ impl HugeHeap {
         let found = match found {
             Repaired::Ready => {
                 walk.ready = true;
-                // Where there is no huge page the next step will tell.
+                // Where there is no huge page the next step finds out.
                 let _ = make_ready();
                 found
             }

@@ -1,4 +1,4 @@
-//! What the two sides of a ledger tell each other of the program: hints at its start, findings as it runs.
+//! What the two sides of a ledger exchange about the program: hints at its start, findings as it runs.
 
 use super::{Ledger, word};
 use crate::learned::{CLASSES, Found, Hints, Maps};
@@ -77,7 +77,7 @@ mod tests {
         let hints = Hints { sparse_blocks: 1 << class, dense_maps: 0b10, filled_bytes: 3, large_heap: true };
         launcher.hint(hints);
         let program = Ledger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
-        // What was noted before there was a launcher to tell does not wipe the hints out.
+        // What was noted before a launcher was known does not wipe the hints out.
         let private = Ledger::private();
         private.found_block(class, Found { seen: 5, touched: 4 });
         program.continue_from(&private);

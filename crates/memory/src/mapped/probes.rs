@@ -86,7 +86,7 @@ impl Kind {
     }
 }
 
-/// How densely a mapping is filled where huge pages would back it: regions of 2 MiB that nobody has touched would cost
+/// How densely a mapping is filled where huge pages would back it: untouched regions of 2 MiB would cost
 /// nothing. Requests below 2 MiB share their huge pages with others, and count whole. `None`: some of it is gone.
 fn look(calls: &impl Calls, start: usize, end: usize) -> Option<Found> {
     let mut found = Found::default();

@@ -20,7 +20,7 @@ const MOST_PATIENCE_MS: u64 = 60_000;
 /// Why there is nothing.
 #[derive(Debug)]
 pub enum TakeError {
-    /// Nobody answers there, not in time, or not as a broker does.
+    /// No process answers there, not in time, or not as a broker does.
     Io(io::Error),
     /// The socket belongs to another user than root or the caller, who could read what is put into the memory.
     Stranger(u32),
@@ -231,7 +231,7 @@ mod tests {
         (0..2).for_each(|page| extent::fill(&file, SIZE, page).unwrap());
         extent::seal(&file).unwrap();
         let (ours, mut broker) = UnixStream::pair().unwrap();
-        // Two extents, it says, and one comes. The answer is there before it is asked for: nobody's patience is tried.
+        // Two extents, it says, and one comes. The answer is there before it is asked for: no wait is needed.
         let answer = Answer {
             verdict: Verdict::Done,
             page_bytes: SIZE.bytes().0,

@@ -39,7 +39,7 @@ pub struct Handle {
     pub serial: u64,
 }
 
-/// A block to look at. It stays readable while the heap is borrowed, also when somebody frees it meanwhile: then it
+/// A block to look at. It stays readable while the heap is borrowed, also when another process frees it meanwhile: then it
 /// holds whatever comes there.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'heap> {
@@ -117,7 +117,7 @@ pub(super) struct Found {
     pub element: Element,
 }
 
-/// How often somebody who maps another's heap reads a header that is being written at that moment.
+/// How often a process that maps another's heap reads a header that is being written at that moment.
 const MOST_READS: usize = 1000;
 
 impl Heap {
@@ -178,7 +178,7 @@ impl Heap {
         Ok(Found { at, element })
     }
 
-    /// Looks again where somebody else's heap is being changed at that moment.
+    /// Looks again where another process's heap is being changed at that moment.
     fn look<T>(&self, read: impl Fn() -> Result<T, HeapError>) -> Result<T, HeapError> {
         let tries = if self.segment.is_owner() { 1 } else { MOST_READS };
         for _ in 1..tries {

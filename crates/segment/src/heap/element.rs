@@ -14,7 +14,7 @@ const DIRTY: u64 = 1;
 /// What an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody's.
+    /// Free.
     Free,
     /// Handed out.
     Used,

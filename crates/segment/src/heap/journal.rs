@@ -43,7 +43,7 @@ pub fn commit(segment: &Segment, journal: u64, changes: &[Change]) -> Result<(),
     Ok(())
 }
 
-/// Completes the operation that a killed process has left, if there is one: `true`. `may` tells at which offsets an
+/// Completes the operation that a killed process has left, if there is one: `true`. `may` says at which offsets an
 /// image may be stored.
 pub fn recover(segment: &Segment, journal: u64, may: impl Fn(u64) -> bool) -> Result<bool, HeapError> {
     let damaged = |what| HeapError::Damaged { offset: journal, what };

@@ -49,7 +49,7 @@ pub fn clear(segment: &Segment, offset: u64, bytes: u64) -> Result<(), HeapError
     for half in [first, second] {
         #[cfg(test)]
         crash::point();
-        // Atomic, so that somebody who still reads what was freed reads something, and not undefined behaviour.
+        // Atomic, so that another process that still reads what was freed reads something, and not undefined behaviour.
         half.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
     // What follows is not seen before the zeros are.

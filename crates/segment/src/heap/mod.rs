@@ -90,7 +90,7 @@ pub struct Heap {
     state: Mutex<Book>,
 }
 
-/// What the lock guards. All of it can be told from the segment.
+/// What the lock guards. All of it can be rebuilt from the segment.
 #[derive(Debug, Default)]
 struct Book {
     /// Where the elements end.
@@ -148,7 +148,7 @@ impl Heap {
         }
         book.statistics.frees += 1;
         if self.stays_clean(&book, at, &element)? {
-            // It is nobody's from here on, and cleared outside the lock.
+            // It has no owner from here on, and cleared outside the lock.
             let leaving = Element { state: State::Leaving, ..element };
             self.change(&mut book, &[(at, leaving)], &[])?;
         }
@@ -425,7 +425,7 @@ impl Heap {
         Ok((before, after))
     }
 
-    /// Stores headers of elements that lie one behind the other, wipes headers that are none any more, tells the
+    /// Stores headers of elements that lie one behind the other, wipes headers that are none any more, shows the
     /// element behind them the size of the last, and keeps the list of free elements: one operation.
     fn change(&self, book: &mut Book, elements: &[(u64, Element)], wiped: &[u64]) -> Result<(), HeapError> {
         let image = |(at, element): &(u64, Element)| -> Change { (*at, element.encode(*at, self.salt)) };
@@ -483,7 +483,7 @@ impl Heap {
         if wanted > self.segment.most().0 && self.segment.size() == self.segment.most() {
             return Err(self.full(book, size - HEADER));
         }
-        // As far as it may: what is free at the end may make up for the rest.
+        // As far as it may: what is free at the end may make up for the remainder.
         let bytes = Bytes(bytes.0.min(self.segment.most().0 - self.segment.size().0));
         self.grow_by(book, bytes)
     }

@@ -147,7 +147,7 @@ impl Heap {
         }
         let [_, start, end, offset, serial, salt, ..] = image;
         let is_aligned = end.is_multiple_of(HEADER);
-        // Somebody who maps another's heap may have less of it than there is by now.
+        // A process that maps another's heap may have less of it than there is by now.
         let is_inside = end <= self.segment.size().0 || !self.segment.is_owner();
         if start != self.start || end < start + SMALLEST || !is_aligned || !is_inside {
             return Err(damaged("the heap does not fit into its segment"));

@@ -31,7 +31,7 @@ fn file_of(heap: &Heap) -> File {
     megapage_kernel::directory::reopen(&heap.segment().descriptor().unwrap().unwrap()).unwrap()
 }
 
-/// Maps a segment as somebody else does. Another test of this process may have its addresses for a while.
+/// Maps a segment as another process does. Another test of this process may have its addresses for a while.
 fn share(file: &File) -> Segment {
     for _ in 0..3000 {
         match Segment::of_memory_file(file, true) {
