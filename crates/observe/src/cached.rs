@@ -86,7 +86,7 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
         effective_uid() == 0
     }
 
-    /// What was cached, the oldest first, if it is of this boot, whole, `is_sound`, and nobody but root, or who asks, can have
+    /// What was cached, the oldest first, if it is of this boot, whole, `is_sound`, and no process but root, or who asks, can have
     /// written it. Nothing otherwise.
     pub(crate) fn read<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Vec<T> {
         self.read_checked(is_sound).unwrap_or_default()

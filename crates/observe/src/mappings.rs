@@ -1,4 +1,4 @@
-//! The mappings of a process: what each is, and the flags that only smaps tells.
+//! The mappings of a process: what each is, and the flags that only smaps shows.
 //!
 //! `/proc/PID/maps` is read every time. smaps walks all page tables (about 6.5 ms for each GiB on base pages), so that
 //! it is read when a process is first seen, when mappings have changed, and otherwise now and then; always so rarely
@@ -17,7 +17,7 @@ use std::time::Duration;
 const SMAPS_SHARE: u32 = 50;
 /// How old flags may become where the mappings stay the same: madvise(2) on a whole mapping changes only flags.
 const OLDEST_FLAGS: Duration = Duration::from_secs(30);
-/// The same where the process has taken no processor time since: then only somebody to whom it has handed an open
+/// The same where the process has taken no processor time since: then only another process to which it has handed an open
 /// userfaultfd can have changed them.
 const OLDEST_AT_REST: Duration = Duration::from_secs(600);
 /// What smaps said of one mapping.
@@ -38,7 +38,7 @@ pub(crate) struct Details {
     list: Vec<Detail>,
     /// `None` before the first time.
     read: Option<SmapsRead>,
-    /// Whether nothing but the flags of smaps is gone by: the page map tells what is huge.
+    /// Whether nothing but the flags of smaps is gone by: the page map shows what is huge.
     pub(crate) leaves_known: bool,
 }
 
@@ -216,7 +216,7 @@ fn kind(
 }
 
 impl Found {
-    /// Whether sampling it can tell something that a decision about huge pages needs, and clearing its bits is
+    /// Whether sampling it can show something that a decision about huge pages needs, and clearing its bits is
     /// possible: memory of the program's own, at least one region long, that the kernel may back by huge pages.
     /// Stacks are small and always hot; locked memory and hugetlb pages are refused by the kernel.
     pub(crate) fn is_candidate(&self) -> bool {

@@ -66,8 +66,8 @@ pub struct Options {
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
     pub folios: bool,
     /// Whether it is about what is to be promoted. Then the first sample of a process is early, of a sixteenth of the
-    /// window, which tells how often pages are visited, and paid for by the processor time that it took before it was observed. And one that is nearly all on
-    /// huge pages, of which a sample tells little, is sampled once a minute at most.
+    /// window, which shows how often pages are visited, and paid for by the processor time that it took before it was observed. And one that is nearly all on
+    /// huge pages, of which a sample says little, is sampled once a minute at most.
     pub promotes: bool,
 }
 
@@ -395,7 +395,7 @@ impl Observer {
             _ => {
                 let started = ticks(id.start_ticks);
                 let age = self.clock.now().saturating_sub(started).as_secs_f64();
-                // Where nothing can be told of accesses nothing is cleared, and there is nothing to account for.
+                // Without an access tracker nothing is cleared, so nothing is charged.
                 let sampling = self.sampling.as_ref().filter(|sampling| sampling.tracker.tells_accesses());
                 let terms = sampling.map(|sampling| self.terms(sampling));
                 Target::new(id, terms, stat.cpu.as_secs_f64() / age, stat.cpu)
@@ -496,7 +496,7 @@ struct Round<'a> {
     zero_bytes: Bytes,
 }
 
-/// A tracker cannot tell a process that has ended from one that has executed another program.
+/// A tracker cannot distinguish a process that has ended from one that has executed another program.
 fn lost_why(root: &KernelRoot, id: ProcessId, lost: Missed) -> Missed {
     match identify(root, id.pid) {
         Ok((now, _)) => replaced(id, now),

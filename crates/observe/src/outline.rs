@@ -1,4 +1,4 @@
-//! What everybody may see of the machine's processes: cheap, and without a right to look into them.
+//! What all users may see of the machine's processes: cheap, and without a right to look into them.
 
 use megapage_kernel::process::{Status, list_processes, read_status};
 use megapage_kernel::{KernelError, KernelRoot};

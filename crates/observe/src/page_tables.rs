@@ -3,7 +3,7 @@
 //! Since Linux 6.7 PAGEMAP_SCAN says so. Before, it follows from two readings. 512 present pages that are the frames of
 //! one folio, in order, can be mapped by one entry or by 512: the page map shows the same. smaps counts the huge
 //! entries of a mapping. Where a mapping has at least as many of them as regions that could be huge, all of these are;
-//! where it has none, none is; else nobody can say, and nothing is claimed. Frames take root; without them every full
+//! where it has none, none is; else that is unknown, and nothing is claimed. Frames take root; without them every full
 //! region could be huge, which is decided less often.
 
 use megapage_kernel::ability::PAGEMAP_SCAN;
@@ -80,7 +80,7 @@ impl PageTables {
         Ok(regions)
     }
 
-    /// The whole regions in a mapping that smaps has just told of.
+    /// The whole regions in a mapping that smaps has just reported.
     pub fn regions_in(&mut self, mapping: &smaps::Mapping) -> Result<Vec<Region>, KernelError> {
         match self.frames {
             Some(_) => self.regions_by_frames(&[mapping.range], || Ok(vec![HugeEntries::of(mapping)])),
@@ -140,14 +140,14 @@ impl PageTables {
     }
 
     /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
-    /// program, or one with which KSM has merged them. `None` where the shared page of zeros, which counts as nobody's,
-    /// cannot be told apart: before Linux 6.7 without root.
+    /// program, or one with which KSM has merged them. `None` where the shared page of zeros, which belongs to no process,
+    /// cannot be distinguished: before Linux 6.7 without root.
     pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
         let Some(frames) = &self.frames else { return self.pagemap.shared_pages(region) };
         let Some(zero) = frames.zero else { return Ok(None) };
         let entries = self.pagemap.entries(region)?;
         let shared = entries.iter().filter(|entry| entry.is_shared() && entry.frame() != Some(zero)).count();
-        // Pages of the huge page of zeros are nobody's, either.
+        // Pages of the huge page of zeros belong to no process, either.
         let zeros = frames.region(region, &entries)?.zero_page == PAGES;
         Ok(Some(if zeros { 0 } else { shared as u16 }))
     }

@@ -1,4 +1,4 @@
-//! The hugetlb pools: how large they are, what is left of them, who holds the rest, and what limits apply.
+//! The hugetlb pools: how large they are, what is left of them, who holds the remainder, and what limits apply.
 
 use megapage_kernel::cgroup::{Cgroups, HugetlbCharge, Level};
 use megapage_kernel::hugetlb::{self, PoolCounts, PoolScope};

@@ -158,7 +158,7 @@ impl Reader {
 }
 
 /// The children that have the stack of their parent: they were forked and have not executed a program. `None` where the
-/// kernel does not tell, or the process has more threads than `most_threads`: one file each.
+/// kernel does not report it, or the process has more threads than `most_threads`: one file each.
 fn sharing_children(
     root: &KernelRoot,
     id: ProcessId,
@@ -179,7 +179,7 @@ pub fn shares_stack(root: &KernelRoot, parent: ProcessId, child: Pid) -> bool {
 }
 
 /// A child that shares the memory of this process since a fork(2), as a snapshot would count it; `Some(None)`: there is
-/// none. `None` where that is not told, or the process has more than `most_threads` threads, or is another one.
+/// none. `None` where that is not reported, or the process has more than `most_threads` threads, or is another one.
 pub fn sharing_child(root: &KernelRoot, id: ProcessId, most_threads: usize) -> Option<Option<Pid>> {
     let first = sharing_children(root, id, most_threads).ok()??.next();
     process_id(root, id.pid).is_ok_and(|now| now == id).then_some(first)

@@ -9,7 +9,7 @@ use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, Leaf, MappingKind, PAGES, Region};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 
-/// Orders that [`Region::folios`] tells apart: 0 to 9.
+/// Orders that [`Region::folios`] distinguishes: 0 to 9.
 const ORDERS: usize = 10;
 /// The most regions of which one snapshot looks the folios up: 8 GiB.
 const MOST_FOLIO_REGIONS: usize = 4096;
@@ -20,7 +20,7 @@ pub(crate) struct Held {
     pub(crate) regions: Vec<Region>,
     /// What all its present memory is backed by.
     pub(crate) backing: BackingBytes,
-    /// Whether the page tables have told of each region whether it is huge, without smaps.
+    /// Whether the page tables have reported of each region whether it is huge, without smaps.
     pub(crate) leaves_known: bool,
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn look_up_folios(
     Ok(())
 }
 
-/// Present pages by the order of their folio; `None` where a page's frame is not told.
+/// Present pages by the order of their folio; `None` where a page's frame is not reported.
 fn folios(flags: &FrameFlags, entries: &[Entry]) -> Result<Option<[u16; ORDERS]>, KernelError> {
     let mut orders = [0; ORDERS];
     let mut present = entries.iter().filter(|entry| entry.is_present()).peekable();
@@ -172,7 +172,7 @@ fn count_run(
     count: usize,
     orders: &mut [u16; ORDERS],
 ) -> Result<(), KernelError> {
-    // One more tells whether the last folio goes on beyond what is mapped.
+    // One more shows whether the last folio goes on beyond what is mapped.
     let run = flags.read(first, count + 1)?;
     let mut at = 0;
     while at < count {

@@ -1,7 +1,7 @@
 //! Trackers: ways to learn which base pages of a process were accessed.
 //!
 //! All have one shape: *clear* the accessed bits of some ranges, wait, *read* them. [`select`](fn@select) tries
-//! them best first, each against a child whose accesses are known, and keeps the first that tells the truth.
+//! them best first, each against a child whose accesses are known, and keeps the first that is accurate.
 
 mod bpf;
 pub mod damon_physical;
@@ -54,7 +54,7 @@ pub struct RegionBits {
     /// Base pages that are swapped out or migrating.
     pub swapped: u16,
     /// Base pages accessed since the last clearing of this region, 0 to 512: 0 or 512 where `leaf` is huge. `None` where this
-    /// tracker cannot tell for a region.
+    /// tracker cannot say for a region.
     pub accessed: Option<u16>,
     /// Which pages they are; `None` where the tracker only counts. All ones or all zeros where `leaf` is huge.
     pub bits: Option<PageBits>,
@@ -128,14 +128,14 @@ pub trait Tracker: Send {
         self.clear(pid, ranges)
     }
 
-    /// What the machine as a whole accessed, where that is all that the tracker can tell, and it can tell it now. Asking
+    /// What the machine as a whole accessed, where that is all that the tracker can report, and it can do so now. Asking
     /// starts the count.
     fn machine_access(&mut self) -> Option<MachineAccess> {
         None
     }
 
-    /// What `pid` holds in `ranges` (ascending, disjoint, whole base pages), as [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) tells it, where this
-    /// tracker can tell the same at less cost. `None` where it cannot, or not this time: then the page map is asked, which
+    /// What `pid` holds in `ranges` (ascending, disjoint, whole base pages), as [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) shows it, where this
+    /// tracker can report the same at less cost. `None` where it cannot, or not this time: then the page map is asked, which
     /// also knows why.
     fn held(&mut self, _pid: Pid, _ranges: &[VirtRange]) -> Option<Vec<Held>> {
         None

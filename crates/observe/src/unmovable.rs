@@ -70,7 +70,7 @@ pub fn unmovable(root: &KernelRoot, most: usize) -> Result<Unmovable, KernelErro
         .into_iter()
         .filter_map(|pid| {
             let status = process::read_status(root, pid).ok()?;
-            // A kernel thread has no memory of its own, and nobody can end it.
+            // A kernel thread has no memory of its own, and cannot be ended.
             if status.page_tables == Bytes::ZERO {
                 return None;
             }

@@ -137,7 +137,7 @@ impl Watch {
         self.before.as_ref()
     }
 
-    /// What everybody may see of the processes that are watched.
+    /// What all users may see of the processes that are watched.
     pub fn outlines(&self) -> &[Outline] {
         &self.outlines
     }
@@ -167,7 +167,7 @@ impl Watch {
         self.outlines = match &self.which {
             Which::AtLeast(least) => outlines(&self.root, *least)?,
             Which::Named(patterns) => {
-                // Those that were watched stay, so that their end is told once; a name may match nothing for a while.
+                // Those that were watched stay, so that their end is reported once; a name may match nothing for a while.
                 let found = patterns
                     .iter()
                     .filter_map(|pattern| select_processes(&self.root, std::slice::from_ref(pattern)).ok());

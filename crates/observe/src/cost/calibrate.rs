@@ -59,7 +59,7 @@ pub struct AccessTimes {
     steps: Vec<Step>,
     /// How often all was timed. 0: never, they are a guess.
     times: u32,
-    /// When, in seconds since 1970, the latest; 0 where nobody knows.
+    /// When, in seconds since 1970, the latest; 0 where that is unknown.
     #[serde(default)]
     taken: u64,
 }
@@ -77,7 +77,7 @@ const UNWAITED: (u64, u64) = (16, 4);
 /// to it within a millisecond or some and finds it in the caches; after fewer visits most accesses are the first to
 /// their line since the last burst, which wait for memory, and huge pages seem to save three times as much as they do.
 const VISITS_OF_TABLES: u64 = 2;
-/// A timing that takes longer is given up: an emulated or a crowded machine tells nothing of real accesses, and somebody
+/// A timing that takes longer is given up: an emulated or a crowded machine says nothing of real accesses, and a caller
 /// may wait. Several times what it takes.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Pages in one timing of a stream.
@@ -149,12 +149,12 @@ impl AccessTimes {
         if found.pressed {
             return Err(NoTimes::Short);
         }
-        // Where it cannot be looked at any more, nobody knows.
+        // Where it cannot be looked at any more, that is unknown.
         let holds = |taken: u64| Spare::read(root).is_ok_and(|now| now.holds(&found, taken));
         AccessTimes::measure_within(root, geometry, room.min(MOST_MEMORY), LONGEST, &holds)
     }
 
-    /// The same in twice `room` bytes. `holds` is told how much of it is taken, and says whether that can go on.
+    /// The same in twice `room` bytes. `holds` is given how much of it is taken, and says whether that can go on.
     fn measure_within(
         root: &KernelRoot,
         geometry: &Geometry,
@@ -216,7 +216,7 @@ impl AccessTimes {
 
     /// The median of several timings of one machine, value by value; `None` of none. Those of another shape than the
     /// last are left out. The pairs of one timing were made at one moment and on the same pages: how sure the median of
-    /// several is, their difference tells, and what each knows of itself beside it.
+    /// several is, their difference shows it, and what each knows of itself beside it.
     pub fn median(all: &[AccessTimes]) -> Option<AccessTimes> {
         let last = all.last()?;
         let sizes = |times: &AccessTimes| times.steps.iter().map(|step| step.bytes).collect::<Vec<_>>();
@@ -324,7 +324,7 @@ fn sizes(geometry: &Geometry, most: u64) -> Vec<u64> {
     let mut sizes = vec![u64::from(geometry.first_base.clamp(16, 512)) * BASE_PAGE as u64 * 3 / 4];
     sizes.extend([reach / 2, reach, 2 * reach, most / 4, most].map(|bytes| rounded(bytes).min(most)));
     sizes.sort_unstable();
-    // Two that are nearly the same tell noise.
+    // Two that are nearly the same show noise.
     sizes.dedup_by(|later, kept| 2 * *later < 3 * *kept);
     sizes
 }
@@ -339,7 +339,7 @@ fn huge_share(root: &KernelRoot, memory: &TimedMemory) -> Result<f64, NoTimes> {
             regions.iter().filter(|region| region.huge == Some(true) && region.present == PAGES).count();
         return Ok(huge as f64 / regions.len().max(1) as f64);
     }
-    // Before 6.7 only the sums by mapping tell.
+    // Before 6.7 only the sums by mapping show it.
     let mappings = read_smaps(root, own)?;
     let mapping =
         mappings.iter().find(|it| it.range.start() <= range.start() && range.end() <= it.range.end());

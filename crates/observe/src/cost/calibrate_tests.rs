@@ -49,7 +49,7 @@ fn one_disturbed_timing_of_several_changes_nothing() {
     assert!(AccessTimes::median(&[]).is_none());
 }
 
-/// Several timings tell more than one where they agree, and less than each claims where they do not.
+/// Several timings say more than one where they agree, and less than each claims where they do not.
 #[test]
 fn timings_that_differ_are_as_unsure_as_they_differ() {
     let with = |ratio: f64| {

@@ -5,8 +5,8 @@
 //! base pages and on huge ones, by the memory over which they spread and by how many are under way at once
 //! ([`AccessTimes`]). A page that is visited as seldom as a page of so much memory would be, all of it visited alike, is
 //! taken to cost as much as one of those. The visits come at some rate; were each waited for, they would take more time
-//! than there is, or less: that tells how many must be under way at once, at the least, and with it what huge pages
-//! would save. How often the TLB is missed ([`tlb`](megapage_tlb)) is told beside it.
+//! than there is, or less: that shows how many must be under way at once, at the least, and with it what huge pages
+//! would save. How often the TLB is missed ([`tlb`](megapage_tlb)) is reported beside it.
 
 use super::calibrate::{AccessTimes, OVERLAPS, Step, Timed};
 use super::rates::Rates;
@@ -199,7 +199,7 @@ struct Visits {
     rate: f64,
     /// Whether the pages could be huge.
     movable: bool,
-    /// Whether the pages, few enough for that, were all touched as soon as anybody looked, so that `rate` is what it is at
+    /// Whether the pages, few enough for that, were all touched by the first look, so that `rate` is what it is at
     /// least. Visits that come so fast do not wait for each other.
     at_least: bool,
     /// The most of them that there is time for: `rate`, but where that is known from below alone.
@@ -409,10 +409,10 @@ fn footprint(visits: &[Visits]) -> f64 {
 
 /// Histories of one kind, and of how many pages (or regions) they are a sample.
 struct Stratum<'a> {
-    /// Those whose readings tell rates, and the rates.
+    /// Those whose readings give rates, and the rates.
     histories: Vec<&'a History>,
     rates: Option<Rates>,
-    /// Those that were full at the first reading, and the rates of their pages as far as closer looks tell them.
+    /// Those that were full at the first reading, and the rates of their pages as far as closer looks show them.
     full: Vec<&'a History>,
     full_rates: Option<Rates>,
     /// Pages, or huge regions, of the process.
@@ -429,7 +429,7 @@ impl<'a> Stratum<'a> {
         let all: Vec<Record> = histories.iter().chain(&full).flat_map(|it| it.records()).collect();
         let sampled: f64 = all.iter().map(|it| it.count).sum();
         let records: Vec<Record> = histories.iter().flat_map(|it| it.records()).collect();
-        // Of full regions the closest looks tell the most.
+        // Of full regions the closest looks show the most.
         let close: Vec<Record> = kind().filter(|it| it.close).flat_map(History::records).collect();
         let looked = if close.is_empty() { full.iter().flat_map(|it| it.records()).collect() } else { close };
         (population > 0.0 && sampled > 0.0).then(|| Stratum {

@@ -239,7 +239,7 @@ fn a_reading_that_came_too_soon_or_too_late_tells_neither_order_nor_rate() {
     assert!(!stream.is_full_at_once());
 }
 
-/// What about fills the TLB, visited faster than can be told.
+/// What about fills the TLB, visited faster than can be determined.
 #[test]
 fn a_hot_set_of_the_size_of_the_tlb_gains_at_most_what_was_timed_of_so_much() {
     // 8 MiB, the reach of this TLB, all touched within the first 0.1 ms.
@@ -314,7 +314,7 @@ fn intervals_hold_their_guess_and_few_regions_widen_them() {
     }
 }
 
-/// What is full at the first reading is hot; how hot, only a closer look tells.
+/// What is full at the first reading is hot; how hot, only a closer look shows it.
 #[test]
 fn closer_looks_tell_how_hot_the_hot_is() {
     // All of 32 MiB is touched within the first 0.1 ms.

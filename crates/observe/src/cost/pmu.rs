@@ -33,7 +33,7 @@ pub enum PmuError {
          ({0}); the cost is estimated instead"
     )]
     Absent(String),
-    /// Nobody has told us which events count page walks on this processor.
+    /// Which events count page walks on this processor is unknown.
     #[error("no events for page walks are known for this processor ({0}); the cost is estimated instead")]
     Unknown(String),
     /// The kernel refuses.

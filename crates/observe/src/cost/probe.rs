@@ -400,7 +400,7 @@ impl Run<'_> {
     }
 
     /// The bits that clearing `regions` clears, each of which is a first touch sooner or later; those that are clear
-    /// already were charged when they were cleared. All pages, where the tracker cannot tell beforehand at no cost.
+    /// already were charged when they were cleared. All pages, where the tracker cannot say beforehand at no cost.
     fn charge(&mut self, regions: &[&Region], ranges: &[VirtRange]) -> f64 {
         let whole = |region: &Region| if region.leaf.is_huge() { 1.0 } else { f64::from(region.present) };
         let found = match self.tracker.kind() {

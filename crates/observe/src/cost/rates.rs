@@ -2,10 +2,10 @@
 
 use super::touches::Record;
 
-/// The slowest rate that is told from none: a visit in 20 s.
+/// The slowest rate that is distinguished from none: a visit in 20 s.
 const SLOWEST: f64 = 0.05;
 /// Each rate of the grid is twice the one before, up to 13 million visits of a page a second, or to where nine of ten
-/// pages are touched before the first reading: what is faster cannot be told.
+/// pages are touched before the first reading: what is faster cannot be determined.
 const MOST_RATES: usize = 29;
 /// Steps of the fit. It converges from above; more change the sum of rates by less than 1 %.
 const STEPS: usize = 400;

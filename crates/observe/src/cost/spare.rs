@@ -32,7 +32,7 @@ pub(super) struct Spare {
     group: Option<Bytes>,
     /// Tasks wait for memory.
     pub(super) pressed: bool,
-    /// For how long some did since boot, in microseconds; 0 where the kernel does not tell.
+    /// For how long some did since boot, in microseconds; 0 where the kernel does not report it.
     stalled: u64,
 }
 

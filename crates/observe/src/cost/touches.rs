@@ -86,7 +86,7 @@ pub struct Record {
 
 impl History {
     /// Whether (nearly) all pages were touched by the first reading that is known to come after the clearing: that they
-    /// are hot is all that it tells.
+    /// are hot is all that it shows.
     pub fn is_full_at_once(&self) -> bool {
         let full = |first: &Reading| 10 * u32::from(first.touched) >= 9 * u32::from(self.present);
         let first = self.readings.iter().find(|reading| reading.cpu > reading.unsure);
@@ -116,7 +116,7 @@ impl History {
     }
 
     /// How far the first touches came in the order of addresses, 0 (anywhere) to 1 (one page after the other), and
-    /// how many touches say so. `None` where nothing tells: all pages were touched before the first reading, or none.
+    /// how many touches say so. `None` where nothing shows it: all pages were touched before the first reading, or none.
     ///
     /// Two signs. Neighbours are touched in the same step: among the pages that are new in a step, more have a new
     /// neighbour than chance would give. And the whole region is new in one step: pages that are touched at random,
@@ -132,7 +132,7 @@ impl History {
             let new = f64::from(reading.touched.saturating_sub(former));
             let open = f64::from(self.present.saturating_sub(former));
             let former_share = f64::from(former) / f64::from(self.present.max(1));
-            // The first step begins at once, and so does one after a reading that came too soon to tell: a hot region is
+            // The first step begins at once, and so does one after a reading that came too soon to say: a hot region is
             // full in it, in any order.
             let most = most_in_a_step(begun, reading.cpu + reading.unsure) + STEP_MARGIN;
             let jumped = most < MOST_TELLING && former_share < 0.1 && new >= LEAST_TO_TELL;
@@ -179,7 +179,7 @@ impl Touches {
     }
 
     /// The rate at which pages are touched that were not for a while, for a process that goes through its memory in
-    /// order: the share touched grows evenly with time then, so that the whole of it up to the half tells the slope.
+    /// order: the share touched grows evenly with time then, so that the whole of it up to the half shows the slope.
     /// Of base pages, all of them, per second of processor time.
     pub fn rate_in_order(&self) -> f64 {
         let base = || self.histories.iter().filter(|history| !history.huge && !history.close);

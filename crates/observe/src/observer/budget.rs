@@ -14,7 +14,7 @@ use std::time::Duration;
 /// once.
 const CAPACITY: Duration = Duration::from_secs(10);
 /// Where it is about promotion, a sample that costs more at once than this part of the bucket is of a part of each region, if
-/// that tells as much: all of a burst falls into the moment in which the process is to be made faster.
+/// that says as much: all of a burst falls into the moment in which the process is to be made faster.
 const BURST: f64 = 1.0 / 8.0;
 /// A target that takes hardly any processor time earns nothing and, where it accesses nothing, is charged nothing.
 /// After so many windows it is sampled with what is left.
@@ -96,7 +96,7 @@ impl Account {
         // What is no number is no rate.
         let rate = if rate > least { rate.min(most) } else { least };
         let advance = terms.window.mul_f64(rate);
-        // What nobody has taken from it yet it has earned, up to what a bucket holds.
+        // It has earned what was not taken from it yet, up to what a bucket holds.
         let earned = if terms.promotes { lived.min(CAPACITY).max(advance) } else { advance };
         Account {
             tokens: earned.as_secs_f64() * terms.budget,
@@ -133,7 +133,7 @@ impl Account {
         let elapsed = now.saturating_sub(then).as_secs_f64();
         if elapsed > 0.0 {
             let rate = taken / elapsed;
-            // A longer interval tells more of the rate.
+            // A longer interval says more of the rate.
             let weight = (elapsed / self.terms.window.as_secs_f64().max(1e-3)).clamp(0.0, 0.5);
             self.rate = Some(self.rate.map_or(rate, |old| old + weight * (rate - old)));
         }
@@ -195,7 +195,7 @@ impl Account {
     }
 
     /// Whether a sample of all candidates costs more than can ever be saved for one; of a process that was not sampled
-    /// yet, more than there is. Then a part of each tells more than some of them whole.
+    /// yet, more than there is. Then a part of each says more than some of them whole.
     pub(crate) fn is_too_expensive(&self, candidates: &[Candidate]) -> bool {
         let most = if self.cleared.is_some() { self.capacity() } else { self.available() };
         self.costs(candidates) > most

@@ -69,7 +69,7 @@ pub(super) fn leave_out_shared(
                 others += 1;
             }
         }
-        // Pages of zeros are nobody's own, and are not sampled anyway.
+        // Pages of zeros belong to no process, and are not sampled anyway.
         let others = others.saturating_sub(u64::from(region.zero_page));
         if others > 0 {
             left_out += others;

@@ -22,13 +22,13 @@ pub(super) struct Cycle {
     pub(super) in_part: bool,
     pub(super) cleared: Duration,
     pub(super) read: bool,
-    /// The process's processor time before and after the clearing, where rates are to be told.
+    /// The process's processor time before and after the clearing, where rates are to be reported.
     pub(super) cpu: Option<(Duration, Duration)>,
     /// When the clearing was done.
     pub(super) done: Duration,
     /// How long the window is: longer where the process has not run yet.
     pub(super) window: Duration,
-    /// What was accessed early in it, where rates are to be told.
+    /// What was accessed early in it, where rates are to be reported.
     pub(super) early: Option<PartialWindow>,
 }
 

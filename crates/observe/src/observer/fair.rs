@@ -236,7 +236,7 @@ mod tests {
         let fair = fair(&[(1, 5, 7), (2, 3, 7), (3, 4, 7)]);
         let root = KernelRoot::captured("/nonexistent");
         let pids = [1, 2, 3, 4].map(Pid);
-        // 4 was never looked at; nobody knows whose it is.
+        // 4 was never looked at; it is unknown whose it is.
         let mut turns = fair.turns(&root, pids.into_iter());
         let order: Vec<i32> = std::iter::from_fn(|| turns.next()).map(|(pid, _)| pid.0).collect();
         assert_eq!(order, [2, 3, 1, 4]);

@@ -47,12 +47,12 @@ impl History {
         self.profiles.insert(start, profile);
     }
 
-    /// A sample whose window was short enough to tell found the region at `start` to be visited so often.
+    /// A sample whose window was short enough for a rate found the region at `start` to be visited so often.
     pub(crate) fn note_rate(&mut self, start: u64, rate: AccessProfile) {
         self.rates.insert(start, rate);
     }
 
-    /// A sample whose window was too long to tell how often found `coverage` of the `present` pages at `start` accessed:
+    /// A sample whose window was too long for a rate found `coverage` of the `present` pages at `start` accessed:
     /// what was known of its rate holds on where that is nearly all of them.
     pub(crate) fn confirm_rate(&mut self, start: u64, coverage: u16, present: u16) {
         if f32::from(coverage) < STILL * f32::from(present) {
@@ -99,7 +99,7 @@ pub(crate) fn entries(bits: &RegionBits) -> u64 {
     if bits.leaf.is_huge() { 1 } else { u64::from(bits.present) }
 }
 
-/// How many of those were accessed; all of them where the tracker cannot tell.
+/// How many of those were accessed; all of them where the tracker cannot say.
 pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
     match bits.accessed {
         None => entries(bits),

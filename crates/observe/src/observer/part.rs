@@ -134,7 +134,7 @@ const LEAST_WAIT: Duration = Duration::from_nanos(150);
 ///
 /// Visits that come at random leave out exp(-rate) of the pages. Where all were accessed, half a page of those that were
 /// looked at is taken to be left out; where all were early, it is one visit each until then. Who goes through its memory
-/// in order has visited once what it has reached, and will come to the rest: what was visited is shared out among both.
+/// in order has visited once what it has reached, and will come to the remainder: what was visited is shared out among both.
 ///
 /// Where pages were left out, so that the number of visits is known, and there are so few of them that each may have been
 /// waited for, they are taken to be: a program that takes so long between two visits has nothing under way beside them.

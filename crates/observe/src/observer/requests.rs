@@ -1,4 +1,4 @@
-//! What somebody else asks of the observer between two snapshots: reading samples in time, and looking for zeros where
+//! What a caller asks of the observer between two snapshots: reading samples in time, and looking for zeros where
 //! a policy wants to know.
 
 use super::zero_scan::{self, Thoroughness};
@@ -23,7 +23,7 @@ pub struct ZeroScanned {
 
 impl Observer {
     /// Completes the samples whose window is over, and nothing else: a fraction of what a snapshot costs. A process that
-    /// has gone is told of by the next snapshot. Answers whether one of them was the first of its process.
+    /// has gone is reported by the next snapshot. Answers whether one of them was the first of its process.
     pub fn complete_samples(&mut self) -> bool {
         let now = self.clock.now();
         let root = self.reader.root.clone();

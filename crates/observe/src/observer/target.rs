@@ -28,11 +28,11 @@ const HUGE_PAUSE: Duration = Duration::from_secs(60);
 /// The part of a process's memory that is on base pages then, at most: 1 in so many.
 const HUGE_REST: u64 = 32;
 /// The window of a process's first sample, where it is about promotion, is so much shorter. What is hot shows soon, and a
-/// window in which every page is accessed tells nothing of how often.
+/// window in which every page is accessed says nothing of how often.
 const FIRST_WINDOW: u32 = 16;
 /// A quarter through it is looked at what was accessed by then.
 const EARLY: u32 = 4;
-/// A process must have taken so much processor time by the early look for rates to be told. The kernel counts it in steps of
+/// A process must have taken so much processor time by the early look for rates to be reported. The kernel counts it in steps of
 /// up to 10 ms: one step may have been worked before the clearing.
 const LEAST_WORK: Duration = Duration::from_millis(20);
 
@@ -80,7 +80,7 @@ pub(super) struct Target {
     window: Duration,
     /// See [`super::Options::promotes`].
     promotes: bool,
-    /// Whether nobody comes again: what is under way is read when its window is over, come what may.
+    /// Whether no caller comes again: what is under way is read when its window is over, come what may.
     once: bool,
     cycle: Option<Cycle>,
     /// Whether one was read.
@@ -143,7 +143,7 @@ impl Target {
         self.promotes && self.cycle.is_none()
     }
 
-    /// Whether a sample of these regions would tell little, and the last one is not old.
+    /// Whether a sample of these regions would show little, and the last one is not old.
     fn is_settled(&self, now: Duration, regions: &[&Region]) -> bool {
         let last = self.cycle.as_ref().filter(|_| self.promotes).map(|cycle| cycle.cleared);
         let pages = |leaf: Leaf| -> u64 {
@@ -178,7 +178,7 @@ impl Target {
 
     /// Has these regions scanned for zeros after the sample that is under way.
     pub(super) fn want_zeros(&mut self, starts: &[u64]) {
-        // What nobody came to scan is asked for anew.
+        // What was not scanned is asked for anew.
         self.zero_wanted = starts.to_vec();
     }
 
@@ -228,7 +228,7 @@ impl Target {
         self.unless_refused((pass.now)(), result)
     }
 
-    /// Where rates are to be told: looks early at what was accessed, and puts the end of the window off as long as the
+    /// Where rates are to be reported: looks early at what was accessed, and puts the end of the window off as long as the
     /// process has not run enough. Whether the window goes on.
     fn wait_for_rates(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<bool, TrackError> {
         let (pid, most) = (self.id.pid, self.window);
@@ -392,7 +392,7 @@ impl Target {
         let expensive = account.is_too_expensive(&list);
         if pass.tracker.clears_parts() && (expensive || account.is_burst(&list)) {
             let parts = super::part::in_part(&list, &regions);
-            // Now and then all is looked at: parts tell nothing of small hot spots beside them.
+            // Now and then all is looked at: subsamples show nothing of small hot spots beside them.
             let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
             in_part = if expensive { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
@@ -400,7 +400,7 @@ impl Target {
         let at_rest = self.may_wait(pass);
         let may_wait = at_rest.is_some() && account.may_wait(now) && !list.is_empty();
         let may_start = may_wait || account.may_start(now, &list);
-        // Of who does not run, one look tells all.
+        // Of a process that does not run, one look shows all.
         let is_known = self.once && at_rest.is_some() && self.shown.is_some();
         if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);

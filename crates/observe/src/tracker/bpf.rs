@@ -14,7 +14,7 @@ use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
 
 /// Processes whose last clearing is remembered. Past that, the one with the lowest pid is forgotten, so that its
-/// next reading tells nothing of accesses.
+/// next reading says nothing of accesses.
 const MOST_PROCESSES: usize = 4096;
 /// Tries to look a mapping up while its process changes its address space.
 const MOST_LOOKUPS: usize = 3;
@@ -96,7 +96,7 @@ impl BpfTracker {
         }
     }
 
-    /// Whether hugetlb pages back `address`; `None` where nobody can tell, because the mapping has gone or its
+    /// Whether hugetlb pages back `address`; `None` where that is unknown, because the mapping has gone or its
     /// process does not stop changing it. `last` is the mapping that was found last.
     fn is_hugetlb(
         &mut self,
@@ -193,7 +193,7 @@ impl Tracker for BpfTracker {
 
 impl BpfTracker {
     fn clear_and_remember(&mut self, pid: Pid, ranges: &[VirtRange], part: bool) -> Result<(), TrackError> {
-        // Where this one fails, nobody knows what it reached: then earlier ones do not count either.
+        // Where this one fails, it is unknown what it reached: then earlier ones do not count either.
         let former = self.cleared.remove(&pid);
         let mut cleared = self.clear_ranges(pid, ranges, part)?;
         if let Some(former) = former.filter(|former| former.space == cleared.space) {

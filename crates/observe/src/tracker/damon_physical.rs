@@ -36,7 +36,7 @@ pub struct DamonPhysical {
 }
 
 impl DamonPhysical {
-    /// Starts the monitor; `now` is a clock of any origin. Needs root, and that nobody else uses DAMON: EBUSY
+    /// Starts the monitor; `now` is a clock of any origin. Needs root, and that no other process uses DAMON: EBUSY
     /// otherwise.
     pub fn start(root: &KernelRoot, now: Duration) -> Result<DamonPhysical, TrackError> {
         let ranges = damon::physical_memory(root)?;
@@ -81,7 +81,7 @@ impl DamonPhysical {
         let counted = self.damon.counted(0)?;
         self.due = now + self.interval;
         let Some(former) = self.former.filter(|_| counted.tried > Bytes::ZERO) else {
-            // Counted since whenever the bits were last cleared, by anybody: no interval of ours.
+            // Counted since whenever the bits were last cleared, by any process: no interval of ours.
             self.former = (counted.tried >= self.memory).then_some(counted);
             return Ok(None);
         };

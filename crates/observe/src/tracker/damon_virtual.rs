@@ -23,7 +23,7 @@ const MOST_CELLS: u64 = 1024;
 /// Processes that are monitored at once; each takes a kernel thread.
 const MOST_TARGETS: usize = 64;
 
-/// The tracker by DAMON. Needs root, a kernel with CONFIG_DAMON_VADDR, and that nobody else uses DAMON.
+/// The tracker by DAMON. Needs root, a kernel with CONFIG_DAMON_VADDR, and that no other process uses DAMON.
 #[derive(Debug)]
 pub struct DamonVirtual {
     root: KernelRoot,
@@ -149,7 +149,7 @@ impl Tracker for DamonVirtual {
         }
         let watched = self.watch(pid, ranges);
         if watched.is_err() {
-            // As if nobody had used DAMON.
+            // As if no process had used DAMON.
             self.targets.clear();
             self.damon = None;
         }

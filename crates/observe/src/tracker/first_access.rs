@@ -54,7 +54,7 @@ fn known_in(
 }
 
 /// The time of touching pages after a clearing less that of touching them again. The median of several tries; 0 only for a
-/// tracker that clears nothing (on a machine that is taken away in between, the least times tell it). Takes about 0.15 s,
+/// tracker that clears nothing (on a machine that is taken away in between, the least times show it). Takes about 0.15 s,
 /// and 128 MiB of memory meanwhile.
 fn measure(tracker: &mut dyn Tracker) -> Result<f64, String> {
     // Less would stay in the caches with its page tables: 8 MiB give 245 ns where 128 MiB give 335.

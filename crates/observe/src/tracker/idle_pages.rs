@@ -50,7 +50,7 @@ impl IdlePages {
         }
         let idle = self.bitmap.are_idle(&frames).map_err(lift)?;
         let is_idle = |frame: u64| frames.binary_search(&frame).is_ok_and(|at| idle[at]);
-        // The flags tell why a frame is not marked idle: it was accessed, or it cannot be marked.
+        // The flags show why a frame is not marked idle: it was accessed, or it cannot be marked.
         let mut flags = Flags { file: &self.flags, known: HashMap::new() };
         let asked: Vec<u64> =
             frames.iter().zip(&idle).filter(|(_, idle)| !**idle).map(|(frame, _)| *frame).collect();
@@ -95,7 +95,7 @@ impl IdlePages {
         Ok(())
     }
 
-    /// What maps a region where the page map does not tell (before Linux 6.7): a huge page whose 512 frames lie in
+    /// What maps a region where the page map does not report it (before Linux 6.7): a huge page whose 512 frames lie in
     /// order is taken to be mapped by one entry.
     fn leaf(&self, pages: &[Entry]) -> Result<Leaf, KernelError> {
         let Some(frame) = pages.first().and_then(|entry| entry.frame()) else { return Ok(Leaf::Base) };

@@ -19,7 +19,7 @@ pub struct PagemapTracker {
 /// The count over the whole machine.
 #[derive(Debug)]
 enum Totals {
-    /// Nobody has asked yet.
+    /// No process has asked yet.
     Unused,
     Running(DamonPhysical),
     /// There is no DAMON, it is in use, or it has failed: not tried again.
@@ -46,7 +46,7 @@ impl Tracker for PagemapTracker {
     }
 
     fn clear(&mut self, pid: Pid, _ranges: &[VirtRange]) -> Result<(), TrackError> {
-        // Nothing is cleared. But a process that has gone, or is not ours to look at, is to be told of now.
+        // Nothing is cleared. But a process that has gone, or is not ours to look at, is to be reported now.
         open(&self.root, pid).map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! The choice of a tracker: the best one that this machine and user can have, and that tells the truth.
+//! The choice of a tracker: the best one that this machine and user can have, and that is accurate.
 
 use super::damon_virtual::DamonVirtual;
 use super::idle_pages::IdlePages;

@@ -1,4 +1,4 @@
-//! Whether a tracker tells the truth on this machine: tried on a child of which every access is known.
+//! Whether a tracker is accurate on this machine: tried on a child of which every access is known.
 
 use super::{PageBits, RegionBits, Tracker};
 use megapage_kernel::canary::Canary;
@@ -156,7 +156,7 @@ pub struct Exactness {
     /// Pages that were read as accessed and were not touched, or the other way round, less `disturbed`.
     pub wrong: u64,
     /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by DAMON or the
-    /// idle-page bitmap: somebody else cleared their bit in between.
+    /// idle-page bitmap: another process cleared their bit in between.
     pub disturbed: u64,
     /// Huge regions that were compared, over all rounds: one bit each. Those that the machine had no huge page for are not.
     pub huge_regions: u64,
@@ -184,7 +184,7 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
     let ranges = [whole(&child)];
     let gib = (base_regions * HUGE_2M) as f64 / (1u64 << 30) as f64;
     let others = Others::open(&child);
-    // A fragmented machine, or one on which somebody has just switched them off, may have had no huge page to give. The
+    // A fragmented machine, or one on which another process has just switched them off, may have had no huge page to give. The
     // tracker is not asked: it is what is tried here.
     let given = huge_regions_of(&child)?;
     let mut exactness = Exactness::default();

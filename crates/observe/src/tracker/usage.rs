@@ -31,7 +31,7 @@ pub(super) fn open(root: &KernelRoot, pid: Pid) -> Result<Pagemap, TrackError> {
 }
 
 /// The regions of `ranges` that hold anything, ascending, without a word on accesses. A leaf of 2 MiB or more is
-/// told where the kernel tells it (Linux 6.7); before, every leaf is [`Leaf::Base`].
+/// set where the kernel reports it (Linux 6.7); before, every leaf is [`Leaf::Base`].
 pub(super) fn usage(
     root: &KernelRoot,
     pid: Pid,
@@ -55,7 +55,7 @@ pub(super) fn usage(
             });
         }
     }
-    // The page map does not tell hugetlb pages from transparent ones.
+    // The page map does not distinguish hugetlb pages from transparent ones.
     if found.iter().any(|region| region.leaf == Leaf::Huge2m) {
         let mappings = smaps::read_smaps(root, pid).map_err(|error| track_error(pid, error))?;
         for region in found.iter_mut().filter(|region| region.leaf == Leaf::Huge2m) {

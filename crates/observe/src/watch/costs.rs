@@ -126,7 +126,7 @@ impl Timing {
 impl Costs {
     /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
     /// monitoring unit accesses are timed, unless that was done before: by a thread, about three seconds of processor
-    /// time, once there is a process that could be probed. Nobody waits for it; until then the times are a guess.
+    /// time, once there is a process that could be probed. No caller waits for it; until then the times are a guess.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         Costs::with_times(root, budget, |geometry| {
             let times = AccessTimes::cached(root, geometry).unwrap_or_else(AccessTimes::guessed);
@@ -171,7 +171,7 @@ impl Costs {
         Costs { root: root.clone(), source, gains_only: false }
     }
 
-    /// How costs are found out; `None` where nothing tells of them.
+    /// How costs are found out; `None` where nothing reports them.
     pub fn source(&self) -> Option<CostSource> {
         match self.source {
             Source::Counted(_) => Some(CostSource::Measured),
@@ -261,7 +261,7 @@ impl Costs {
         };
         let Some(tracker) = observer.tracker() else { return false };
         model.probed.insert(process.id, now.taken);
-        // A process that has ended or is denied is told of by the next snapshot.
+        // A process that has ended or is denied is reported by the next snapshot.
         let Ok(touches) = probe(&self.root, tracker, process, &options, wait) else { return true };
         let probes = model.probes.entry(process.id).or_default();
         probes.push_back(touches);
@@ -279,7 +279,7 @@ impl Costs {
 }
 
 impl Model {
-    /// Whether a probe of the process can tell of a gain that is not had yet, or the last one is old.
+    /// Whether a probe of the process can report a gain that is not had yet, or the last one is old.
     fn is_worth(&self, process: &Process, now: Duration) -> bool {
         let last = self.probed.get(&process.id);
         process.backing.base >= LEAST_RESIDENT

@@ -83,7 +83,7 @@ pub(super) struct Counters {
 impl Counters {
     /// Starts to count. With `scope.new_threads` the kernel follows what each thread starts; a thread that appears
     /// while the others are attached to is then either counted through the one that started it or not at all, which
-    /// cannot be told: so all is done again until none appears, or for the last time after five attempts.
+    /// cannot be determined: so all is done again until none appears, or for the last time after five attempts.
     pub(super) fn attach(
         root: &KernelRoot,
         pid: Pid,

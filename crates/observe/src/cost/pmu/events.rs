@@ -124,7 +124,7 @@ const INTEL: &[(&[u32], &Recipe)] = &[
     ),
 ];
 
-/// What to count on `processor`; `None` where nobody has entered it.
+/// What to count on `processor`; `None` where it is not in the table.
 pub fn recipe(processor: &Processor) -> Option<&'static Recipe> {
     match (processor.vendor.as_str(), processor.family) {
         ("GenuineIntel", 6) => {

@@ -14,7 +14,7 @@ const SILENT_CYCLES: f64 = 1e9;
 const ONE_INTERVAL: f64 = 0.25;
 /// While events take turns on the counters, what was not counted may differ from what was by this share of it.
 const NOT_COUNTED: f64 = 0.5;
-/// The greatest share that is told: some cycles do work.
+/// The greatest share that is reported: some cycles do work.
 const GREATEST: f64 = 0.99;
 
 /// What a process's threads counted in one interval, added up.

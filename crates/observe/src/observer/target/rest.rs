@@ -1,9 +1,9 @@
 //! Samples of a process that does not run: it accesses nothing, and nothing is cleared or read to know it.
 //!
 //! Where it had not run for a while when a sample is due, clearing waits until it does, or the window is over. Its
-//! processor time tells, which the kernel counts to the nanosecond whenever it leaves a processor, and a few milliseconds
+//! processor time shows it, which the kernel counts to the nanosecond whenever it leaves a processor, and a few milliseconds
 //! late while it is on one (up to a second on processors without a tick, nohz_full). Accesses of others to memory that they
-//! share are none of its own: of that nothing is told. Nor is the time of a process that shares its address space without
+//! share are none of its own: of that nothing is reported. Nor is the time of a process that shares its address space without
 //! being a thread of it (vfork(2)) its own.
 
 use super::super::candidates::merge;

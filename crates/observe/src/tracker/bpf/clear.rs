@@ -1,7 +1,7 @@
 //! Clearing accessed bits with MADV_COLD.
 //!
 //! The kernel looks at the `struct page` of each page in a range, whether its bit is set or not: some 60 ns, and 20 more
-//! for a bit that is set. The page tables tell first, at 3 ns a page, which regions have none, and those are left out.
+//! for a bit that is set. The page tables show first, at 3 ns a page, which regions have none, and those are left out.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
 use crate::tracker::{PageBits, TrackError, part};
@@ -45,7 +45,7 @@ impl BpfTracker {
         Ok(Cleared { space, ranges: whole })
     }
 
-    /// The regions of `ranges` that have a bit to clear. Those that a huge entry maps are all among them: clearing tells
+    /// The regions of `ranges` that have a bit to clear. Those that a huge entry maps are all among them: clearing shows
     /// which of them are of hugetlb pages, and takes next to no time.
     fn in_use(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<VirtRange>, TrackError> {
         let mut found: Vec<VirtRange> = Vec::new();

@@ -67,7 +67,7 @@ fn the_truth_passes_and_is_exact() {
     let exactness = exactness(&mut tracker, Bytes::mib(64), 6).unwrap();
     assert_eq!((exactness.pages, exactness.huge_regions), (6 * 16384, 6 * 2));
     assert_eq!((exactness.wrong, exactness.wrong_huge, exactness.lost), (0, 0, 0), "{exactness:?}");
-    // Somebody else may clear a few; most is ours to see.
+    // Another process may clear a few; most is ours to see.
     assert!(exactness.disturbed * 100 < exactness.touched, "{exactness:?}");
 }
 
