@@ -215,7 +215,7 @@ pub fn python_libraries() -> PathBuf {
     python_target().join("cmeel.prefix/lib")
 }
 
-/// The version of the library behind `peer`: of the package, as far as it can be told.
+/// The version of the library behind `peer`: of the package, as far as it can be determined.
 pub fn version(peer: &Peer) -> Option<String> {
     let package = match peer.start {
         Start::Plain => "libc6",

@@ -115,7 +115,7 @@ pub fn page_table(data: &[u8]) {
     }
 }
 
-/// The words of CPUID that tell a TLB.
+/// The words of CPUID that describe a TLB.
 pub fn cpuid(data: &[u8]) {
     let words = |at: usize| -> [u32; 4] {
         std::array::from_fn(|word| {

@@ -28,7 +28,7 @@ pub fn log(data: &[u8]) {
 }
 
 /// A JVM's options, from variables, an argument file and the command line, and what it takes with them. The first line
-/// is its `release` file's version, then two variables, the argument file's text is the rest.
+/// is its `release` file's version, then two variables, the argument file's text is the remainder.
 pub fn jvm(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.splitn(5, '\n');

@@ -47,7 +47,7 @@ pub fn broker_status(data: &[u8]) {
     assert!(serde_json::from_slice::<Status>(&text).is_ok(), "what is written is read");
 }
 
-/// Who has which extents of the broker, through any sequence of requests: none is handed out twice, and nobody has more
+/// Who has which extents of the broker, through any sequence of requests: none is handed out twice, and no process has more
 /// than the rules give.
 ///
 /// The input: rules (extent pages, quota in extents, leases at most), then steps of three bytes.
@@ -119,7 +119,7 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// A client of the daemon's socket, whose request comes in pieces: it gets the answer that the whole request gets, or is told
+/// A client of the daemon's socket, whose request comes in pieces: it gets the answer that the whole request gets, or is answered
 /// that there are too many; without a whole request it gets nothing.
 ///
 /// The input: how long the pieces are, then the request.

@@ -116,7 +116,7 @@ impl Child {
         Ok((printed, String::from_utf8_lossy(&complaint).into_owned()))
     }
 
-    /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be told.
+    /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be determined.
     pub(crate) fn stop(mut self) -> Result<Option<ChildEvent>> {
         if self.collected {
             return Ok(None);

@@ -17,7 +17,7 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What every experiment can be told.
+/// Options of every experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Rounds that medians are taken of.
@@ -36,7 +36,7 @@ impl Plan {
 /// What an experiment demands of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// What only root can do; `None` where anybody can run it.
+    /// What only root can do; `None` where any user can run it.
     pub root: Option<&'static str>,
     /// Memory that it takes at once.
     pub memory: Bytes,

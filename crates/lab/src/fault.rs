@@ -180,7 +180,7 @@ impl<'a> Broker<'a> {
 
 impl Drop for Broker<'_> {
     fn drop(&mut self) {
-        // One that has ended cannot be told.
+        // One that has ended cannot be notified.
         let _ = send_signal(self.pid, signal::SIGTERM);
         if wait_readable(self.pidfd.as_fd(), PATIENCE).unwrap_or(false) {
             let _ = poll_child(self.pid);
@@ -324,7 +324,7 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
     })
 }
 
-/// Waits until `pages` of the pool are nobody's: what a source had goes back a moment after it has ended, and the broker may
+/// Waits until `pages` of the pool are free: what a source had goes back a moment after it has ended, and the broker may
 /// have filled its stock from ours meanwhile.
 fn settle(signals: &Signals, pages: u64) -> Result<()> {
     let start = Instant::now();

@@ -46,7 +46,7 @@ pub enum Role {
 /// One published value and ours.
 #[derive(Clone, Debug, Serialize)]
 pub struct Value {
-    /// The table or figure that it belongs to.
+    /// The table or value that it belongs to.
     pub table: &'static str,
     /// Which row or column.
     pub row: String,
@@ -114,7 +114,7 @@ pub struct Done {
     pub conserved: bool,
 }
 
-/// Simulates all of it, on `threads` threads. `progress` is told of each run that has ended: how many, of how many.
+/// Simulates all of it, on `threads` threads. `progress` is notified of each run that has ended: how many, of how many.
 pub fn papers(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Papers {
     let done = runs::all(threads, progress);
     let values = gates::values(&done);

@@ -17,7 +17,7 @@ pub struct HeldLock {
 
 impl HeldLock {
     /// Starts it with `mib` MiB of anonymous memory on base pages, and waits until the lock is held. `None`, with the skip
-    /// told, where the machine has no FUSE, no user namespaces or no C compiler.
+    /// reported, where the machine has no FUSE, no user namespaces or no C compiler.
     ///
     /// # Panics
     /// Where the lock is not held within ten seconds.

@@ -41,7 +41,7 @@ impl MachineLock {
     }
 }
 
-/// Opens for reading first: with fs.protected_regular, opening somebody else's file in /tmp with O_CREAT is
+/// Opens for reading first: with fs.protected_regular, opening another process's file in /tmp with O_CREAT is
 /// refused even to root, and reading is all that flock needs.
 fn open(path: &Path) -> io::Result<File> {
     match File::open(path) {

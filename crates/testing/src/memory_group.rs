@@ -242,7 +242,7 @@ mod tests {
         assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
         assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
         assert!(!keep.path().join("sys/fs/cgroup/bench").exists(), "and the group is gone again");
-        // What those left that were killed with all their processes, but nothing of somebody who lives.
+        // What those left that were killed with all their processes, but nothing of a process that lives.
         let own = std::process::id();
         for directory in ["bench-4000001", "bench-4000002", "other-4000001", "bench-x"] {
             fs::create_dir(keep.path().join("sys/fs/cgroup").join(directory)).unwrap();

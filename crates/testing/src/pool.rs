@@ -58,7 +58,7 @@ impl PoolGuard {
                 break;
             }
             if attempt > 0 {
-                // Either may be refused, or be of no use; the values tell.
+                // Either may be refused, or be of no use; the values show it.
                 let _ = reclaim::drop_caches(&root);
                 let _ = reclaim::compact(&root, PoolScope::Machine);
             }

@@ -35,7 +35,7 @@ impl ZramSwap {
     /// # Errors
     /// EACCES, EPERM: needs root with CAP_SYS_ADMIN. EBUSY, ENOMEM: the kernel's.
     pub fn start(root: &KernelRoot, size: Bytes) -> Result<Option<ZramSwap>, KernelError> {
-        // Reading makes a device, and tells its number.
+        // Reading makes a device, and gives its number.
         let number = match root.read_u64(format!("{CONTROL}/hot_add")) {
             Err(error) if error.is_gone() => return Ok(None),
             number => number?,
@@ -149,7 +149,7 @@ mod tests {
         drop(swap.undo.take());
         assert!(!root.read("proc/swaps").unwrap().contains(&device));
         assert!(!Path::new(&device).exists());
-        // There is nothing left to do, and nobody else's device is touched.
+        // There is nothing left to do, and no other program's device is touched.
         swap.is_on = false;
         std::mem::forget(swap);
     }

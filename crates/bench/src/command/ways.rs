@@ -11,7 +11,7 @@ use std::process::Command;
 /// Whom the command is started by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// By nobody: as it is.
+    /// By no process: as it is.
     Itself,
     /// By `megapage run` with these options.
     Run(&'static [&'static str]),

@@ -97,7 +97,7 @@ pub struct PeerReport {
     pub name: &'static str,
     /// How it is selected, as shell words.
     pub recipe: String,
-    /// The package and its version, where they can be told.
+    /// The package and its version, where they can be determined.
     pub version: Option<String>,
     /// Why it did not run; `None` where it did.
     pub absent: Option<String>,
@@ -127,7 +127,7 @@ pub struct Row {
     #[serde(rename = "figures")]
     pub values: BTreeMap<String, Spread>,
     /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1. `None` where the
-    /// workload does not tell: `startup`.
+    /// workload does not report it: `startup`.
     pub huge_share: Option<Spread>,
     /// What went wrong: failed runs, a pool that could not be had. Empty where nothing did.
     pub notes: Vec<String>,

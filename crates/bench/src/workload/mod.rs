@@ -42,7 +42,7 @@ pub struct HeapBacking {
     pub hugetlb_2m: u64,
     /// On 2 MiB transparent huge pages.
     pub thp: u64,
-    /// On base pages, and on transparent huge pages smaller than 2 MiB, which smaps does not tell apart.
+    /// On base pages, and on transparent huge pages smaller than 2 MiB, which smaps does not distinguish.
     pub base: u64,
 }
 

@@ -210,7 +210,7 @@ impl Jvm {
         for index in 0..self.report.rows.len() {
             let row = &self.report.rows[index];
             let wanted = pool(row.heap_bytes, row.pages);
-            // Pages that cannot be taken back now, because somebody else uses them, are in nobody's way.
+            // Pages that cannot be taken back now, because another process uses them, do no harm.
             let why = bench.pool.give(wanted).filter(|_| wanted > Bytes::ZERO);
             let once = self.once(row, bench);
             let what = format!("JVM {} {} {} {}", row.user, row.mechanism, Bytes(row.heap_bytes), row.pages);

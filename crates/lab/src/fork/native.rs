@@ -140,7 +140,7 @@ impl Rows {
     pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
         for row in &mut self.0 {
             let wanted = pool(row.size, row.pages);
-            // Pages that cannot be taken back now, because somebody else uses them, are in nobody's way.
+            // Pages that cannot be taken back now, because another process uses them, do no harm.
             if let Some(why) = bench.pool.give(wanted).filter(|_| wanted > Bytes::ZERO) {
                 add_note(&mut row.notes, why);
             }

@@ -162,7 +162,7 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
 /// One run of the three phases.
 fn one(configuration: &Configuration, keys: u64, limit: u64, stage: &mut Stage<'_>) -> Result<Sample> {
     let mut sample = Sample::default();
-    // The kernel's setting stands before the server starts; the daemon is told of the server's number.
+    // The kernel's setting stands before the server starts; the daemon is given the server's number.
     stage.change.set(&configuration.controls()).context("the settings of transparent huge pages")?;
     let mut redis = Redis::start(Bytes(limit), stage.signals)?;
     let running = configuration.start(&mut stage.change, &[redis.pid()], stage.place, stage.signals);
@@ -483,7 +483,7 @@ mod tests {
         assert_eq!(holds(row(OURS, None, 1040, 98.0), none_exceeds), [false, true, true]);
         // Beside a kernel that makes every fault huge it is judged alike.
         assert_eq!(holds(row(OURS_ALWAYS, None, 1060, 98.0), killed()), [true, false, true]);
-        // Where both ran, it is told whether one of them holds all.
+        // Where both ran, it is reported whether one of them holds all.
         let both = |always: f64| {
             let mut rows = vec![
                 row(NEVER, None, 1000, 90.0),

@@ -215,7 +215,7 @@ fn watch(
         true => (scaled(SETTLE), scaled(COUNTED), scaled(PASS_WITHIN)),
         false => (scaled(SETTLE_BRIEFLY), scaled(COUNTED_BRIEFLY), scaled(PASS_WITHIN_BRIEFLY)),
     };
-    // Programs tell of their progress ten times a second.
+    // Programs report their progress ten times a second.
     let window = WINDOW.mul_f64(stage.scale.max(0.15));
     let begun = Instant::now();
     sleep(stage.signals, settle)?;

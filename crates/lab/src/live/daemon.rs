@@ -91,7 +91,7 @@ fn configuration(pids: &[Pid], directory: &Path) -> String {
     // No one else looks at it.
     writeln!(text, "[metrics]\nsocket = \"\"").ok();
     writeln!(text, "[processes]").ok();
-    // No command name is empty: nobody is selected but by number.
+    // No command name is empty: no process is selected but by number.
     writeln!(text, "include = [\"^$\"]").ok();
     writeln!(text, "pids = [{}]", pids.join(", ")).ok();
     text

@@ -33,7 +33,7 @@ const PROGRAMS: [(&str, Option<Way>, u64); 6] = [
 const GAINING: [Way; 2] = [Way::Chase, Way::Sparse];
 /// The bytes of all of them.
 pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
-/// Each does at scale 1 what takes so long of a processor on base pages with nobody else there. What making their memory huge
+/// Each does at scale 1 what takes so long of a processor on base pages with no other process there. What making their memory huge
 /// takes, once, is half a second of it in any case: it is to weigh as in programs that run for longer than that.
 const WORK: Duration = Duration::from_secs(10);
 /// What is worked to learn how much that is: the median of so many turns of so long, in which others may take a part of
@@ -50,7 +50,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(180);
 /// Huge pages for who asks for them.
 const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
-/// Those that gain are huge before the clock starts, and nobody does anything any more: what others lose or gain by their being
+/// Those that gain are huge before the clock starts, and no tool does anything any more: what others lose or gain by their being
 /// faster, and no one can do better.
 const BEFOREHAND: Configuration = Configuration { name: "huge-before", who: Who::Kernel(AT_REST) };
 /// What the insensitive may lose.
@@ -192,7 +192,7 @@ fn run_once(
     let mut warmed_bytes = 0;
     if row.warmed {
         // A host that backs memory when it is touched would charge the program that takes it first. As huge pages: what is freed as
-        // base pages stays in queues of the processor, where nobody finds a huge page.
+        // base pages stays in queues of the processor, where they do not merge into a huge page.
         stage.change.set(&ASKED).context("the settings of transparent huge pages")?;
         warmed_bytes = warm(Bytes(programs.iter().map(|program| program.bytes).sum()), false).0;
         stage.change.set(&AT_REST).context("the settings of transparent huge pages")?;

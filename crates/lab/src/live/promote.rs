@@ -297,7 +297,7 @@ fn one(
         hot_huge_bytes: worker.huge_within(top)?,
         gain: gains(&worker.beats[before..], reference),
     };
-    // Whatever it told while it paused is not of the next run.
+    // Whatever it reported while it paused is not of the next run.
     sleep(stage.signals, 4 * INTERVAL)?;
     worker.drain()?;
     Ok(sample)

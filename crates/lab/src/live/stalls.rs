@@ -1,5 +1,5 @@
 //! How fast bloat is recovered, and what a program notices of it: a probe times its touches while its memory is promoted
-//! and recovered, beside an equal one that nobody touches.
+//! and recovered, beside an equal one that no process touches.
 
 use super::Stage;
 use super::worker::Worker;
@@ -65,7 +65,7 @@ pub struct StallReport {
     /// The greatest p99.9 of a single turn, in nanoseconds, beyond the twin's of the same turn: while promoting, and while
     /// recovering. A turn has some thousand touches: that is the third or the fifth longest of them.
     pub worst_turn_beyond_ns: [u64; 2],
-    /// Touches with nobody else at work, before all rounds: the probe's and its idle twin's.
+    /// Touches with no other process at work, before all rounds: the probe's and its idle twin's.
     pub alone: [Stalls; 2],
     /// Touches during promotion: the probe's and its idle twin's, of all rounds together.
     pub promoting: [Stalls; 2],
@@ -177,7 +177,7 @@ fn add(all: &mut [Touches; 2], worst: &mut u64, more: [Touches; 2]) {
     all.iter_mut().zip(more).for_each(|(all, more)| all.add(more));
 }
 
-/// Lets both probes touch their memory with nobody else at work until they do not wait any more: what first touches cost,
+/// Lets both probes touch their memory with no other process at work until they do not wait any more: what first touches cost,
 /// and the host of a virtual machine until it has settled, is no stall of ours. Their touches in the last window.
 fn calm(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
     let mut last = <[Touches; 2]>::default();

@@ -1,4 +1,4 @@
-//! The workloads that tell of their progress, as seen by the bench.
+//! The workloads that report their progress, as seen by the bench.
 
 use crate::child::{Child, check};
 use crate::workload::probe::Touches;
@@ -34,7 +34,7 @@ pub(super) struct Worker {
     requests: PipeWriter,
     answers: PipeReader,
     pending: Vec<u8>,
-    /// What it told of its progress.
+    /// What it reported of its progress.
     pub(super) beats: Vec<Beat>,
 }
 
@@ -132,7 +132,7 @@ impl Worker {
         serde_json::from_str(&line).with_context(|| format!("the probe said '{line}'"))
     }
 
-    /// Takes in what it has told of its progress by now.
+    /// Takes in what it has reported of its progress by now.
     pub(super) fn drain(&mut self) -> Result<()> {
         while wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")? {
             self.read_some()?;

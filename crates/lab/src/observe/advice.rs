@@ -21,10 +21,10 @@ const LONGEST_ADVICE: Duration = Duration::from_secs(120);
 /// Units that are done to learn how fast a program is.
 const PROBE_UNITS: f64 = 200.0;
 /// The agreement of the two orders that is demanded (Kendall's tau-b): over all pairs of programs, and over those whose
-/// measured gains are told apart by their intervals. Of two others nobody knows which gains more: where the first demand
+/// measured gains are distinguished by their intervals. Of two others it is unknown which gains more: where the first demand
 /// fails and the second holds, it is the measurement that does not show the order.
 const LEAST_TAU: f64 = 0.7;
-/// The share of all pairs that must be told apart: else the measurement says too little to judge by.
+/// The share of all pairs that must be distinguished: else the measurement says too little to judge by.
 const LEAST_DISTINGUISHED: f64 = 0.5;
 /// Who gains less than this is not to be advised to switch.
 const LEAST_GAIN: f64 = 1.03;
@@ -57,7 +57,7 @@ pub struct Advice {
     pub left_out: Vec<(&'static str, String)>,
 }
 
-/// The pairs of programs of which the measurement tells who gains more.
+/// The pairs of programs of which the measurement shows who gains more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Distinguished {
     /// All pairs of programs with a prediction.
@@ -531,7 +531,7 @@ mod tests {
             Distinguished { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
         );
         assert!(found.tau_b.unwrap() < 1.0, "over all pairs it is seen");
-        // Intervals so wide that they tell next to nothing are no way to pass.
+        // Intervals so wide that they show next to nothing are no way to pass.
         programs.iter_mut().for_each(|one| one.interval = [0.9, 1.25]);
         programs[0].interval = [0.8, 0.85];
         let found = advice(programs);

@@ -37,7 +37,7 @@ pub struct Cost {
     pub clear_ms_per_gib: Spread,
     /// To clear again at once, nothing having been touched.
     pub clear_idle_ms_per_gib: Spread,
-    /// For how long somebody who reads memory of the process waited at most while the bits were cleared, in milliseconds.
+    /// For how long another process that reads memory of the process waited at most while the bits were cleared, in milliseconds.
     pub clear_wait_ms: Spread,
     /// To clear the same bits by `/proc/PID/clear_refs`, which no tracker of single pages does: it flushes no TLB.
     pub clear_refs_ms_per_gib: Spread,

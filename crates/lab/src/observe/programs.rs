@@ -132,7 +132,7 @@ impl Program {
         let copy: Box<dyn Copy> = match self {
             Program::Pattern(case) => Box::new(PatternCopy::start(case, scale, place, signals)?),
             Program::Redis => Box::new(redis::Redis::start(scale, signals)?),
-            // Its memory is shared: it has to be told which pages to take.
+            // Its memory is shared: it has to be given the pages to take.
             Program::Postgres => return Ok(Box::new(postgres::Postgres::start(pages, scale, signals)?)),
         };
         if let (Pages::Huge, Some(pid)) = (pages, copy.pid()) {

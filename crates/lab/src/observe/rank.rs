@@ -104,7 +104,7 @@ mod tests {
         let found = Agreement::of(&values, |_, _| true);
         assert_eq!((found.right, found.wrong), (5, 1));
         assert_eq!(Agreement::of(&values, |_, _| false).tau_b(), None);
-        // What is predicted alike is no order: of two pairs that are told apart one is left.
+        // What is predicted alike is no order: of two pairs that are distinguished one is left.
         let found = Agreement::of(&[(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)], |one, other| one + other != 3);
         assert!((found.tau_b().unwrap() - 1.0 / 2f64.sqrt()).abs() < 1e-9, "{found:?}");
     }

@@ -59,7 +59,7 @@ fn holds(name: &str) {
     let pairs: Vec<(f64, f64)> = all.iter().map(|it| (rounded(it.gain[1]), rounded(it.measured))).collect();
     let tau = tau_b(&pairs).unwrap();
     assert!(tau >= 0.65, "{name}: the orders agree by {tau:.2}: {said:#?}");
-    // Of the pairs that the measurement tells apart nearly all are in the right order.
+    // Of the pairs that the measurement distinguishes nearly all are in the right order.
     let (mut right, mut wrong) = (0, 0);
     for (at, (one, predicted)) in all.iter().zip(&pairs).enumerate() {
         for (other, other_predicted) in all.iter().zip(&pairs).take(at) {

@@ -31,7 +31,7 @@ pub struct Slowdown {
     /// The slow-down of the observed program, 0.01 for 1 %: the mean of two rounds with the roles exchanged makes one
     /// value.
     pub slowdown: Spread,
-    /// The same with nobody observed: what the machine's noise makes of nothing.
+    /// The same with no process observed: what the machine's noise makes of nothing.
     pub control: Spread,
     /// What the observer itself believed to cost, at the last snapshot.
     pub believed: Option<f64>,
@@ -75,7 +75,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>, observer: &mut Obser
             samples += found.samples;
         }
         observed.push(logarithm.exp() - 1.0);
-        // The same two rounds, with nobody observed.
+        // The same two rounds, with no process observed.
         let mut logarithm = 0.0;
         for who in [0, 1] {
             let found = twins.round(None, observer, signals)?;
@@ -140,7 +140,7 @@ impl Twins {
             sleep(signals, POLL_INTERVAL)?;
         }
         if pid.is_some() {
-            // Nobody is a target any more.
+            // No process is a target any more.
             observer.snapshot(&[]);
         }
         check(signals)?;

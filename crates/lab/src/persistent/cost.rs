@@ -14,9 +14,9 @@ pub struct Cost {
     pub free_us: f64,
     /// Microseconds to write all of one: what clearing costs, apart.
     pub memset_us: f64,
-    /// Bytes cleared when one was allocated; 0 for DPDK, which does not tell.
+    /// Bytes cleared when one was allocated; 0 for DPDK, which does not report it.
     pub cleared_allocating: f64,
-    /// Bytes cleared when one was freed; 0 for DPDK, which does not tell.
+    /// Bytes cleared when one was freed; 0 for DPDK, which does not report it.
     pub cleared_freeing: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf tells it.
+//! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf shows it.
 
 use super::Bench;
 use super::cost::Cost;

@@ -28,7 +28,7 @@ pub(super) struct Took {
 /// Runs `command` with `input` (at most 4 KiB) as its standard input. An error where it ends with anything but 0.
 pub(super) fn timed(command: &mut Command, input: &str, signals: &Signals) -> Result<Took> {
     let (input_end, mut writer) = pipe().context("pipe")?;
-    // Less than what a pipe holds: nobody need read it for this to return.
+    // Less than what a pipe holds: this returns without a reader.
     writer.write_all(input.as_bytes()).context("pipe")?;
     drop(writer);
     let mut out = tempfile::tempfile().context("a file for what it prints")?;

@@ -18,7 +18,7 @@ const MAP_MS_PER_GIB: f64 = 1.0;
 const ANSWER_MS: f64 = 1000.0;
 /// Queries that answers are compared over.
 const QUERIES: u32 = 500;
-/// Memory with which the cost of a start without memory is told.
+/// Memory with which the cost of a start without memory is given.
 const SMALL: Bytes = Bytes::mib(64);
 
 /// What came of it.
@@ -49,7 +49,7 @@ pub struct StartRow {
     pub user_ms: Spread,
     /// Processor time in the kernel.
     pub system_ms: Spread,
-    /// Opening the segment alone, as the program tells, for each GiB; `None` for DPDK, which does not tell.
+    /// Opening the segment alone, as the program reports it, for each GiB; `None` for DPDK, which does not report it.
     pub map_ms_per_gib: Option<Spread>,
 }
 
@@ -92,7 +92,7 @@ impl Restart {
                     holds: ours <= SECOND_RATIO * theirs,
                 });
             }
-            // A file for each page has to be opened and mapped for each: its value is shown, and nobody's is as low.
+            // A file for each page has to be opened and mapped for each: its value is shown, and no other is as low.
             if let Some(map) = ours.map_ms_per_gib.filter(|_| layout == "single file") {
                 gates.push(Gate {
                     case: "starts",

@@ -154,7 +154,7 @@ impl Load {
         Ok(Load { stop, sender, readers })
     }
 
-    /// Sends no more, waits for the answers, and tells of all.
+    /// Sends no more, waits for the answers, and reports them.
     pub(super) fn stop(self) -> Result<Vec<Asked>> {
         self.stop.store(true, Ordering::Relaxed);
         let panicked = |_| anyhow!("a thread of the client has panicked");

@@ -22,9 +22,9 @@ const KEYS_PER_CALL: u64 = 20_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
-    /// Nobody: base pages.
+    /// No process: base pages.
     Nobody,
-    /// Its own allocator, told `thp:always`: as under the kernel's setting `always`, for this process alone.
+    /// Its own allocator with `thp:always`: as under the kernel's setting `always`, for this process alone.
     Allocator,
     /// `megapage run` with these arguments.
     Run(&'static [&'static str]),
@@ -94,7 +94,7 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to save, and tells whether it has begun.
+    /// Asks it to save, and returns whether it has begun.
     pub(super) fn save(&mut self) -> Result<()> {
         self.control.call(&["BGSAVE"]).map(|_| ())
     }

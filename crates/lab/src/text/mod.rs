@@ -351,7 +351,7 @@ impl Bench<'_> {
     }
 
     /// Lets go of a file's pages, so that they come back in small folios: the bytes that stay in huge ones, where that can
-    /// be told.
+    /// be determined.
     fn undo(&self, file: &Path) -> Result<Option<u64>> {
         let mut command = Command::new(&self.place.megapage);
         command.args(["remap", "prime", "--undo", "--json"]).arg(file);

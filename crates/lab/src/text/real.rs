@@ -239,7 +239,7 @@ impl Bench<'_> {
         warm(Bytes::mib(256), false);
         let mut pool = pool.filter(|_| way == Way::Run("2m"));
         if let Some(pool) = &mut pool {
-            // What is held by somebody stays: then the run gets the pages that it had.
+            // What is held by another process stays: then the run gets the pages that it had.
             let _ = pool.set(Bytes::ZERO);
         }
         let file = files.of(way);
@@ -304,7 +304,7 @@ impl Bench<'_> {
     /// Makes a server's data.
     fn prepare(&self, case: &str, way: Way, files: &Files) -> Result<Server> {
         let server = if case == "mariadb" {
-            // Without tables of rights everybody who reaches its socket may do everything: nobody else does.
+            // Without tables of rights every user who reaches its socket may do everything: no other does.
             let private = self.directory.path().join(format!("private-{}", way.name()));
             DirBuilder::new().mode(0o700).create(&private).context("a directory for the server")?;
             // A directory in the directory of the data is a database.

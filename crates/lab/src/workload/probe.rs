@@ -1,4 +1,4 @@
-//! A latency probe: touches its own memory again and again, and tells how long that took. Whatever makes it wait for
+//! A latency probe: touches its own memory again and again, and reports how long that took. Whatever makes it wait for
 //! its memory (a collapse, a split, a fault) shows in the upper end.
 
 use super::requests::{READY, Requests};

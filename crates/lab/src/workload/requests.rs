@@ -13,7 +13,7 @@ pub const READY: &str = "ready";
 pub const GO: &str = "go";
 /// to do nothing, which is also what it begins with,
 pub const PAUSE: &str = "pause";
-/// to allocate and touch 4 MiB more (the kernel tells khugepaged of a process when it maps or faults in memory that may
+/// to allocate and touch 4 MiB more (the kernel adds a process to khugepaged when it maps or faults in memory that may
 /// be huge, not when the setting changes),
 pub const FAULT: &str = "fault";
 /// to say what it has found since it was last asked,

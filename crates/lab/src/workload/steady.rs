@@ -145,7 +145,7 @@ fn part(way: Way, words: usize, hot: u64) -> Result<(usize, usize)> {
     Ok((words - lines * LINE, lines))
 }
 
-/// The number of a line of the part that is worked in, as its memory tells it.
+/// The number of a line of the part that is worked in, as its memory shows it.
 fn number(hot: &[u64], lines: usize, line: usize) -> usize {
     (lines - 1).wrapping_sub(hot[line * LINE] as usize)
 }
@@ -297,7 +297,7 @@ mod tests {
         assert!(lines.by_ref().any(|line| line == TOUCHED));
         while serde_json::from_str::<Beat>(&lines.next().unwrap()).unwrap().units == 0 {}
         drop((ask, lines));
-        // What it tells nobody any more is no work.
+        // What it no longer reports is no work.
         let _ = worker.join().unwrap();
     }
 
