@@ -102,7 +102,7 @@ impl Demotion {
     }
 
     /// The same for huge pages that no process waits to have split: where `engine` leaves the process alone after a slow call, the
-    /// rest is split after that, within the time of the bounds.
+    /// others are split after that, within the time of the bounds.
     pub fn apply_patiently(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
         let start = Instant::now();
         let mut sum: Option<DemoteOutcome> = None;
@@ -118,7 +118,7 @@ impl Demotion {
             };
             let all = sum.map_or(outcome, |former| former.and(outcome));
             sum = Some(all);
-            let rest = engine.rest_of_splits(self.process);
+            let rest = engine.pause_of_splits(self.process);
             let is_over = left.is_empty() || all.gone || rest.is_zero();
             if is_over || start.elapsed() + rest >= self.bounds.time {
                 return Ok(all);
@@ -155,7 +155,7 @@ impl Demotion {
         let start = Instant::now();
         let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent };
         let terms =
-            Terms { batch: self.bounds.batch, rest_percent: self.bounds.rest_percent, ..Terms::of(clock) };
+            Terms { batch: self.bounds.batch, pause_percent: self.bounds.pause_percent, ..Terms::of(clock) };
         let mut calls = 0;
         let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |_| calls += 1);
         outcome.calls = calls;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn own_memory_can_be_demoted_or_the_reason_is_told() {
+    fn own_memory_can_be_demoted_or_the_reason_is_reported() {
         match check(&KernelRoot::live(), own()) {
             Ok(()) => assert!(is_root(), "without CAP_SYS_NICE nothing is possible"),
             Err(RemoteError::NotAllowed { lacking, .. }) => assert!(lacking.contains("CAP_SYS_NICE")),

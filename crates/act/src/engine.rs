@@ -34,12 +34,12 @@ use turn::Pace;
 /// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
 /// processor empty its LRU queues, which is better done for several regions at once.
 const COLLAPSE_CALL: u32 = 4;
-/// The longest rest between two calls, of those that the guard takes and of those that a caller asks for.
+/// The longest pause between two calls, of those that the guard takes and of those that a caller asks for.
 const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_ASKED_REST: Duration = Duration::from_millis(50);
 /// Regions that are collapsed between two looks at the machine's memory: 64 MiB.
 const FLOOR_LOOK: usize = 32;
-/// Processes whose pace is remembered, and for how long after the last call.
+/// Processes whose pace is stored, and for how long after the last call.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
@@ -68,7 +68,7 @@ pub(crate) struct Pauses {
     pub slow: u64,
     /// A call waited for very long.
     pub late: u64,
-    /// All promotions, for want of memory.
+    /// All promotions, for lack of memory.
     pub memory: u64,
     /// A process's promotions, as its control group had no room.
     pub group: u64,
@@ -99,19 +99,19 @@ impl Engine {
     }
 
     /// For how long from now on no memory of the process is promoted: zero where nothing keeps it from that.
-    pub fn rest(&self, process: ProcessId) -> Duration {
-        self.rests_until(process, true).saturating_sub(boot_time())
+    pub fn pause(&self, process: ProcessId) -> Duration {
+        self.backs_off_until(process, true).saturating_sub(boot_time())
     }
 
     /// The same for splits.
-    pub(crate) fn rest_of_splits(&self, process: ProcessId) -> Duration {
-        self.rests_until(process, false).saturating_sub(boot_time())
+    pub(crate) fn pause_of_splits(&self, process: ProcessId) -> Duration {
+        self.backs_off_until(process, false).saturating_sub(boot_time())
     }
 
     /// Until when, since boot, the process is left alone. A time that has passed where nothing keeps it from being acted on.
-    pub(crate) fn rests_until(&self, process: ProcessId, promotes: bool) -> Duration {
+    pub(crate) fn backs_off_until(&self, process: ProcessId, promotes: bool) -> Duration {
         match self.processes.get(&process) {
-            Some(pace) => pace.rests_until(promotes, &self.no_memory),
+            Some(pace) => pace.backs_off_until(promotes, &self.no_memory),
             None if promotes => self.no_memory.until(),
             None => Duration::ZERO,
         }
@@ -159,7 +159,7 @@ impl Engine {
     ) -> Vec<Tried> {
         let mut untried = vec![Tried::NOT; regions.len()];
         let (clock, promotes) = (&terms.clock, advice == Advice::Collapse);
-        let rests = !clock.urgent && self.rests_until(id, promotes) > clock.now();
+        let rests = !clock.urgent && self.backs_off_until(id, promotes) > clock.now();
         if regions.is_empty() || rests || clock.is_up() {
             return untried;
         }
@@ -237,8 +237,8 @@ impl Engine {
             if clock.is_up() {
                 return None;
             }
-            let asked = (call.took * terms.rest_percent / 100).min(MOST_ASKED_REST);
-            sleep((call.took * latency.rest_percent / 100).min(MOST_REST).max(asked));
+            let asked = (call.took * terms.pause_percent / 100).min(MOST_ASKED_REST);
+            sleep((call.took * latency.pause_percent / 100).min(MOST_REST).max(asked));
             size = named(batch);
             if promotes {
                 if to_look == 0 && left > 0 {
@@ -283,7 +283,7 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn engine() -> Engine {
-        Engine::new(&KernelRoot::live(), Latency { rest_percent: 0, ..Latency::default() })
+        Engine::new(&KernelRoot::live(), Latency { pause_percent: 0, ..Latency::default() })
     }
 
     fn terms(now: Duration, urgent: bool) -> Terms {
@@ -324,14 +324,14 @@ mod tests {
         let mut slow = Model { busy: 16 * MILLISECOND, took: 16 * MILLISECOND, ..Model::refusing(&[]) };
         let (mut fine, mut engine) = (Model::refusing(&[]), engine());
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(NOW, false)), 1);
-        let until = engine.rests_until(ID, true);
+        let until = engine.backs_off_until(ID, true);
         assert!(until >= NOW + Latency::default().pause, "{until:?}");
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(NOW, false)), 0);
         assert_eq!(slow.sizes(), [1], "not even asked");
         assert_eq!(turn(&mut engine, OTHER, &mut fine, 8, &terms(NOW, false)), 8);
         // Once that is over it has its turn, and is left alone for longer.
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, false)), 1);
-        assert!(engine.rests_until(ID, true) >= until + 2 * Latency::default().pause);
+        assert!(engine.backs_off_until(ID, true) >= until + 2 * Latency::default().pause);
         assert_eq!(engine.pauses(), Pauses { slow: 2, ..Pauses::default() });
         // The caller's undo goes on.
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, true)), 8);
@@ -344,7 +344,7 @@ mod tests {
         for round in 1..4 {
             assert!(turn(&mut engine, ID, &mut late, 8, &terms(NOW * round, false)) > 0);
             assert_eq!(late.sizes().len(), round as usize, "one call, then it is left alone");
-            let pause = engine.rests_until(ID, false) - NOW * round;
+            let pause = engine.backs_off_until(ID, false) - NOW * round;
             let first = Latency::default().pause;
             assert!(pause >= first && pause < first + Duration::from_secs(60), "{pause:?}");
         }
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(answers(&tried), [Answer::Refused(Refusal::BelowFloor), untried, untried]);
         assert!(model.calls.borrow().is_empty() && !answers(&tried)[0].was_asked());
         assert_eq!(engine.pauses(), Pauses { memory: 1, ..Pauses::default() });
-        assert!(engine.rests_until(OTHER, true) > NOW, "of no process");
+        assert!(engine.backs_off_until(OTHER, true) > NOW, "of no process");
         assert_eq!(turn(&mut engine, OTHER, &mut Model::refusing(&[]), 3, &terms(NOW, false)), 0);
         let split =
             engine.guarded(Advice::ColdSplit, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
@@ -379,7 +379,7 @@ mod tests {
         model.unmapped = [region(2).start()].into();
         let mut one = engine();
         assert_eq!(turn(&mut one, ID, &mut model, 8, &terms(NOW, false)), 1);
-        assert!(one.rests_until(OTHER, true) > NOW && one.rests_until(OTHER, false) <= NOW);
+        assert!(one.backs_off_until(OTHER, true) > NOW && one.backs_off_until(OTHER, false) <= NOW);
         let mut two = engine();
         let patient = Terms { shortages: 2, batch: 1, ..terms(NOW, false) };
         assert_eq!(turn(&mut two, ID, &mut model, 8, &patient), 7 - 2, "in between one was obtained");
@@ -387,8 +387,8 @@ mod tests {
         let mut full = engine();
         let mut model = Model::refusing(&[(1, 16)]);
         assert_eq!(turn(&mut full, ID, &mut model, 8, &terms(NOW, false)), 1);
-        assert!(full.rests_until(ID, true) > NOW && full.rests_until(OTHER, true) <= NOW);
-        assert!(full.rests_until(ID, false) <= NOW, "it can be split");
+        assert!(full.backs_off_until(ID, true) > NOW && full.backs_off_until(OTHER, true) <= NOW);
+        assert!(full.backs_off_until(ID, false) <= NOW, "it can be split");
         assert_eq!(full.pauses(), Pauses { group: 1, ..Pauses::default() });
     }
 

@@ -78,7 +78,7 @@ pub trait Actuator: Send {
 
     /// Until when, since boot, it does nothing like `action` to that process, as calls on it were slow or no memory was to be
     /// had for it; a time that has passed where nothing keeps it from that. `None`: it does not say.
-    fn rests_until(&self, action: &Action) -> Option<Duration> {
+    fn backs_off_until(&self, action: &Action) -> Option<Duration> {
         let _ = action;
         None
     }

@@ -20,7 +20,7 @@ use std::time::Instant;
 pub use crate::remote::{Bounds, RemoteError as PromoteError, identify, lacking_ability, lacking_right};
 pub use crate::shared::SharedMemory;
 
-/// Refusals for want of a huge page, one after the other, after which a promotion ends.
+/// Refusals for lack of a huge page, one after the other, after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
 /// Before Linux 6.7, calls for one region that was refused.
 const MOST_REPEATS: u32 = 2;
@@ -52,7 +52,7 @@ pub struct PromoteOutcome {
     /// Bytes on base pages that were not asked for, as the program has excluded them (MADV_NOHUGEPAGE); when candidates were
     /// last looked for.
     pub excluded_bytes: u64,
-    /// Regions refused for want of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
+    /// Regions refused for lack of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
     /// since; or not asked for as too little of the machine's memory is available.
     pub no_memory: u64,
     /// Regions left as they are because another process shares pages of them since a fork: a collapse would copy them.
@@ -204,7 +204,7 @@ fn on_huge(mapping: &Mapping) -> Bytes {
 
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it. It ends where
-    /// `engine` leaves the process alone for a while; until when: [`Engine::rest`].
+    /// `engine` leaves the process alone for a while; until when: [`Engine::pause`].
     ///
     /// # Errors
     /// [`PromoteError::Gone`] also where another process has its number now, or it runs another program.
@@ -228,9 +228,9 @@ impl Promotion {
         // Where the page map shows no huge entries (before Linux 6.7), what was huge before is reported by smaps, of whole mappings.
         let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();
-        let Bounds { batch, time, rest_percent } = self.bounds;
+        let Bounds { batch, time, pause_percent } = self.bounds;
         let clock = Clock { now: boot_time(), started: start, most: time, urgent: false };
-        let terms = Terms { clock, batch, rest_percent, shortages: MOST_SHORTAGES };
+        let terms = Terms { clock, batch, pause_percent, shortages: MOST_SHORTAGES };
         let mut calls = 0;
         let mut tried = engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |_| calls += 1);
         if before.is_some() {
@@ -280,7 +280,7 @@ impl Promotion {
         Ok(Applied { outcome, tried: asked, left, huge })
     }
 
-    /// The same for a caller that waits: where `engine` leaves the process alone for a while, the rest is asked for after that,
+    /// The same for a caller that waits: where `engine` leaves the process alone for a while, the others are asked for after that,
     /// within the time of the bounds. Not where memory is short: that may last.
     pub fn apply_patiently(&self, engine: &mut Engine) -> Result<PromoteOutcome, PromoteError> {
         let start = Instant::now();
@@ -302,7 +302,7 @@ impl Promotion {
             sum.obtained_bytes += applied.outcome.obtained_bytes;
             sum.not_tried = 0;
             sum.add(applied.outcome);
-            let rest = engine.rest(self.process);
+            let rest = engine.pause(self.process);
             let is_over = applied.left.is_empty() || sum.no_memory > 0 || sum.gone || rest.is_zero();
             if is_over || start.elapsed() + rest >= self.bounds.time {
                 return Ok(*sum);

@@ -69,7 +69,7 @@ impl Reclaim {
             .collect();
         let mut pagemap = Pagemap::open(root, self.pid).map_err(gone)?;
         let regions = pagemap.held(&ranges).map_err(gone)?;
-        if !ranges.is_empty() && !pagemap.tells_leaves() {
+        if !ranges.is_empty() && !pagemap.distinguishes_leaves() {
             return Err(RemoteError::Unseen);
         }
         let huge: Vec<u64> =

@@ -65,14 +65,14 @@ pub struct Bounds {
     pub batch: usize,
     /// After this time no further call is made.
     pub time: Duration,
-    /// After each call the caller rests for so many hundredths of what the call took, so that the process gets its mmap
+    /// After each call the caller pauses for so many hundredths of what the call took, so that the process gets its mmap
     /// lock and the processor; at most 50 ms, and at least as long as [`crate::Latency`] says.
-    pub rest_percent: u32,
+    pub pause_percent: u32,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { batch: 16, time: Duration::from_secs(10), rest_percent: 0 }
+        Bounds { batch: 16, time: Duration::from_secs(10), pause_percent: 0 }
     }
 }
 

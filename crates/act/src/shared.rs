@@ -1,4 +1,4 @@
-//! Shared memory of a process: which of it could be promoted, and why the rest could not.
+//! Shared memory of a process: which of it could be promoted, and why the remainder could not.
 //!
 //! A collapse replaces the pages of the object itself (tmpfs file, memfd, SysV segment, shared anonymous memory), so that every
 //! process that maps it has the huge page from its next access on. What counts is therefore how full the object is, not how much
@@ -21,7 +21,7 @@ const HUGE: u64 = HUGE_2M as u64;
 const MOST_BLOCKS: usize = 1 << 20;
 /// Objects that are opened for one look at a process; of further ones counts what the process itself has touched.
 const MOST_OBJECTS: usize = 256;
-/// Reasons that are kept.
+/// Reasons that are stored.
 const MOST_REASONS: usize = 8;
 
 /// A block of 2 MiB of an object, and its offset in bytes.
@@ -231,7 +231,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A process 9 of which the pages from 4 MiB on are present as said, on Linux 6.1, where looking into objects is not allowed.
+    /// A process 9 of which the pages from 4 MiB on are present as given, on Linux 6.1, where looking into objects is not allowed.
     fn tree(shmem: &str, present: &[bool]) -> (tempfile::TempDir, KernelRoot) {
         let tree = tempfile::tempdir().unwrap();
         let put = |path: &str, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The machine's settings of transparent huge pages: set at once, all or none, and kept over a reboot by tmpfiles.d(5).
+//! The machine's settings of transparent huge pages: set at once, all or none, and made persistent by tmpfiles.d(5).
 
 mod others;
 
@@ -19,7 +19,7 @@ const MARKER: &str = "# Written by megapage thp persist; megapage thp persist --
 /// The longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Why settings are not changed or kept. Nothing has been written, or all was put back.
+/// Why settings are not changed or made persistent. Nothing has been written, or all was put back.
 #[derive(Debug, Error)]
 pub enum ThpError {
     /// No `NAME=VALUE`.
@@ -68,7 +68,7 @@ pub enum ThpError {
     },
 }
 
-/// One setting, from what it is to what it shall be.
+/// One setting, from its present to its target value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Its name below the directory of the settings.
@@ -79,7 +79,7 @@ pub struct Step {
     pub after: String,
 }
 
-/// What is kept over a reboot.
+/// What is persistent over a reboot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Persist {
     /// The file.
@@ -170,7 +170,7 @@ pub fn commands(steps: &[Step]) -> Vec<String> {
     changed.map(|step| format!("echo {} > {}", step.after, path(&step.name))).collect()
 }
 
-/// What keeps `steps` over a reboot, or with none takes away what is kept. A call states the whole.
+/// What makes `steps` persistent, or with none removes what is persistent. A call states the whole.
 pub fn persist(kernel: &KernelRoot, root: &Path, steps: &[Step]) -> Result<Persist, ThpError> {
     let tree = Tree::open(root).map_err(|source| ThpError::Io { path: root.into(), source })?;
     let file = root.join(TMPFILES);
@@ -194,7 +194,7 @@ pub fn persist(kernel: &KernelRoot, root: &Path, steps: &[Step]) -> Result<Persi
 }
 
 impl Persist {
-    /// Whether the file is already as it shall be.
+    /// Whether the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }

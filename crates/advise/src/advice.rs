@@ -132,7 +132,7 @@ impl Memory {
     }
 }
 
-/// Everything that is said of one process.
+/// The whole advice on one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
     /// Which.
@@ -140,13 +140,13 @@ pub struct Advice {
     pub pid: Pid,
     /// Its name.
     pub name: String,
-    /// Other processes that share its memory, of which this is said as well: private memory is that of all.
+    /// Other processes that share its memory, to which this applies as well: private memory is that of all.
     #[serde(serialize_with = "wire::pids")]
     pub others: Vec<Pid>,
     /// For how long it was observed, a trial aside.
     #[serde(serialize_with = "wire::seconds", rename = "observed_seconds")]
     pub observed: Duration,
-    /// Whether it has ended meanwhile: what is said holds for another run of it.
+    /// Whether it has ended meanwhile: the advice holds for another run of it.
     pub ended: bool,
     /// The answer.
     pub verdict: Verdict,
@@ -166,7 +166,7 @@ pub struct Advice {
     pub risks: Vec<String>,
     /// Why this verdict.
     pub why: Vec<String>,
-    /// What the estimate rests on; `None` where there is none.
+    /// The basis of the estimate; `None` where there is none.
     pub estimate: Option<Estimate>,
     /// What came of the trial; `None` where none was made.
     pub trial: Option<TrialOutcome>,

@@ -1,4 +1,4 @@
-//! Observes a process and gathers what a verdict rests on.
+//! Observes a process and gathers the inputs of a verdict.
 
 use crate::origin::Origin;
 use crate::{Advice, Attach, Facts, Gain, Group, Judged, Shared, Trial, TrialOutcome, judge, try_out};
@@ -74,7 +74,7 @@ pub enum AdviseError {
     },
 }
 
-/// What the values of an advisor rest on.
+/// The basis of an advisor's values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Basis {
     /// How accesses are tracked.
@@ -152,7 +152,7 @@ impl Advisor {
         })
     }
 
-    /// What the values rest on.
+    /// The basis of the values.
     pub fn basis(&self) -> Basis {
         let selected = self.selected.as_ref();
         Basis {
@@ -170,7 +170,7 @@ impl Advisor {
     /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it says no, what was seen
     /// until then is judged.
     ///
-    /// Of a group its leader is observed, and what is said holds for all.
+    /// Of a group its leader is observed, and the advice holds for all.
     pub fn advise(
         &mut self,
         group: &Group,
@@ -520,7 +520,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_not_told_to_become_root() {
+    fn root_is_not_advised_to_become_root() {
         assert_eq!(remedy(0), "");
         assert!(remedy(1000).contains("root"));
     }

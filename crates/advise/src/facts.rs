@@ -1,4 +1,4 @@
-//! What a verdict rests on.
+//! The inputs of a verdict.
 
 use crate::{Gain, Shared, TrialOutcome};
 use megapage_launch::mechanism::Plan;
@@ -13,7 +13,7 @@ pub struct Judged {
     pub cost: TranslationCost,
     /// What huge pages would gain.
     pub gain: Gain,
-    /// What the estimate rests on, where there is one.
+    /// The basis of the estimate, where there is one.
     pub estimate: Option<Estimate>,
     /// Words about how it was found, such as a trial's.
     pub notes: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Facts {
     pub retitled: bool,
     /// Its working directory, where that is not the caller's.
     pub directory: Option<String>,
-    /// Whether transparent huge pages are given to who does not ask for them.
+    /// Whether transparent huge pages are given without a request.
     pub thp_always: bool,
     /// For how long it was observed, a trial aside.
     pub observed: Duration,

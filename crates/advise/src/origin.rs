@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_are_told_from_arguments() {
+    fn titles_are_distinguished_from_arguments() {
         let exe = Some(Path::new("/usr/bin/program"));
         for title in [
             &["redis-server *:7391", "", "", ""][..],

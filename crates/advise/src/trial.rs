@@ -66,8 +66,8 @@ const LONGEST_WINDOW: Duration = Duration::from_millis(500);
 /// After a promotion or its undoing the caches are others': they get so long.
 const SETTLE: Duration = Duration::from_millis(20);
 /// Promoted within a second or not at all.
-const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), rest_percent: 0 };
-/// Comparisons below which nothing is said.
+const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), pause_percent: 0 };
+/// Comparisons below which no verdict is given.
 const LEAST_PAIRS: usize = 4;
 /// Attempts at undoing.
 const UNDO_ATTEMPTS: u32 = 5;

@@ -122,7 +122,7 @@ fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
     (verdict, vec![format!("{what} worth a change ({WORTH_IT}x)")])
 }
 
-/// Whether the estimate rests on a guess of what walks cost.
+/// Whether the estimate is based on a guess of what walks cost.
 fn is_guess(facts: &Facts) -> bool {
     let estimate = facts.judged.as_ref().ok().and_then(|judged| judged.estimate.as_ref());
     estimate.is_some_and(|estimate| estimate.is_guess)

@@ -116,7 +116,7 @@ fn a_guess_is_undecided() {
 }
 
 #[test]
-fn small_and_huge_programs_are_told_without_a_number() {
+fn small_and_huge_programs_are_reported_without_a_number() {
     let mut small = facts([1.5, 1.5, 1.5]);
     small.process = process("small", 4, 512, Leaf::Base, MappingKind::Anonymous);
     assert_eq!(judge(&small).verdict, Verdict::DoNotUse);
@@ -131,7 +131,7 @@ fn small_and_huge_programs_are_told_without_a_number() {
 }
 
 #[test]
-fn what_is_not_known_is_said_with_the_reason() {
+fn what_is_unknown_is_reported_with_the_reason() {
     let mut unknown = facts([1.0; 3]);
     unknown.judged = Err("process 7 is denied to us".into());
     let advice = judge(&unknown);
@@ -183,7 +183,7 @@ fn ways_are_commands_that_a_shell_takes() {
 }
 
 #[test]
-fn programs_with_a_setting_of_their_own_are_told_it() {
+fn programs_with_a_setting_of_their_own_are_given_it() {
     let mut redis = facts([1.2, 1.4, 1.6]);
     redis.process.name = "redis-server".into();
     redis.process.thp_disabled = true;
@@ -273,7 +273,7 @@ fn a_setting_that_does_nothing_here_is_not_offered() {
 }
 
 #[test]
-fn of_a_program_on_huge_pages_no_walks_are_told() {
+fn of_a_program_on_huge_pages_no_walks_are_reported() {
     let mut huge = facts([1.0; 3]);
     huge.process = process("huge", 100, 512, Leaf::Huge2m, MappingKind::Anonymous);
     huge.judged.as_mut().unwrap().notes = vec!["a word on walks".into()];
@@ -332,7 +332,7 @@ fn shared_memory_is_promoted_where_it_lies_right() {
     assert_eq!(ways.len(), 2);
     let wrong = Attach::Impossible("this kernel lacks MADV_COLLAPSE".into());
     let old = Facts { attach: wrong, ..group.clone() };
-    assert_eq!(judge(&old).how.len(), 1, "the kernel's placement helps nobody there");
+    assert_eq!(judge(&old).how.len(), 1, "the kernel's placement does not help there");
 
     let huge = SharedMemory { huge_bytes: 190 << 20, ..memory(0, 0) };
     group.shared.memory = Some(huge);
@@ -340,7 +340,7 @@ fn shared_memory_is_promoted_where_it_lies_right() {
 }
 
 #[test]
-fn shared_memory_that_is_huge_is_told_from_what_is_not() {
+fn shared_memory_that_is_huge_is_distinguished_from_what_is_not() {
     let mut backend = facts([1.0; 3]);
     for (leaf, huge) in [(Leaf::Base, Bytes::ZERO), (Leaf::Huge2m, Bytes::mib(128))] {
         backend.process = process("postgres", 64, 512, leaf, MappingKind::Shared);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_to_watch_is_no_end() {
+    fn a_watch_over_no_process_does_not_end() {
         let mut watch = Watch::idle().unwrap();
         assert!(watch.wait(Duration::from_millis(1)));
         assert_eq!(watch.finish().unwrap(), None);

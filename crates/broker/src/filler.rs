@@ -22,7 +22,7 @@ const AFTER_SHORTAGE: Duration = Duration::from_millis(500);
 /// CAP_SYS_RESOURCE.
 const STALL: Duration = Duration::from_millis(100);
 const WINDOWS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
-/// How long the watch waits for an event, and after the kernel has said nothing. Nothing depends on either.
+/// How long the watch waits for an event, and after an error. Nothing depends on either.
 const LONGEST_WATCH: Duration = Duration::from_secs(3600);
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// Clearing gives way to programs.

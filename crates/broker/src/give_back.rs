@@ -56,7 +56,7 @@ impl Drop for GiveBack {
     }
 }
 
-/// Gives the pages of an extent back to the pool, also where another process has kept a mapping: the process that they were
+/// Gives the pages of an extent back to the pool, also where another process still has a mapping: the process that they were
 /// for has ended. A touch then takes a new page, as of any mapping on hugetlb pages.
 fn empty(extent: File) {
     let length = extent.metadata().map_or(0, |metadata| metadata.len());

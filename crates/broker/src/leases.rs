@@ -72,7 +72,7 @@ impl<P> Leases<P> {
     }
 
     /// So many extents are to be ready from now on; those that are too many.
-    #[must_use = "they are nobody's any more"]
+    #[must_use = "they have no owner any more"]
     pub fn keep_ready(&mut self, stock: usize) -> Vec<P> {
         self.rules.stock = stock;
         self.ready.split_off(stock.min(self.ready.len())).into()

@@ -15,7 +15,7 @@ pub struct Options {
     pub socket: PathBuf,
     /// The size of its pages.
     pub size: PageSize,
-    /// Pages that are kept ready, a multiple of `extent`.
+    /// Pages that are held ready, a multiple of `extent`.
     pub stock: u64,
     /// Pages of an extent.
     pub extent: u64,

@@ -1,6 +1,6 @@
 //! Memory goes back while tasks wait for it, and is taken up again when they have not for a while.
 //!
-//! Only what the broker has added to the machine's pool: the rest is the pool's, whose pages nothing but hugetlb can use,
+//! Only what the broker has added to the machine's pool: the remainder is the pool's, whose pages nothing but hugetlb can use,
 //! whether in stock or not.
 
 use crate::leases::Leases;

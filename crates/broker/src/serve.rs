@@ -26,11 +26,11 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long no client is accepted after accepting has failed, for want of descriptors, say.
+/// How long no client is accepted after accepting has failed, for lack of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Descriptors that are kept for anything but extents that are out or in stock: connections, processes, the filler, the standard
+/// Descriptors that are reserved for anything but extents that are out or in stock: connections, processes, the filler, the standard
 /// streams, extents that are being given back.
 const OTHER_DESCRIPTORS: u64 = 512 + MOST_WAITING as u64;
 

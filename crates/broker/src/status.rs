@@ -1,4 +1,4 @@
-//! How a broker is, as reported to who asks.
+//! The status of a broker, as reported to clients.
 
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_memory::stock::wire::{Request, Verdict};
@@ -65,7 +65,7 @@ pub struct Status {
     pub ended: u64,
     /// Requests that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Connections that were dropped: they said nothing in time, or others needed their place.
+    /// Connections that were dropped: they sent nothing in time, or others needed their place.
     pub dropped: u64,
 }
 

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn with_no_wait_nobody_is_watched() {
+    fn without_a_wait_no_child_is_watched() {
         let mut snapshot = own();
         snapshot.processes[0].sharing_children = Some(1);
         let mut children = Children::default();

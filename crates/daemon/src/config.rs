@@ -116,7 +116,7 @@ pub struct Config {
     /// The daemon's own priority, -20 (before all others) to 19: what is to relieve a loaded machine must get a
     /// processor; how much of it is bounded by `observe.own_percent`.
     pub nice: i32,
-    /// Where cool-downs are kept over a restart of the daemon; "" keeps none.
+    /// Where cool-downs are stored over a restart of the daemon; "" keeps none.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub state_file: PathBuf,
     /// Locked by the one daemon of this machine.
@@ -186,7 +186,7 @@ pub struct Observe {
     /// The same while there is something to do: after a pass that left actions, while memory is short, or until a new
     /// process of 256 MiB or more was sampled (30 s at most).
     pub own_percent_busy: f64,
-    /// The same while memory is taken back: until it is, a process may be killed for want of it.
+    /// The same while memory is taken back: until it is, a process may be killed for lack of it.
     pub own_percent_short: f64,
 }
 

@@ -177,7 +177,7 @@ impl Daemon {
     }
 
     /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
-    /// `None` where nothing is to be said.
+    /// `None` where nothing is to be reported.
     pub fn cost_warning(&self) -> Option<String> {
         // Who samples nothing, beside a daemon that does, says nothing of the machine.
         if !self.state.needs_costs() || !self.parts.samples {
@@ -239,7 +239,7 @@ impl Daemon {
         self.alarmed = true;
     }
 
-    /// One pass, with samples that were started here and read after their window: for who looks only once.
+    /// One pass, with samples that were started here and read after their window: for a caller that looks only once.
     pub fn single_pass(&mut self) -> Pass {
         self.select();
         let pids = self.selected.pids.clone();
@@ -452,7 +452,8 @@ impl Daemon {
         let now = self.parts.clock.now();
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
         let actuator = &self.parts.actuator;
-        let left = give_back(&mut self.state, now, &changes, &done, |action| actuator.rests_until(action));
+        let left =
+            give_back(&mut self.state, now, &changes, &done, |action| actuator.backs_off_until(action));
         (done, left)
     }
 }

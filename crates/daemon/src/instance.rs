@@ -95,7 +95,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn the_second_is_told_who_the_first_is_and_a_stale_file_is_no_matter() {
+    fn the_second_gets_the_pid_of_the_first_and_a_stale_file_is_ignored() {
         let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/daemon.lock");
@@ -107,7 +107,7 @@ mod tests {
         );
         assert!(Instance::is_taken(&root, &path));
         assert_eq!(Instance::check(&root, &path).unwrap_err().to_string(), error);
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "nobody else can lock it");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "other users cannot lock it");
         drop(first);
         // What tests beside this one start holds it, too, until it executes its program.
         let started = std::time::Instant::now();
@@ -136,7 +136,7 @@ mod tests {
     fn what_is_no_lock_keeps_what_it_holds() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("passwd");
-        for text in ["root:x:0:0:root:/root:/bin/sh\n", "4711 and what somebody else wrote"] {
+        for text in ["root:x:0:0:root:/root:/bin/sh\n", "4711 and what another program wrote"] {
             std::fs::write(&path, text).unwrap();
             let error = Instance::take(&KernelRoot::live(), &path).unwrap_err().to_string();
             assert!(error.contains("it is there and no lock of megapage: remove it"), "{error}");

@@ -20,7 +20,7 @@ pub(crate) struct Left {
 /// Reports to the policy which of `changes` none of `done` answers, and answers what was left.
 ///
 /// What is left of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
-/// it asked for at once, no other action would ever have a turn. Until when that is, `rests_until` says. For all else time or a
+/// it asked for at once, no other action would ever have a turn. Until when that is, `backs_off_until` says. For all else time or a
 /// budget ran out: it counts as never asked for. Of an actuator that does not report it that is known where some actions of a
 /// process were tried and others were not.
 pub(crate) fn give_back(
@@ -28,7 +28,7 @@ pub(crate) fn give_back(
     now: Duration,
     changes: &[Action],
     done: &[Done],
-    rests_until: impl Fn(&Action) -> Option<Duration>,
+    backs_off_until: impl Fn(&Action) -> Option<Duration>,
 ) -> Left {
     let key = Action::place;
     let answered: BTreeSet<(ProcessId, u64)> =
@@ -40,7 +40,7 @@ pub(crate) fn give_back(
     let mut left = Left { actions: untried.len() as u64, ..Left::default() };
     // From the last to the first: a policy may put each before what it has.
     for action in untried.into_iter().rev() {
-        let until = rests_until(action);
+        let until = backs_off_until(action);
         let resting = until.filter(|until| *until > now);
         if resting.is_some() || until.is_none() && !partly {
             state.skipped(now, action, resting);
@@ -58,7 +58,7 @@ pub(crate) fn give_back(
 pub(crate) struct Rests(BTreeSet<Duration>);
 
 impl Rests {
-    /// The next pass begins a hair after the end of a rest: one that came a hair before it would ask for nothing.
+    /// The next pass begins a hair after the end of a back-off: one that came a hair before it would ask for nothing.
     const MARGIN: Duration = Duration::from_millis(2);
 
     /// A pass that was decided about at `now` has left this. What had ended by then was asked for.
@@ -68,7 +68,7 @@ impl Rests {
     }
 
     /// How long to wait for the next pass after one that began at `began`, where `usual` would be right with nothing left: until
-    /// the first of the rests is over, but not shorter than `soonest`.
+    /// the first of the back-offs is over, but not shorter than `soonest`.
     pub(crate) fn pause(&self, began: Duration, usual: Duration, soonest: Duration) -> Duration {
         let first = self.0.first().map(|until| until.saturating_sub(began) + Rests::MARGIN);
         first.map_or(usual, |rest| usual.min(rest.max(soonest)))
@@ -88,7 +88,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const BASE: u64 = 0x7f00_0000_0000;
 
-    /// Carries out so many of the actions on this process, and none on others, which rest so long.
+    /// Carries out so many of the actions on this process, and none on others, which back off so long.
     struct Partly(i32, usize, Option<Duration>);
 
     impl Actuator for Partly {
@@ -208,13 +208,13 @@ mod tests {
     fn who_is_left_alone_does_not_keep_others_from_their_turn() {
         // The first has more to gain than a step asks for.
         let mut processes = [process(1, 2000), process(2, 100)];
-        let (mut state, mut nobody) = (state("megapage"), Partly(3, 0, None));
-        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut nobody);
+        let (mut state, mut partly) = (state("megapage"), Partly(3, 0, None));
+        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len() as u64, left > 0), (left, true));
-        let (next, _) = pass(SECOND * 2, &mut processes, &mut state, &mut nobody);
+        let (next, _) = pass(SECOND * 2, &mut processes, &mut state, &mut partly);
         assert!(!next.is_empty() && next.iter().all(|one| !asked.contains(one)), "{next:?}");
         // It has settled, and was not found at fault.
-        let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut nobody);
+        let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut partly);
         assert_eq!(later, asked);
     }
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         rests.note(SECOND, &left(&[3, 5]));
         assert_eq!(rests.pause(SECOND, usual, soonest), SECOND * 2 + Rests::MARGIN);
         assert_eq!(rests.pause(SECOND, SECOND, soonest), SECOND, "no later than it would be");
-        // A pass before the first rest is over, which asks for nothing of those that rest, and one after it.
+        // A pass before the first back-off is over, which asks for nothing of those that back off, and one after it.
         rests.note(SECOND * 2, &left(&[]));
         assert_eq!(rests.pause(SECOND * 2, usual, soonest), SECOND + Rests::MARGIN);
         rests.note(SECOND * 3, &left(&[9]));
@@ -240,25 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn what_time_ran_out_for_is_told_from_who_rests() {
+    fn work_out_of_time_is_distinguished_from_back_off() {
         let mut processes = [process(1, 20)];
-        // Nothing was tried, but it does not rest: it was not come to.
-        let (mut state, mut nobody) = (state("megapage"), Partly(3, 0, Some(Duration::ZERO)));
-        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut nobody);
+        // Nothing was tried, but it does not back off: it was not reached.
+        let (mut state, mut partly) = (state("megapage"), Partly(3, 0, Some(Duration::ZERO)));
+        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len(), left), (20, 20));
-        assert_eq!(pass(SECOND + SECOND / 10, &mut processes, &mut state, &mut nobody).0, asked);
+        assert_eq!(pass(SECOND + SECOND / 10, &mut processes, &mut state, &mut partly).0, asked);
     }
 
     #[test]
-    fn who_rests_is_asked_for_as_soon_as_that_is_over() {
+    fn a_process_is_asked_for_as_soon_as_its_back_off_is_over() {
         let mut processes = [process(1, 20)];
         let tenth = SECOND / 10;
-        let (mut state, mut nobody) = (state("megapage"), Partly(3, 0, Some(SECOND + tenth)));
-        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut nobody);
+        let (mut state, mut partly) = (state("megapage"), Partly(3, 0, Some(SECOND + tenth)));
+        let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len() as u64, left), (20, 20));
-        assert_eq!(pass(SECOND + tenth / 2, &mut processes, &mut state, &mut nobody).0, []);
-        // It does not rest any more, and is not let settle either.
-        let (again, _) = pass(SECOND + tenth, &mut processes, &mut state, &mut nobody);
+        assert_eq!(pass(SECOND + tenth / 2, &mut processes, &mut state, &mut partly).0, []);
+        // It does not back off any more, and is not let settle either.
+        let (again, _) = pass(SECOND + tenth, &mut processes, &mut state, &mut partly);
         assert_eq!(again, asked);
     }
 }

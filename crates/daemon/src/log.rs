@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_bounded_by_the_minute_and_those_left_out_are_told() {
+    fn lines_are_bounded_by_the_minute_and_omitted_ones_are_counted() {
         let busy = |at: u64| {
             let mut one = pass(at, &[(7, "redis")]);
             one.at = Duration::from_millis(at);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_begin_and_the_end_of_pressure_are_told_once() {
+    fn the_begin_and_the_end_of_pressure_are_reported_once() {
         let with = |number: u64, short: bool| Pass { short, ..pass(number, &[]) };
         let text =
             logged(LogConfig::default(), &[with(1, false), with(2, true), with(3, true), with(4, false)]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_skipped_is_told_once_for_each_reason() {
+    fn a_skipped_process_is_reported_once_for_each_reason() {
         let missing = |number: u64, what: &str, why: MissedWhy| {
             let mut one = pass(number, &[]);
             let missed = Missed { pid: Pid(7), why, what: what.into() };

@@ -29,7 +29,7 @@ pub struct MetricsConfig {
     /// How many processes have metrics of their own, 0 to 1000: those with most huge memory, or acted on most.
     #[serde(deserialize_with = "processes")]
     pub processes: usize,
-    /// How many decisions are kept to be asked for, 1 to 10000.
+    /// How many decisions are stored for queries, 1 to 10000.
     #[serde(deserialize_with = "decisions")]
     pub decisions: usize,
 }

@@ -31,7 +31,7 @@ pub struct Pass {
     pub executor: Option<Counters>,
     /// How translation costs are found out; `None` where nothing reports them.
     pub costs: Option<CostSource>,
-    /// Whether the policy was notified that memory runs short: by pressure stall information, not by the marks of a policy.
+    /// Whether the policy was notified that memory runs short: by pressure stall information, not by the watermarks of a policy.
     pub short: bool,
     /// How long its parts took.
     pub times: Times,
@@ -74,7 +74,7 @@ impl Pass {
     }
 }
 
-/// A pass as JSON has it: without the snapshot, but for who was skipped.
+/// A pass as JSON: without the snapshot, but with the skipped processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct PassDocument<'a> {
     number: u64,

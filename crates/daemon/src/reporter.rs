@@ -46,7 +46,7 @@ impl Reporter {
         }
     }
 
-    /// Goes over to another configuration; sums are kept. On failure everything stays as it was, but clients that were
+    /// Goes over to another configuration; sums stay. On failure everything stays as it was, but clients that were
     /// being answered may have to ask again.
     pub fn reload(&mut self, config: &MetricsConfig) -> Result<(), ReporterError> {
         if *config == self.config && self.serves {
@@ -79,7 +79,7 @@ impl Reporter {
     }
 }
 
-/// Whether the textfile can be written: said at once, not every few seconds from then on.
+/// Whether the textfile can be written: reported at once, not every few seconds from then on.
 fn try_textfile(config: &MetricsConfig) -> Result<(), ReporterError> {
     let path = &config.textfile;
     if path.as_os_str().is_empty() {

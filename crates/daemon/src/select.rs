@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_is_gone_chooses_nobody_and_left_alone_everybody() {
+    fn an_unknown_user_selects_no_process_and_excluding_an_unknown_user_selects_none() {
         let gone = || list("no-such-user");
         assert_eq!(chosen(Processes { users: gone(), ..default() }).0, [0; 0]);
         let users = vec!["no-such-user".to_string(), "7".to_string()];

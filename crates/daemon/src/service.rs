@@ -139,7 +139,7 @@ pub fn run(
         true => None,
         false => Some(Signals::take(&[signal::SIGHUP, signal::SIGTERM, signal::SIGINT])?),
     };
-    // Said before anything is tried; it is taken below.
+    // Reported before anything is tried; it is taken below.
     if !options.dry_run {
         Instance::check(root, &config.lock_file)?;
     }

@@ -53,7 +53,7 @@ impl Shared {
 
     /// The daemon's own resident memory, in bytes.
     pub(crate) fn resident(&self) -> Option<u64> {
-        // Our own, whichever machine the rest is read from.
+        // Our own, whichever machine the remainder is read from.
         read_own_status(&KernelRoot::live()).ok().map(|status| status.rss.0)
     }
 }

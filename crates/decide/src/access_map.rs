@@ -46,7 +46,7 @@ pub enum Placement {
     AlwaysFirst,
 }
 
-/// How a map is kept.
+/// How a map is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// The buckets.

@@ -1,4 +1,4 @@
-//! What holds for every policy: who is never touched, and what is not tried again too soon.
+//! Rules of every policy: which processes are never touched, and what is not tried again too soon.
 
 mod forks;
 mod saved;
@@ -64,7 +64,7 @@ pub(crate) enum Open {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     processes: BTreeMap<ProcessId, ProcessMemory>,
-    /// No promotion before that time, for want of memory; and how often in a row.
+    /// No promotion before that time, for lack of memory; and how often in a row.
     no_memory: Option<(Duration, u32)>,
     /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
     /// was short may turn out otherwise.
@@ -104,7 +104,7 @@ impl Kind {
 }
 
 impl Guard {
-    /// Takes a new snapshot in: forgets who is gone, learns what has taken effect, and answers the processes that may
+    /// Takes a new snapshot in: forgets processes that are gone, learns what has taken effect, and answers the processes that may
     /// be looked at, each with what of it may be changed.
     pub fn observe<'a>(
         &mut self,
@@ -247,7 +247,7 @@ impl Guard {
         } else if promotion && outcome.obtained == Obtained::Done {
             self.no_memory = None;
         }
-        // Only who was in the last snapshot, or was acted on, is remembered.
+        // Only processes in the last snapshot, or acted on, are stored.
         let Some(process) = self.processes.get_mut(&action.process()) else { return };
         match outcome.obtained {
             Obtained::Denied => process.denied = Some(now + limits.back_off_most),
@@ -366,7 +366,7 @@ impl ProcessMemory {
             }
             memory.demoted.is_some()
                 || now < memory.not_before
-                // Failures are remembered for longer than the longest wait, or they would never add up.
+                // Failures are stored for longer than the longest wait, or they would never add up.
                 || now.saturating_sub(memory.acted) < limits.back_off_most.max(limits.cool_down) * 2
         });
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct Parameters {
     /// The name that reports show.
     pub name: &'static str,
-    /// How the access maps are kept.
+    /// How the access maps are stored.
     pub rules: Rules,
     /// From one sample to the next.
     pub sample_every: Duration,
@@ -53,7 +53,7 @@ pub struct Parameters {
 
 impl Parameters {
     /// As the paper describes it. Where it gives no number (how many zero pages are too many; khugepaged's pace), the
-    /// choice is ours and said in docs/policies.md.
+    /// choice is ours and stated in docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {
             name: "hawkeye-g",
@@ -121,7 +121,7 @@ impl Parameters {
 pub(crate) struct HawkEye {
     pub parameters: Parameters,
     maps: BTreeMap<ProcessId, Tracked>,
-    /// Whose turn it is among equals: who was served goes to the end.
+    /// The order among equals: a process that was served goes to the end.
     turn: VecDeque<ProcessId>,
     samples: Rounds,
     promotions: Rounds,
@@ -320,7 +320,7 @@ impl HawkEye {
             + self.turn.len()
     }
 
-    /// The processes, who was served least lately first.
+    /// The processes, least recently served first.
     pub fn turns(&self) -> impl Iterator<Item = (ProcessId, &AccessMap)> {
         self.turn.iter().filter_map(|id| Some((*id, &self.maps.get(id)?.map)))
     }

@@ -55,7 +55,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// As the paper describes it. Where its value is not known to us (tau, the pace), the choice is said in
+    /// As the paper describes it. Where its value is not known to us (tau, the pace), the choice is stated in
     /// docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {

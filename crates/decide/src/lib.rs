@@ -41,7 +41,7 @@ use megapage_snapshot::{Machine, Process, Region, Snapshot};
 use megapage_units::Bytes;
 use std::time::Duration;
 
-/// A policy, and all that it and the guards remember between steps. What is remembered is bounded by the processes
+/// A policy, and the state of it and the guards between steps. That is bounded by the processes
 /// and regions of the last snapshots.
 #[derive(Debug)]
 pub struct State {
@@ -125,7 +125,7 @@ impl State {
         self.guard.saved_regions()
     }
 
-    /// Takes over what the guards of `former` remember, who has decided until now: all of it.
+    /// Takes over the whole state of the guards of `former`, which has decided until now.
     pub fn succeed(&mut self, former: &mut State) {
         self.guard = std::mem::take(&mut former.guard);
     }

@@ -49,7 +49,7 @@ pub fn state(data: &[u8]) {
     });
 }
 
-/// Timings of the machine that are kept until the next boot: what is taken of them can be counted with.
+/// Timings of the machine that are cached until the next boot: what is taken of them can be counted with.
 pub fn access_times(data: &[u8]) {
     let Some(times) = AccessTimes::of_cached(data) else { return };
     assert!(!times.is_guess() && !times.steps().is_empty(), "{times:?}");
@@ -80,7 +80,7 @@ pub fn loan(data: &[u8]) {
     assert!(loan.pages() <= 20, "{} pages", loan.pages());
 }
 
-/// Pools that are kept over a boot, in the files of GRUB, systemd-boot and sysctl below a root: applied once, there is
+/// Pools that are persistent over a boot, in the files of GRUB, systemd-boot and sysctl below a root: applied once, there is
 /// nothing left to do; forgotten, what boot loaders had is there again.
 ///
 /// The input: a line of pools, such as `2m=512 1g=0:1,1:1`, then the files.

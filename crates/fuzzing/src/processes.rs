@@ -109,7 +109,7 @@ fn check_kinds(mappings: &[smaps::Mapping], clues: &Clues<'_>, all: Bytes) {
 /// with no more pages than they have.
 pub fn pagemap(data: &[u8]) {
     const PAGE: u64 = BASE_PAGE as u64;
-    // From which page on, and how many: the rest are the entries.
+    // From which page on, and how many: the remainder is the entries.
     let Some((&[first, count, ref more @ ..], entries)) = data.split_at_checked(4) else { return };
     let start = u64::from(first) * PAGE;
     let pages = u64::from(count) + 8 * u64::from(more[0]);

@@ -15,7 +15,7 @@ use megapage_systemd::{commands, parse, rewritten};
 use megapage_units::{Bytes, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `megapage doctor --log`: each message once, none said more often than there are lines.
+/// `megapage doctor --log`: each message once, none reported more often than there are lines.
 pub fn log(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let found = explain(&text);

@@ -1,4 +1,4 @@
-//! The allocator of these tests: the system's, and a count of what each thread asks of it.
+//! The allocator of these tests: the system's, with a count of each thread's requests.
 //!
 //! File-level obligation: every call is passed on to the system's allocator as it came.
 

@@ -35,7 +35,7 @@ impl ExitHandshake<'_> {
         self.patience.store(patience.as_millis() as u64, Relaxed);
     }
 
-    /// Whether the program has said that it is about to exit.
+    /// Whether the program has announced that it is about to exit.
     pub fn is_exiting(&self) -> bool {
         self.exiting.load(Acquire) != 0
     }

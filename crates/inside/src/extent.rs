@@ -19,7 +19,7 @@ pub fn create(size: PageSize, pages: u64) -> io::Result<File> {
 }
 
 /// Takes page `page` of the file from the pool and has the kernel clear it (fallocate(2)); about 0.2 ms for 2 MiB. ENOSPC,
-/// ENOMEM: the pool has none that is not promised to others. A page that is there stays as it is.
+/// ENOMEM: the pool has none that is not reserved for others. A page that is there stays as it is.
 pub fn fill(file: &File, size: PageSize, page: u64) -> io::Result<()> {
     let bytes = size.bytes().0;
     Ok(fallocate(file, FallocateFlags::empty(), page * bytes, bytes)?)
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(length(&file, SIZE).unwrap(), Some(3 * SIZE.bytes().0));
         assert_eq!(length(&file, PageSize::HUGE_1G).unwrap(), None);
         assert!(file.set_len(SIZE.bytes().0).is_err() && file.set_len(9 * SIZE.bytes().0).is_err());
-        assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "nobody can keep the pages");
+        assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "the pages cannot be held");
         let mapping = crate::Reservation::new(3 * HUGE_2M, HUGE_2M).unwrap();
         mapping.map_extent(AsFd::as_fd(&file)).unwrap();
         mapping.populate().unwrap();

@@ -151,7 +151,7 @@ pub fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> {
 fn policy(flags: usize) -> Option<(libc::c_int, [u64; MOST_NODES / 64])> {
     let mut mode: libc::c_int = 0;
     let mut mask = [0u64; MOST_NODES / 64];
-    // SAFETY: the mode is writable, and the mask holds as many bits as is said; no address is passed.
+    // SAFETY: the mode is writable, and the mask holds as many bits as is passed; no address is passed.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_tells_what_maps_it() {
+    fn a_region_shows_what_maps_it() {
         let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         range.open().unwrap();
         assert_eq!(OwnRegion::look(range.start()), Some(OwnRegion::Empty));

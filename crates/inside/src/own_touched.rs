@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn written_pages_are_told_from_those_of_zeros() {
+    fn written_pages_are_distinguished_from_those_of_zeros() {
         let start = map_aligned(HUGE_2M, true).unwrap();
         let mut sampler = Sampler::new();
         if is_filtered() {

@@ -18,7 +18,7 @@ pub fn hugetlb_available(size: PageSize) -> Option<u64> {
     Some(value("free_hugepages")?.saturating_sub(value("resv_hugepages")?))
 }
 
-/// The number of free pages of `size` on a node, those included that are promised to mappings; `None` where there is no
+/// The number of free pages of `size` on a node, those included that are reserved for mappings; `None` where there is no
 /// such node. Does not allocate.
 pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
     use std::io::Write;

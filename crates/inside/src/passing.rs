@@ -1,7 +1,7 @@
 //! Descriptors that travel over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and who is at its other end.
 //! Nothing here allocates.
 //!
-//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is said, and of a type
+//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is passed, and of a type
 //! that any bytes are valid for.
 
 #![allow(unsafe_code)]

@@ -159,7 +159,7 @@ pub struct PresentRun {
     pub huge: bool,
 }
 
-/// The calling process's page map, kept open.
+/// The calling process's page map, held open.
 #[derive(Debug)]
 pub struct OwnPagemap(c_int);
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_aligned_and_its_presence_is_told() {
+    fn memory_is_aligned_and_its_presence_is_reported() {
         for len in [HUGE_2M, 3 * HUGE_2M / 2, 5 * HUGE_2M + BASE_PAGE] {
             for reserve in [false, true] {
                 let start = map_aligned(len, reserve).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_tells_base_pages_from_huge_ones() {
+    fn a_scan_distinguishes_base_pages_from_huge_ones() {
         let Some(pagemap) = OwnPagemap::open() else {
             return megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
         };

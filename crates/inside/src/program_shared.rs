@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn files_in_memory_are_told_from_others() {
+    fn files_in_memory_are_distinguished_from_others() {
         let (file, _) = SharedWords::create(c"test", 1).unwrap();
         assert!(is_memory_file(file.as_raw_fd()));
         assert!(!is_memory_file(std::fs::File::open("/proc/self/maps").unwrap().as_raw_fd()));

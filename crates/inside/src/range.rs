@@ -450,7 +450,7 @@ mod tests {
                 assert_eq!([part(0), part(1), part(2)], [true, false, true]);
                 last.release().unwrap();
                 let kept = front.keep();
-                assert_eq!([part(0), part(1), part(2)], [true, false, false], "kept by nobody");
+                assert_eq!([part(0), part(1), part(2)], [true, false, false], "no owner keeps them");
                 // SAFETY: it was kept just now, and has no other owner.
                 let again = unsafe { Reservation::of_allocator(kept.start(), kept.len()) };
                 drop(again);

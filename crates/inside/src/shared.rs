@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_pages_away() {
+    fn the_file_cannot_shrink() {
         let (file, ours) = SharedWords::create(c"test", 2).unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = File::options().write(true).open(&path).unwrap();

@@ -149,7 +149,7 @@ impl Canary {
     }
 
     /// Has the child write zeros over what it wrote to these base pages, so that they hold nothing else: memory that
-    /// a program has freed and its allocator kept. Waits until it has. [`Canary::touch`] finds them wrong from
+    /// a program has freed and its allocator cached. Waits until it has. [`Canary::touch`] finds them wrong from
     /// then on.
     ///
     /// # Panics
@@ -345,7 +345,7 @@ mod tests {
     use crate::pagemap::Pagemap;
 
     #[test]
-    fn it_touches_what_it_is_told_and_keeps_its_bytes() {
+    fn it_touches_the_given_pages_and_keeps_its_bytes() {
         let mut child = Canary::start(2, 1).unwrap();
         let range = VirtRange::new(child.base().start(), child.huge().end()).unwrap();
         assert_eq!(range.len().0, 3 * HUGE_2M as u64);

@@ -41,9 +41,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_no_time() {
+    fn a_missing_process_has_no_time() {
         // Above the largest pid_max, within what the clock number of a process can hold.
-        const NOBODY: Pid = Pid(1 << 28);
-        assert_eq!(cpu_time_of(NOBODY).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        const MISSING: Pid = Pid(1 << 28);
+        assert_eq!(cpu_time_of(MISSING).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }

@@ -290,7 +290,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn somebody_elses_monitors_are_left_alone() {
+    fn monitors_of_others_are_left_alone() {
         let (_keep, root) = captured_tree(&[("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1\n")]);
         assert_eq!(monitors(&root).unwrap(), Some(1));
         let error = Damon::take(&root, 1).unwrap_err();

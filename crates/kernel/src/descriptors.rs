@@ -1,7 +1,7 @@
 //! Descriptors that travel over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and who is at its other end.
 //! Nothing here allocates but [`peer_groups`].
 //!
-//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is said, and of a type
+//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is passed, and of a type
 //! that any bytes are valid for.
 
 #![allow(unsafe_code)]
@@ -27,7 +27,7 @@ pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
     Ok(waited[0].revents().contains(PollFlags::HUP))
 }
 
-/// Forbids to pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): who tries gets EPERM.
+/// Forbids to pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): trying gets EPERM.
 /// To close a descriptor that was passed can take as long as its sender wishes (SO_LINGER of socket(7)), and reading what
 /// it came with, or closing the connection, closes it. ENOPROTOOPT: the kernel cannot.
 pub fn refuse(socket: impl AsFd) -> io::Result<()> {
@@ -110,7 +110,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn who_hangs_up_is_told_from_who_has_said_all() {
+    fn a_dropped_client_is_distinguished_from_one_that_finished() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         assert!(!has_hung_up(&ours).unwrap());
         (&theirs).write_all(b"request").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_told_apart() {
+    fn processes_are_distinguished() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let identity = |fd: &OwnedFd| process_identity(fd).unwrap();
         let own = identity(&peer_process(&ours).unwrap());

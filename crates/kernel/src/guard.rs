@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// The same, after which the file `record` is removed that lists them. A flock(2) on `lock` stays until that is done,
-    /// should the owner be killed: who takes it afterwards finds everything put back.
+    /// should the owner be killed: the next owner finds everything put back.
     pub fn of_locked_files(
         files: Vec<(PathBuf, String)>,
         record: PathBuf,
@@ -232,7 +232,7 @@ unsafe fn child(from: i32, last: &Last) -> ! {
 
 fn write(files: &[(CString, Vec<u8>)]) {
     for (path, text) in files {
-        // SAFETY: the path ends in a NUL, and the text is as long as is said. A file that was not opened is not written
+        // SAFETY: the path ends in a NUL, and the text is as long as is passed. A file that was not opened is not written
         // to.
         unsafe {
             let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_killed_is_told() {
+    fn one_that_was_killed_is_reported() {
         let Some((_child, _, guard)) = guarded(ROUNDS) else { return };
         send_signal(guard.pid(), signal::SIGKILL).unwrap();
         let pidfd = open_pidfd(guard.pid()).unwrap();

@@ -58,7 +58,7 @@ pub struct PoolCounts {
     pub total: u64,
     /// Pages that no mapping or file holds. Some of them may be reserved.
     pub free: u64,
-    /// Free pages promised to mappings that have not touched them yet. The kernel counts these for the
+    /// Free pages reserved for mappings that have not touched them yet. The kernel counts these for the
     /// machine only: `None` for a node.
     pub reserved: Option<u64>,
     /// Pages beyond the persistent ones, given back to the kernel when they are freed.
@@ -85,7 +85,7 @@ impl PoolCounts {
     }
 }
 
-/// Where a pool's value is kept, relative to the root, such as
+/// Where a pool's value is stored, relative to the root, such as
 /// `sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
 pub fn path(size: PageSize, scope: PoolScope, file: PoolFile) -> String {
     format!("{}/{}", directory(size, scope), file.name())

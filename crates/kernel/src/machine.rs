@@ -64,7 +64,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_captured_machine_is_told() {
+    fn a_captured_machine_is_reported() {
         let tree = tempfile::tempdir().unwrap();
         fs::create_dir_all(tree.path().join("proc/sys/kernel")).unwrap();
         fs::write(tree.path().join("proc/sys/kernel/osrelease"), "6.18.44\n").unwrap();

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_runs_is_told_by_its_threads_processors() {
+    fn its_threads_processors_show_where_it_runs() {
         let stat = |cpu: u32| format!("9 (a) b) S {}{cpu} 0 0\n", "0 ".repeat(35));
         let (_keep, root) = captured_tree(&[
             ("proc/9/task/9/stat", &stat(2)),

@@ -424,7 +424,7 @@ mod tests {
 
     /// A breakpoint in a read-only mapping of a file makes a page of it the process's own.
     #[test]
-    fn pages_that_are_not_the_files_are_told_apart() {
+    fn pages_that_are_not_the_files_are_distinguished() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let length = 4 * BASE_PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice, which no reference leads into.

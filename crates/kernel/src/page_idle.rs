@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_bitmap_is_told() {
+    fn a_kernel_without_the_bitmap_is_reported() {
         let (_keep, root) = captured_tree(&[]);
         assert!(IdleBitmap::open(&root).unwrap_err().is_gone());
     }

@@ -61,7 +61,7 @@ pub enum OpenError {
     /// A kernel file.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A system call, such as one for want of memory.
+    /// A system call, such as one for lack of memory.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

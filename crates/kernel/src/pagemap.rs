@@ -69,12 +69,12 @@ impl Pagemap {
 
     /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros, as far as is known: once a call
     /// has found out that the kernel does not (before Linux 6.7), false.
-    pub fn tells_leaves(&self) -> bool {
+    pub fn distinguishes_leaves(&self) -> bool {
         self.can_scan
     }
 
     /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros: as
-    /// [`Pagemap::tells_leaves`], but certain, by asking the kernel.
+    /// [`Pagemap::distinguishes_leaves`], but certain, by asking the kernel.
     pub fn find_out_leaves(&mut self) -> Result<bool, KernelError> {
         // Any range does: the kernel looks at its argument first.
         if let Some(range) = VirtRange::new(0, HUGE_2M as u64) {
@@ -342,7 +342,7 @@ mod tests {
 
     /// More runs than one call takes: present and absent pages by turns, then regions that are whole.
     #[test]
-    fn each_region_is_told_once_however_many_runs_there_are() {
+    fn each_region_is_reported_once_however_many_runs_there_are() {
         const SCATTERED: usize = 24;
         const WHOLE: usize = 24;
         let memory = crate::Reservation::new((SCATTERED + WHOLE) * HUGE_2M, HUGE_2M).unwrap();
@@ -424,7 +424,7 @@ mod tests {
 
     /// Memory that was only read maps the shared page of zeros, and is not present memory.
     #[test]
-    fn the_shared_page_of_zeros_is_told_apart() {
+    fn the_shared_page_of_zeros_is_distinguished() {
         // Fresh from the kernel: an allocator may give what was used before, and clear it.
         let memory = crate::Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         memory.open().unwrap();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_tells_its_bits_apart() {
+    fn the_bits_of_an_entry_are_distinguished() {
         let present = Entry(1 << 63 | 1 << 56 | 0x1234);
         assert_eq!((present.frame(), present.is_exclusive()), (Some(0x1234), true));
         let swapped = Entry(1 << 62 | 0x77);

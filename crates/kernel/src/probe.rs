@@ -422,15 +422,15 @@ mod tests {
     }
 
     #[test]
-    fn becoming_somebody_else_needs_root() {
-        let nobody = Assumed { uid: 65_534, gid: 65_534, groups: vec![65_534], locked: None };
-        let result = attempt(Some(&nobody), &Trial::PopulateWrite);
+    fn becoming_another_user_needs_root() {
+        let unprivileged = Assumed { uid: 65_534, gid: 65_534, groups: vec![65_534], locked: None };
+        let result = attempt(Some(&unprivileged), &Trial::PopulateWrite);
         if crate::effective_uid() == 0 {
             assert_eq!(result.unwrap(), Answer::Obtained);
             // What only the assumed user is refused: root's own directory.
             let directory = tempfile::tempdir().unwrap();
             let trial = Trial::Hugetlbfs { directory: directory.path().into(), size: PageSize::HUGE_2M };
-            let answer = attempt(Some(&nobody), &trial).unwrap();
+            let answer = attempt(Some(&unprivileged), &trial).unwrap();
             assert_eq!(answer, Answer::Refused { call: "open", errno: libc::EACCES });
         } else {
             assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);

@@ -286,7 +286,7 @@ pub fn read_cwd(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
 }
 
 /// The argument vector of `pid`; empty for kernel threads and zombies. Of more than 256 KiB, which a process can give
-/// itself, the rest is cut, and the last argument says so.
+/// itself, the remainder is cut, and the last argument says so.
 pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelError> {
     let (text, cut) = root.read_cut(format!("proc/{pid}/cmdline"))?;
     let mut arguments: Vec<String> = text.split_terminator('\0').map(str::to_string).collect();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_none() {
+    fn a_missing_process_has_none() {
         assert!(ProcessClock::open(&KernelRoot::live(), Pid(1 << 28)).is_err());
     }
 }

@@ -42,7 +42,7 @@ pub fn collapse(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> 
 /// across a 2 MiB boundary. Of folios that are mapped by a 2 MiB entry that can befall only one in which a range
 /// ends.
 /// EINVAL: the range lies in a mapping that is locked, of hugetlb pages or of raw page frames. ENOMEM: a part of the
-/// range is not mapped; the rest was advised. EPERM: CAP_SYS_NICE or the right to trace lacks. ESRCH: the process
+/// range is not mapped; the others were advised. EPERM: CAP_SYS_NICE or the right to trace lacks. ESRCH: the process
 /// has gone.
 ///
 /// # Panics

@@ -253,7 +253,7 @@ impl KernelRoot {
     }
 }
 
-/// DAMON's thread takes the mmap lock of what it observes, and who stops it waits for that thread uninterruptibly.
+/// DAMON's thread takes the mmap lock of what it observes, and a thread that stops it waits for that thread uninterruptibly.
 const DAMON: &str = "sys/kernel/mm/damon";
 
 /// As [`KernelRoot::write`], by a helper, where the kernel may let the writer wait for a process that is unknown.

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_open_it_and_an_old_one_is_closed_to_them() {
+    fn other_users_cannot_open_it_and_an_old_one_is_closed_to_them() {
         let tree = tempfile::tempdir().unwrap();
         let path = tree.path().join("run/lock");
         let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;

@@ -86,7 +86,7 @@ impl SharedMapping {
     }
 
     /// Maps `count` files of `len` bytes each, one behind the other, behind what is mapped, on node `node` where one
-    /// is given (mbind(2)), and populates them (MADV_POPULATE_WRITE), so that no access raises SIGBUS for want of
+    /// is given (mbind(2)), and populates them (MADV_POPULATE_WRITE), so that no access raises SIGBUS for lack of
     /// pages. Each file is closed when it is mapped. `len` is a multiple of the files' page size. On an error, which
     /// may be that of `open`, nothing has changed: ENOMEM is a short pool, EFAULT or ENOMEM a control group's limit on
     /// hugetlb pages, EINVAL of mbind a node that is not there.
@@ -227,7 +227,7 @@ fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
     let mut mask = [0u64; MOST_NODES / 64];
     mask[node / 64] |= 1 << (node % 64);
     // The kernel takes one bit less than it is given.
-    // SAFETY: the mask is as long as is said; a policy changes no contents.
+    // SAFETY: the mask is as long as is passed; a policy changes no contents.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -328,8 +328,8 @@ mod tests {
     }
 
     #[test]
-    fn a_short_pool_is_told_without_populating_too() {
-        in_child("shared_mapping::tests::a_short_pool_is_told_without_populating_too", || {
+    fn a_short_pool_is_reported_without_populating_too() {
+        in_child("shared_mapping::tests::a_short_pool_is_reported_without_populating_too", || {
             let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
             let free = pool.counts();
             refuse(Call::POPULATE, libc::EINVAL);

@@ -320,7 +320,7 @@ Rss:                  16 kB
 ";
 
     #[test]
-    fn each_backing_is_told_apart() {
+    fn each_backing_is_distinguished() {
         let mappings = parse(SAMPLE).unwrap();
         assert_eq!(mappings.len(), 5);
         let sum = backing(&mappings);

@@ -57,7 +57,7 @@ impl ThpControls {
 }
 
 /// The right to change the settings. They are put back when the value is dropped, and also when this process is killed
-/// ([`Guard`]). Where the guard is killed as well, as with a whole control group, who takes the right next puts them back:
+/// ([`Guard`]). Where the guard is killed as well, as with a whole control group, the next owner of the right puts them back:
 /// what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be written to).
 /// One at a time on a machine: `/run/megapage/thp.lock` is locked, which only root can open.
 #[derive(Debug)]
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_left_who_was_killed_with_his_guard_is_put_back_by_the_next() {
+    fn the_next_change_puts_back_what_a_killed_process_and_guard_left() {
         let (keep, root) = tree();
         // sysfs shows a choice with all its words, this tree the last text that was written.
         let set = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(set("enabled"), "never");
         std::fs::write(&record, text.replace("enabled ", "../../../enabled ").replace(' ', "\t")).unwrap();
         assert!(ThpChange::begin(&root).unwrap().recovered().is_empty());
-        assert!(!record.exists(), "it is of no use to anybody");
+        assert!(!record.exists(), "it is of no use any more");
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_is_told() {
+    fn a_kernel_without_is_reported() {
         let (_keep, root) = captured_tree(&[("proc/none", "")]);
         assert!(ThpChange::begin(&root).unwrap_err().is_gone());
     }

@@ -103,7 +103,7 @@ impl TimedMemory {
             populated => populated?,
         }
         if pages == TimedPages::Huge {
-            // What is huge stays so; the rest stays on base pages where it fails.
+            // What is huge stays so; the others stay on base pages where it fails.
             let _ = self.advise(from, len, libc::MADV_COLLAPSE);
         }
         Ok(())
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_had_piece_by_piece_and_given_back_when_told_so() {
+    fn it_is_had_piece_by_piece_and_released_on_request() {
         let mut asked = Vec::new();
         let memory = TimedMemory::map(2 * BATCH + HUGE_2M, TimedPages::Base, &mut |present| {
             asked.push(present);

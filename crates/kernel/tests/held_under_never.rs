@@ -70,7 +70,7 @@ fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
         let mut pagemap = Pagemap::open(root, kinds.pid()).unwrap();
         let range = VirtRange::new(kinds.zeros, kinds.zeros + HUGE_2M as u64).unwrap();
         let held = pagemap.held(&[range]).unwrap();
-        if !pagemap.tells_leaves() {
+        if !pagemap.distinguishes_leaves() {
             skip("needs PAGEMAP_SCAN (Linux 6.7)");
             return None;
         }

@@ -75,7 +75,7 @@ impl Child {
         bail!("'{}' took longer than {} s", self.what, limit.as_secs())
     }
 
-    /// Runs `command` to its end: what it printed, and what it said on standard error. Fails where it takes longer
+    /// Runs `command` to its end: what it printed, and what it wrote to standard error. Fails where it takes longer
     /// than `limit`; how it ended is for the caller to judge from what it printed.
     pub(crate) fn output(
         signals: &Signals,
@@ -83,8 +83,8 @@ impl Child {
         limit: Duration,
     ) -> Result<(Vec<u8>, String)> {
         let (mut out, out_end) = pipe().context("pipe")?;
-        let (mut said, said_end) = pipe().context("pipe")?;
-        command.stdin(Stdio::null()).stdout(out_end).stderr(said_end);
+        let (mut said, stderr_end) = pipe().context("pipe")?;
+        command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
         let _child = Child::start(signals, command, signal::SIGTERM)?;
         // The command holds our copies of the writing ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());

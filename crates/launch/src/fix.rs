@@ -81,7 +81,7 @@ mod tests {
         assert_eq!((pages(), said.len()), (before, 1));
         assert!(said[0].contains("3 pages of 2m"), "{said:?}");
         drop(Added::make(&root, &[(size, 2)]).unwrap());
-        assert_eq!(pages(), before, "also where nobody takes them out");
+        assert_eq!(pages(), before, "also without removing them");
         Added::make(&root, &[(size, 1), (size, 1 << 40)]).unwrap_err();
         assert_eq!(pages(), before, "all or none");
         let (first, last) = Added::commands(&root, &[(size, 4)]).unwrap();

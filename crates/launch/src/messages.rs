@@ -134,7 +134,7 @@ const MESSAGES: [Message; 17] = [
 pub struct Explained {
     /// The program that says such a thing.
     pub program: &'static str,
-    /// The line, as it was first said.
+    /// The line, as it was first printed.
     pub line: String,
     /// How often.
     pub times: u64,
@@ -190,7 +190,7 @@ ready
 ";
 
     #[test]
-    fn each_is_told_once_with_its_number() {
+    fn each_is_reported_once_with_its_number() {
         let found = explain(SAID);
         let times: Vec<u64> = found.iter().map(|it| it.times).collect();
         assert_eq!(times, [2, 1, 1]);

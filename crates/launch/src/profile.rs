@@ -1,4 +1,4 @@
-//! What a run finds out about a program is kept, and used at the next start of the same program: *profiles*.
+//! What a run finds out about a program is stored, and used at the next start of the same program: *profiles*.
 //!
 //! A profile holds for one [`Identity`] and is never used for another. Nothing that is wrong with profiles makes a run fail:
 //! the report has a sentence about it.
@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const SCHEMA: &str = "megapage.profile/1";
 /// No profile is longer.
 const MOST_BYTES: u64 = 64 << 10;
-/// Runs whose cost is kept.
+/// Runs whose cost is stored.
 const MOST_RUNS: usize = 8;
 /// A program that ends sooner, and of which nothing was found, gains nothing by a profile.
 const LEAST_MS: u64 = 100;
@@ -183,7 +183,7 @@ impl Learned {
         learned
     }
 
-    /// The program gets no hints, for this reason; what the run costs is kept all the same.
+    /// The program gets no hints, for this reason; what the run costs is stored all the same.
     pub fn without_hints(&mut self, reason: &str) {
         if self.report.state == "used" {
             (self.report.state, self.report.reason) = ("not-used", Some(reason.into()));

@@ -144,7 +144,7 @@ impl Promoter {
         self.forked |= is_shared_by_fork;
         self.shared = shared;
         if self.forked && self.fork == Fork::Snapshot {
-            promotion.bounds.rest_percent = SNAPSHOT_REST;
+            promotion.bounds.pause_percent = SNAPSHOT_REST;
         }
         if promotion.regions.is_empty() {
             self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
@@ -159,7 +159,7 @@ impl Promoter {
             }
             applied => applied?,
         };
-        let rest = engine.rest(promotion.process);
+        let rest = engine.pause(promotion.process);
         let outcome = &mut applied.outcome;
         // What a pass tried in vain is refused for now, unless the machine is so slow that it had no time for more.
         self.fruitless = if outcome.obtained_bytes > 0 { 0 } else { self.fruitless + 1 };
@@ -194,7 +194,7 @@ impl Promoter {
         (self.outcome.asked_bytes, self.outcome.obtained_bytes) = (bytes(&self.asked), bytes(&self.obtained));
     }
 
-    /// Counts against each of the regions tried that is still a candidate. How many are remembered is bounded.
+    /// Counts against each of the regions tried that is still a candidate. How many are stored is bounded.
     fn note_refusals(&mut self, root: &KernelRoot, tried: &[VirtRange]) {
         let most = MOST_REGIONS + self.refusals.len();
         let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, most) else { return };

@@ -422,7 +422,7 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// The JVM's account; `None` for other programs.
     pub java: Option<JavaReport>,
-    /// What the program has said of huge pages, where that went into a file.
+    /// What the program has printed on huge pages, where that went into a file.
     #[serde(rename = "said")]
     pub runtime_log: Vec<Explained>,
     /// What became of what earlier runs have found out; `None` of a process that runs already.
@@ -462,7 +462,7 @@ impl JavaReport {
     }
 }
 
-/// Said where the heap's account is left out.
+/// Reported where the heap's account is omitted.
 const IMPLAUSIBLE: &str =
     "the heap's own account cannot be true, and is left out: the program has written over it";
 
@@ -487,13 +487,13 @@ pub(crate) struct Pieces<'a> {
     pub rss_at_start: Bytes,
 }
 
-/// What the kernel's high-water marks say of the largest resident memory, of the program and of others.
+/// What the kernel's high watermarks say of the largest resident memory, of the program and of others.
 fn high_water(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Bytes, Option<u64>) {
     // A process begins with its parent's memory (fork(2)), and getrusage goes on from there.
     let noted = totals.map(|totals| Bytes(totals.max_rss_bytes)).filter(|noted| *noted > rss_at_start);
     let own = samples.peak_rss;
     match noted.filter(|noted| *noted > own) {
-        // The program's own mark was read when it had come to its end: what is far above it was not its own.
+        // The program's own high watermark was read when it had come to its end: what is far above it was not its own.
         Some(noted) if samples.last_is_final && noted.0 > own.0 + allowance(own.0) => (own, Some(noted.0)),
         Some(noted) => (noted, None),
         None => (own, None),

@@ -199,7 +199,7 @@ pub struct Request {
     pub text: TextRequest,
     /// Fail unless what was asked is obtained.
     pub require: bool,
-    /// How long freed memory is kept, where the mechanism has such an option.
+    /// How long freed memory is cached, where the mechanism has such an option.
     pub return_after: ReturnAfter,
     /// Leave the mechanism in place for the program's children.
     pub children: bool,

@@ -1,4 +1,4 @@
-//! What the program has said on its standard streams, where these are files: a stream is never put through a pipe of the
+//! What the program has printed on its standard streams, where these are files: a stream is never put through a pipe of the
 //! launcher's, which would outlive neither the launcher's end nor a terminal's habits.
 
 use crate::messages::{Explained, explain};

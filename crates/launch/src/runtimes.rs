@@ -131,7 +131,7 @@ fn jvm(
     let open = plan.obstacles.iter().filter(|it| it.missing.is_none_or(|it| !plan.add.contains(&it)));
     let first = open.map(ToString::to_string).next();
     if let Some(chosen) = by_option {
-        // Its own switches stay; what --fix adds, and what will come of it, is said all the same.
+        // Its own switches stay; what --fix adds, and what will come of it, is reported all the same.
         let reason = format!("the arguments choose already: {chosen}");
         let short = first.filter(|_| asks_hugetlb || request.fix);
         return Ok(Switch { reason, java: Some(plan), short, left_alone: true, ..Switch::default() });

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_kept() {
+    fn the_peak_is_stored() {
         let start = Instant::now();
         let mut samples = Samples::default();
         for base in [100, 300, 200] {

@@ -80,7 +80,7 @@ pub struct MovedFile {
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Reads what the files name, and writes the map of process `pid`: what is said of it, and the file.
+/// Reads what the files name, and writes the map of process `pid`: its line in the report, and the file.
 pub fn make(directory: &Path, pid: Pid, files: &[MovedFile]) -> (MapReport, Option<PerfMap>) {
     let (mut text, mut functions, mut missing) = (String::new(), 0, None);
     for file in files {
@@ -174,14 +174,14 @@ mod tests {
         let path = directory.path().join("perf-77.map");
         let map = PerfMap::write(directory.path(), Pid(77), "1000 20 one\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "1000 20 one\n");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o022, 0, "nobody else may write");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o022, 0, "other users may not write");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         drop(map);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn what_is_somebody_elses_stays() {
+    fn files_of_others_stay() {
         let directory = tempfile::tempdir().unwrap();
         let (path, victim) = (directory.path().join("perf-7.map"), directory.path().join("victim"));
         fs::write(&victim, "precious").unwrap();

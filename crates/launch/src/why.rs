@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_count_where_nobody_promotes() {
+    fn settings_count_without_a_promoter() {
         let plain = mapping("rd wr", false);
         let advised = mapping("rd wr hg", true);
         let why = |set: &Setting, mapping: &Mapping, kind| set.why(mapping, kind);

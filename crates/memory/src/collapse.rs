@@ -26,7 +26,7 @@ pub const LEAST_PRESENT: usize = 487;
 /// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
 /// takes 17 slices of 64 KiB, the last of which is hardly touched.
 const LEAST_PRESENT_OF_HEAP: usize = 448;
-/// Ranges that one look remembers; further ones are found when these are done.
+/// Ranges that one look stores; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,
 const ADVISE_TOUCHED: usize = 16 << 20;
@@ -34,8 +34,8 @@ const ADVISE_TOUCHED: usize = 16 << 20;
 const ADVISE_UNTOUCHED: usize = 16 << 20;
 /// Regions that one call collapses: between two, the program's own calls get their turn.
 const BATCH: usize = 8;
-/// After each call the thread rests as long as it took, at most this.
-const MOST_REST: Duration = Duration::from_millis(50);
+/// After each call the thread pauses as long as it took, at most this.
+const MOST_PAUSE: Duration = Duration::from_millis(50);
 /// Calls that may fail before a look ends: each costs a huge page that was taken for nothing.
 pub(crate) const MOST_FAILURES: usize = 8;
 /// A mapping of which at least so much is untouched is expected to grow.
@@ -187,7 +187,7 @@ pub struct Look {
     pub may_grow: bool,
     /// Resident memory, in bytes.
     pub resident: u64,
-    /// The time that looking took; collapsing pays for itself by rests.
+    /// The time that looking took; collapsing pays for itself by pauses.
     pub cost: Duration,
 }
 
@@ -293,7 +293,7 @@ impl Collapser {
                 let done = heap.collapse_at(region);
                 look.collapsed += if done { HUGE_2M } else { 0 };
                 failures += usize::from(!done);
-                rest(began);
+                pause(began);
             } else if batch.1 != region || batch.1 - batch.0 >= BATCH * HUGE_2M {
                 failures += usize::from(!collapse_batch(batch, look));
                 batch = (region, region + HUGE_2M);
@@ -326,13 +326,13 @@ fn collapse_batch((start, end): (usize, usize), look: &mut Look) -> bool {
     let began = Instant::now();
     let done = collapse(start, end - start).is_ok();
     look.collapsed += if done { end - start } else { 0 };
-    rest(began);
+    pause(began);
     done
 }
 
 /// Gives the program's own calls their turn after one that began then.
-pub(crate) fn rest(began: Instant) {
-    std::thread::sleep(began.elapsed().min(MOST_REST));
+pub(crate) fn pause(began: Instant) {
+    std::thread::sleep(began.elapsed().min(MOST_PAUSE));
 }
 
 #[cfg(test)]
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_fills_up_is_told_from_a_sparse_one() {
+    fn a_mapping_that_fills_up_is_distinguished_from_a_sparse_one() {
         let all = 64 << 8;
         assert!(dense_of((0, all), &[run(0, 5000, false)]).1);
         assert!(!dense_of((0, all), &[run(0, 4000, false)]).1, "too little is touched");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_huge_pages_would_take_is_told_from_what_is_touched() {
+    fn cost_in_huge_pages_is_distinguished_from_touched_memory() {
         let found = |pages: usize, runs: &[PresentRun]| {
             let mut dense = Ranges::new();
             let mut fill = Fill::new(BASE, BASE + pages * BASE_PAGE, LEAST_PRESENT, &mut dense);

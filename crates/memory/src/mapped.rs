@@ -231,7 +231,7 @@ impl Mapped {
         self.look_up(|advised| advised.overlaps((address, address + 1))).unwrap_or(self.any.load(Relaxed))
     }
 
-    /// Gives what was mapped ahead back: the program's own request was refused for want of addresses or memory. Whether
+    /// Gives what was mapped ahead back: the program's own request was refused for lack of addresses or memory. Whether
     /// there was any.
     pub fn return_spares(&self, calls: &impl Calls) -> bool {
         let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();

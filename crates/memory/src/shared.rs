@@ -3,10 +3,10 @@
 //! is spent that was not touched.
 //!
 //! What the program sees is what it asked for. A segment keeps its size; a mapping keeps its length, as only whole huge pages of it
-//! come from the pool, and the rest is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
+//! come from the pool, and the remainder is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
 //! hugetlb files, for their sizes and write(2) have other rules: they get an address at which their own pages can be huge.
 
-use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, rest};
+use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, pause};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
 use crate::ledger::{FallBack, Ledger, SharedBacking};
 use crate::sync::AtomicU64;
@@ -119,7 +119,7 @@ pub struct SharedLook {
     pub present: usize,
     /// Some range is not huge all over yet.
     pub open: bool,
-    /// The time that looking took; collapsing pays for itself by rests.
+    /// The time that looking took; collapsing pays for itself by pauses.
     pub cost: Duration,
 }
 
@@ -346,7 +346,7 @@ struct Full {
     collapsed: usize,
     /// and that are present besides.
     present: usize,
-    /// How long collapsing took, with the rests.
+    /// How long collapsing took, with the pauses.
     took: Duration,
 }
 
@@ -373,7 +373,7 @@ fn collapse_full(it: &Watched, start: usize) -> Full {
         } else {
             failures += 1;
         }
-        rest(began);
+        pause(began);
         full.took += began.elapsed();
     }
     if failures == 0 || full.collapsed > 0 {
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_large() {
+    fn unrequested_memory_is_large() {
         let (shared, ledger) = (Shared::new(), Ledger::private());
         shared.configure(Shm::Auto, true);
         assert_eq!(shared.map_anonymous(&ledger, SMALLEST_UNASKED - 1, RW, ANONYMOUS), None);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_of_pages_are_told() {
+    fn only_errors_of_pages_are_reported() {
         let ledger = Ledger::private();
         note_refused(&ledger, 5, 0x4_0000, Errno::EINVAL);
         assert!(FallBack::ALL.iter().all(|reason| ledger.own_requests_refused(*reason) == (0, 0)));

@@ -1,4 +1,4 @@
-//! The way to a broker of pre-zeroed huge pages (`megapage pool serve`): what is said, and how it is asked.
+//! The way to a broker of pre-zeroed huge pages (`megapage pool serve`): the messages, and how it is asked.
 //!
 //! A request is one message of [`wire::REQUEST`] bytes, an answer one of [`wire::ANSWER`] bytes with descriptors, then
 //! the connection is over. Nothing here allocates: the preloaded heap asks from within malloc.

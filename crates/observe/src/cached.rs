@@ -159,6 +159,6 @@ mod tests {
         fs::write(&file, &whole).unwrap();
         assert!(!ours().read(any).is_empty());
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(ours().read(any).is_empty(), "anybody can have written it");
+        assert!(ours().read(any).is_empty(), "any user can have written it");
     }
 }

@@ -20,7 +20,7 @@ const COUNTERS: [&str; 8] = [
     "htlb_buddy_alloc_success",
 ];
 
-/// Counters whose names start so are kept.
+/// Prefixes of the counters that are read.
 const COUNTER_FAMILIES: [&str; 3] = ["thp_", "compact_", "pgmigrate_"];
 
 /// Reads the machine. Some 0.2 ms.

@@ -20,7 +20,7 @@ const OLDEST_FLAGS: Duration = Duration::from_secs(30);
 /// The same where the process has taken no processor time since: then only another process to which it has handed an open
 /// userfaultfd can have changed them.
 const OLDEST_AT_REST: Duration = Duration::from_secs(600);
-/// What smaps said of one mapping.
+/// What smaps reported for one mapping.
 #[derive(Clone, Debug)]
 struct Detail {
     range: VirtRange,
@@ -32,7 +32,7 @@ struct Detail {
     backing: BackingBytes,
 }
 
-/// What smaps said of a process, and when.
+/// What smaps reported for a process, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Details {
     list: Vec<Detail>,
@@ -118,8 +118,8 @@ impl Details {
     fn is_due(&self, now: Duration, maps: &[maps::Mapping], state: &FlagState) -> bool {
         let Some(read) = &self.read else { return true };
         let age = now.saturating_sub(read.at);
-        let at_rest = self.leaves_known && state.cpu.is_some() && *state == read.state;
-        let oldest = match (at_rest, self.leaves_known) {
+        let idle = self.leaves_known && state.cpu.is_some() && *state == read.state;
+        let oldest = match (idle, self.leaves_known) {
             (true, _) => OLDEST_AT_REST,
             (false, true) => OLDEST_FLAGS,
             // What is huge is as old as smaps.
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_a_process_at_rest_are_read_again_after_ten_minutes() {
+    fn flags_of_an_idle_process_are_read_again_after_ten_minutes() {
         let seconds = Duration::from_secs;
         let state = |cpu: Option<u64>| FlagState { cpu: cpu.map(seconds), thp: None };
         let mut details = Details::default();
@@ -250,10 +250,10 @@ mod tests {
         details.leaves_known = true;
         assert!(!due(&details, 149, Some(8)), "a fiftieth of the time");
         assert!(due(&details, 150, Some(8)), "it has run");
-        assert!(due(&details, 150, None), "nobody knows whether it has run");
+        assert!(due(&details, 150, None), "it is unknown whether it has run");
         assert!(!due(&details, 699, Some(7)));
         assert!(due(&details, 700, Some(7)));
         details.read = Some(SmapsRead { at: seconds(100), took: seconds(0), state: state(None) });
-        assert!(due(&details, 130, None), "nobody knows");
+        assert!(due(&details, 130, None), "unknown");
     }
 }

@@ -60,7 +60,7 @@ pub struct Options {
     /// Whether to count the zero-filled base pages of huge pages, 128 MiB of memory at most in each snapshot.
     pub zero_scan: bool,
     /// Whether a snapshot is bounded in time and memory, whatever the processes are made of: processes with too many
-    /// mappings for their size are not looked at, and the rest after three seconds in the next snapshot, fairly among
+    /// mappings for their size are not looked at, and the others after three seconds in the next snapshot, fairly among
     /// users. For an observer of other users' processes that runs unasked, and for long.
     pub bounded: bool,
     /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
@@ -371,7 +371,7 @@ impl Observer {
             }
         }
         // What is known of these stays; it is shown when it is fresh.
-        missed.extend(turns.rest().map(fair::postponed));
+        missed.extend(turns.remaining().map(fair::postponed));
         processes.sort_by_key(|process| process.id.pid);
         missed.sort_by_key(|missed| missed.pid);
     }

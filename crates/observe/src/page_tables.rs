@@ -53,7 +53,7 @@ impl PageTables {
 
     /// Whether [`PageTables::regions`] can say which regions are huge: on every kernel where the caller may see page
     /// frames, else from Linux 6.7 on.
-    pub fn tells_leaves(&mut self) -> Result<bool, KernelError> {
+    pub fn distinguishes_leaves(&mut self) -> Result<bool, KernelError> {
         match &self.frames {
             Some(frames) => Ok(frames.flags.is_some() && frames.zero.is_some()),
             None => self.pagemap.find_out_leaves(),
@@ -312,7 +312,7 @@ mod tests {
         let mapping = |count| HugeEntries { range: range(0, 8), count };
         assert_eq!(settled(&[1, 2], mapping(2), 0), [Some(true); 2]);
         assert_eq!(settled(&[1, 2], mapping(0), 0), [Some(false); 2]);
-        assert_eq!(settled(&[1, 2], mapping(1), 0), [None; 2], "one of the two, and nobody knows which");
+        assert_eq!(settled(&[1, 2], mapping(1), 0), [None; 2], "one of the two, and it is unknown which");
         assert_eq!(settled(&[1], mapping(1), 1), [None], "it may be the other one");
         assert_eq!(settled(&[1], mapping(2), 1), [Some(true)]);
         assert_eq!(settled(&[9], mapping(2), 0), [None], "of another mapping");
@@ -339,7 +339,7 @@ mod tests {
         let found = by_frames.regions(&asked).unwrap();
         let mut pagemap = Pagemap::open(&root, child.pid()).unwrap();
         let scanned = pagemap.regions(child.huge()).unwrap();
-        if !pagemap.tells_leaves() {
+        if !pagemap.distinguishes_leaves() {
             return megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
         }
         assert_eq!(found, scanned);
@@ -347,11 +347,11 @@ mod tests {
         assert_eq!(mapped.len(), 1);
         assert_eq!((mapped[0].present, mapped[0].zero_page), (scanned[0].present, scanned[0].zero_page));
         assert_eq!(by_frames.shared_pages(child.huge()).unwrap(), Some(0));
-        assert!(by_frames.tells_leaves().unwrap());
+        assert!(by_frames.distinguishes_leaves().unwrap());
     }
 
     #[test]
-    fn the_page_of_zeros_is_told_apart_by_its_frame() {
+    fn the_page_of_zeros_is_distinguished_by_its_frame() {
         if !require_root() {
             return;
         }

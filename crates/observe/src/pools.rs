@@ -69,7 +69,7 @@ pub struct PoolReport {
     pub total: u64,
     /// Pages that nothing holds.
     pub free: u64,
-    /// Free pages promised to mappings. `None` for a node: the kernel counts reservations for the machine only.
+    /// Free pages reserved for mappings. `None` for a node: the kernel counts reservations for the machine only.
     pub reserved: Option<u64>,
     /// Free less reserved: what a new mapping can have. `None` for a node.
     pub available: Option<u64>,

@@ -153,7 +153,7 @@ impl Watch {
         self.costs.budget()
     }
 
-    /// Whether estimated costs rest on a guess, as accesses were not timed on this machine, or not yet.
+    /// Whether estimated costs are based on a guess, as accesses were not timed on this machine, or not yet.
     pub fn is_uncalibrated(&self) -> bool {
         self.costs.is_guess()
     }

@@ -1,6 +1,6 @@
 //! The thread that collapses what the program has mapped by itself (see `megapage_memory::Collapser`).
 //!
-//! It exists while such memory grows: a program that maps little never has one, and one that has come to rest loses it.
+//! It exists while such memory grows: a program that maps little never has one, and one that stays idle loses it.
 
 #![forbid(unsafe_code)]
 

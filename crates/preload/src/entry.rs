@@ -84,7 +84,7 @@ unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize)
     }
 }
 
-/// free(3). errno is kept, as POSIX.1-2024 demands.
+/// free(3). errno is preserved, as POSIX.1-2024 demands.
 ///
 /// # Safety
 /// `block` must be null or have come from one of these functions and not have been freed.

@@ -28,10 +28,10 @@ const SHORTEST_MS: u64 = 50;
 const REPAIR_MS: u64 = 250;
 /// but a walk over the heap costs at most this part of the time.
 const REPAIR_SHARE: u32 = 50;
-/// After each huge page it rests for so many times what that took, with `--fork snapshot` and otherwise: the program's
+/// After each huge page it pauses for so many times what that took, with `--fork snapshot` and otherwise: the program's
 /// next fault does not wait again, and has the processor.
 const RESTS: [u64; 2] = [3, 1];
-/// No rest is longer.
+/// The longest pause.
 const MOST_REST: Duration = Duration::from_millis(50);
 
 unsafe extern "C" {
@@ -42,7 +42,7 @@ unsafe extern "C" {
 static DELAY_MS: AtomicU64 = AtomicU64::new(0);
 /// Whether what forks have split is repaired,
 static REPAIRS: AtomicBool = AtomicBool::new(false);
-/// and with what rests.
+/// and with what pauses.
 static REST: AtomicU64 = AtomicU64::new(RESTS[1]);
 /// Threads that wait for [`WORKING`] to fork: the thread lets them go first.
 static FORKING: AtomicU64 = AtomicU64::new(0);
@@ -109,7 +109,7 @@ fn pause(look: Instant, purge: Instant) -> Duration {
 }
 
 /// Walks over the heap and repairs it, where the program has forked. Answers what looking cost; what repairing took is paid
-/// for by the rests, or by being done.
+/// for by the pauses, or by being done.
 fn repair() -> Duration {
     let mut walk = Repair::default();
     let mut looked = Duration::ZERO;

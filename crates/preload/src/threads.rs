@@ -4,7 +4,7 @@
 //! that, so that there is one only where it has work.
 //!
 //! File-level obligation: a thread runs a function of this library, which is never unloaded; it shares nothing with the
-//! rest but atomics and what is behind locks.
+//! others but atomics and what is behind locks.
 
 #![allow(unsafe_code)]
 

@@ -16,7 +16,7 @@ pub struct Check {
     pub file: PathBuf,
     /// Where it is placed in memory.
     pub placement: Placement,
-    /// The linker that made it, where it left a mark; GNU ld leaves none.
+    /// The linker that made it, where it left its name; GNU ld leaves none.
     pub linker: Option<String>,
     /// Its LOAD segments, by address.
     pub segments: Vec<SegmentCheck>,
@@ -75,7 +75,7 @@ impl Check {
     }
 }
 
-/// Looks at `path`. Reads its headers, and of the rest only what is in memory already.
+/// Looks at `path`. Reads its headers, and of the remainder only what is in memory already.
 pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
     let binary = read_binary(path)?;
     let placed = is_placed_huge(path, &binary)?;

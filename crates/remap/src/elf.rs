@@ -78,9 +78,9 @@ pub struct Binary {
     pub segments: Vec<Segment>,
     /// GNU_RELRO: what is made read-only after relocation, as (address, bytes).
     pub relro: Option<(u64, u64)>,
-    /// The sections; none where the table was stripped. The first, empty one is kept, so that places count from 0.
+    /// The sections; none where the table was stripped. The first, empty one is included, so that places count from 0.
     pub sections: Vec<Section>,
-    /// The linker that made it, where it left a mark; GNU ld leaves none.
+    /// The linker that made it, where it left its name; GNU ld leaves none.
     pub linker: Option<String>,
     /// Length of the file.
     pub size: u64,
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_program_is_told() {
+    fn what_is_no_program_is_reported() {
         let refused = |bytes: &[u8]| parse(bytes, bytes.len() as u64).unwrap_err();
         assert_eq!(refused(b"#!/bin/sh\n"), "not an ELF executable or library");
         assert_eq!(refused(b""), "not an ELF executable or library");

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_blocks_are_told_from_what_lies_around_them() {
+    fn large_blocks_are_distinguished_from_what_lies_around_them() {
         let of = |start, end| pieces(start, end, 128).collect::<Vec<_>>();
         // Blocks of 128.
         assert_eq!(of(0, 256), [(0, 128, true), (128, 256, true)]);

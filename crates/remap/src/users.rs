@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_fuse_are_told_by_the_deepest_mount() {
+    fn files_of_fuse_are_identified_by_the_deepest_mount() {
         let mount = |point: &str, fs_type: &str| Mount {
             device: (0, 1),
             directory: "/".into(),

@@ -179,7 +179,7 @@ pub fn trim(directory: &Directory, header: &Header) -> Result<(), SegmentError> 
     Ok(())
 }
 
-/// Removes every file of a segment, the first page before the others: without it the rest is no segment. Refused while
+/// Removes every file of a segment, the first page before the others: without it the others are no segment. Refused while
 /// one is a stranger's, or another process has the segment mapped. Returns the memory that they held.
 pub fn clear(directory: &Directory, owner: u32) -> Result<Bytes, SegmentError> {
     let (doomed, held, _lock) = removable(directory, owner)?;

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn what_is_wrong_is_reported() {
         let mut strange = bytes([None, None]);
         strange[0] = 1;
         assert_eq!(read(&strange), Found::Broken("it does not begin as a segment does".into()));

@@ -1,4 +1,4 @@
-//! A segment that is open: its pages mapped, its states kept.
+//! A segment that is open: its pages mapped, its states stored.
 
 use crate::error::{SegmentError, during};
 use crate::files;
@@ -69,9 +69,9 @@ pub(crate) enum Place {
 /// What a segment is made or opened with.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// A directory is kept open for the owner's lock on it, too.
+    /// A directory is held open for the owner's lock on it, too.
     pub place: Place,
-    /// The file of the first page, where there was one before, kept open for the lock of those who map it.
+    /// The file of the first page, where there was one before, held open for the lock of those who map it.
     pub _first: Option<File>,
     /// Where it is, for messages.
     pub path: PathBuf,

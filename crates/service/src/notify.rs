@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_arrive_at_paths_and_abstract_names_and_nobody_is_no_matter() {
+    fn states_arrive_at_paths_and_abstract_names_and_without_a_listener_nothing_fails() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let listener = UnixDatagram::bind(&path).unwrap();

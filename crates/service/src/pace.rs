@@ -32,7 +32,7 @@ impl Pace {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// No client is let in before `instant`: accepting has failed, for want of descriptors, say.
+    /// No client is let in before `instant`: accepting has failed, for lack of descriptors, say.
     pub fn pause_until(&mut self, instant: Instant) {
         self.not_before = Some(instant);
     }

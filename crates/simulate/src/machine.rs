@@ -156,7 +156,7 @@ impl Run {
 
 /// The fragmentation index above which background compaction works: where Ingens calls memory fragmented.
 pub const COMPACT_ABOVE: f64 = 0.5;
-/// Most points kept of one process: then every other one is dropped.
+/// Most points stored of one process: then every other one is dropped.
 const MOST_POINTS: usize = 1024;
 /// Most promotions listed.
 const MOST_LISTED: usize = 4096;
@@ -178,7 +178,7 @@ pub struct Machine {
     now: f64,
     steps: u64,
     region_steps: u64,
-    /// Every how many steps a point is kept.
+    /// Every how many steps a point is stored.
     stride: u64,
     peak: u64,
     daemon: f64,

@@ -24,7 +24,7 @@ pub struct Owner(u32);
 struct Holding {
     /// Blocks and how many pages in each.
     pieces: Vec<(u32, u16)>,
-    /// The block that is kept for this owner alone.
+    /// The block that is reserved for this owner alone.
     reserved: Option<u32>,
 }
 
@@ -289,7 +289,7 @@ impl Memory {
         true
     }
 
-    /// Whether a block is kept for `owner`.
+    /// Whether a block is reserved for `owner`.
     pub fn is_reserved(&self, owner: Owner) -> bool {
         self.holdings[owner.0 as usize].reserved.is_some()
     }

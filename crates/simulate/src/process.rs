@@ -60,7 +60,7 @@ pub enum Fate {
         /// When, in seconds.
         at: f64,
     },
-    /// The kernel killed it for want of memory.
+    /// The kernel killed it for lack of memory.
     OutOfMemory {
         /// When, in seconds.
         at: f64,
@@ -80,7 +80,7 @@ pub struct Account {
     pub fault_seconds: f64,
     /// Base pages written for the first time.
     pub pages_touched: u64,
-    /// Seconds in which it was kept waiting or slowed by the policy: samples, collapses, zeroing.
+    /// Seconds in which it was waiting or slowed by the policy: samples, collapses, zeroing.
     pub disturbed_seconds: f64,
     /// The most memory it ever had resident, in bytes.
     pub peak_bytes: u64,

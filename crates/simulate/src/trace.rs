@@ -115,7 +115,7 @@ pub enum Operation {
         span: Span,
     },
     /// From here on the program visits `pages` base pages of each region, `visits` times in all per second of its
-    /// work. Replaces what was said of these regions before.
+    /// work. Replaces earlier entries of these regions.
     Access {
         /// Which.
         span: Span,

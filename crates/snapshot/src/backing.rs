@@ -26,7 +26,7 @@ pub struct BackingBytes {
     /// Page cache mapped by 2 MiB entries.
     #[serde(serialize_with = "wire::bytes", rename = "file_pmd_bytes")]
     pub file_pmd: Bytes,
-    /// The rest: base pages, and transparent huge pages smaller than 2 MiB, which smaps does not distinguish.
+    /// All others: base pages, and transparent huge pages smaller than 2 MiB, which smaps does not distinguish.
     #[serde(serialize_with = "wire::bytes", rename = "base_bytes")]
     pub base: Bytes,
 }

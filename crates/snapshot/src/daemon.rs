@@ -126,7 +126,7 @@ pub struct Decisions {
     pub schema: String,
     /// The number of the newest decision of all; 0 before the first. Asking `since` it gives what comes after.
     pub newest: u64,
-    /// Decisions after `since` that are not kept any longer.
+    /// Decisions after `since` that are not stored any longer.
     pub lost: u64,
     /// Oldest first.
     pub decisions: Vec<Decision>,

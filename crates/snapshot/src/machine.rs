@@ -71,7 +71,7 @@ pub struct Pool {
     pub total: u64,
     /// Pages that nothing holds.
     pub free: u64,
-    /// Free pages promised to mappings.
+    /// Free pages reserved for mappings.
     pub reserved: u64,
     /// Pages beyond the persistent ones.
     pub surplus: u64,

@@ -29,7 +29,7 @@ impl Leaf {
     }
 }
 
-/// What the last sample of access bits said of a region.
+/// The result of the last sample of access bits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Accessed {
     /// Coverage, 0 to 512: base pages accessed between the last clearing and the last reading. Where one 2 MiB entry

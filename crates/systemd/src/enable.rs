@@ -20,7 +20,7 @@ pub(crate) const PLACE: &str = "etc/systemd/system";
 /// The longest drop-in that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// One file, from what it holds to what it shall hold.
+/// One file, from its present to its target content.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// The service.
@@ -187,7 +187,7 @@ impl Change {
         &self.name
     }
 
-    /// Whether the file is already as it shall be.
+    /// Whether the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }

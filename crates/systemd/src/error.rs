@@ -82,7 +82,7 @@ pub enum SystemdError {
     Manager {
         /// The command.
         command: String,
-        /// What it said.
+        /// Its output.
         what: String,
     },
     /// A file could not be read or written.

@@ -49,7 +49,7 @@ impl Manager {
         Ok(names.filter_map(|name| UnitName::parse(name).ok()).collect())
     }
 
-    /// What is said of a service.
+    /// The properties of a service.
     pub fn state(self, unit: &UnitName) -> Result<State, SystemdError> {
         let names = "--property=ActiveState,MainPID,ControlGroup,NeedDaemonReload,ActiveEnterTimestamp";
         let text = systemctl(&["show", "--timestamp=unix", names, unit.as_str()])?;

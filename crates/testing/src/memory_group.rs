@@ -37,7 +37,7 @@ pub struct GroupUsage {
     pub usage: Bytes,
     /// How often a charge met the limit and had to reclaim.
     pub limit_hits: u64,
-    /// Processes that the kernel killed for want of memory in the group.
+    /// Processes that the kernel killed for lack of memory in the group.
     pub oom_kills: u64,
 }
 

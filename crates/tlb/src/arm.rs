@@ -37,7 +37,7 @@ const ARM_LIMITED: [(u16, u32, u32); 10] = [
 ];
 
 const fn geometry(first: u32, second: u32, source: GeometrySource) -> Geometry {
-    // An entry of 1 GiB is kept as two of 512 MiB.
+    // An entry of 1 GiB is stored as two of 512 MiB.
     let (first_1g, second_1g) = (first / 2, second / 2);
     Geometry { first_base: first, first_2m: first, first_1g, second, second_1g, source }
 }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unknown_is_told_as_such() {
+    fn the_unknown_is_reported_as_such() {
         let other = ArmCore { implementer: 0xc0, ..N1 };
         for cores in [&[][..], &[other], &[N1, other]] {
             assert_eq!(of_cores(cores), Geometry::ARM_FALLBACK, "{cores:?}");

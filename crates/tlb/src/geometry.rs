@@ -168,7 +168,7 @@ fn descriptors(leaf: &[u32; 4]) -> Option<Geometry> {
             _ => {}
         }
     }
-    // With 0xfe among them the processor refers to leaf 0x18, and the rest says nothing.
+    // With 0xfe among them the processor refers to leaf 0x18, and the others say nothing.
     (found.first_base > 0 && found.second > 0).then_some(found)
 }
 
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unknown_is_told_as_such() {
+    fn the_unknown_is_reported_as_such() {
         assert_eq!(Geometry::decode(&Cpuid::default()), Geometry::FALLBACK);
         assert_eq!(Geometry::decode(&intel_leaves()).source, GeometrySource::Fallback);
         let absurd = Cpuid {

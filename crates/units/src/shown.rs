@@ -84,7 +84,7 @@ pub fn message(text: &str) -> String {
     one_line((plain + rest).trim_end())
 }
 
-/// An error with its causes in one line. A cause that is said already is not repeated.
+/// An error with its causes in one line. A cause that is shown already is not repeated.
 pub fn error(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_said_once_and_without_numbers() {
+    fn causes_are_printed_once_and_without_numbers() {
         let cause = || Chain("File exists (os error 17)", None);
         let middle = Chain("/x: File exists (os error 17)", Some(Box::new(cause())));
         assert_eq!(error(&Chain("writing", Some(Box::new(middle)))), "writing: /x: File exists");

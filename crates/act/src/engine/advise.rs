@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 /// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
-/// name; with `None` the rest is not tried. It is asked, without a call, also where a look has left nothing to call for:
+/// name; with `None` the others are not tried. It is asked, without a call, also where a look has left nothing to call for:
 /// looks take time, too.
 ///
 /// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_paces_sets_the_size_of_each_call_and_its_end() {
+    fn the_pacer_sets_the_size_of_each_call_and_its_end() {
         let regions: Vec<VirtRange> = (0..10).map(region).collect();
         let mut model = Model::refusing(&[]);
         let mut sizes = [1, 2].into_iter();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_range_that_failed_each_region_tells_its_own_reason() {
+    fn each_region_of_a_failed_range_reports_its_own_reason() {
         let regions: Vec<VirtRange> = (0..8).map(region).collect();
         let mut model = Model::refusing(&[(1, 11), (3, 22), (5, 12)]);
         let mut seen = Vec::new();

@@ -148,7 +148,7 @@ pub(crate) struct Call {
     /// Regions that it dealt with: those advised, and the one that it failed at.
     pub regions: usize,
     pub took: Duration,
-    /// Processor time of it: the rest was spent waiting, for a processor mostly.
+    /// Processor time of it: the other time was spent waiting, for a processor mostly.
     pub busy: Duration,
     /// How long the process's mmap lock was held at a stretch, at most: a collapse gives it up between two regions, the
     /// other calls keep it to their end.
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_about_the_process_is_told_from_what_is_about_a_region() {
+    fn errors_of_the_process_are_distinguished_from_those_of_a_region() {
         let of = |errno| Refusal::of(&io::Error::from_raw_os_error(errno));
         for (errno, refusal) in [
             (1, Refusal::Denied),

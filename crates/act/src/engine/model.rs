@@ -1,4 +1,4 @@
-//! A process of which tests say how it answers, and how long that takes.
+//! A process whose answers and their times are given by tests.
 
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Answer, Tried};

@@ -11,13 +11,13 @@ pub struct Latency {
     /// call that collapses may take four times as much: it gives the lock up between two regions.
     pub call: Duration,
     /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
-    pub rest_percent: u32,
-    /// A process whose lock was kept for more processor time than this, by the collapse of a region (on average, where a
+    pub pause_percent: u32,
+    /// A process whose lock was held for more processor time than this, by the collapse of a region (on average, where a
     /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
     /// of these times, after a call whose regions took more together, of which one may have taken all of it, and after one
     /// that took ten times as long on the wall: it waited, and the process may have, too.
     pub slow: Duration,
-    /// The first time for which a process, or after a refusal for want of memory all promotions, are left alone. It
+    /// The first time for which a process, or after a refusal for lack of memory all promotions, are left alone. It
     /// doubles each time that this happens again...
     pub pause: Duration,
     /// ...up to this.
@@ -28,7 +28,7 @@ impl Default for Latency {
     fn default() -> Latency {
         Latency {
             call: Duration::from_millis(1),
-            rest_percent: 25,
+            pause_percent: 25,
             slow: Duration::from_millis(15),
             pause: Duration::from_millis(100),
             pause_most: Duration::from_secs(30),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_work_is_told_from_waiting() {
+    fn slow_work_is_distinguished_from_waiting() {
         let latency = Latency::default();
         let (short, long) = (Duration::from_millis(1), Duration::from_secs(1));
         let of = |call| Speed::of(call, &latency);
@@ -194,7 +194,7 @@ mod tests {
         let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
         assert_eq!(of(preempted), Speed::Fine);
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
-        // Ten regions, the lock given up between them: one may have taken all of it. Kept to the end: all of them.
+        // Ten regions, the lock given up between them: one may have taken all of it. Held to the end: all of them.
         let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
         assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Late, Speed::Slow));
         let expensive = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };

@@ -27,7 +27,7 @@ const MOST: usize = 8;
 const FIRST_LOT: usize = 4;
 const MOST_LOT: usize = 128;
 
-/// Whether pages are made ready, and what came of it: kept from one promotion to the next.
+/// Whether pages are made ready, and what came of it: stored from one promotion to the next.
 #[derive(Debug)]
 pub(super) struct Ready {
     primer: Option<Primer>,

@@ -89,7 +89,7 @@ impl Target {
 
     /// That huge entries can be distinguished from others.
     pub(crate) fn require_leaves(&mut self) -> Result<(), RemoteError> {
-        match self.tables.tells_leaves() {
+        match self.tables.distinguishes_leaves() {
             Ok(true) => Ok(()),
             Ok(false) => Err(RemoteError::Unseen),
             Err(error) => Err(refusal(&self.root, self.id.pid, error)),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_map_that_does_not_tell_huge_entries_is_not_enough() {
+    fn a_page_map_without_huge_entries_is_not_enough() {
         let tree = tempfile::tempdir().unwrap();
         let mut target = target(&tree);
         assert!(matches!(target.require_leaves(), Err(RemoteError::Unseen)));
@@ -188,7 +188,7 @@ mod tests {
     fn the_machine_is_short_below_a_twentieth_of_its_memory() {
         let tree = tempfile::tempdir().unwrap();
         let target = target(&tree);
-        assert!(!target.is_below_floor(), "nobody can tell");
+        assert!(!target.is_below_floor(), "unknown");
         let total = Bytes::gib(10);
         for (available, is_below) in [(floor(total), false), (Bytes(floor(total).0 - 1024), true)] {
             let text = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", total.0 >> 10, available.0 >> 10);

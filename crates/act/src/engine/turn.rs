@@ -35,8 +35,8 @@ pub(crate) struct Terms {
     pub(crate) batch: usize,
     /// After each call the process is left alone for so many hundredths of what the call took, where that is more than the
     /// guard's own share; at most 50 ms.
-    pub(crate) rest_percent: u32,
-    /// Refusals for want of memory, one after the other, after which the turn ends.
+    pub(crate) pause_percent: u32,
+    /// Refusals for lack of memory, one after the other, after which the turn ends.
     pub(crate) shortages: u32,
 }
 
@@ -51,15 +51,15 @@ impl Clock {
 }
 
 impl Terms {
-    /// No other bound than the guard's; the first refusal for want of memory ends the turn.
+    /// No other bound than the guard's; the first refusal for lack of memory ends the turn.
     pub(crate) fn of(clock: Clock) -> Terms {
-        Terms { clock, batch: usize::MAX, rest_percent: 0, shortages: 1 }
+        Terms { clock, batch: usize::MAX, pause_percent: 0, shortages: 1 }
     }
 }
 
 impl Pace {
     /// Until when its process is left alone. `no_memory`: the pause of all promotions.
-    pub(super) fn rests_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
+    pub(super) fn backs_off_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
         match promotes {
             true => self.pause.until().max(self.group_full.until()).max(no_memory.until()),
             false => self.pause.until(),

@@ -118,7 +118,7 @@ pub struct Left {
     pub budget: u64,
     /// The time for this lot of actions was used up.
     pub time: u64,
-    /// The process, or promotion for want of memory, is left alone for a while.
+    /// The process, or promotion for lack of memory, is left alone for a while.
     pub pause: u64,
 }
 
@@ -139,11 +139,11 @@ pub struct Counters {
     pub slow_calls: u64,
     /// Calls that took ten times as long because they had to wait; each paused its process for the first time of pauses.
     pub late_calls: u64,
-    /// Pauses of all promotions for want of memory.
+    /// Pauses of all promotions for lack of memory.
     pub memory_pauses: u64,
     /// Pauses of a process's promotions, as its control group had no room.
     pub group_pauses: u64,
-    /// Promotions that are not remembered, because there were too many: they cannot be undone.
+    /// Promotions that are not stored, because there were too many: they cannot be undone.
     pub forgotten: u64,
 }
 

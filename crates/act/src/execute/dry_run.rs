@@ -71,7 +71,7 @@ mod tests {
     use megapage_snapshot::ProcessId;
 
     #[test]
-    fn what_would_be_done_is_told_and_what_cannot_be_is_said() {
+    fn possible_and_impossible_work_is_reported() {
         let process = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 2 };
         let (region, reason) = (0x20_0000, Reason::Bloat);
         let promote = |size| Action::Promote { process, region, size, reason };

@@ -21,11 +21,11 @@ const ACTION: Bytes = Bytes(HUGE_2M as u64);
 const CHUNK: usize = 256;
 /// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
-/// Processes whose budget is remembered, and for how long after the last action.
+/// Processes whose budget is stored, and for how long after the last action.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// Regions that failed, of each kind of work, of which is remembered that trying them again is that; counts are too low beyond.
+/// Failed regions stored per kind of work, to count retries; counts are too low beyond.
 const MOST_FAILED: usize = 1 << 16;
 
 /// Carries actions out on the running machine, within its budgets, and reports what came of each by the page tables.
@@ -268,7 +268,7 @@ impl Executor {
                 return;
             }
             let (options, now) = (&self.options, clock.now());
-            if self.engine.rests_until(group.process, promotes) > now {
+            if self.engine.backs_off_until(group.process, promotes) > now {
                 self.counters.of(group.work).left.pause += regions.len() as u64;
                 return;
             }
@@ -426,9 +426,9 @@ impl Actuator for Executor {
         now - std::mem::replace(&mut self.backed_off, now)
     }
 
-    fn rests_until(&self, action: &Action) -> Option<Duration> {
+    fn backs_off_until(&self, action: &Action) -> Option<Duration> {
         let promotes = matches!(action, Action::Promote { .. });
-        Some(self.engine.rests_until(action.process(), promotes))
+        Some(self.engine.backs_off_until(action.process(), promotes))
     }
 
     fn counted(&self) -> Option<Counters> {

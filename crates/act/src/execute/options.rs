@@ -19,22 +19,22 @@ pub struct ExecutorOptions {
     pub time: Duration,
     /// [`Latency::call`].
     pub call: Duration,
-    /// [`Latency::rest_percent`].
-    pub rest_percent: u32,
+    /// [`Latency::pause_percent`].
+    pub pause_percent: u32,
     /// [`Latency::slow`].
     pub slow: Duration,
     /// [`Latency::pause`].
     pub pause: Duration,
     /// [`Latency::pause_most`].
     pub pause_most: Duration,
-    /// Most regions of which is remembered that they were promoted here, for [`super::Executor::undo_within`].
+    /// Most regions promoted here that are stored, for [`super::Executor::undo_within`].
     pub remembered: usize,
 }
 
 impl Default for ExecutorOptions {
     /// At most a core's worth of copying, half of it for one process; recovery at the rate that the kernel has.
     fn default() -> ExecutorOptions {
-        let Latency { call, rest_percent, slow, pause, pause_most } = Latency::default();
+        let Latency { call, pause_percent, slow, pause, pause_most } = Latency::default();
         ExecutorOptions {
             moved: Bytes::gib(1),
             moved_per_process: Bytes::mib(512),
@@ -42,7 +42,7 @@ impl Default for ExecutorOptions {
             scanned_per_process: Bytes::gib(2),
             time: Duration::from_millis(250),
             call,
-            rest_percent,
+            pause_percent,
             slow,
             pause,
             pause_most,
@@ -54,7 +54,7 @@ impl Default for ExecutorOptions {
 impl ExecutorOptions {
     /// Those of the latency guard.
     pub(super) fn latency(&self) -> Latency {
-        let ExecutorOptions { call, rest_percent, slow, pause, pause_most, .. } = *self;
-        Latency { call, rest_percent, slow, pause, pause_most }
+        let ExecutorOptions { call, pause_percent, slow, pause, pause_most, .. } = *self;
+        Latency { call, pause_percent, slow, pause, pause_most }
     }
 }

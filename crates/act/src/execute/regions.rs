@@ -1,4 +1,4 @@
-//! Regions of processes that something is remembered of: that they were promoted here, or that they failed.
+//! Regions that were promoted here, or that failed.
 
 use megapage_snapshot::ProcessId;
 use megapage_units::VirtRange;
@@ -21,7 +21,7 @@ impl Regions {
         true
     }
 
-    /// Forgets a region; whether it was remembered.
+    /// Forgets a region; whether it was stored.
     pub fn remove(&mut self, process: ProcessId, region: VirtRange) -> bool {
         let Some(regions) = self.processes.get_mut(&process) else { return false };
         let was = regions.remove(&region);

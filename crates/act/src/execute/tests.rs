@@ -21,7 +21,7 @@ fn unhurried() -> ExecutorOptions {
         scanned_per_process: much,
         time: long,
         call: Duration::from_millis(1),
-        rest_percent: 0,
+        pause_percent: 0,
         slow: long,
         pause: Duration::from_millis(1),
         pause_most: Duration::from_millis(1),
@@ -275,7 +275,7 @@ fn each_region_of_a_lot_gets_its_own_answer() {
 }
 
 #[test]
-fn budgets_leave_the_rest_for_later_and_say_so() {
+fn budgets_defer_the_remainder_and_report_it() {
     // One action at once, the next half a minute later.
     let little = Bytes::kib(64);
     let Some(mut unbound) = executor(unhurried()) else { return };

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(freed(&region(false, 500, 12)), Bytes::kib(4 * 12));
         assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
         let unseen = Region { huge: None, ..huge };
-        assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "nobody saw a split");
+        assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "no split was seen");
         assert_eq!(promotion(Answer::Accepted, &huge, &unseen, None).obtained, Obtained::Busy);
         // Nothing was huge before: what maps the page of zeros did so already.
         let before = region(false, 100, 412);

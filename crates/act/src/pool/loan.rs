@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(owed(12, 20, 20), 12);
         assert_eq!(owed(12, 20, 30), 12, "others have added");
         assert_eq!(owed(12, 20, 15), 7);
-        assert_eq!(owed(12, 20, 8), 0, "somebody has taken them out");
+        assert_eq!(owed(12, 20, 8), 0, "another process has taken them out");
         assert_eq!(owed(12, 5, 0), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the remainder.
 //!
-//! A call states the whole: what it does not name is not kept. Nothing is written where the pools would leave the
+//! A call states the whole: what it does not name is not persistent. Nothing is written where the pools would leave the
 //! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be repaired), so
 //! that there is no `force` here.
 
@@ -45,7 +45,7 @@ pub struct PersistRequest {
     pub memory: Option<Bytes>,
 }
 
-/// The files as they shall be.
+/// The files in their target state.
 #[derive(Clone, Debug, Serialize)]
 pub struct PersistPlan {
     /// Where the files are.
@@ -63,7 +63,7 @@ pub struct PersistPlan {
     pub commands: Vec<String>,
 }
 
-/// Why pools are not kept. Nothing has been written, or everything has been put back.
+/// Why pools are not made persistent. Nothing has been written, or everything has been put back.
 #[derive(Debug, Error)]
 pub enum PersistError {
     /// The request itself is wrong.
@@ -92,7 +92,7 @@ pub enum PersistError {
         /// The floor.
         floor: Bytes,
     },
-    /// Only vm.nr_overcommit_hugepages is kept, and it is of the default size.
+    /// Only vm.nr_overcommit_hugepages is persistent, and it is of the default size.
     #[error("'{spec}': only the overcommit limit of the default size ({default}) can be kept")]
     OvercommitOfSize {
         /// The argument.
@@ -173,7 +173,7 @@ impl From<megapage_kernel::KernelError> for PersistError {
     }
 }
 
-/// What is to be kept, resolved.
+/// What is to be persistent, resolved.
 #[derive(Default)]
 struct Kept {
     sysctl: Vec<String>,
@@ -199,13 +199,13 @@ pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPla
     Ok(plan)
 }
 
-/// The edits that take away everything that was kept.
+/// The edits that remove everything that was persistent.
 pub fn forget(request: &PersistRequest) -> Result<PersistPlan, PersistError> {
     assemble(request, &[], Vec::new())
 }
 
 impl PersistPlan {
-    /// Whether every file is already as it shall be.
+    /// Whether every file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.edits.iter().all(Edit::is_no_op)
     }

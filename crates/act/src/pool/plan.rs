@@ -34,7 +34,7 @@ pub struct Request {
     pub roll_back: bool,
 }
 
-/// One write: a value of one pool, from what it is to what it shall be.
+/// One write: a value of one pool, from its present to its target value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// The pool's page size.

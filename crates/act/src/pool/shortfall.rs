@@ -221,7 +221,7 @@ mod tests {
     const SCATTERED: &str = "Node 0, zone Normal 1000 1000 0 0 0 0 0 0 0 0 0\n";
 
     #[test]
-    fn too_little_memory_is_told_from_scattered_memory() {
+    fn too_little_memory_is_distinguished_from_scattered_memory() {
         let short = judged(&tree(1024, SCATTERED), PageSize::HUGE_2M, 600);
         assert_eq!(short.0, Cause::Memory);
         assert_eq!(short.1, "memory is short: they need 1.17 GiB, and 1 MiB is available");

@@ -31,7 +31,7 @@ pub struct CommandReport {
     pub clock: Clock,
     /// One for each way that was asked for, in the table's order.
     pub ways: Vec<WayReport>,
-    /// What can be said.
+    /// The verdict.
     pub finding: Option<Finding>,
 }
 
@@ -84,7 +84,7 @@ pub struct Samples {
     pub peak_bytes: Vec<u64>,
 }
 
-/// What can be said of one way.
+/// The verdict on one way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The way that it is about.

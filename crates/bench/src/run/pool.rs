@@ -15,7 +15,7 @@ const SIZE: PageSize = PageSize::HUGE_2M;
 const NAME: &str = "bench-pool-";
 
 /// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again; where this
-/// process is killed, the next who takes the pool does.
+/// process is killed, the next owner of the pool does.
 #[derive(Debug)]
 pub struct Pool {
     loan: Loan,
@@ -62,7 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOCK: &str = "bench-pool.lock";
 
 /// Runs `change` while no other bench changes the pool, or takes over what one has left: either is to read the pool, and then
-/// to write it. An error names who does not let it.
+/// to write it. An error names what prevents it.
 fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> Result<T> {
     let lock = LockFile::take(&KernelRoot::live(), &directory.join(LOCK), PATIENCE)?;
     let done = change();

@@ -32,9 +32,9 @@ pub(super) enum Ran {
 /// or the user's request to stop.
 pub(super) fn run(peer: &Peer, place: &Place, arguments: &[String], signals: &Signals) -> Result<Ran> {
     let (mut out, out_end) = pipe().context("pipe")?;
-    let (mut said, said_end) = pipe().context("pipe")?;
+    let (mut said, stderr_end) = pipe().context("pipe")?;
     let mut command = command(peer, place, arguments)?;
-    command.stdin(Stdio::null()).stdout(out_end).stderr(said_end);
+    command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
     let start = Instant::now();
     let pid =
         signals.spawn(&mut command).with_context(|| format!("{:?} did not start", command.get_program()))?;

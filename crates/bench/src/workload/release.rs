@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_tells_before_from_after() {
+    fn the_report_distinguishes_before_from_after() {
         let options = Options { scale: 0.01, wait: Duration::from_millis(20), trickle: true };
         for case in Case::ALL {
             let found = run(case, options).unwrap();

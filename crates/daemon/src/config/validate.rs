@@ -36,7 +36,7 @@ impl Config {
                 "give a path: the lock keeps two daemons from undoing each other's work",
             );
         }
-        // What is there would be destroyed. What cannot be looked at cannot be written to either, which is said then.
+        // What is there would be destroyed. What cannot be looked at cannot be written to either, which is reported then.
         for (key, path, checked) in [
             ("lock_file", &self.lock_file, instance::is_usable(&self.lock_file)),
             ("state_file", &self.state_file, saved_state::is_replaceable(&self.state_file)),

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Headers of a request, at most.
 const MOST_HEADERS: usize = 64;
-/// The text of the metrics serves all who ask within this time, unless there was a pass: who asks without pause costs
-/// no more than who asks now and then.
+/// The text of the metrics serves all requests within this time, unless there was a pass: requests without pause cost
+/// no more than rare ones.
 const METRICS_LAST: Duration = Duration::from_secs(1);
 /// Decisions in one answer, at most.
 const MOST_DECISIONS: usize = 1000;
@@ -88,7 +88,7 @@ pub(super) struct Answers {
     metrics: Option<Metrics>,
 }
 
-/// The text of the metrics, kept for a moment.
+/// The text of the metrics, cached for a moment.
 #[derive(Debug)]
 struct Metrics {
     at: Instant,

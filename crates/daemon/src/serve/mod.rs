@@ -34,7 +34,7 @@ use textfile::Textfile;
 const MOST_CONNECTIONS: usize = 8;
 /// Connections a second: by the socket, and by the loopback address, where all users on this machine may ask.
 const MOST_A_SECOND: [u32; 2] = [50, 10];
-/// How long no client is accepted after accepting has failed, for want of descriptors, say.
+/// How long no client is accepted after accepting has failed, for lack of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -318,7 +318,7 @@ impl Serving {
     }
 }
 
-/// Whether a connection is kept; one that is dropped unanswered is counted.
+/// Whether a connection stays open; one that is dropped unanswered is counted.
 fn keep(next: Next, dropped: &std::sync::atomic::AtomicU64) -> bool {
     if next == Next::Dropped {
         dropped.fetch_add(1, Ordering::Relaxed);

@@ -151,7 +151,7 @@ fn what_is_not_asked_rightly_is_refused() {
 }
 
 #[test]
-fn binary_garbage_is_refused_and_harms_nobody() {
+fn binary_garbage_is_refused_and_other_clients_are_served() {
     let mut bench = Bench::new(SHORT);
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for _ in 0..40 {
@@ -192,7 +192,7 @@ fn a_request_that_trickles_in_is_cut_off() {
 }
 
 #[test]
-fn clients_that_say_nothing_keep_nobody_out() {
+fn silent_clients_do_not_block_others() {
     let mut bench = Bench::new(SHORT);
     let mut idle = Vec::new();
     for _ in 0..200 {
@@ -282,7 +282,7 @@ fn the_loopback_address_answers_who_asks_for_it_by_name() {
 }
 
 #[test]
-fn where_memory_lies_is_told_on_the_socket_alone() {
+fn where_memory_lies_is_reported_on_the_socket_alone() {
     let mut bench = Bench::new(Deadlines::USUAL);
     let mut one = pass(1, &[(5, "redis")]);
     one.done = vec![promoted(5, 3)];

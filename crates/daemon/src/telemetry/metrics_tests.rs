@@ -97,7 +97,7 @@ fn of_table(name: &str) -> Option<&'static Metric> {
 }
 
 #[test]
-fn every_metric_is_told_and_none_that_is_not_in_the_table() {
+fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
     let open = openmetrics(&shared("linux-6.18-one-node"));
     assert!(open.ends_with("\n# EOF\n"));
     let classic = read(&classic(&open), false);
@@ -145,7 +145,7 @@ fn every_metric_is_told_and_none_that_is_not_in_the_table() {
     ] {
         assert_eq!(value(&format!("megapage_executor_{name}"), labels), expected, "{name}{{{labels}}}");
     }
-    assert!(!open.samples.iter().any(|one| one.1.contains("action=\"pre-zero\"")), "nobody has asked for it");
+    assert!(!open.samples.iter().any(|one| one.1.contains("action=\"pre-zero\"")), "it was not requested");
     assert_eq!(value("megapage_pass_seconds_count", "part=\"act\""), 2.0);
     assert_eq!(value("megapage_memory_pressure_ratio", "kind=\"some\",window=\"10s\""), 0.125);
     // Control characters have gone; a quote and a backslash are escaped.
@@ -194,7 +194,7 @@ fn a_kernel_that_cannot_be_read_leaves_out_its_part() {
 }
 
 #[test]
-fn this_machine_is_told() {
+fn this_machine_is_reported() {
     let shared = Arc::new(Shared::new(KernelRoot::live(), telemetry(2, 2)));
     let text = read(&classic(&openmetrics(&shared)), false);
     assert!(text.types.contains_key("megapage_daemon_resident_bytes"));

@@ -38,7 +38,7 @@ const PARTS: [&str; 3] = ["observe", "decide", "act"];
 pub struct Telemetry {
     /// Processes that are shown one by one.
     shown: usize,
-    /// Decisions that are kept.
+    /// Decisions that are stored.
     kept: usize,
     started: Duration,
     passes: u64,
@@ -97,7 +97,7 @@ impl Known {
     }
 }
 
-/// A decision, as short as it can be kept.
+/// A decision, as short as it can be stored.
 #[derive(Debug)]
 struct Decided {
     number: u64,

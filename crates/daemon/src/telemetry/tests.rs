@@ -134,7 +134,7 @@ fn the_last_decisions_are_kept_and_no_more() {
     assert_eq!((refused.action.as_str(), refused.reason.as_str()), ("recover", "bloat"));
     assert_eq!((refused.obtained.as_str(), refused.why.as_deref()), ("busy", Some("EAGAIN?: pinned")));
     assert_eq!((refused.region.as_deref(), refused.ago_seconds), (Some("400000"), 999.0));
-    assert_eq!(telemetry.decisions(0, 9, false, NOW).decisions[1].region, None, "not for everybody");
+    assert_eq!(telemetry.decisions(0, 9, false, NOW).decisions[1].region, None, "not for all clients");
     telemetry.note(&one, NOW);
     let after = telemetry.decisions(1, usize::MAX, true, NOW);
     assert_eq!((after.newest, after.lost, numbers(&after)), (6, 1, vec![3, 4, 5, 6]));

@@ -42,7 +42,7 @@ pub struct SavedDemotion {
 }
 
 impl Guard {
-    /// All regions that are remembered, ascending by process and address.
+    /// All regions that are stored, ascending by process and address.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         let regions = self.processes.iter().flat_map(|(id, process)| {
             process.regions.iter().map(|(start, memory)| SavedRegion {
@@ -63,7 +63,7 @@ impl Guard {
         regions.collect()
     }
 
-    /// Takes back what was remembered. What cannot be true at the time `now` is skipped; what is known already
+    /// Takes back what was saved. What cannot be true at the time `now` is skipped; what is known already
     /// stays.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion], limits: &Limits) {
         let past = |time: Duration| time <= now;

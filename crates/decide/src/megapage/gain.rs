@@ -78,7 +78,7 @@ pub(super) fn is_sampled_base(region: &Region) -> bool {
 
 /// How base pages are accessed on average, for each that is present: what a region is taken to be like that nothing is
 /// known of. It comes after what was found hot and before what was found cold. Huge pages are left out: one bit shows
-/// of all their 512 pages, and as the hot become huge, the rest must not look hot for it.
+/// of all their 512 pages, and as the hot become huge, the others must not look hot for it.
 #[derive(Clone, Copy, Debug)]
 struct Mean {
     pages: f64,

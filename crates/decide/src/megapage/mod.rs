@@ -52,7 +52,7 @@ struct Account {
     fill_tracker: FillTracker,
     rescan: Duration,
     /// Whether what it streams was found to gain as much as [`Parameters::least_streaming`]. As regions become huge less is
-    /// left to gain; the rest is promoted all the same.
+    /// left to gain; the others are promoted all the same.
     streams_pay: bool,
 }
 
@@ -204,7 +204,7 @@ impl Megapage {
         }
     }
 
-    /// Splits the least useful huge pages of who has more than its cap.
+    /// Splits the least useful huge pages of processes above their caps.
     fn enforce_caps(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
             if self.caps.left(process.id).is_none_or(|left| left >= 0) {

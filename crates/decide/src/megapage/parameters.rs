@@ -17,7 +17,7 @@ pub struct Parameters {
     pub claims: Vec<Claim>,
     /// The part of all huge memory that is guaranteed, divided by weight; 0 to 1.
     pub guarantee: f64,
-    /// One in so many promotions goes to who has less than guaranteed, while there is one...
+    /// One in so many promotions goes to a process below its guarantee, while there is one...
     pub guaranteed_turn: u64,
     /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
     /// that a process can lose.

@@ -121,7 +121,7 @@ fn recovery_goes_on_to_the_lower_mark_and_no_further() {
 }
 
 #[test]
-fn zeros_are_counted_piecewise_where_nobody_has() {
+fn uncounted_zeros_are_counted_piecewise() {
     let limits = Limits { scanned: Bytes::mib(6), ..Limits::default() };
     let mut state = State::new(Box::new(HawkEyeG::new(Parameters::paper())), limits);
     let unknown = |n| Region { zeros: None, ..huge(n, 0) };

@@ -306,7 +306,7 @@ fn a_cap_holds_at_faults_too() {
 }
 
 #[test]
-fn everybody_reaches_its_guaranteed_share() {
+fn every_process_reaches_its_guaranteed_share() {
     // A greedy process with endless gain, two that gain next to nothing; promotions take effect.
     let mut processes = vec![
         with_cost(process(1, many(3000, 1e5, AccessClass::Dependent)), 0.5),
@@ -503,7 +503,7 @@ fn what_streams_is_left_alone_where_little_is_to_be_gained_from_all_of_it() {
 }
 
 #[test]
-fn the_rest_of_what_streams_is_promoted_too() {
+fn the_remainder_of_a_stream_is_promoted_too() {
     let seen = |huge: u64, second| {
         let mut regions = many(100, 1e4, AccessClass::Streaming);
         for region in &mut regions[..huge as usize] {

@@ -330,8 +330,8 @@ proptest! {
                 prop_assert!(state.tracked() <= most_tracked(&snapshot), "{}", state.tracked());
             }
         }
-        let nobody = Snapshot { processes: Vec::new(), missed: Vec::new(), ..super::made::snapshot(now, 0.5, Vec::new()) };
-        step(now, &nobody, &mut states[0]);
+        let empty = Snapshot { processes: Vec::new(), missed: Vec::new(), ..super::made::snapshot(now, 0.5, Vec::new()) };
+        step(now, &empty, &mut states[0]);
         prop_assert_eq!(states[0].tracked(), 0);
     }
 

@@ -75,7 +75,7 @@ pub(super) fn pagemap_scan() -> Option<bool> {
     known_unless(result.into(), &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 
-/// mremap(2) of a hugetlb mapping that takes no page of the pool, onto a range kept for it. `None` without a pool of
+/// mremap(2) of a hugetlb mapping that takes no page of the pool, onto a range reserved for it. `None` without a pool of
 /// 2 MiB pages.
 pub(super) fn hugetlb_mremap() -> Option<bool> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_advice_is_told_from_a_known_one() {
+    fn an_unknown_advice_is_distinguished_from_a_known_one() {
         assert_eq!(knows_advice(libc::MADV_WILLNEED), Some(true));
         assert_eq!(knows_advice(0x7abc), Some(false));
     }

@@ -19,7 +19,7 @@ const MANY: usize = 10;
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// and at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// Processes that are remembered.
+/// Processes that are stored.
 const MOST_REMEMBERED: usize = 4096;
 
 /// Why nothing was asked of a process: its memory map is locked, or was a moment ago. Comes within an

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_entry_is_told() {
+    fn each_kind_of_entry_is_reported() {
         let prot_none = |frame: u64| PROT_NONE | (!frame & MASK);
         let cases = [
             (0, State::Empty),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_huge_entry_is_told() {
+    fn each_kind_of_huge_entry_is_reported() {
         let frame = 0x4000_0000;
         let cases = [
             (frame | PRESENT | LEAF | ACCESSED, State::Present),

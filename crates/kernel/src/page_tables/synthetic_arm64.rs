@@ -168,7 +168,7 @@ fn a_table_that_is_collapsed_under_the_copy_is_a_block() {
 }
 
 #[test]
-fn the_way_to_note_what_may_not_be_accessed_is_told_by_an_entry() {
+fn an_entry_shows_how_inaccessible_pages_are_noted() {
     let page = inaccessible(0x7000 | PAGE | ACCESSED | WRITABLE);
     assert_eq!(Layout::of_inaccessible(page), Some(Layout::ARM64));
     let old = Layout::ARM64_BEFORE_6_11;

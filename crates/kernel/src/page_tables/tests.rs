@@ -81,7 +81,7 @@ fn an_address_space_is_known_again() {
 }
 
 #[test]
-fn the_shared_pages_of_zeros_are_told() {
+fn the_shared_pages_of_zeros_are_reported() {
     let given = || {
         let settings = crate::thp::settings(&KernelRoot::live()).unwrap();
         settings.is_some_and(|settings| settings.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never)
@@ -101,7 +101,7 @@ fn the_shared_pages_of_zeros_are_told() {
 }
 
 #[test]
-fn hugetlb_pages_are_told_by_their_mapping() {
+fn hugetlb_pages_are_identified_by_their_mapping() {
     use crate::Reservation;
     let Some(mut tables) = open() else { return };
     let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
@@ -218,7 +218,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
     let mut differ = String::new();
     for _ in 0..50 {
         let told = pagemap.held(ranges).unwrap();
-        if !pagemap.tells_leaves() {
+        if !pagemap.distinguishes_leaves() {
             megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
             return None;
         }
@@ -236,7 +236,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
 }
 
 #[test]
-fn page_tables_tell_what_the_page_map_tells() {
+fn page_tables_agree_with_the_page_map() {
     use megapage_units::BASE_PAGE;
     if !megapage_testing::require_root() {
         return;

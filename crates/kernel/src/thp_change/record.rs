@@ -1,4 +1,4 @@
-//! What was found and what was set, in a file, for the one who comes after an owner that was killed together with its guard.
+//! What was found and what was set, in a file, for the next process after an owner that was killed together with its guard.
 
 use super::{FILES, chosen, relative};
 use crate::runtime_directory::runtime_directory;

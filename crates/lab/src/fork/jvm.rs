@@ -175,7 +175,7 @@ pub(super) struct Jvm {
 }
 
 impl Jvm {
-    /// Compiles the class. A JVM that is absent is said, and has no rows.
+    /// Compiles the class. An absent JVM is reported, and has no rows.
     pub(super) fn prepare(options: &Fork) -> Result<Jvm> {
         let mut report = JvmReport { version: None, absent: None, switches: switches(), rows: rows(options) };
         let (Some(java), Some(javac)) = (find("java"), find("javac")) else {
@@ -251,7 +251,7 @@ impl Jvm {
         }
         let mut server = Server::start(bench.stage.signals, &mut command)?;
         let mappings = read_smaps(&KernelRoot::live(), server.pid()).context("the JVM's memory")?;
-        // The code cache is executable; of the rest the heap is by far the greatest.
+        // The code cache is executable; of the others the heap is by far the greatest.
         let data = mappings.iter().filter(|one| one.is_heap_like() && !one.permissions.contains('x'));
         let heap = data.map(Mapping::backing).max_by_key(|backed| backed.total().0);
         let heap = heap.filter(|backed| backed.total() > Bytes::ZERO).context("the JVM has no heap")?;

@@ -77,7 +77,7 @@ pub const CONFIGURATIONS: [Configuration; 11] = [
     daemon("linux"),
 ];
 
-/// Before and after a measurement: khugepaged rests, and nothing becomes huge by itself.
+/// Before and after a measurement: khugepaged is idle, and nothing becomes huge by itself.
 pub const AT_REST: ThpControls = ThpControls {
     enabled: Some(ThpEnabled::Never),
     pages_to_scan: None,
@@ -160,7 +160,7 @@ impl Running {
         self.daemon.as_mut().map_or(Ok(()), Daemon::must_run)
     }
 
-    /// Ends the daemon, where there is one, and lets the kernel rest.
+    /// Ends the daemon, where there is one, and lets the kernel become idle.
     pub(super) fn stop(self, change: &mut ThpChange) -> Result<()> {
         let stopped = self.daemon.map_or(Ok(()), Daemon::stop);
         change.set(&AT_REST).context("the settings of transparent huge pages")?;

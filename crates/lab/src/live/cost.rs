@@ -232,7 +232,7 @@ fn watch(
         for on in order {
             daemon.send(if on { signal::SIGCONT } else { signal::SIGSTOP })?;
             let found = crowd.rates(window, stage);
-            // Whatever came of it: who is stopped cannot be asked to end.
+            // Whatever came of it: a stopped process cannot be asked to end.
             daemon.send(signal::SIGCONT)?;
             rates[usize::from(on)] = found?;
         }

@@ -51,7 +51,7 @@ impl Daemon {
         send_signal(self.child.pid(), number).context("a signal to the daemon")
     }
 
-    /// Fails where it has ended, with the last line that it said.
+    /// Fails where it has ended, with the last line that it wrote.
     pub(super) fn must_run(&mut self) -> Result<()> {
         match self.child.end()? {
             None => Ok(()),

@@ -48,7 +48,7 @@ const TRIES: usize = 20;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// No run takes longer at scale 1.
 const LONGEST: Duration = Duration::from_secs(180);
-/// Huge pages for who asks for them.
+/// Huge pages on request.
 const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
 /// Those that gain are huge before the clock starts, and no tool does anything any more: what others lose or gain by their being
 /// faster, and no one can do better.

@@ -328,7 +328,7 @@ impl Stage<'_> {
         (self.progress)(line);
     }
 
-    /// A run that failed, as a finding, with the machine at rest again; an error where the user asked to stop.
+    /// A run that failed, as a finding, with the machine idle again; an error where the user asked to stop.
     fn failed(&mut self, configuration: &'static str, error: anyhow::Error) -> Result<Failure> {
         let why = match found_or_why::<()>(Err(error))? {
             Err(why) => why,

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(300);
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// What the promotion or the splitting of a whole workload may take.
-const BOUNDS: Bounds = Bounds { batch: 64, time: Duration::from_secs(60), rest_percent: 0 };
+const BOUNDS: Bounds = Bounds { batch: 64, time: Duration::from_secs(60), pause_percent: 0 };
 /// Pages that were used just now are busy for a moment: so often is tried again.
 const TRIES: u32 = 6;
 

@@ -88,7 +88,7 @@ impl TouchedHeap {
             heap.write_page(page, page as u64 + 1);
         }
         if pages == HeapPages::Thp {
-            // What is huge stays so; the rest stays on base pages where it fails.
+            // What is huge stays so; the others stay on base pages where it fails.
             let _ = heap.advise(libc::MADV_COLLAPSE);
         }
         Ok(heap)

@@ -111,7 +111,7 @@ pub struct Seconds {
     pub working: f64,
 }
 
-/// What `megapage advise --json` said.
+/// The output of `megapage advise --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
     /// Whether it advises to switch to huge pages.

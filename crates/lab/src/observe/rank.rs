@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_cannot_be_told_apart_are_left_out() {
+    fn indistinguishable_pairs_are_left_out() {
         assert!(are_apart([1.0, 1.1], [1.2, 1.3]) && are_apart([1.2, 1.3], [1.0, 1.1]));
         assert!(!are_apart([1.0, 1.2], [1.2, 1.3]) && !are_apart([1.0, 2.0], [1.2, 1.3]));
         // The second and third, which are ordered wrongly, do not count.

@@ -53,7 +53,7 @@ pub struct StartRow {
     pub map_ms_per_gib: Option<Spread>,
 }
 
-/// The retrieval index, kept in a segment.
+/// The retrieval index, stored in a segment.
 #[derive(Clone, Debug, Serialize)]
 pub struct IndexReport {
     /// Bytes of its postings.

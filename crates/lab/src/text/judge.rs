@@ -13,7 +13,7 @@ const MOVING_MS: f64 = 50.0;
 /// Fewer rounds have no interval of 95 %.
 const LEAST_ROUNDS: usize = 6;
 
-/// What can be said of one way of a real program.
+/// The verdict on one way of a real program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// The case.
@@ -40,7 +40,7 @@ pub enum Shown {
     Neither,
     /// There are too few rounds for an interval.
     TooFewRounds,
-    /// The same program, started the same way, differs from itself: what is said of the case's other ways is in doubt.
+    /// The same program, started the same way, differs from itself: the verdict on the case's other ways is in doubt.
     Differs,
 }
 

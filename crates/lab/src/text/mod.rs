@@ -2,7 +2,7 @@
 //!
 //! Architecture invariant: a run's values are of processor time, ratios are taken within a round, each row says what
 //! the kernel said was mapped, and real programs are also compared with themselves: where code comes to lie is chance,
-//! and what chance does has to be known before anything is said of the rest.
+//! and what chance does has to be known before the others are judged.
 
 mod compiler;
 mod judge;
@@ -103,7 +103,7 @@ pub struct TextFound {
     pub rows: Vec<Row>,
     /// Ways that did not run, and why.
     pub absent: Vec<Absent>,
-    /// What can be said of real programs: whether a gain was shown, with the intervals.
+    /// The verdict on real programs: whether a gain was shown, with the intervals.
     pub findings: Vec<Finding>,
     /// How much of their time translations of code take, and so could at most be gained, as it was measured.
     pub walks: Vec<Walks>,
@@ -129,7 +129,7 @@ pub struct Row {
     pub ns: BTreeMap<String, Vec<f64>>,
     /// How many times faster than the baseline in the same round.
     pub gains: BTreeMap<String, Gain>,
-    /// Bytes of the process on pages of 2 MiB, as the kernel said of each run.
+    /// Bytes of the process on pages of 2 MiB, as the kernel reported for each run.
     pub huge_bytes: Vec<u64>,
     /// Milliseconds before `main` in which segments were moved.
     pub moving_ms: Vec<f64>,

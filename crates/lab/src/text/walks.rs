@@ -121,7 +121,7 @@ mod tests {
         let some = walks([4000.0, 5000.0, 9000.0].repeat(4), Some(20.0));
         assert_eq!((some.pages(), some.share()), (Some(5000.0), Some(0.1)));
         assert!((some.could_gain().unwrap() - 1.0 / 0.9).abs() < 1e-12);
-        // Nothing measured is nothing said.
+        // Without a measurement there is no verdict.
         assert_eq!(walks(vec![0.0; LEAST_WINDOWS - 1], Some(20.0)).could_gain(), None);
         assert_eq!(walks(vec![0.0; LEAST_WINDOWS], None).could_gain(), None);
         assert_eq!(walks(vec![0.0; LEAST_WINDOWS], Some(20.0)).could_gain(), Some(1.0));
@@ -131,7 +131,7 @@ mod tests {
 
     /// A process that is gone is skipped.
     #[test]
-    fn nothing_is_said_of_a_process_that_is_gone() {
+    fn nothing_is_reported_of_a_process_that_is_gone() {
         assert_eq!(sample(Pid(i32::MAX), Path::new("/")), None);
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_does_what_it_says_and_tells_of_it() {
+    fn every_way_does_what_it_says_and_reports_it() {
         for way in Way::ALL {
             let (requests, mut ask) = pipe().unwrap();
             let (answers, progress) = pipe().unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_told_by_their_files() {
+    fn releases_are_identified_by_their_files() {
         // As Debian's and Temurin's packages have them.
         let eight = "JAVA_VERSION=\"1.8.0_412\"\nOS_NAME=\"Linux\"\nSOURCE=\"\"\n";
         let eleven = "IMPLEMENTOR=\"Eclipse Adoptium\"\nJAVA_VERSION=\"11.0.23\"\nJVM_VARIANT=\"Hotspot\"\n";

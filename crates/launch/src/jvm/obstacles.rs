@@ -40,7 +40,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// So much memory, pages of 2 MiB by default, and nothing in the way of who needs no right: what others differ from.
+    /// So much memory, pages of 2 MiB by default, and nothing in the way of a user without rights: what others differ from.
     pub fn open(memory: Bytes) -> Surroundings {
         Surroundings {
             memory,

@@ -82,7 +82,7 @@ impl Findings {
         }
     }
 
-    /// Whether anything is worth being kept.
+    /// Whether anything is worth storing.
     pub fn is_empty(&self) -> bool {
         self.large_blocks.is_empty() && self.own_mappings.is_empty() && self.heap_peak_bytes < LARGE_HEAP
     }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_what_pays() {
+    fn a_start_is_given_what_pays() {
         let findings = Findings {
             large_blocks: vec![blocks(32, 100, 76), blocks(64, 64, 8), blocks(128, 4, 0)],
             own_mappings: vec![
@@ -217,7 +217,11 @@ mod tests {
             assert_eq!(findings.hints(), sparse.hints(), "start {start}");
         }
         assert_eq!(findings.after(sparse.clone(), true), sparse, "found again");
-        assert_eq!(findings.after(Findings::default(), false).hints(), sparse.hints(), "nobody was told");
+        assert_eq!(
+            findings.after(Findings::default(), false).hints(),
+            sparse.hints(),
+            "no run was given them"
+        );
         assert_eq!(findings.after(Findings::default(), true), Findings::default());
     }
 

@@ -1,6 +1,6 @@
 //! What makes a run the same as an earlier one: the binary, the library, the options and the arguments.
 //!
-//! A program behaves by its arguments, so that `xz -9 FILE` and `xz -d FILE` are two. The arguments themselves are not kept:
+//! A program behaves by its arguments, so that `xz -9 FILE` and `xz -d FILE` are two. The arguments themselves are not stored:
 //! a password may be among them. Their digest is.
 
 use super::MOST_BYTES;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_told_apart_by_where_they_end() {
+    fn arguments_are_distinguished_by_where_they_end() {
         let all = [vec!["ab", "c"], vec!["a", "bc"], vec!["abc"], vec!["abc", ""], vec!["c", "ab"]];
         let mut digests: Vec<String> = all.iter().map(digest).collect();
         digests.sort();

@@ -1,4 +1,4 @@
-//! Where profiles are kept: one small file each, in a directory of the user's own.
+//! Where profiles are stored: one small file each, in a directory of the user's own.
 
 use super::MOST_BYTES;
 use megapage_kernel::directory::Directory;

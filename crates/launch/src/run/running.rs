@@ -56,7 +56,7 @@ enum Map {
     Due,
     /// A thread reads the names, and writes them.
     Making(JoinHandle<(MapReport, Option<PerfMap>)>),
-    /// What is said of it, and the file itself.
+    /// Its line in the report, and the file itself.
     Made(MapReport, Option<PerfMap>),
 }
 
@@ -71,9 +71,9 @@ pub(super) struct Running<'a> {
     /// The launcher's own resident memory at the start.
     rss_at_start: Bytes,
     promoter: Option<Promoter>,
-    /// What the promoter obtained, kept when it ends before the program.
+    /// What the promoter obtained, stored when it ends before the program.
     promoted: PromoteOutcome,
-    /// The shared memory that it looked at last, kept likewise.
+    /// The shared memory that it looked at last, stored likewise.
     shared: SharedMemory,
     /// The terminal, or another process, has asked the job to stop.
     stop_asked: bool,
@@ -83,7 +83,7 @@ pub(super) struct Running<'a> {
     replaced: bool,
     /// The same of the library that has moved text.
     text_replaced: bool,
-    /// What is said of the map for profilers, and the file itself.
+    /// The report's line on the map for profilers, and the file itself.
     map: Map,
     /// Resident memory when it was last looked at.
     resident: (Instant, u64),

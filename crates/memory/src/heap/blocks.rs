@@ -12,7 +12,7 @@ use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Blocks that are remembered at a time; further ones are not judged.
+/// Blocks that are stored at a time; further ones are not judged.
 const MOST_BLOCKS: usize = 64;
 /// Regions of a block that are looked at.
 const MOST_REGIONS: usize = 16;

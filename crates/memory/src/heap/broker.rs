@@ -99,7 +99,7 @@ impl Stock {
     }
 
     /// Gives back what is behind no chunk.
-    fn give_rest_back(&mut self) {
+    fn release_remainder(&mut self) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
             let _ = part.remove();
         }
@@ -114,7 +114,7 @@ struct Failure {
     unusable: bool,
 }
 
-/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one extent. `fresh` is over once it was said.
+/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one extent. `fresh` is over once it was sent.
 fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, usize), Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
@@ -248,7 +248,7 @@ impl HugeHeap {
                 let _ = pages.remove();
                 drop(pages);
                 // What is refused once (no room for mappings) is so for the remainder.
-                stock.give_rest_back();
+                stock.release_remainder();
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, len, errno.0);
                 return false;
@@ -317,7 +317,7 @@ impl HugeHeap {
     }
 
     /// Gives back what is behind no chunk.
-    pub(super) fn return_rest(&self) {
-        self.stock.with(Stock::give_rest_back);
+    pub(super) fn return_remainder(&self) {
+        self.stock.with(Stock::release_remainder);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(super) const SMALL_HEAP: u64 = 4 << 20;
 /// Once the heap holds this many bytes, its first chunks are collapsed as well.
 const COLLAPSE_AT: u64 = 32 << 20;
-/// How many first chunks are remembered: as many as a small heap has, and one that another thread adds meanwhile.
+/// How many first chunks are stored: as many as a small heap has, and one that another thread adds meanwhile.
 const PLACES: usize = (SMALL_HEAP as usize / HUGE_2M) + 1;
 
 /// Each thread besides the first may have so many more bytes on base pages: it begins with a little of each size.

@@ -72,7 +72,7 @@ impl HugeHeap {
             return false;
         }
         self.forked.store(true, Relaxed);
-        self.return_rest();
+        self.return_remainder();
         self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }).is_ok()
     }
 

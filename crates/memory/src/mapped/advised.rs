@@ -1,6 +1,6 @@
 //! Which memory was advised, as a table of bounded size: it is looked at inside mmap(2), where nothing can be allocated.
 
-/// How many separate ranges of advised memory are remembered; no further ones are made.
+/// How many separate ranges of advised memory are stored; no further ones are made.
 const MOST_ADVISED: usize = 1024;
 /// Of these places so many are kept for ranges that munmap(2) parts in two.
 const KEPT_FREE: usize = 64;
@@ -41,7 +41,7 @@ impl Advised {
         self.count < MOST_ADVISED - KEPT_FREE
     }
 
-    /// Adds a range. Where there is no room it is not remembered.
+    /// Adds a range. Where there is no room it is not stored.
     pub(super) fn insert(&mut self, range: Range) {
         let (first, last) = self.neighbours(range);
         if first == last {

@@ -5,7 +5,7 @@ use super::advised::Range;
 use crate::learned::{Found, Maps};
 use megapage_units::HUGE_2M;
 
-/// How many probes of a kind are remembered.
+/// How many probes of a kind are stored.
 const PROBES: usize = 8;
 
 /// Requests of one kind, and what is known of them.

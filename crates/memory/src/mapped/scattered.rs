@@ -11,7 +11,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 
 /// Reservations that come first, and keep the addresses that they name.
 const FIRST: u32 = 16;
-/// How many hints are remembered.
+/// How many hints are stored.
 const HINTS: usize = 8;
 /// Hints at least that far apart, in bytes, are scattered: no reservation of this size fills the room between them.
 const FAR: usize = 64 << 20;
@@ -21,7 +21,7 @@ const FAR: usize = 64 << 20;
 pub(super) struct Scattered {
     hints: [usize; HINTS],
     next: usize,
-    /// Hints in a row that were far from all that are remembered.
+    /// Hints in a row that were far from all that are stored.
     count: u32,
 }
 
@@ -46,7 +46,7 @@ impl Scattered {
         self.count = if far { self.count.saturating_add(1) } else { 0 };
         self.count > FIRST
             && !calls.is_confined()
-            // Of what is not mapped nothing is known to be present.
+            // Unmapped memory is not known to be present.
             && calls.resident(before, BASE_PAGE).is_none()
             && calls.resident(end, BASE_PAGE).is_none()
     }

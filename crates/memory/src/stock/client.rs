@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_nothing_was_said() {
+    fn without_a_listener_nothing_was_sent() {
         let path = std::env::temp_dir().join(format!("megapage-no-broker-{}", std::process::id()));
         let mut fresh = true;
         assert!(take_noting(&path, PageSize::HUGE_2M, 2, &mut fresh).is_err() && fresh);
@@ -287,6 +287,6 @@ mod tests {
         let kind = answer.unwrap_err().kind();
         assert!([io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock].contains(&kind), "{kind}");
         drop(ours);
-        assert!(!trickle.join().unwrap(), "nobody waited for the end");
+        assert!(!trickle.join().unwrap(), "the client did not wait for the end");
     }
 }

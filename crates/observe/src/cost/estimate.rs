@@ -27,7 +27,7 @@ pub struct Factor {
     pub high: f64,
 }
 
-/// An estimate, with what it rests on.
+/// An estimate, with its basis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The share of its processor time that the process spends in page walks.

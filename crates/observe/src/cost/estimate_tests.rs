@@ -228,7 +228,7 @@ fn history(readings: &[(f64, f64, u16)]) -> History {
 
 /// The reader loses the processor in between: all pages are new in one reading, in any order.
 #[test]
-fn a_reading_that_came_too_soon_or_too_late_tells_neither_order_nor_rate() {
+fn an_early_or_late_reading_shows_neither_order_nor_rate() {
     let late = history(&[(0.0, 0.0, 0), (8e-3, 0.0, 512), (3e-2, 0.0, 512)]);
     assert_eq!((late.order(), late.is_full_at_once()), (None, true));
     let unsure = history(&[(6e-3, 9e-3, 0), (1.1e-2, 9e-3, 512), (3e-2, 9e-3, 512)]);
@@ -248,7 +248,7 @@ fn a_hot_set_of_the_size_of_the_tlb_gains_at_most_what_was_timed_of_so_much() {
         _ => f64::INFINITY,
     });
     let found = of(&hot);
-    // How often they come is not known, and the timings of so much are not sure: nothing is promised, and it is not ruled
+    // How often they come is not known, and the timings of so much are not sure: no gain is claimed, and it is not ruled
     // out that the process does nothing else.
     assert!(found.gain.low == 1.0 && found.gain.likely < 1.02, "{}", brief(&found));
     assert!((1.03..2.0).contains(&found.gain.high) && found.streaming < 0.1, "{}", brief(&found));
@@ -273,7 +273,7 @@ fn threads_have_a_tlb_each() {
 }
 
 #[test]
-fn trackers_that_only_count_still_tell_streams() {
+fn trackers_that_only_count_still_show_streams() {
     let mut touches = scan();
     for reading in touches.histories.iter_mut().flat_map(|it| &mut it.readings) {
         reading.neighbours = None;
@@ -316,7 +316,7 @@ fn intervals_hold_their_guess_and_few_regions_widen_them() {
 
 /// What is full at the first reading is hot; how hot, only a closer look shows it.
 #[test]
-fn closer_looks_tell_how_hot_the_hot_is() {
+fn closer_looks_show_how_hot_the_hot_is() {
     // All of 32 MiB is touched within the first 0.1 ms.
     let far = at_random(16, |_| 1e5);
     let mut near = far.clone();

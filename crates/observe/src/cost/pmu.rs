@@ -207,7 +207,7 @@ mod tests {
     const HASWELL: &str = "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 63\n";
 
     #[test]
-    fn a_machine_without_counters_is_told_apart_from_an_unknown_one() {
+    fn a_machine_without_counters_is_distinguished_from_an_unknown_one() {
         let said = |unit: bool, processor: &str| {
             let (_tree, root) = tree(unit, processor);
             Pmu::open(&root).unwrap_err().to_string()
@@ -228,8 +228,8 @@ mod tests {
         match Pmu::open(&KernelRoot::live()) {
             Ok(mut pmu) => {
                 assert!(!pmu.describe().is_empty());
-                let nobody = ProcessId { pid: Pid(1), start_ticks: 0, start_stack: 0 };
-                assert!(pmu.read(nobody).unwrap().is_none());
+                let gone = ProcessId { pid: Pid(1), start_ticks: 0, start_stack: 0 };
+                assert!(pmu.read(gone).unwrap().is_none());
                 pmu.retain(&[]);
             }
             Err(error) => assert_eq!(error.to_string().lines().count(), 1, "{error}"),

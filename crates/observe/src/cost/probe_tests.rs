@@ -153,9 +153,8 @@ fn a_process_that_is_gone_from_the_start_is_an_error() {
     let mut tracker = Made { touched: 1, cleared: Vec::new(), fail: true };
     assert!(matches!(run(&mut tracker, &process(4), 1, 500.0), Err(TrackError::Gone(_))));
     let mut tracker = Made { touched: 1, cleared: Vec::new(), fail: false };
-    let nobody =
-        Process { id: ProcessId { pid: Pid(1 << 28), start_ticks: 0, start_stack: 0 }, ..process(4) };
-    assert!(matches!(run(&mut tracker, &nobody, 1, 500.0), Err(TrackError::Gone(_))));
+    let gone = Process { id: ProcessId { pid: Pid(1 << 28), start_ticks: 0, start_stack: 0 }, ..process(4) };
+    assert!(matches!(run(&mut tracker, &gone, 1, 500.0), Err(TrackError::Gone(_))));
     assert!(tracker.cleared.is_empty());
 }
 
@@ -172,7 +171,7 @@ fn a_deck_deals_every_region_once_a_round() {
 }
 
 #[test]
-fn who_uses_mostly_shared_memory_is_told() {
+fn use_of_mostly_shared_memory_is_reported() {
     let mut shared = process(8);
     assert!(!uses_shared(&shared));
     shared.mappings[0].kind = MappingKind::Shared;

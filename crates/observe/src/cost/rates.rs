@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_touched_at_once_have_the_fastest_rate_that_can_be_told() {
+    fn pages_touched_at_once_have_the_fastest_measurable_rate() {
         let at_once = Record { after: 0.0, before: 0.001, count: 512.0 };
         let found = Rates::fit(&[at_once]).unwrap().mean();
         assert!((2e3..1e4).contains(&found), "{found}");

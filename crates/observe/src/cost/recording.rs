@@ -40,7 +40,7 @@ impl Recording {
     /// The same with at most so many histories, taken evenly from all.
     pub fn thinned(mut self, most: usize) -> Recording {
         let histories = std::mem::take(&mut self.touches.histories);
-        // Closer looks show how hot the hottest is: of either kind as large a part is kept.
+        // Closer looks show how hot the hottest is: of either kind as large a part is stored.
         let (close, others): (Vec<History>, Vec<History>) = histories.into_iter().partition(|it| it.close);
         let all = (close.len() + others.len()).max(1);
         for kind in [others, close] {

@@ -16,7 +16,7 @@ const LEAST_MAPPINGS: usize = 4096;
 const BYTES_A_MAPPING: u64 = 64 << 10;
 /// As many at most: the kernel's own default (`vm.max_map_count`). They take us some 0.1 s, and 15 MB.
 const MOST_MAPPINGS: usize = 65_536;
-/// Regions that are kept of all processes: 2 TiB of memory, about 600 MB of ours,
+/// Regions that are stored of all processes: 2 TiB of memory, about 600 MB of ours,
 const MOST_REGIONS: usize = 1 << 20;
 /// and of those of one user.
 const MOST_REGIONS_OF_USER: usize = MOST_REGIONS / 2;
@@ -41,7 +41,7 @@ struct Beyond {
     pause: Duration,
 }
 
-/// What is kept from one pass to the next.
+/// State from one pass to the next.
 #[derive(Debug, Default)]
 pub(super) struct Fair {
     beyond: BTreeMap<Pid, Beyond>,
@@ -160,7 +160,7 @@ impl Turns {
         self.queues.iter_mut().filter(|queue| queue.user == user).for_each(|queue| queue.beyond += 1);
     }
 
-    /// A process of `user` has taken this. Whether its regions, so many, may be kept.
+    /// A process of `user` has taken this. Whether its regions, so many, may be stored.
     pub(super) fn took(&mut self, user: u32, time: Duration, regions: usize) -> bool {
         let Some(queue) = self.queues.iter_mut().find(|queue| queue.user == user) else { return true };
         queue.took += time;
@@ -173,7 +173,7 @@ impl Turns {
     }
 
     /// Those whose turn has not come.
-    pub(super) fn rest(self) -> impl Iterator<Item = Pid> {
+    pub(super) fn remaining(self) -> impl Iterator<Item = Pid> {
         self.queues.into_iter().flat_map(|queue| queue.old.into_iter().chain(queue.new))
     }
 }
@@ -228,7 +228,7 @@ mod tests {
             assert!(turns.took(user, if user == 7 { SECOND } else { SECOND / 100 }, 1));
         }
         assert_eq!(order, [1, 200, 201, 2]);
-        assert_eq!(turns.rest().count(), 97);
+        assert_eq!(turns.remaining().count(), 97);
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
             }
         }
         assert_eq!(order, [1, 50, 2, 51, 3, 4]);
-        assert_eq!(turns.rest().count(), 45);
+        assert_eq!(turns.remaining().count(), 45);
     }
 
     #[test]

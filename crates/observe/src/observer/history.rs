@@ -1,4 +1,4 @@
-//! What earlier samples and zero scans said of the regions of one process.
+//! The results of earlier samples and zero scans of the regions of one process.
 
 use crate::tracker::RegionBits;
 use megapage_snapshot::{AccessProfile, Accessed, Leaf, Region};

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_told_from_what_was_not_accessed() {
+    fn rates_are_distinguished_from_what_was_not_accessed() {
         let visits = |accessed, seen, early: u16| {
             let window = a_quarter_through(|_| early);
             profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&window))[0].1.visits
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_through_memory_in_order_will_come_to_the_rest() {
+    fn a_sequential_scan_will_reach_the_remainder() {
         let scan = a_quarter_through(|n| 512 * u16::from(n < 20));
         let reached: Vec<Found> = (0..80).map(|n| found(n, 512, 16)).collect();
         let told = profiles(&reached, 240, 1.0, Some(&scan));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_through_memory_once_is_told_from_who_comes_back() {
+    fn one_pass_is_distinguished_from_repeated_passes() {
         let starts = |count: u64| (0..count).map(|n| n * HUGE_2M as u64);
         // A scan has reached 20 of 80 regions a quarter through, and half of the next one.
         let early: Vec<RegionBits> =

@@ -397,18 +397,18 @@ impl Target {
             in_part = if expensive { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
         }
-        let at_rest = self.may_wait(pass);
-        let may_wait = at_rest.is_some() && account.may_wait(now) && !list.is_empty();
+        let idle = self.may_wait(pass);
+        let may_wait = idle.is_some() && account.may_wait(now) && !list.is_empty();
         let may_start = may_wait || account.may_start(now, &list);
         // Of a process that does not run, one look shows all.
-        let is_known = self.once && at_rest.is_some() && self.shown.is_some();
+        let is_known = self.once && idle.is_some() && self.shown.is_some();
         if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
                 true => regions.iter().filter(shared).map(|region| region.start).collect(),
                 false => Vec::new(),
             };
-            match at_rest.filter(|_| shared.len() < regions.len()) {
+            match idle.filter(|_| shared.len() < regions.len()) {
                 Some(cpu) => self.wait(now, cpu, list.clone(), in_part, shared),
                 None => {
                     let result = self.start(pass, &list, in_part, shared, round.targets);

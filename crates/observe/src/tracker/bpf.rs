@@ -13,7 +13,7 @@ use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
 
-/// Processes whose last clearing is remembered. Past that, the one with the lowest pid is forgotten, so that its
+/// Processes whose last clearing is stored. Past that, the one with the lowest pid is forgotten, so that its
 /// next reading says nothing of accesses.
 const MOST_PROCESSES: usize = 4096;
 /// Tries to look a mapping up while its process changes its address space.

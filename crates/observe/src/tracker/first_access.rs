@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// So many measurements are enough: then they are cached until the next boot.
 const ENOUGH: usize = 3;
-/// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is not kept.
+/// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is discarded.
 const LEAST: f64 = 20.0;
 const FILE: &str = "first-access.json";
 const SCHEMA: &str = "megapage.first-access/1";

@@ -149,7 +149,7 @@ impl Tracker for IdlePages {
             let pages: Result<Vec<Vec<Entry>>, KernelError> =
                 regions.iter().map(|region| pagemap.entries(range_of(region))).collect();
             let pages = pages.map_err(|error| track_error(pid, error))?;
-            self.judge(pid, &pages, regions, pagemap.tells_leaves())?;
+            self.judge(pid, &pages, regions, pagemap.distinguishes_leaves())?;
         }
         Ok(regions)
     }

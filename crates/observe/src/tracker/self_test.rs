@@ -121,7 +121,7 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
     if read.len() != expected.len() {
         return Err(format!("{when} it saw {} of {} regions", read.len(), expected.len()));
     }
-    let must_tell = !matches!(kind, TrackerKind::Pagemap | TrackerKind::Smaps);
+    let must_report = !matches!(kind, TrackerKind::Pagemap | TrackerKind::Smaps);
     for (number, (region, expected)) in read.iter().zip(expected).enumerate() {
         if expected.leaf.is_huge() && !region.leaf.is_huge() {
             return Err("clearing has split a huge page".into());
@@ -134,7 +134,7 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
                     "{when} it saw {accessed} accessed pages instead of {count} in region {number}"
                 ));
             }
-            None if must_tell && (region.leaf == Leaf::Base || kind == TrackerKind::Bpf) => {
+            None if must_report && (region.leaf == Leaf::Base || kind == TrackerKind::Bpf) => {
                 return Err(format!("{when} it told nothing of region {number}"));
             }
             _ => {}

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_mappings_determine_is_told() {
+    fn only_what_the_mappings_determine_is_reported() {
         let cases: [(&[Values], Option<u16>, &str); 7] = [
             (&[(0, 8, 4096, 0)], Some(0), "nothing of the mapping was accessed"),
             (&[(0, 8, 4096, 4096)], Some(300), "all of it was"),

@@ -26,7 +26,7 @@ const LEAST_USAGE: f64 = 0.05;
 pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 /// Nor longer: the user waits for a refresh meanwhile.
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
-/// Probes that an estimate rests on: older ones are forgotten.
+/// Probes that an estimate is based on: older ones are forgotten.
 const MOST_PROBES: usize = 4;
 /// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
 /// to gain, and is probed again only after so long.
@@ -140,7 +140,7 @@ impl Costs {
         Costs { gains_only: true, ..Costs::new(root, budget) }
     }
 
-    /// Whether estimates rest on a guess, as this machine was not timed, or not yet.
+    /// Whether estimates are based on a guess, as this machine was not timed, or not yet.
     pub fn is_guess(&self) -> bool {
         matches!(&self.source, Source::Estimated(model) if model.times.is_guess())
     }

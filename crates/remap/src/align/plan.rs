@@ -265,7 +265,7 @@ fn copies(binary: &Binary, segments: &[Segment], moves: &[(u64, u64, u64)]) -> R
     let between = |start: u64, end: u64| moves.iter().any(|&(from, _, _)| start <= from && from < end);
     for (start, stop) in merged(outside, between) {
         let kept = stop <= binary.program_headers.0 + binary.program_headers.1 && start < HEADER_SIZE;
-        // The headers stay at the start; for the rest any alignment up to a page is kept.
+        // The headers stay at the start; for the others any alignment up to a page is preserved.
         let to = if kept {
             start
         } else {
@@ -341,7 +341,7 @@ fn patch(binary: &Binary, segments: &[Segment], plan: &mut Plan) -> Result<(), S
     Ok(())
 }
 
-/// Where a section without bytes in the file (.bss, .tbss) is said to lie: as far from the start of its segment as its
+/// Where a section without bytes in the file (.bss, .tbss) is declared to lie: as far from the start of its segment as its
 /// address is; elsewhere unchanged.
 fn empty_section(binary: &Binary, segments: &[Segment], section: &crate::Section) -> u64 {
     let holds = |s: &&Segment| s.address <= section.address && section.address < s.address + s.memory_size;

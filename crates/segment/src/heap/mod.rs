@@ -310,7 +310,7 @@ impl Heap {
         if rest >= SMALLEST {
             elements.push((first + size, Element::free(rest, size, found.dirty)));
         }
-        // From now on these pages may hold anything: said before anything is in them.
+        // From now on these pages may hold anything: noted before anything is in them.
         self.segment.mark_dirty(first, size);
         book.free.remove(&(found.size, at));
         self.change(book, &elements, &[])?;

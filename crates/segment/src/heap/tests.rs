@@ -154,7 +154,7 @@ fn a_heap_grows_until_it_may_not() {
 }
 
 #[test]
-fn whoever_shares_a_segment_reads_and_does_not_allocate() {
+fn a_sharer_of_a_segment_reads_and_does_not_allocate() {
     let heap = heap(1, 1);
     let handle = heap.allocate(Request::new(100, TAG)).unwrap();
     heap.set_root(Some(handle)).unwrap();

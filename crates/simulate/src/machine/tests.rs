@@ -24,7 +24,7 @@ fn run(gib: u64, trace: &Trace, policy: &str) -> Run {
 }
 
 #[test]
-fn faults_cost_what_they_are_said_to_cost() {
+fn faults_cost_what_is_configured() {
     let trace = trace(vec![touch(0, 1024)]);
     let base = run(3, &trace, "linux-4k");
     let huge = run(3, &trace, "linux");

@@ -19,7 +19,7 @@ pub const MARKER: &str =
 /// Appended to the name of a file that another program owns, for the copy of what it held before.
 pub const BACKUP_SUFFIX: &str = ".megapage.bak";
 
-/// One file, from what it holds to what it shall hold.
+/// One file, from its present to its target content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Edit {
     /// The file.
@@ -50,7 +50,7 @@ impl Edit {
         Ok(edit)
     }
 
-    /// Whether the file is already as it shall be.
+    /// Whether the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }

@@ -93,7 +93,7 @@ const ENTRY: (&str, &str) = (
 );
 
 #[test]
-fn the_default_size_goes_to_sysctl_and_the_rest_to_the_boot_parameters() {
+fn the_default_size_goes_to_sysctl_and_others_to_the_boot_parameters() {
     let image = Image::new(&[GRUB]);
     let mut request = image.request(&["2m=512", "1g=2"]);
     request.overcommit = vec!["2m=64".parse().unwrap()];
@@ -108,7 +108,7 @@ fn the_default_size_goes_to_sysctl_and_the_rest_to_the_boot_parameters() {
     assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), Some(format!("{MARKER}\n{grub}")));
 
     assert!(image.plan(&request).unwrap().is_no_op(), "a second call finds nothing to do");
-    // What a call does not name is not kept.
+    // What a call does not name is not persistent.
     image.plan(&image.request(&["2m=7"])).unwrap().apply().unwrap();
     assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), None);
     forget(&image.request(&[])).unwrap().apply().unwrap();
@@ -119,7 +119,7 @@ fn the_default_size_goes_to_sysctl_and_the_rest_to_the_boot_parameters() {
 fn pages_by_node_are_refused_where_no_kernel_reads_them() {
     let image = Image::new(&[GRUB]);
     let plan = |image: &Image| image.plan(&image.request(&["2m=0:48,1:32"]));
-    assert!(plan(&image).unwrap().notes[0].contains("Linux 5.16 or later"), "nobody knows which will boot");
+    assert!(plan(&image).unwrap().notes[0].contains("Linux 5.16 or later"), "which one will boot is unknown");
     image.write("image/lib/modules/5.10.0-32-amd64/modules.dep", "");
     let refused = plan(&image).unwrap_err().to_string();
     assert!(refused.starts_with("Linux 5.10 ignores pages by node at boot (since Linux 5.16)"), "{refused}");
@@ -189,7 +189,7 @@ fn systemd_boot_gets_its_command_line_and_entries_edited_and_put_back() {
 }
 
 #[test]
-fn what_somebody_has_changed_since_is_kept() {
+fn later_changes_by_others_stay() {
     let image = Image::new(&[CMDLINE]);
     image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
     image.write("image/etc/kernel/cmdline", "root=/dev/vdb1 rw hugepagesz=1G hugepages=2 debug\n");

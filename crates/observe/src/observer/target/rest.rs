@@ -30,7 +30,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    fn is_at_rest(&self, pid: Pid) -> bool {
+    fn is_idle(&self, pid: Pid) -> bool {
         cpu_time_of(pid).is_ok_and(|cpu| cpu == self.cpu)
     }
 }
@@ -40,8 +40,8 @@ impl Target {
     pub(super) fn may_wait(&self, pass: &Pass<'_>) -> Option<Duration> {
         let cpu = pass.cpu.filter(|_| self.promotes && pass.tracker.leaves_shared())?;
         // Of a process that was looked at before: since then.
-        let is_at_rest = self.cpu_before.is_none_or(|before| before == cpu);
-        (is_at_rest && cpu_time_of(self.id.pid).is_ok_and(|now| now == cpu)).then_some(cpu)
+        let is_idle = self.cpu_before.is_none_or(|before| before == cpu);
+        (is_idle && cpu_time_of(self.id.pid).is_ok_and(|now| now == cpu)).then_some(cpu)
     }
 
     /// Has a sample of these regions wait.
@@ -80,10 +80,10 @@ impl Target {
         if now < waiting.next {
             return true;
         }
-        if !waiting.is_at_rest(self.id.pid) {
+        if !waiting.is_idle(self.id.pid) {
             return false;
         }
-        // The longer it rests, the less there is to hurry for.
+        // The longer it is idle, the less there is to hurry for.
         let pause = (self.window / FIRST_WINDOW / EARLY).max((now - waiting.since) / 4);
         let next = self.in_step(now + pause).min(waiting.until);
         if let Some(waiting) = &mut self.waiting {
@@ -100,8 +100,8 @@ impl Target {
             return Ok(());
         }
         let Some(waiting) = self.waiting.take() else { return Ok(()) };
-        if waiting.is_at_rest(self.id.pid) {
-            self.note_rest(now, &waiting);
+        if waiting.is_idle(self.id.pid) {
+            self.note_idle(now, &waiting);
             return Ok(());
         }
         let may_start = self.account.as_ref().is_some_and(|account| account.may_start(now, &waiting.list));
@@ -114,7 +114,7 @@ impl Target {
         self.unless_refused(now, started)
     }
 
-    fn note_rest(&mut self, now: Duration, waiting: &Waiting) {
+    fn note_idle(&mut self, now: Duration, waiting: &Waiting) {
         let Some(account) = &mut self.account else { return };
         let own = |one: &&Candidate| waiting.shared.binary_search(&one.start).is_err();
         let own: Vec<&Candidate> = waiting.list.iter().filter(own).collect();
