@@ -35,8 +35,8 @@ use turn::Pace;
 /// processor empty its LRU queues, which is better done for several regions at once.
 const COLLAPSE_CALL: u32 = 4;
 /// The longest pause between two calls, of those that the guard takes and of those that a caller asks for.
-const MOST_REST: Duration = Duration::from_millis(1);
-const MOST_ASKED_REST: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_millis(1);
+const MOST_ASKED_PAUSE: Duration = Duration::from_millis(50);
 /// Regions that are collapsed between two looks at the machine's memory: 64 MiB.
 const FLOOR_LOOK: usize = 32;
 /// Processes whose pace is stored, and for how long after the last call.
@@ -49,7 +49,7 @@ pub(crate) fn floor(total: Bytes) -> Bytes {
     Bytes(total.0 / 20)
 }
 
-/// Makes and splits huge pages of other processes, within its [`Latency`], and remembers the pace of each process. It
+/// Makes and splits huge pages of other processes, within its [`Latency`], and stores the pace of each process. It
 /// holds no process open between two calls.
 #[derive(Debug)]
 pub struct Engine {
@@ -237,8 +237,8 @@ impl Engine {
             if clock.is_up() {
                 return None;
             }
-            let asked = (call.took * terms.pause_percent / 100).min(MOST_ASKED_REST);
-            sleep((call.took * latency.pause_percent / 100).min(MOST_REST).max(asked));
+            let asked = (call.took * terms.pause_percent / 100).min(MOST_ASKED_PAUSE);
+            sleep((call.took * latency.pause_percent / 100).min(MOST_PAUSE).max(asked));
             size = named(batch);
             if promotes {
                 if to_look == 0 && left > 0 {

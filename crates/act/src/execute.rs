@@ -46,7 +46,7 @@ pub enum ExecuteError {
 /// What became of one action, with what it took.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Done {
-    /// What was asked, and what was obtained: by the page tables, not by what a call returned.
+    /// What was requested and obtained: by the page tables, not by what a call returned.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Memory that is huge now and was not, in bytes.
@@ -66,7 +66,7 @@ pub struct Done {
 /// What carries actions out: the kernel, a dry run, or a test.
 pub trait Actuator: Send {
     /// Carries out `actions`, which come from one step at the time `now` (since boot), in their order as far as budgets
-    /// allow. Answers one for each action that was tried; those that a budget left for later are not answered. Zero
+    /// allow. Answers one for each action that was tried; those that a budget deferred are not answered. Zero
     /// scans are the observer's, and not answered either.
     fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done>;
 

@@ -11,7 +11,7 @@ use megapage_observe::{Thoroughness, count_zeros};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 
-/// What is to be taken back.
+/// Memory to be taken back.
 #[derive(Clone, Copy, Debug)]
 pub struct Reclaim {
     /// The process.

@@ -5,13 +5,13 @@ use megapage_kernel::KernelError;
 use megapage_observe::PageTables;
 use megapage_units::VirtRange;
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Who looks at a program's whole heap for what to promote, and comes back soon: no page. One that is shared is the
+    /// A caller that looks at a program's whole heap for what to promote, and comes back soon: no page. One that is shared is the
     /// sign of a child that will be gone soon, and until then most of the heap is shared, one way or the other.
     NoPage,
-    /// Who is about to collapse what was decided on, maybe before a fork: 64 of the 512 pages. At most 256 KiB are then
+    /// A caller that is about to collapse what was decided on, maybe before a fork: 64 of the 512 pages. At most 256 KiB are then
     /// copied, once. A process that was forked shares some page of nearly every region with its parent for good; left
     /// alone for one page, it would never have a huge page.
     FewPages,

@@ -1,4 +1,4 @@
-//! What is advised.
+//! Advice.
 
 use crate::TrialOutcome;
 use megapage_observe::cost::estimate::Estimate;

@@ -167,7 +167,7 @@ impl Advisor {
         }
     }
 
-    /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it says no, what was seen
+    /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it returns false, what was seen
     /// until then is judged.
     ///
     /// Of a group its leader is observed, and the advice holds for all.
@@ -197,7 +197,7 @@ impl Advisor {
         Ok(judge(&self.facts(seen.process, seen.time, origin, judged, shared)))
     }
 
-    /// The shared memory of a group, and its members besides the leader. Who has ended is left out.
+    /// The shared memory of a group, and its members besides the leader. Processes that have ended are skipped.
     fn shared(&mut self, group: &Group) -> Shared {
         let others: Vec<Pid> = group.members.iter().copied().filter(|pid| *pid != group.leader).collect();
         let others = if others.is_empty() { Vec::new() } else { self.observer.snapshot(&others).processes };
@@ -404,7 +404,7 @@ fn zero_share(root: &KernelRoot, process: &Process) -> Option<f64> {
     (!counted.is_empty()).then(|| zeros as f64 / (counted.len() as f64 * f64::from(PAGES)))
 }
 
-/// What was seen of a process.
+/// The observations of a process.
 struct Seen {
     /// As it was observed last.
     process: Process,
@@ -530,7 +530,7 @@ mod tests {
         let cost = TranslationCost { share: 0.3, low: 0.25, high: 0.35, source: CostSource::Measured };
         let judged = of_measured(cost, None);
         assert_eq!((judged.cost.source, judged.gain.source), (CostSource::Measured, CostSource::Estimated));
-        assert_eq!(judged.gain.low, 1.0, "nothing tells which walks would go");
+        assert_eq!(judged.gain.low, 1.0, "it is unknown which walks would go");
         assert!(judged.gain.likely > 1.4 && judged.gain.high > judged.gain.likely);
     }
 }

@@ -4,7 +4,7 @@
 use crate::{How, Memory};
 use megapage_launch::applications::{Application, Needs};
 
-/// What is known of a program.
+/// The settings of a program.
 pub(crate) struct Own {
     /// Its own setting, where it does something here.
     pub how: Option<How>,

@@ -3,7 +3,7 @@
 //! [`Advisor`] observes a process and gathers [`Facts`]; [`judge`] makes [`Advice`] of them.
 //!
 //! Architecture invariant: the verdict is a pure function of facts, and every value in it says whether it was
-//! measured, estimated or tried. Who is advised to switch gains, at the lower end of the interval, more than
+//! measured, estimated or tried. A program that is advised to switch gains, at the lower end of the interval, more than
 //! [`WORTH_IT`].
 
 #![forbid(unsafe_code)]

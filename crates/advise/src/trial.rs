@@ -75,7 +75,7 @@ const UNDO_ATTEMPTS: u32 = 5;
 /// that was killed may still be within its last batch, on a busy machine for a while.
 const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(100) };
 
-/// Tries `process`, of which `selected` can report what it touches. `wait` sleeps for a time, and says whether to go on.
+/// Tries `process`, of which `selected` can report what it touches. `wait` sleeps for a time, and returns whether to go on.
 /// The error is one line that says why no trial could be made; nothing is huge then that was not before.
 pub fn try_out(
     root: &KernelRoot,
@@ -161,7 +161,7 @@ pub fn try_out(
 }
 
 /// The kernel passes over huge pages that several processes map (madvise(2), MADV_COLD), and a trial takes nothing that it cannot
-/// give back.
+/// release.
 const SHARED: &str = "most of its memory is shared, and huge pages of shared memory cannot be split again from outside: \
                       megapage run --attach makes them huge for good";
 
@@ -206,7 +206,7 @@ fn is_candidate(process: &Process, region: &Region) -> bool {
         && !(flags.shared || flags.locked || flags.no_huge || flags.userfault || flags.device)
 }
 
-/// Whether a split gives back what a region lies on: a larger folio would be split for good.
+/// Whether a split releases what a region lies on: a larger folio would be split for good.
 fn is_restored(folios: Option<[u16; 10]>) -> bool {
     folios.is_none_or(|orders| orders[1..].iter().all(|pages| *pages == 0))
 }

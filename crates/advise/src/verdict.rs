@@ -234,7 +234,7 @@ fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     }
 }
 
-/// What gives memory back that is zero in huge pages.
+/// What releases memory that is zero in huge pages.
 fn bloat_is_taken_back(bloat: Bytes) -> How {
     How {
         what: "sudo megapage daemon".into(),

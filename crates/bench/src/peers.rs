@@ -55,7 +55,7 @@ pub const BASELINE: &str = "glibc";
 pub const OURS: &str = "megapage";
 /// The configuration whose start-up cost is bounded: the library alone.
 pub const LIBRARY_ALONE: &str = "megapage-library";
-/// The configuration that takes memory to be short: what it gives back is measured, not how fast it is.
+/// The configuration that takes memory to be short: what it releases is measured, not how fast it is.
 pub const SHORT: &str = "megapage-short";
 
 const MIMALLOC_2: Library =

@@ -1,4 +1,4 @@
-//! Those who ask: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
+//! Clients: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
 
 use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, process_identity};
 use megapage_kernel::process::read_stat;

@@ -217,9 +217,9 @@ impl Work {
                     state.waits = None;
                 }
                 // Where as many bytes as fit are waiting already, the reader will come without this one.
-                let told = self.made.send(extent).is_ok();
+                let sent = self.made.send(extent).is_ok();
                 let _ = self.wake.write(b"m");
-                told
+                sent
             }
             Ok(None) => false,
             Err(_) => !self.shared.pause_until(Instant::now() + AFTER_SHORTAGE, Some(Waits::PoolShort)),
@@ -234,7 +234,7 @@ impl Work {
         available.is_some_and(|available| available >= pages.saturating_add(self.order.leave))
     }
 
-    /// An extent, page by page; `None`: to stop. On an error what was taken has been given back.
+    /// An extent, page by page; `None`: to stop. On an error what was taken has been released.
     fn fill(&mut self) -> io::Result<Option<File>> {
         let file = extent::create(self.order.size, self.order.pages)?;
         for page in 0..self.order.pages {

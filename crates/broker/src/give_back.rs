@@ -1,4 +1,4 @@
-//! Gives the pages of extents back, in a thread of its own: a process can map an extent so often that the kernel takes seconds
+//! Releases the pages of extents, in a thread of its own: a process can map an extent so often that the kernel takes seconds
 //! to find all its mappings, and no client is to wait for that.
 
 use megapage_kernel::extent;
@@ -39,7 +39,7 @@ impl GiveBack {
         Ok(GiveBack { queue: Some(queue), done, empty })
     }
 
-    /// Has the pages of an extent given back.
+    /// Has the pages of an extent released.
     pub(crate) fn give(&self, extent: File) {
         let sent = self.queue.as_ref().map(|queue| queue.try_send(extent));
         if let Some(Err(TrySendError::Full(extent) | TrySendError::Disconnected(extent))) = sent {
@@ -56,12 +56,12 @@ impl Drop for GiveBack {
     }
 }
 
-/// Gives the pages of an extent back to the pool, also where another process still has a mapping: the process that they were
+/// Returns the pages of an extent to the pool, also where another process still has a mapping: the process that they were
 /// for has ended. A touch then takes a new page, as of any mapping on hugetlb pages.
 fn empty(extent: File) {
     let length = extent.metadata().map_or(0, |metadata| metadata.len());
     if length > 0 {
-        // Nothing is sealed against it; where it fails, the last descriptor and mapping give them back.
+        // Nothing is sealed against it; where it fails, the last descriptor and mapping release them.
         let _ = extent::empty(&extent, 0, length);
     }
 }

@@ -84,7 +84,7 @@ impl<P> Leases<P> {
     }
 
     /// Hands out extents of `pages` pages in all, at least one and no more than are ready, to a process of this user's. A
-    /// extent counts whole until its process has ended: its holder can give pages back, and touch them again.
+    /// extent counts whole until its process has ended: its holder can release pages, and touch them again.
     pub fn take(&mut self, uid: u32, process: u64, pages: u64) -> Result<Vec<&P>, Verdict> {
         let asked = usize::try_from(pages / self.rules.extent_pages).unwrap_or(usize::MAX).max(1);
         let mut count = asked.min(self.rules.most_at_once);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(leases.take(1, 2, 12).unwrap().len(), 2, "the quota is the user's, not the process's");
         assert_eq!(leases.take(1, 3, 1), Err(Verdict::Quota));
         assert_eq!(leases.take(2, 4, 4).unwrap().len(), 1);
-        // Whatever it gives back: it can touch that again.
+        // Whatever it releases: it can touch that again.
         assert_eq!(leases.held(|_| 0)[&1].bytes, 0);
         assert_eq!(leases.take(1, 3, 1), Err(Verdict::Quota));
         assert_eq!(leases.end(1).len(), 3);

@@ -23,7 +23,7 @@ pub struct Options {
     pub grow: u64,
     /// Keep what was added while tasks wait for memory; else half of the stock goes back each time.
     pub keep: bool,
-    /// Neither pause nor give back while tasks wait for memory.
+    /// Neither pause nor release while tasks wait for memory.
     pub ignore_pressure: bool,
     /// Pages of the pool that are left to others.
     pub leave: u64,

@@ -1,4 +1,4 @@
-//! The broker at work: one loop over the signals, the socket, those who ask, and the processes that have memory of it.
+//! The broker at work: one loop over the signals, the socket, the clients, and the processes that have memory of it.
 
 use crate::clients::{Client, Clients, Heard, Processes};
 use crate::filler::{Filler, Order, Waits};
@@ -31,7 +31,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Descriptors that are reserved for anything but extents that are out or in stock: connections, processes, the filler, the standard
-/// streams, extents that are being given back.
+/// streams, extents that are being released.
 const OTHER_DESCRIPTORS: u64 = 512 + MOST_WAITING as u64;
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> BrokerError {

@@ -25,7 +25,7 @@ pub struct Holder {
     pub processes: usize,
     /// Extents that they took.
     pub extents: usize,
-    /// Bytes of them that are there: what was given back is not.
+    /// Bytes of them that are there: what was released is not.
     pub bytes: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Status {
     pub ready_pages: u64,
     /// Pages that it has added to the machine's pool.
     pub added_pages: u64,
-    /// Pages of them that it has given back while tasks waited for memory, and will take up again.
+    /// Pages of them that it has released while tasks waited for memory, and will take up again.
     #[serde(default)]
     pub given_back_pages: u64,
     /// Pages that it leaves to others.

@@ -50,7 +50,7 @@ pub struct ConfigError {
     pub file: String,
     /// Counted from 1; `None` where it is about the file as a whole.
     pub line: Option<usize>,
-    /// What is wrong, and how to repair it.
+    /// The error, and how to repair it.
     pub what: String,
 }
 
@@ -183,7 +183,7 @@ pub struct Observe {
     pub tracker: String,
     /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
     pub own_percent: f64,
-    /// The same while there is something to do: after a pass that left actions, while memory is short, or until a new
+    /// The same while there is something to do: after a pass that deferred actions, while memory is short, or until a new
     /// process of 256 MiB or more was sampled (30 s at most).
     pub own_percent_busy: f64,
     /// The same while memory is taken back: until it is, a process may be killed for lack of it.
@@ -404,7 +404,7 @@ impl Default for Limits {
             relief_percent: limits.relief * 100.0,
             back_off: limits.back_off,
             back_off_most: limits.back_off_most,
-            // Who saves itself by fork(2) more often than that would have what is promoted split again at once.
+            // A program that saves itself by fork(2) more often than that would have what is promoted split again at once.
             fork_quiet: Duration::from_secs(10),
         }
     }

@@ -82,7 +82,7 @@ pub struct Daemon {
     due: bool,
     /// Whether the policy looked for memory to take back in the last pass.
     urgent: bool,
-    /// Whether time or a budget ran out in the last pass, so that actions are left for later.
+    /// Whether time or a budget ran out in the last pass, so that actions are deferred.
     ran_out: bool,
     /// Until when processes are left alone that something is left to be done to.
     rests: Rests,
@@ -179,7 +179,7 @@ impl Daemon {
     /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
     /// `None` where nothing is to be reported.
     pub fn cost_warning(&self) -> Option<String> {
-        // Who samples nothing, beside a daemon that does, says nothing of the machine.
+        // A process that samples nothing, beside a daemon that does, says nothing of the machine.
         if !self.state.needs_costs() || !self.parts.samples {
             return None;
         }
@@ -260,7 +260,7 @@ impl Daemon {
         let at = parts.clock.now();
         let mut snapshot = observe(&mut parts.observer);
         // A shortage that the kernel has reported may be over before its averages show it.
-        let told = snapshot.machine.pressure;
+        let reported = snapshot.machine.pressure;
         if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
             let stalled =
                 100.0 * self.config.pressure.stall.as_secs_f64() / self.config.pressure.within.as_secs_f64();
@@ -273,7 +273,7 @@ impl Daemon {
         let short = std::mem::take(&mut self.alarmed) || pressed;
         let observed = parts.clock.now();
         let actions = step(observed, &snapshot, &mut self.state);
-        snapshot.machine.pressure = told;
+        snapshot.machine.pressure = reported;
         let decided = parts.clock.now();
         let looked = own_thread_time().saturating_sub(cpu);
         let (done, left) = self.act(decided, &actions);
@@ -320,8 +320,8 @@ impl Daemon {
     }
 
     /// Between two passes, of which `left` is left: reads samples in time, or uses the time to learn what translation
-    /// costs one of the processes. `wait` sleeps for a time, and says whether to go on. Returns when `left` has
-    /// passed, something was done, or `wait` has said no.
+    /// costs one of the processes. `wait` sleeps for a time, and returns whether to go on. Returns when `left` has
+    /// passed, something was done, or `wait` has returned false.
     pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
         let parts = &mut self.parts;
         let due = parts.observer.next_read();
@@ -358,8 +358,8 @@ impl Daemon {
         self.children.watched()
     }
 
-    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are left, and
-    /// longer where the last pass took us more than our share of a processor. Where actions are left as their process is
+    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are deferred, and
+    /// longer where the last pass took us more than our share of a processor. Where actions are deferred as their process is
     /// left alone, no longer than that.
     pub fn pause(&self) -> Duration {
         let least =
@@ -419,7 +419,7 @@ impl Daemon {
     }
 
     /// Hands each action to whom it is for, in order, and reports to the policy what became of it. Answers what was done,
-    /// and what was left for later.
+    /// and what was deferred.
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();
         // What the policy requests is within it already.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Who only looks whether it is locked holds it for a moment.
+/// A process that only looks whether it is locked holds it for a moment.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest file that can be a lock, in bytes.
 const LONGEST: u64 = 32;

@@ -17,9 +17,9 @@ pub(crate) struct Left {
     pub(crate) rests: BTreeSet<Duration>,
 }
 
-/// Reports to the policy which of `changes` none of `done` answers, and answers what was left.
+/// Reports to the policy which of `changes` none of `done` answers, and answers what was deferred.
 ///
-/// What is left of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
+/// What is deferred of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
 /// it asked for at once, no other action would ever have a turn. Until when that is, `backs_off_until` says. For all else time or a
 /// budget ran out: it counts as never asked for. Of an actuator that does not report it that is known where some actions of a
 /// process were tried and others were not.
@@ -61,7 +61,7 @@ impl Rests {
     /// The next pass begins a hair after the end of a back-off: one that came a hair before it would ask for nothing.
     const MARGIN: Duration = Duration::from_millis(2);
 
-    /// A pass that was decided about at `now` has left this. What had ended by then was asked for.
+    /// A pass that was decided about at `now` has deferred this. What had ended by then was asked for.
     pub(crate) fn note(&mut self, now: Duration, left: &Left) {
         self.0.retain(|until| *until > now);
         self.0.extend(&left.rests);

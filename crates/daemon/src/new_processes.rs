@@ -4,7 +4,7 @@ use megapage_snapshot::{Leaf, ProcessId, Snapshot};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A process is new for so long at most: who cannot be sampled by then is looked at as rarely as the others.
+/// A process is new for so long at most: one that cannot be sampled by then is looked at as rarely as the others.
 const NEW: Duration = Duration::from_secs(30);
 /// Samples that say enough of a new process: the first one shows what is hot, and how hot.
 const ENOUGH_SAMPLES: u64 = 1;

@@ -23,7 +23,7 @@ pub struct Pass {
     pub snapshot: Arc<Snapshot>,
     /// What was done, in order.
     pub done: Vec<Done>,
-    /// Actions that the policy asked for and that a budget left for later.
+    /// Actions that the policy asked for and that a budget deferred.
     pub left: u64,
     /// How often actions took so long that the actuator made a pause, or smaller batches, during this pass.
     pub backed_off: u64,

@@ -76,7 +76,7 @@ struct OneRegion {
 }
 
 impl SavedState {
-    /// What a policy's guards remember.
+    /// The state of a policy's guards.
     pub fn new(regions: Vec<SavedRegion>) -> SavedState {
         SavedState { regions }
     }

@@ -123,7 +123,7 @@ enum Event {
 }
 
 /// Runs the daemon on this machine until it is instructed to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `report` is notified of each pass, and says whether to go on.
+/// configuration again. `report` is notified of each pass, and returns whether to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
@@ -326,8 +326,8 @@ impl<'a> Service<'a> {
             Ok(metrics) => {
                 info!("configuration read again: policy {}", self.daemon.config().policy);
                 self.daemon.cost_warning().iter().for_each(|warning| warn!("{warning}"));
-                let told = self.reporter.as_mut().map(|reporter| reporter.reload(&metrics));
-                if let Some(Err(error)) = told {
+                let reloaded = self.reporter.as_mut().map(|reporter| reporter.reload(&metrics));
+                if let Some(Err(error)) = reloaded {
                     warn!("metrics stay as they were: {error}");
                 }
                 if let Err(error) = set_nice(self.daemon.config().nice) {

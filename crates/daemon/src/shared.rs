@@ -32,7 +32,7 @@ impl Shared {
         }
     }
 
-    /// What was noted. Its holder neither waits nor makes a system call.
+    /// The notes. Their holder neither waits nor makes a system call.
     pub(crate) fn telemetry(&self) -> MutexGuard<'_, Telemetry> {
         // Sums stay sums if the thread that added to them panicked.
         self.telemetry.lock().unwrap_or_else(PoisonError::into_inner)

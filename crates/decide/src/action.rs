@@ -187,7 +187,7 @@ pub enum Obtained {
 /// An action and what became of it. Policies learn from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// What was asked.
+    /// What was requested.
     pub action: Action,
     /// What was obtained.
     pub obtained: Obtained,

@@ -7,7 +7,7 @@
 use crate::{Answer, Fault, FaultSize, Policy, Reason, Reservation, Tick};
 use megapage_snapshot::{Leaf, PAGES};
 
-/// The policy. It remembers nothing: population decides.
+/// The policy. It has no state: population decides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FreeBsd;
 

@@ -12,7 +12,7 @@ use megapage_units::{HUGE_2M, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is known of a process.
+/// The state of a process.
 #[derive(Clone, Debug, Default)]
 struct ProcessMemory {
     /// Children that were seen to share its memory.
@@ -23,7 +23,7 @@ struct ProcessMemory {
     regions: BTreeMap<u64, RegionMemory>,
 }
 
-/// What is known of a region that something was done to.
+/// The state of a region that something was done to.
 #[derive(Clone, Copy, Debug)]
 struct RegionMemory {
     /// The last action.

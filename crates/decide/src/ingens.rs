@@ -84,7 +84,7 @@ impl Parameters {
     }
 }
 
-/// What is known of a region.
+/// The state of a region.
 #[derive(Clone, Copy, Debug)]
 struct Heat {
     sampled: Duration,

@@ -119,7 +119,7 @@ impl State {
         self.guard.put_off(now, action, until);
     }
 
-    /// What the guards remember of regions that something was done to: what must outlive a restart, or the next one
+    /// What the guards store of regions that something was done to: what must outlive a restart, or the next one
     /// would undo at once what this one has done.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         self.guard.saved_regions()

@@ -26,7 +26,7 @@ pub fn fill(file: &File, size: PageSize, page: u64) -> io::Result<()> {
 }
 
 /// Forbids changes of the file's length, nor what may be done to it (F_SEAL_SEAL): a seal against writing would
-/// keep its pages from being given back.
+/// keep its pages from being released.
 pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }

@@ -110,7 +110,7 @@ mod tests {
     fn a_thread_that_leaves_the_descriptors_takes_none_with_it_and_keeps_none_open() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let (go, waits) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, received) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let left = leave_descriptors();
             // SAFETY: no memory is passed.
@@ -121,7 +121,7 @@ mod tests {
             tell.send((left, open, seen)).unwrap();
             waits.recv().unwrap();
         });
-        let (left, open, seen) = told.recv().unwrap();
+        let (left, open, seen) = received.recv().unwrap();
         let seen_here = OwnRegion::look(0).is_some();
         if left {
             assert_eq!((open, seen), (0, seen_here));

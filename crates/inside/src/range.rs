@@ -2,7 +2,7 @@
 //!
 //! File-level obligation: a [`Reservation`] is made by [`Reservation::new`], from a new mapping at an
 //! address of the kernel's choice (or, by [`Reservation::of_allocator`], from what the C allocator was given
-//! and hands back), and alone gives addresses back or away. An [`OwnedRange`] names a part of one; every operation stays inside. No Rust reference
+//! and hands back), and alone releases addresses or hands them over. An [`OwnedRange`] names a part of one; every operation stays inside. No Rust reference
 //! into a range is ever formed by this crate's users (`forbid(unsafe_code)` keeps them from it): the
 //! addresses go to a C allocator, which hands them to a program. Discarding a part of a range is therefore
 //! what `free` is to a pointer: the allocator's decision, made when no block in it is live.
@@ -21,7 +21,7 @@ fn check(result: c_int) -> Result<(), Errno> {
 }
 
 /// A reserved range of this process's addresses. Plain data: copying it copies no memory. It can change what is behind the
-/// addresses, and not give them back, nor move what is there elsewhere: that is its owner's, the [`Reservation`].
+/// addresses, and not release them, nor move what is there elsewhere: that is its owner's, the [`Reservation`].
 ///
 /// ```compile_fail,E0599
 /// let owner = megapage_inside::Reservation::new(4096, 4096).unwrap();
@@ -237,7 +237,7 @@ impl OwnedRange {
     }
 }
 
-/// Addresses that this process has reserved, and their one owner: given back when dropped, and once.
+/// Addresses that this process has reserved, and their one owner: released when dropped, and once.
 ///
 /// ```
 /// let mut owner = megapage_inside::Reservation::new(8192, 4096).unwrap();
@@ -350,7 +350,7 @@ pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::Atomi
     Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
 }
 
-/// Gives back words that [`allocate_words`] made. The caller must hold the last copy of the slice.
+/// Releases words that [`allocate_words`] made. The caller must hold the last copy of the slice.
 pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
     let len = std::mem::size_of_val(words).next_multiple_of(megapage_units::BASE_PAGE);
     // SAFETY: `allocate_words` made it and kept it for the slice, of which the caller holds the last copy.

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn this_process_knows_its_own() {
-        let told = captured(&KernelRoot::live()).expect("/proc is mounted");
-        assert_eq!(base_page_size() as u64, told);
+        let in_auxv = captured(&KernelRoot::live()).expect("/proc is mounted");
+        assert_eq!(base_page_size() as u64, in_auxv);
     }
 }

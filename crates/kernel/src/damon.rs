@@ -2,7 +2,7 @@
 //! (Documentation/admin-guide/mm/damon/usage.rst; Linux 5.18).
 //!
 //! The directory is one for the whole machine: a process that writes the number of monitors (kdamonds) replaces the
-//! machine-wide configuration. A [`Damon`] therefore only takes it where there is none, and gives it back when it
+//! machine-wide configuration. A [`Damon`] therefore only takes it where there is none, and releases it when it
 //! is dropped. The files alone have no effect: the kernel takes the whole configuration over when a monitor is
 //! switched on, or refuses it.
 
@@ -127,7 +127,7 @@ impl Damon {
     /// Switches all monitors off and makes `count` new ones.
     pub fn resize(&mut self, count: usize) -> Result<(), KernelError> {
         self.stop_all();
-        // From here on there is something to give back, also where a later write fails.
+        // From here on there is something to release, also where a later write fails.
         self.monitors = count.max(self.monitors);
         let states = (0..self.monitors).map(|monitor| (format!("{KDAMONDS}/{monitor}/state"), "off"));
         let files = states.chain([(format!("{KDAMONDS}/nr_kdamonds"), "0")]);

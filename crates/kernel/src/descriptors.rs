@@ -160,10 +160,10 @@ mod tests {
         assert_eq!(own, identity(&peer_process(&ours).unwrap()));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let other = crate::spawn::open_pidfd(megapage_units::Pid(child.id() as i32)).unwrap();
-        let told = identity(&other);
+        let received = identity(&other);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(own.is_none() || own != told);
+        assert!(own.is_none() || own != received);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl FileView {
             )
         };
         if mapped == libc::MAP_FAILED {
-            // Dropping the view gives the reservation back.
+            // Dropping the view releases the reservation.
             return Err(io::Error::last_os_error());
         }
         Ok(view)
@@ -122,7 +122,7 @@ impl FileView {
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// For each base page, whether it is in memory (mincore(2)). The kernel says so only to those who own the file
+    /// For each base page, whether it is in memory (mincore(2)). The kernel says so only to a caller that owns the file
     /// or may write to it; to others every page is.
     pub fn resident(&self) -> io::Result<Vec<bool>> {
         let mut pages = vec![0u8; self.range.len().0.div_ceil(BASE_PAGE as u64) as usize];
@@ -209,7 +209,7 @@ mod tests {
     fn pages_are_seen_to_come_and_views_beyond_the_end_are_an_error() {
         let file = file_of(64 << 10);
         let view = FileView::map(file.as_file(), 0, 128 << 10).unwrap();
-        // The kernel may give a page back at any time, though hardly each time.
+        // The kernel may release a page at any time, though hardly each time.
         let there = (0..20).any(|_| {
             view.populate(0, 64 << 10).unwrap();
             let resident = view.resident().unwrap();

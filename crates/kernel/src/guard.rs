@@ -130,10 +130,10 @@ impl Guard {
     pub fn release(mut self) -> io::Result<()> {
         let Some(owner) = self.owner.take() else { return Ok(()) };
         // SIGPIPE is ignored in Rust programs: a child that has ended is an error here.
-        let told = rustix::io::write(owner.as_fd(), &[RELEASED]);
+        let sent = rustix::io::write(owner.as_fd(), &[RELEASED]);
         drop(owner);
         self.collect();
-        told.map(|_| ()).map_err(io::Error::from)
+        sent.map(|_| ()).map_err(io::Error::from)
     }
 
     /// The child.

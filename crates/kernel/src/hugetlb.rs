@@ -61,7 +61,7 @@ pub struct PoolCounts {
     /// Free pages reserved for mappings that have not touched them yet. The kernel counts these for the
     /// machine only: `None` for a node.
     pub reserved: Option<u64>,
-    /// Pages beyond the persistent ones, given back to the kernel when they are freed.
+    /// Pages beyond the persistent ones, released to the kernel when they are freed.
     pub surplus: u64,
     /// How many surplus pages may be taken on demand. `None` for a node.
     pub overcommit: Option<u64>,

@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(found[0].length, Bytes(8192));
         assert!(found[0].allocated >= Bytes(8192) && !more);
         let (found, more) = files(&root, &mount("/dev/hugepages"), 1);
-        assert!(found.len() == 1 && more, "the bound is said");
+        assert!(found.len() == 1 && more, "the bound is reported");
         assert_eq!(files(&root, &mount("/not/there"), 1), (Vec::new(), false));
     }
 

@@ -10,7 +10,7 @@ use megapage_units::BASE_PAGE;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// A list of plain values. It takes twice as many pages each time it is full, and gives them back when it is dropped.
+/// A list of plain values. It takes twice as many pages each time it is full, and releases them when it is dropped.
 #[derive(Debug)]
 pub struct MappedVec<T: Copy> {
     range: Option<Reservation>,

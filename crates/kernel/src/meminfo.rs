@@ -22,9 +22,9 @@ pub struct MemInfo {
     pub mlocked: Option<Bytes>,
     /// `Unevictable`.
     pub unevictable: Option<Bytes>,
-    /// `SReclaimable`: slab that can be given back under pressure; it cannot be moved.
+    /// `SReclaimable`: slab that can be released under pressure; it cannot be moved.
     pub slab_reclaimable: Option<Bytes>,
-    /// `SUnreclaim`: slab that can be neither given back nor moved.
+    /// `SUnreclaim`: slab that can be neither released nor moved.
     pub slab_unreclaimable: Option<Bytes>,
     /// `KernelStack`.
     pub kernel_stacks: Option<Bytes>,

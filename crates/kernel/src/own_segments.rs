@@ -5,7 +5,7 @@
 //! list of mappings, both of the calling process, and the segments of the program and of the libraries that it was
 //! started with stay where they are until it ends. No reference into one is ever formed. What is put in the place of a
 //! part holds the same bytes and gives the same access, in one step of the kernel (mremap(2)): a thread that reads or
-//! executes it meanwhile sees no difference. Who writes to it would lose what it writes between copy and switch:
+//! executes it meanwhile sees no difference. A thread that writes to it would lose what it writes between copy and switch:
 //! callers move writable segments while the process has one thread only, and signals wait meanwhile.
 
 #![allow(unsafe_code)]
@@ -261,7 +261,7 @@ impl Part {
     /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
     /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
     /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: another process wrote into a read-only part of a file while it
-    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was, and the pages are given back.
+    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was, and the pages are released.
     pub fn replace_by(&self, pages: Reservation) -> Result<(), Errno> {
         assert_eq!(pages.len(), self.end - self.start);
         // mremap unmaps its target before it looks whether the memory may be counted twice for a moment.

@@ -1,10 +1,10 @@
-//! Huge pages that are taken and given back at once, so that the next allocation finds them ready.
+//! Huge pages that are taken and released at once, so that the next allocation finds them ready.
 
 use crate::{Errno, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io;
 
-/// Takes huge pages and gives them back. What is given back last is what the kernel hands out next. In a virtual machine
+/// Takes huge pages and releases them. What is released last is what the kernel hands out next. In a virtual machine
 /// whose host gives memory only when it is touched, that has been done by then: a collapse, which copies under the mmap
 /// lock of its process, does not wait for the host there. The queues before the LRU lists are emptied as well, for which
 /// a collapse would wait under the same lock.
@@ -23,7 +23,7 @@ impl Primer {
         Ok(Primer { memory, most })
     }
 
-    /// Takes up to `count` huge pages, as far as there are any, and gives them back. How many they were.
+    /// Takes up to `count` huge pages, as far as there are any, and releases them. How many they were.
     ///
     /// # Errors
     /// EAGAIN, ENOMEM, or EBUSY where its control group is full: the first one is not to be had. EINVAL where prctl(PR_SET_THP_DISABLE) has switched huge pages

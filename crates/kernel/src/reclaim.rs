@@ -1,4 +1,4 @@
-//! Asking the kernel to give back its caches and to bring free memory together
+//! Asking the kernel to release its caches and to bring free memory together
 //! (Documentation/admin-guide/sysctl/vm.rst). Both need root, are harmless to what they touch, and can take
 //! seconds on a large machine; neither can be interrupted by the caller.
 

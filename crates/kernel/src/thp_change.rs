@@ -278,10 +278,10 @@ mod tests {
         root.write(relative("khugepaged/pages_to_scan"), "1048576").unwrap();
         root.write(relative("khugepaged/scan_sleep_millisecs"), "333").unwrap();
         let next = ThpChange::begin_enabled(&root).unwrap();
-        let told: Vec<String> = next.recovered().iter().map(Recovered::to_string).collect();
+        let lines: Vec<String> = next.recovered().iter().map(Recovered::to_string).collect();
         let (scan, enabled) = (path("khugepaged/pages_to_scan"), path("enabled"));
         assert_eq!(
-            told,
+            lines,
             [
                 format!("{scan} is 4096 again: a process that was killed had left 1048576"),
                 format!("{enabled} is madvise again: a process that was killed had left never")

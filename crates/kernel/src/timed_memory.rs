@@ -51,7 +51,7 @@ pub struct TimedMemory {
 impl TimedMemory {
     /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.3 s of processor time for each GiB of
     /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is given how many bytes
-    /// are present and says whether to go on; where it says no, all is given back: `Ok(None)`. It is what keeps a control
+    /// are present and says whether to go on; where it says no, all is released: `Ok(None)`. It is what keeps a control
     /// group from being filled: the kernel then kills, whether a page is touched or asked for by MADV_POPULATE_WRITE.
     pub fn map(
         bytes: usize,

@@ -162,10 +162,10 @@ pub struct Report<F> {
     pub head: Head,
     /// Rounds that were asked for.
     pub runs: u32,
-    /// What was found.
+    /// The finding.
     #[serde(flatten)]
     pub found: F,
-    /// What is demanded, and whether it holds.
+    /// The demands, and whether they hold.
     pub gates: Vec<Gate>,
 }
 

@@ -270,7 +270,7 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
     let pages = size.0 / SIZE.bytes().0;
     let signals = stage.signals;
     let mut added = Pool::take()?;
-    // An extent more, for what is given back while another takes it.
+    // An extent more, for what is released while another takes it.
     let besides = Bytes((pages + EXTENT) * SIZE.bytes().0);
     added.set(besides).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;

@@ -26,7 +26,7 @@ pub struct Setting {
     pub is_of_runtime: bool,
 }
 
-/// What is known of a program.
+/// The settings of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Application {
     /// File names of the program.

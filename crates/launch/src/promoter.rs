@@ -78,7 +78,7 @@ impl Promoter {
         // A pass is kept short: signals for the program wait while one is made.
         let mut bounds = Bounds { time: Duration::from_millis(200), ..Bounds::default() };
         if fork != Fork::Auto {
-            // Who shares a region is asked before each call: a fork during one is noticed by the next.
+            // Sharers of a region are looked up before each call: a fork during one is noticed by the next.
             bounds.batch = 1;
         }
         Promoter {

@@ -129,7 +129,7 @@ impl ProgramFacts {
     }
 }
 
-/// What was asked.
+/// What was requested.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
     /// `--heap`.
@@ -186,7 +186,7 @@ pub struct HeapAccount {
     pub held_at_peak_bytes: BTreeMap<&'static str, u64>,
     /// The same at the end.
     pub held_bytes: BTreeMap<&'static str, u64>,
-    /// Bytes given back to the kernel over the run.
+    /// Bytes released to the kernel over the run.
     pub returned_bytes: u64,
     /// Memory got as less than asked for.
     pub fall_backs: Vec<FallBackCounts>,
@@ -369,7 +369,7 @@ pub struct RunReport {
     pub running: bool,
     /// The program.
     pub program: ProgramFacts,
-    /// What was asked.
+    /// What was requested.
     pub asked: Asked,
     /// The mechanisms in use.
     pub mechanisms: Vec<Mechanism>,

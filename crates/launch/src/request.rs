@@ -123,7 +123,7 @@ pub struct TextRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReturnAfter {
-    /// Gives it back after this time.
+    /// Releases it after this time.
     After(Duration),
     /// Keeps it.
     Never,

@@ -122,7 +122,7 @@ pub struct PlannedFile {
 /// How the text of a run is brought onto huge pages.
 #[derive(Clone, Debug)]
 pub struct TextPlan {
-    /// What was asked.
+    /// What was requested.
     pub asked: Text,
     /// The files.
     pub files: Vec<PlannedFile>,

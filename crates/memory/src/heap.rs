@@ -233,7 +233,7 @@ impl HugeHeap {
         Ok(Reserved { range, clean: true })
     }
 
-    /// Gives back whole what [`HugeHeap::reserve`] returned.
+    /// Releases as a whole what [`HugeHeap::reserve`] returned.
     pub fn release(&self, range: Reservation) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let (address, len) = (range.start(), range.len());

@@ -490,7 +490,7 @@ impl Ledger {
         (self.word(word::POPULATE_BYTES).load(Relaxed), self.word(word::POPULATE_NS).load(Relaxed))
     }
 
-    /// Bytes given back to the kernel so far.
+    /// Bytes released to the kernel so far.
     pub fn returned_bytes(&self) -> u64 {
         self.word(word::RETURNED_BYTES).load(Relaxed)
     }

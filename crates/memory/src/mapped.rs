@@ -231,7 +231,7 @@ impl Mapped {
         self.look_up(|advised| advised.overlaps((address, address + 1))).unwrap_or(self.any.load(Relaxed))
     }
 
-    /// Gives what was mapped ahead back: the program's own request was refused for lack of addresses or memory. Whether
+    /// Releases what was mapped ahead: the program's own request was refused for lack of addresses or memory. Whether
     /// there was any.
     pub fn return_spares(&self, calls: &impl Calls) -> bool {
         let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();
@@ -515,7 +515,7 @@ mod tests {
     fn a_kernel_that_refuses_is_asked_no_more() {
         let (calls, mapped) = (Fake { refuses_advice: true, ..Fake::new(100) }, Mapped::new());
         assert!((0..100).all(|_| !calls.request(&mapped, MIB).1));
-        assert_eq!(calls.unmapped.borrow().len(), 1, "what could not be advised is not kept");
+        assert_eq!(calls.unmapped.borrow().len(), 1, "what could not be advised is not stored");
         let (calls, mapped) = (Fake::new(100), Mapped::new());
         calls.refuses_maps.set(true);
         assert!((0..100).all(|_| !calls.request(&mapped, MIB).1), "the program's own request decides");

@@ -153,7 +153,7 @@ impl Shared {
         self.shm.store(shm as u8, Relaxed);
     }
 
-    /// What is asked for.
+    /// The request.
     pub fn asked(&self) -> Shm {
         Shm::ALL[usize::from(self.shm.load(Relaxed)) % Shm::ALL.len()]
     }

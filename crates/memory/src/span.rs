@@ -27,7 +27,7 @@ impl Span {
         }
     }
 
-    /// Gives the state back, and then the addresses. No copy of this span may be used afterwards.
+    /// Releases the state, and then the addresses. No copy of this span may be used afterwards.
     pub fn release(self, owner: Reservation) -> Result<(), Errno> {
         debug_assert_eq!(
             (self.range.start(), self.range.len()),
@@ -68,7 +68,7 @@ impl Spans {
         Spans { spans: [None; MAX_SPANS], end: 0 }
     }
 
-    /// Adds a span; gives it back when the table is full.
+    /// Adds a span; releases it when the table is full.
     pub fn insert(&mut self, span: Span) -> Result<(), Span> {
         let Some(slot) = self.spans.iter().position(Option::is_none) else {
             return Err(span);

@@ -246,7 +246,7 @@ mod tests {
         assert!(details.is_due(seconds(0), &[], &state(Some(7))), "never read");
         details.read = Some(SmapsRead { at: seconds(100), took: seconds(1), state: state(Some(7)) });
         let due = |details: &Details, at: u64, cpu| details.is_due(seconds(at), &[], &state(cpu));
-        assert!(due(&details, 150, Some(7)), "what is huge is told by smaps");
+        assert!(due(&details, 150, Some(7)), "smaps shows what is huge");
         details.leaves_known = true;
         assert!(!due(&details, 149, Some(8)), "a fiftieth of the time");
         assert!(due(&details, 150, Some(8)), "it has run");

@@ -252,7 +252,7 @@ impl Observer {
     }
 
     /// One shot: clears the bits, sleeps the window, reads. The first sample is of as many regions as cost no more
-    /// than the budget of the window whatever the target does; where regions are left, a second one follows at once,
+    /// than the budget of the window whatever the target does; where regions are deferred, a second one follows at once,
     /// of as many as the budget then allows: more, where little was accessed. A longer window pays for more.
     /// Regions that were not reached have no values.
     pub fn sample_once(&mut self, pids: &[Pid]) -> Snapshot {

@@ -102,8 +102,8 @@ impl Watch {
     }
 
     /// Between two refreshes, of which `left` is left: waits for what is due next, or uses the time to learn what
-    /// translation costs one of the processes. `wait` sleeps for a time, and says whether to go on. Returns when
-    /// `left` has passed, something is due or was done, or `wait` has said no.
+    /// translation costs one of the processes. `wait` sleeps for a time, and returns whether to go on. Returns when
+    /// `left` has passed, something is due or was done, or `wait` has returned false.
     pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
         let due = self.observer.next_due().unwrap_or(left);
         if due.is_zero() {

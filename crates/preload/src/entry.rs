@@ -175,7 +175,7 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// malloc_trim(3): gives free memory back now. 1 when any went.
+/// malloc_trim(3): releases free memory now. 1 when any went.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_trim(_pad: usize) -> c_int {
     let _errno = ErrnoGuard::save();

@@ -1,6 +1,6 @@
 //! Functions of the next library in the loader's order: the C library's, or another interposer's.
 //!
-//! File-level obligation: the loader is given a C string. An address is called by its owner, who knows the function's type.
+//! File-level obligation: the loader is given a C string. An address is called by its owner, which knows the function's type.
 
 #![allow(unsafe_code)]
 

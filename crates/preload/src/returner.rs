@@ -1,4 +1,4 @@
-//! The thread that gives freed memory back when the program has stopped calling the allocator, and repairs what forks have
+//! The thread that releases freed memory when the program has stopped calling the allocator, and repairs what forks have
 //! split.
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
@@ -32,13 +32,13 @@ const REPAIR_SHARE: u32 = 50;
 /// next fault does not wait again, and has the processor.
 const RESTS: [u64; 2] = [3, 1];
 /// The longest pause.
-const MOST_REST: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 unsafe extern "C" {
     fn megapage_purge_expired() -> c_long;
 }
 
-/// The delay in milliseconds; 0 for "never": nothing is given back.
+/// The delay in milliseconds; 0 for "never": nothing is released.
 static DELAY_MS: AtomicU64 = AtomicU64::new(0);
 /// Whether what forks have split is repaired,
 static REPAIRS: AtomicBool = AtomicBool::new(false);
@@ -130,7 +130,7 @@ fn repair() -> Duration {
             Repaired::Ready => {}
             // The process ends only when this thread does.
             Repaired::Chunk if threads::program_has_ended() => return looked,
-            Repaired::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_REST)),
+            Repaired::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_PAUSE)),
             Repaired::End { .. } => return looked + took,
         }
     }

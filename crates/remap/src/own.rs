@@ -346,7 +346,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         let Some(mut source) = left.take() else { break };
         left = (end < length).then(|| source.split_off(end - at));
         let failed = |errno| (if errno == Errno::EBUSY { Step::Changed } else { Step::Replace }, errno);
-        // Where nothing is replaced, its pages are given back.
+        // Where nothing is replaced, its pages are released.
         match first.and_then(|()| piece.replace_by(source).map_err(failed)) {
             Ok(()) => {
                 moved.bytes += end - at;

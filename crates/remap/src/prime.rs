@@ -68,7 +68,7 @@ pub(crate) struct Target {
     file: File,
     ranges: Vec<FileRange>,
     /// Whether the kernel reports which pages are in memory.
-    told: bool,
+    reports_states: bool,
 }
 
 impl Target {
@@ -77,7 +77,7 @@ impl Target {
         let owner = file.metadata().map_err(RemapError::io(path))?.uid();
         let user = effective_uid();
         let ranges = primable(binary);
-        Ok(Target { file, ranges, told: user == 0 || user == owner })
+        Ok(Target { file, ranges, reports_states: user == 0 || user == owner })
     }
 
     /// A file whose bytes are data: every whole block of 2 MiB.
@@ -88,7 +88,7 @@ impl Target {
         // A block beyond the end is never read as one folio.
         let length = metadata.len() / HUGE * HUGE;
         let ranges = if length == 0 { Vec::new() } else { vec![FileRange { offset: 0, length }] };
-        Ok(Target { file, ranges, told: user == 0 || user == owner })
+        Ok(Target { file, ranges, reports_states: user == 0 || user == owner })
     }
 
     pub(crate) fn possible(&self) -> u64 {
@@ -97,7 +97,7 @@ impl Target {
 
     /// The bytes that lie in huge folios; `None` where the kernel does not report it. Reads nothing from the disk.
     pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, Look> {
-        if !self.told {
+        if !self.reports_states {
             return Ok(None);
         }
         let states = self.states(root)?;
@@ -251,7 +251,7 @@ fn prime_target(
         return Err(RemapError::unfit(path, no_populate()));
     }
     let look = Look::at(path);
-    let before = if target.told { Some(target.states(root).map_err(&look)?) } else { None };
+    let before = if target.reports_states { Some(target.states(root).map_err(&look)?) } else { None };
     let is_huge = |at: u64| before.iter().flatten().any(|state| *state == (at, State::Huge));
     let todo = runs(&target.ranges, is_huge);
     let mut outcome = Outcome {
@@ -327,7 +327,7 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     for range in todo {
         file_cache::drop_cached(&target.file, range.offset, range.length)?;
     }
-    let dropped = if target.told { target.states(root)? } else { Vec::new() };
+    let dropped = if target.reports_states { target.states(root)? } else { Vec::new() };
     let small = |(_, state): &&(u64, State)| *state == State::Small;
     let held = HUGE * dropped.iter().filter(small).count() as u64;
     for range in todo {

@@ -95,7 +95,7 @@ fn bytes<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_u64(bytes.0)
 }
 
-/// What was found.
+/// The finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
     /// The segments, by path.

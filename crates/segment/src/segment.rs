@@ -476,7 +476,7 @@ impl Segment {
         }
     }
 
-    /// Gives back what a growth that failed has taken.
+    /// Releases what a growth that failed has taken.
     fn drop_files(&self, book: &Book, before: u64, count: u64) {
         match (&book.file, &self.parts.place) {
             // A memory file cannot shrink; what it holds behind its pages is taken at the next growth.

@@ -48,7 +48,7 @@ pub struct Comparison {
     pub runs: Vec<Run>,
 }
 
-/// The policies that papers compare, for who asks for all.
+/// The policies that papers compare, for a request of all.
 pub fn all_policies() -> Vec<String> {
     POLICIES
         .iter()

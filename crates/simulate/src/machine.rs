@@ -333,7 +333,7 @@ impl Machine {
             })
     }
 
-    /// Takes what is resident as the peak, if it is. Also before memory is given back within a step: else a program that
+    /// Takes what is resident as the peak, if it is. Also before memory is released within a step: else a program that
     /// ends just after a step would seem to have needed more than one that ends just before.
     fn note_peak(&mut self) {
         self.peak = self.peak.max(self.resident());

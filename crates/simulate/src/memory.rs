@@ -130,7 +130,7 @@ impl Memory {
         (free > 0).then(|| 1.0 - (self.huge_free() * u64::from(BLOCK_PAGES)) as f64 / free as f64)
     }
 
-    /// A new owner, who holds nothing yet.
+    /// A new owner, which holds nothing yet.
     pub fn enter(&mut self) -> Owner {
         self.vacant.pop().unwrap_or_else(|| {
             self.holdings.push(Holding::default());
@@ -138,7 +138,7 @@ impl Memory {
         })
     }
 
-    /// Gives back all that `owner` holds, and the owner itself.
+    /// Releases all that `owner` holds, and the owner itself.
     pub fn leave(&mut self, owner: Owner) {
         self.break_reservation(owner);
         self.release_pieces(owner);
@@ -255,7 +255,7 @@ impl Memory {
         }
     }
 
-    /// A whole block for `owner`, a zero-filled one where `prefer_zeroed`. What the owner held before is given back:
+    /// A whole block for `owner`, a zero-filled one where `prefer_zeroed`. What the owner held before is released:
     /// its contents have been copied. `None`, and nothing changes, where no block is whole. `Some(true)`: it holds
     /// zeros.
     pub fn take_huge(&mut self, owner: Owner, prefer_zeroed: bool) -> Option<bool> {
@@ -334,7 +334,7 @@ impl Memory {
         true
     }
 
-    /// Gives back `pages` of the owner's base pages, spread over all that it holds.
+    /// Releases `pages` of the owner's base pages, spread over all that it holds.
     pub fn give_back(&mut self, owner: Owner, pages: u16) {
         self.break_reservation(owner);
         let mut left = pages;

@@ -17,7 +17,7 @@ const COVERAGE_STEP: u16 = 32;
 /// Of a region of which every page was seen: visits of each page within the window.
 const SATURATED: f64 = 3.0;
 
-/// What is known of a region.
+/// The state of a region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Known {
     number: u32,
@@ -236,7 +236,7 @@ mod tests {
     use megapage_decide::by_name as policy;
     use megapage_units::Bytes;
 
-    /// The simulator's own snapshots, recorded, give back what was simulated.
+    /// The simulator's own snapshots, recorded, reproduce what was simulated.
     #[test]
     fn a_recorded_run_replays_to_the_same_memory() {
         let hardware = crate::hardware::Hardware::haswell();

@@ -100,13 +100,13 @@ pub enum Operation {
         /// Present afterwards, 1 to 512.
         pages: u16,
     },
-    /// Gives base pages back (MADV_DONTNEED): of each region's content every page stays with this chance.
+    /// Releases base pages (MADV_DONTNEED): of each region's content every page stays with this chance.
     Free {
         /// Which.
         span: Span,
         /// 0 to 1.
         keep: f64,
-        /// The program's own work for each page that it gives back, in nanoseconds.
+        /// The program's own work for each page that it releases, in nanoseconds.
         own_ns: f64,
     },
     /// Unmaps the regions.

@@ -75,13 +75,13 @@ pub struct PassStatus {
     pub actions: u64,
     /// Those of them that were obtained.
     pub obtained: u64,
-    /// Actions that a budget left for later.
+    /// Actions that a budget deferred.
     pub left: u64,
     /// How often the latency guard made a pause or smaller batches.
     pub backed_off: u64,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
-    /// Memory given back to the machine, in bytes.
+    /// Memory released to the machine, in bytes.
     pub freed_bytes: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct Totals {
     pub obtained: u64,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
-    /// Memory given back to the machine, in bytes.
+    /// Memory released to the machine, in bytes.
     pub freed_bytes: u64,
 }
 
@@ -156,7 +156,7 @@ pub struct Decision {
     pub obtained: String,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
-    /// Memory given back to the machine, in bytes.
+    /// Memory released to the machine, in bytes.
     pub freed_bytes: u64,
     /// Time in system calls.
     pub took_seconds: f64,

@@ -296,7 +296,7 @@ impl Process {
     }
 
     /// The share, 0 to 1, of the private transparent huge pages that were scanned for zeros; 0 where there are none.
-    /// Zeros that are shared cannot be given back, and are not looked for.
+    /// Zeros that are shared cannot be released, and are not looked for.
     pub fn scanned_share(&self) -> f64 {
         let is_private = |region: &Region| {
             let kind = self.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);

@@ -24,7 +24,7 @@ pub enum Way {
     Launcher,
 }
 
-/// A line that gives back what the unit's confinement takes away.
+/// A line that restores what the unit's confinement takes away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Addition {
     /// The line.

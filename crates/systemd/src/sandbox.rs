@@ -1,4 +1,4 @@
-//! What a unit's confinement (systemd.exec(5)) takes from the library or the launcher, and the least that gives it back.
+//! What a unit's confinement (systemd.exec(5)) takes from the library or the launcher, and the least that restores it.
 
 use crate::reach::{Addition, Way};
 use crate::service::Service;

@@ -309,8 +309,8 @@ mod tests {
             ..Cpuid::default()
         };
         assert_eq!(counts(Geometry::decode(&zen)), [96, 96, 0, 4096, 0]);
-        let told = Cpuid { amd_features: [0x4204, 0, 0, 0], ..zen.clone() };
-        assert_eq!(counts(Geometry::decode(&told)), [96, 96, 0, 4096, 0]);
+        let listed = Cpuid { amd_features: [0x4204, 0, 0, 0], ..zen.clone() };
+        assert_eq!(counts(Geometry::decode(&listed)), [96, 96, 0, 4096, 0]);
     }
 
     #[test]

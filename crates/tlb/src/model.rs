@@ -91,7 +91,7 @@ pub fn walks(geometry: &Geometry, load: &[Class]) -> Walks {
     }
 }
 
-/// The page walks per second of each class of `load`, in its order: for those who cost them by class.
+/// The page walks per second of each class of `load`, in its order: for callers that cost them by class.
 pub fn walks_each(geometry: &Geometry, load: &[Class]) -> Vec<f64> {
     solve(geometry, load).0
 }

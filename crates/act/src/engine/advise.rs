@@ -106,9 +106,10 @@ pub(super) fn advise<T: Advisable>(
         }
         let held = if advice == Advice::Collapse { part } else { took };
         // A range that failed as a whole has said nothing yet about any region.
-        let told = refused.filter(|refusal| !is_range || refusal.is_final());
-        let at = told.and_then(|_| places.get(accepted).copied());
-        let call = Call { regions: dealt, took, busy, held, refused: told, failed: refused.is_some(), at };
+        let reported = refused.filter(|refusal| !is_range || refusal.is_final());
+        let at = reported.and_then(|_| places.get(accepted).copied());
+        let call =
+            Call { regions: dealt, took, busy, held, refused: reported, failed: refused.is_some(), at };
         batch = next(target, Some(call));
     }
     tried

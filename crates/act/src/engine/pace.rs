@@ -10,7 +10,7 @@ pub struct Latency {
     /// waits for a processor, a process can wait for its mmap lock. How many regions a call names follows from it. A
     /// call that collapses may take four times as much: it gives the lock up between two regions.
     pub call: Duration,
-    /// After each call, this share of its time, in per cent, is left to those who have waited for the lock; 1 ms at most.
+    /// After each call, this share of its time, in per cent, is left to waiters for the lock; 1 ms at most.
     pub pause_percent: u32,
     /// A process whose lock was held for more processor time than this, by the collapse of a region (on average, where a
     /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first

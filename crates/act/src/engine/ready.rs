@@ -2,7 +2,7 @@
 //!
 //! A collapse copies while it holds the mmap lock of its process: page faults and mmap(2) wait. Where the machine is a
 //! virtual one and its host gives memory when it is first touched, that takes ten to twenty times as long as the copy.
-//! So once a collapse turns out to be expensive, the pages for the next ones are taken and given back first ([`Primer`]): the
+//! So once a collapse turns out to be expensive, the pages for the next ones are taken and released first ([`Primer`]): the
 //! host is waited for without the lock. Where memory is there already that would only cost, and often it is: what a
 //! collapse copies from is free afterwards, and the kernel hands out last what was freed first. So soon the next call
 //! is made without; where that one is expensive again, more pages are made ready before the next such trial.

@@ -31,7 +31,7 @@ pub struct Abilities {
     /// How a huge page can be split from outside; `None`: not at all. Taken for possible where the child could not be
     /// given a huge page to try it on.
     pub split: Option<Split>,
-    /// Whether a split gives those base pages back that hold only zeros (Linux 6.12): without, nothing is recovered.
+    /// Whether a split releases base pages that hold only zeros (Linux 6.12): without, nothing is recovered.
     pub frees_zeros: bool,
     /// Whether MADV_COLLAPSE makes folios smaller than 2 MiB, asked for less. `None`: not found out (that takes
     /// CAP_SYS_ADMIN). Promotion to such a size is not carried out in any case.

@@ -45,7 +45,7 @@ impl Bucket {
         self.level = self.level.saturating_sub(u128::from(bytes.0) * UNIT);
     }
 
-    /// Gives back what was taken and not used.
+    /// Returns what was taken and not used.
     pub fn give_back(&mut self, bytes: Bytes) {
         self.level = self.level.saturating_add(u128::from(bytes.0) * UNIT);
     }

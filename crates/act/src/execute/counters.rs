@@ -57,7 +57,7 @@ impl Histogram {
 /// One kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kind {
-    /// Actions that were handed over: each is answered, or left for later.
+    /// Actions that were handed over: each is answered, or deferred.
     pub asked: u64,
     /// How many came to what, in the order of [`OBTAINED`].
     pub obtained: [u64; OBTAINED.len()],
@@ -67,7 +67,7 @@ pub struct Kind {
     pub shared: u64,
     /// How many were of a region that had failed when it was tried last.
     pub retried: u64,
-    /// What was not answered, by what it was left for.
+    /// What was not answered, by why it was deferred.
     pub left: Left,
     /// Bytes promoted.
     pub promoted_bytes: u64,
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// Actions that were not answered, by what they were left for.
+/// Actions that were not answered, by why they were deferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Left {
     /// The bytes of this second were used up.
@@ -213,7 +213,7 @@ impl Counters {
         ]
     }
 
-    /// What was left for later, of all kinds.
+    /// What was deferred, of all kinds.
     pub fn left(&self) -> Left {
         let sum = |of: fn(&Left) -> u64| self.kinds().iter().map(|(_, kind)| of(&kind.left)).sum();
         Left { budget: sum(|left| left.budget), time: sum(|left| left.time), pause: sum(|left| left.pause) }

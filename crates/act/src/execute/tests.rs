@@ -101,7 +101,7 @@ fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     panic!("still not done: {left:?}");
 }
 
-/// What was handed over was answered, or left for later.
+/// What was handed over was answered, or deferred.
 fn assert_adds_up(executor: &Executor) {
     for (name, kind) in executor.counters().kinds() {
         let (answered, left) = (kind.obtained.iter().sum::<u64>(), kind.left);
@@ -339,7 +339,7 @@ fn a_slow_call_pauses_its_process_and_no_other() {
     let now = boot_time();
     let done = executor.carry_out(now, &actions);
     assert_eq!((done.len(), executor.counters().slow_calls), (1, 1), "{done:?}");
-    assert_eq!((executor.backed_off(), executor.backed_off()), (1, 0), "told once");
+    assert_eq!((executor.backed_off(), executor.backed_off()), (1, 0), "reported once");
     assert!(executor.carry_out(now, &actions).is_empty());
     assert_eq!(executor.counters().left().pause, 2 + 3);
     assert_eq!(executor.counters().recover.left.pause, 2 + 3);

@@ -17,7 +17,7 @@ pub fn floor(total: Bytes) -> Bytes {
     Bytes::mib(512).max(Bytes(total.0 / 20))
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Pools to size.
@@ -64,7 +64,7 @@ impl Step {
         self.before == self.asked
     }
 
-    /// Memory that the step takes, less what it gives back.
+    /// Memory that the step takes, less what it releases.
     fn memory(&self) -> i128 {
         match self.file {
             PoolFile::Pages => {
@@ -200,7 +200,7 @@ fn step(
         .filter(|pages| pages.checked_mul(size.bytes().0).is_some())
         .ok_or_else(|| PoolError::Absurd { spec: spec.text.clone(), asked: None, bound: None })?;
     // As set_max_huge_pages() in mm/hugetlb.c: growing takes pages out of surplus before it allocates; what is
-    // in use or reserved cannot be given back and turns into surplus. Reserved pages are known for the machine only;
+    // in use or reserved cannot be released and turns into surplus. Reserved pages are known for the machine only;
     // on a busy machine their count was seen below zero for a moment, which reads as nearly 2^64.
     let held = values.in_use().saturating_add(values.reserved.unwrap_or(0));
     let total_after =

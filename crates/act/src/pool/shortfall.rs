@@ -72,7 +72,7 @@ pub struct Evidence {
     pub blocks: Option<u64>,
 }
 
-/// `None` where nothing is missing. `rolling_back`: whether the pages obtained will be given back.
+/// `None` where nothing is missing. `rolling_back`: whether the pages obtained will be released.
 pub(super) fn explain(root: &KernelRoot, outcomes: &[StepOutcome], rolling_back: bool) -> Option<Shortfall> {
     let missing: Vec<Missing> = outcomes
         .iter()

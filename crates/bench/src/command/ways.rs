@@ -33,7 +33,7 @@ pub struct Way {
 
 /// The way that all others are compared with.
 pub const PLAIN: &str = "plain";
-/// Runs that remember what they have found out keep it in a directory of this bench.
+/// Runs that store what they have found out do so in a directory of this bench.
 pub(super) const LEARNED: &str = "learned";
 
 const fn way(name: &'static str, what: &'static str, by: By) -> Way {

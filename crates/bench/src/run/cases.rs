@@ -12,7 +12,7 @@ pub enum Bench {
     Access,
     /// Music retrieval over an inverted index.
     Retrieval(retrieval::Options),
-    /// Memory given back after most of it is freed.
+    /// Memory released after most of it is freed.
     Release(ReleaseOptions),
     /// A program with nothing to gain.
     Idle,

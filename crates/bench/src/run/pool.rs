@@ -70,7 +70,7 @@ fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> Result<T> {
     Ok(done)
 }
 
-/// Takes out of the pool what those added who were killed.
+/// Takes out of the pool what killed processes added.
 fn give_back_left_over(root: &KernelRoot, directory: &Path) -> Result<()> {
     alone(directory, || give_back_alone(root, directory))
 }
@@ -113,7 +113,7 @@ mod tests {
         let Some(guard) = PoolGuard::reserve(SIZE, 9) else { return };
         let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
-        // What was just given back can be had again.
+        // What was just released can be had again.
         let before = guard.counts().persistent() - 3;
         hugetlb::write(&root, SIZE, PoolScope::Machine, PoolFile::Pages, before).unwrap();
         // No process has the highest number of all; ours lives.
@@ -125,7 +125,7 @@ mod tests {
         }
         assert_eq!(guard.counts().persistent(), before + 3);
         drop(killed);
-        // Two who come at once take them out once.
+        // Two processes at once take them out once.
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| give_back_left_over(&root, directory.path()).unwrap());

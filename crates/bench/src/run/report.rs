@@ -19,7 +19,7 @@ pub struct Report {
     /// What every report begins with.
     #[serde(flatten)]
     pub head: Head,
-    /// What was asked for, absent peers included.
+    /// The requested peers, absent ones included.
     pub peers: Vec<PeerReport>,
     /// Counted rounds.
     pub runs: u32,

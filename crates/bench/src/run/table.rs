@@ -55,7 +55,7 @@ pub fn heading(head: &Head) -> String {
     )
 }
 
-/// What is demanded, and whether it holds.
+/// The demands, and whether they hold.
 pub fn gates_table(gates: &[Gate]) -> String {
     let rows = gates.iter().map(|gate| {
         let verdict = if gate.holds { "holds" } else { "FAILS" };

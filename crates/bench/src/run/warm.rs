@@ -4,7 +4,7 @@
 use megapage_kernel::{Reservation, hugetlb_available};
 use megapage_units::{Bytes, HUGE_2M, PageSize};
 
-/// Touches `bytes` of memory of the kind that the next run will take, and gives them back: pages of the 2 MiB
+/// Touches `bytes` of memory of the kind that the next run will take, and releases them: pages of the 2 MiB
 /// pool, as far as it has them, or else ordinary memory. What cannot be had stays cold. Answers how much was touched; of
 /// what failed half way, none.
 pub fn warm(bytes: Bytes, from_pool: bool) -> Bytes {

@@ -1,4 +1,4 @@
-//! Memory that is allocated and then mostly freed: how much of it does the allocator give back?
+//! Memory that is allocated and then mostly freed: how much of it does the allocator release?
 
 use super::access::{small_object, small_words};
 use super::{HeapBacking, Measurement, Phases, Random, scaled};
@@ -46,7 +46,7 @@ pub struct Options {
     /// How long to wait after the last free.
     pub wait: Duration,
     /// Whether to allocate and free a little while waiting, as a living program does: allocators that
-    /// give back memory as a side effect of the next call do it only then.
+    /// release memory as a side effect of the next call do it only then.
     pub trickle: bool,
 }
 
@@ -118,7 +118,7 @@ fn wait(options: Options, random: &mut Random) {
         if options.trickle {
             let batch: Vec<_> = (0..64).map(|_| small_object(small_words(random), 0)).collect();
             drop(black_box(batch));
-            // 64 KiB to 2 MiB in turn: some allocators look at what they could give back only when something
+            // 64 KiB to 2 MiB in turn: some allocators look at what they could release only when something
             // large is freed.
             drop(black_box(small_object(((64 << 10) << (step % 6)) / 8, 0)));
             step += 1;

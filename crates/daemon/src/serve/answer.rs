@@ -159,8 +159,8 @@ impl Answers {
             "/decisions" => match numbers(query) {
                 Ok((since, last)) => {
                     let last = usize::try_from(last).unwrap_or(usize::MAX).min(MOST_DECISIONS);
-                    let told = self.shared.telemetry().decisions(since, last, trusted, boot_time());
-                    json(&told)
+                    let listed = self.shared.telemetry().decisions(since, last, trusted, boot_time());
+                    json(&listed)
                 }
                 Err(what) => Answer::error(400, &what),
             },

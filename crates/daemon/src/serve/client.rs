@@ -1,4 +1,4 @@
-//! Who asks the daemon.
+//! The daemon's clients.
 
 /// Where a client came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(super) enum Origin {
     Loopback,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Client {
     pub origin: Origin,

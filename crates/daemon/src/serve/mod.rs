@@ -3,7 +3,7 @@
 //! A client can neither stall the loop (it has no part in this thread) nor make this grow: connections, bytes of a
 //! request, pieces of it, and the time for each step are bounded, connections are accepted at a bounded rate, and the
 //! place of one that does nothing goes to the next. Each way in has its own places, so that no client on the loopback
-//! address can keep out who may use the socket.
+//! address can keep out users of the socket.
 
 mod answer;
 mod client;
@@ -95,10 +95,10 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it. `textfile`, unless empty, is written now and then.
     pub(crate) fn start(shared: &Arc<Shared>, listeners: Listeners, textfile: PathBuf) -> io::Result<Server> {
-        let (tell, told) = UnixStream::pair()?;
+        let (tell, wakeups) = UnixStream::pair()?;
         tell.set_nonblocking(true)?;
-        told.set_nonblocking(true)?;
-        let mut serving = Serving::new(shared, listeners, told, textfile, Deadlines::USUAL);
+        wakeups.set_nonblocking(true)?;
+        let mut serving = Serving::new(shared, listeners, wakeups, textfile, Deadlines::USUAL);
         let thread = std::thread::Builder::new().name("megapage-serve".into()).spawn(move || {
             while serving.round() {}
             if let Some(textfile) = serving.textfile {
@@ -138,7 +138,7 @@ impl Drop for Server {
 struct Serving {
     shared: Arc<Shared>,
     answers: Answers,
-    told: UnixStream,
+    wakeups: UnixStream,
     listeners: Listeners,
     /// Of the socket, and of the loopback address.
     paces: [Pace; 2],
@@ -151,14 +151,14 @@ impl Serving {
     fn new(
         shared: &Arc<Shared>,
         listeners: Listeners,
-        told: UnixStream,
+        wakeups: UnixStream,
         textfile: PathBuf,
         deadlines: Deadlines,
     ) -> Serving {
         Serving {
             shared: Arc::clone(shared),
             answers: Answers::new(Arc::clone(shared)),
-            told,
+            wakeups,
             listeners,
             paces: MOST_A_SECOND.map(|most| Pace::new(most, Instant::now())),
             connections: Vec::new(),
@@ -186,7 +186,7 @@ impl Serving {
                 None => {}
             }
         }
-        let mut fds = vec![(self.told.as_fd(), Interest::Read)];
+        let mut fds = vec![(self.wakeups.as_fd(), Interest::Read)];
         for way in &ways {
             match (way, &self.listeners.unix, &self.listeners.loopback) {
                 (Origin::Unix, Some(socket), _) => fds.push((socket.listener().as_fd(), Interest::Read)),
@@ -305,7 +305,7 @@ impl Serving {
     /// Reads the loop's messages; whether to go on.
     fn listen_to_orders(&mut self) -> bool {
         let mut orders = [0; 64];
-        match self.told.read(&mut orders) {
+        match self.wakeups.read(&mut orders) {
             Ok(0) => false,
             Ok(count) => {
                 if let Some(textfile) = &mut self.textfile {

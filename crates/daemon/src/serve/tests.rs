@@ -36,9 +36,9 @@ impl Bench {
         let listeners = Listeners::open(&config, None).unwrap();
         let address = listeners.loopback.as_ref().map(|(_, listener)| listener.local_addr().unwrap());
         let shared = Arc::new(Shared::new(KernelRoot::live(), telemetry(5, 20_000)));
-        let (tell, told) = UnixStream::pair().unwrap();
-        told.set_nonblocking(true).unwrap();
-        let serving = Serving::new(&shared, listeners, told, PathBuf::new(), deadlines);
+        let (tell, receiver) = UnixStream::pair().unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let serving = Serving::new(&shared, listeners, receiver, PathBuf::new(), deadlines);
         Bench { serving, tell, config, address, _directory: directory }
     }
 
@@ -288,8 +288,8 @@ fn where_memory_lies_is_reported_on_the_socket_alone() {
     one.done = vec![promoted(5, 3)];
     bench.serving.shared.telemetry().note(&one, Duration::from_secs(4));
     let region = |answer: &str| {
-        let told: serde_json::Value = serde_json::from_str(body(answer)).unwrap();
-        told["decisions"][0]["region"].clone()
+        let answer: serde_json::Value = serde_json::from_str(body(answer)).unwrap();
+        answer["decisions"][0]["region"].clone()
     };
     // The caller is the user of the "daemon".
     assert_eq!(region(&bench.ask(&get("/decisions"))), "600000");

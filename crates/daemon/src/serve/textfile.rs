@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Written this often at most: Prometheus rarely scrapes more often.
 const EVERY: Duration = Duration::from_secs(5);
 /// Failures are reported this often.
-const TOLD_EVERY: Duration = Duration::from_secs(600);
+const REPORT_EVERY: Duration = Duration::from_secs(600);
 
 /// Whatever the umask: the collector is another user.
 const HOW: Replace = Replace { mode: 0o644, durable: false };
@@ -23,12 +23,12 @@ pub(super) struct Textfile {
     /// Whether something has been noted since it was written.
     stale: bool,
     written: Option<Instant>,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Textfile {
     pub(super) fn new(path: PathBuf) -> Textfile {
-        Textfile { path, stale: true, written: None, told: None }
+        Textfile { path, stale: true, written: None, reported: None }
     }
 
     /// There is something new.
@@ -51,9 +51,9 @@ impl Textfile {
         }
         (self.stale, self.written) = (false, Some(now));
         if let Err(error) = replace_file(&self.path, classic(&openmetrics(shared)).as_bytes(), HOW)
-            && self.told.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY)
+            && self.reported.is_none_or(|reported| now.saturating_duration_since(reported) >= REPORT_EVERY)
         {
-            self.told = Some(now);
+            self.reported = Some(now);
             tracing::warn!(path = %self.path.display(), %error, "the metrics cannot be written");
         }
     }

@@ -101,7 +101,7 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
     let open = openmetrics(&shared("linux-6.18-one-node"));
     assert!(open.ends_with("\n# EOF\n"));
     let classic = read(&classic(&open), false);
-    let told: BTreeSet<&str> = classic
+    let reported: BTreeSet<&str> = classic
         .types
         .iter()
         .map(|(name, kind)| {
@@ -111,7 +111,7 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
         })
         .collect();
     let table: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
-    assert_eq!(told, table);
+    assert_eq!(reported, table);
     assert_eq!(table.len(), METRICS.len(), "no name twice");
     for metric in METRICS {
         assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
@@ -188,9 +188,12 @@ fn a_kernel_that_cannot_be_read_leaves_out_its_part() {
     openmetrics(&shared);
     let text = read(&openmetrics(&shared), true);
     let errors = text.samples.iter().find(|one| one.0 == "megapage_kernel_read_errors_total").unwrap();
-    assert_eq!(errors.2, 1.0, "told by the next scrape");
+    assert_eq!(errors.2, 1.0, "reported by the next scrape");
     assert!(!text.types.keys().any(|name| name.starts_with("megapage_thp_")));
-    assert!(!text.types.contains_key("megapage_huge_bytes"), "nothing is told of passes before the first");
+    assert!(
+        !text.types.contains_key("megapage_huge_bytes"),
+        "nothing is reported of passes before the first"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is known of the passes so far: sums, the last decisions, and the processes that they were about.
+//! The state of the passes so far: sums, the last decisions, and the processes that they were about.
 //!
 //! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
 //! the configuration.

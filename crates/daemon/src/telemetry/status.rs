@@ -1,4 +1,4 @@
-//! What is reported over the socket as JSON.
+//! The JSON that is reported over the socket.
 
 use super::{Decided, Last, Telemetry, reason, result};
 use megapage_snapshot::daemon::{
@@ -54,7 +54,7 @@ impl Telemetry {
                 .decisions
                 .iter()
                 .skip(self.decisions.len() - shown)
-                .map(|decided| decided.told(addresses, now))
+                .map(|decided| decided.report(addresses, now))
                 .collect(),
         }
     }
@@ -85,7 +85,7 @@ impl Last {
 }
 
 impl Decided {
-    fn told(&self, addresses: bool, now: Duration) -> Decision {
+    fn report(&self, addresses: bool, now: Duration) -> Decision {
         Decision {
             number: self.number,
             at_seconds: self.at.as_secs_f64(),

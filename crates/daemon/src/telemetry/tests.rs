@@ -125,8 +125,8 @@ fn the_last_decisions_are_kept_and_no_more() {
     one.done = vec![promoted(5, 1), refused(5, 2), promoted(5, 3)];
     telemetry.note(&one, NOW);
     let all = telemetry.decisions(0, usize::MAX, true, NOW);
-    let numbers = |told: &megapage_snapshot::daemon::Decisions| {
-        told.decisions.iter().map(|one| one.number).collect::<Vec<_>>()
+    let numbers = |reported: &megapage_snapshot::daemon::Decisions| {
+        reported.decisions.iter().map(|one| one.number).collect::<Vec<_>>()
     };
     assert_eq!((all.newest, all.lost, numbers(&all)), (3, 0, vec![1, 2, 3]));
     let refused = &all.decisions[1];

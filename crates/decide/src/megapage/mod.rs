@@ -34,7 +34,7 @@ use watermarks::Watermarks;
 
 pub use parameters::Parameters;
 
-/// What is known of a process.
+/// The state of a process.
 #[derive(Clone, Debug)]
 struct Account {
     /// When the process was first seen.

@@ -411,7 +411,7 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
     let first = promoted(&run(moment(0), &seen, &mut state));
     assert_eq!(first.len(), 100);
-    // Within the round there is what the cap left of it, and no more, unless what was asked for is given back.
+    // Within the round there is what the cap left of it, and no more, unless what was asked for is released.
     assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 28);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
     let mut state = State::new(
@@ -430,7 +430,7 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     assert_eq!((before, saved(&state).len()), (128, 0));
     let again = run(moment(1), &seen, &mut state);
     assert_eq!(promoted(&again), promoted(&first));
-    // What was answered cannot be given back.
+    // What was answered cannot be released.
     let (done, rest) = again.split_first().unwrap();
     state.note(moment(1), &outcome(done, Obtained::Busy));
     again.iter().rev().for_each(|action| state.untried(action));

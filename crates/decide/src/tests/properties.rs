@@ -297,7 +297,7 @@ fn ask(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) ->
     }
 }
 
-/// As many processes and regions as there are, for each of the places that remember some.
+/// As many processes and regions as there are, for each of the places that store some.
 fn most_tracked(snapshot: &Snapshot) -> usize {
     6 * (8 + snapshot.processes.iter().map(|process| 1 + process.regions.len()).sum::<usize>())
 }

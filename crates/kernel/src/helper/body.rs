@@ -17,7 +17,7 @@ pub(super) const PATH: usize = 128;
 /// No descriptor goes with the request.
 pub(super) const NO_PLACE: usize = usize::MAX;
 
-/// What is asked for.
+/// The request.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {

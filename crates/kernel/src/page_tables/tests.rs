@@ -195,7 +195,7 @@ impl Kinds {
         let mut kinds = Kinds(child, String::new());
         let said = kinds.0.stdout.take().unwrap();
         std::io::BufReader::new(said).read_line(&mut kinds.1).unwrap();
-        assert!(kinds.1.contains("nohuge"), "it has not told what it has");
+        assert!(kinds.1.contains("nohuge"), "it has not reported what it has");
         Some(kinds)
     }
 
@@ -217,20 +217,21 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
     let mut pagemap = crate::pagemap::Pagemap::open(&KernelRoot::live(), pid).unwrap();
     let mut differ = String::new();
     for _ in 0..50 {
-        let told = pagemap.held(ranges).unwrap();
+        let reported = pagemap.held(ranges).unwrap();
         if !pagemap.distinguishes_leaves() {
             megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
             return None;
         }
         // Where a region has changed under several tries nothing is reported.
         let Some(held) = tables.held(pid, ranges).unwrap() else { continue };
-        if held == told {
-            return Some(told);
+        if held == reported {
+            return Some(reported);
         }
         let only = |all: &[Region], others: &[Region]| -> Vec<String> {
             all.iter().filter(|one| !others.contains(one)).map(|one| format!("{one:?}")).collect()
         };
-        differ = format!("page map: {:#?}\npage tables: {:#?}", only(&told, &held), only(&held, &told));
+        differ =
+            format!("page map: {:#?}\npage tables: {:#?}", only(&reported, &held), only(&held, &reported));
     }
     panic!("{differ}");
 }
@@ -249,12 +250,15 @@ fn page_tables_agree_with_the_page_map() {
     let maps = crate::maps::read_maps(&KernelRoot::live(), kinds.pid()).unwrap();
     let own = maps.iter().filter(|map| !special.iter().any(|name| map.name.starts_with(name)));
     let ranges: Vec<VirtRange> = own.map(|map| map.range).collect();
-    let Some(told) = held_by_both(&mut tables, kinds.pid(), &ranges) else { return };
-    // Where the huge page of zeros was not known, it is learnt with the first who may map it.
+    let Some(reported) = held_by_both(&mut tables, kinds.pid(), &ranges) else { return };
+    // Where the huge page of zeros was not known, it is learnt with the first process that may map it.
     tables.frames.huge_zero = None;
-    assert_eq!(held_by_both(&mut tables, kinds.pid(), &ranges).as_ref(), Some(&told));
-    let some = |is: &dyn Fn(&Region) -> bool| told.iter().any(is);
-    assert!(told.len() > 20 && some(&|region| region.zero_page > 0 && region.present > 0), "{told:?}");
+    assert_eq!(held_by_both(&mut tables, kinds.pid(), &ranges).as_ref(), Some(&reported));
+    let some = |is: &dyn Fn(&Region) -> bool| reported.iter().any(is);
+    assert!(
+        reported.len() > 20 && some(&|region| region.zero_page > 0 && region.present > 0),
+        "{reported:?}"
+    );
     assert!(some(&|region| region.huge == Some(true)), "hugetlb at least: {}", kinds.1);
     assert!(some(&|region| region.swapped > 0) || !kinds.1.contains("guard"));
     // The same of parts of each mapping: without its first and its last page, and with a hole.
@@ -267,7 +271,7 @@ fn page_tables_agree_with_the_page_map() {
     let parts: Vec<VirtRange> = parts.collect();
     let of_parts = held_by_both(&mut tables, kinds.pid(), &parts).expect("as before");
     let pages = |regions: &[Region]| regions.iter().map(|one| u64::from(one.present)).sum::<u64>();
-    assert!(pages(&of_parts) < pages(&told));
+    assert!(pages(&of_parts) < pages(&reported));
     // More ranges than one run takes.
     let singles: Vec<VirtRange> = ranges
         .iter()

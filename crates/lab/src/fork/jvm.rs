@@ -40,7 +40,7 @@ const PAGES: [(&str, &str); 3] = [
 ];
 /// Of jdk.lang.Process.launchMechanism. POSIX_SPAWN is the JVM's own choice.
 pub(super) const MECHANISMS: [&str; 3] = ["FORK", "VFORK", "POSIX_SPAWN"];
-/// Who has no privilege.
+/// A user without privilege.
 pub(super) const ORDINARY: &str = "nobody";
 pub(super) const ROOT: &str = "root";
 

@@ -1,5 +1,5 @@
 //! Redis in three phases, in a memory group whose limit base pages stay below: many values are set, most are deleted at
-//! random, larger ones are set. Who fills the holes with zeros exceeds the limit.
+//! random, larger ones are set. Filling the holes with zeros exceeds the limit.
 
 use super::configuration::{ALWAYS, HARD, NEVER, OURS, OURS_ALWAYS, Running};
 use super::redis::{Ended, Redis};
@@ -28,7 +28,7 @@ pub(super) const LIMIT: u64 = 2 << 30;
 /// How long the server is asked at scale 1 before its speed is taken, and for how long that is;
 const WARM: Duration = Duration::from_secs(10);
 const MEASURED: Duration = Duration::from_secs(4);
-/// after the deletions, when the holes are given back (jemalloc takes ten seconds, at any scale) and filled,
+/// after the deletions, when the holes are released (jemalloc takes ten seconds, at any scale) and filled,
 const SPARSE: Duration = Duration::from_secs(12);
 /// and at the end, until memory is as it stays: policies look for bloat anew each half a minute at most. What no gate asks
 /// for the end of is waited for only until it has changed by less than this part for so long.

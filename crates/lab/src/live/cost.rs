@@ -296,7 +296,7 @@ fn end_of_pass(
 }
 
 impl Crowd {
-    /// The rates of those who work, over so long.
+    /// The rates of the workers, over so long.
     fn rates(&mut self, time: Duration, stage: &mut Stage<'_>) -> Result<Vec<f64>> {
         for (_, worker) in &mut self.workers {
             worker.drain()?;
@@ -314,7 +314,7 @@ impl Crowd {
         Ok(rates)
     }
 
-    /// Pauses those who work, and splits what became huge but should not.
+    /// Pauses the workers, and splits what became huge but should not.
     fn as_before(&mut self) -> Result<()> {
         for (_, worker) in &mut self.workers {
             worker.pause()?;

@@ -168,7 +168,7 @@ impl Experiment for BloatExperiment {
     }
 }
 
-/// Who finishes when, where programs that gain from huge pages compete with others?
+/// Which program finishes when, where programs that gain from huge pages compete with others?
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairExperiment {
     /// How.
@@ -268,7 +268,7 @@ pub trait Measured: Serialize {
     /// Runs that did not end as they should, each with the configuration and the reason.
     fn failures(&self) -> &[Failure];
 
-    /// What is demanded.
+    /// The demand.
     fn gates(&self) -> Vec<Gate>;
 
     /// Its tables.

@@ -52,13 +52,13 @@ pub struct StallReport {
     /// GiB for each second of which it is found out how much is zeros, as the daemon does it while memory is short: an
     /// eighth of the base pages is read. The split looks through all of them.
     pub scan_gib_per_second: Spread,
-    /// GiB of huge memory for each second that are split, with their zeros given back.
+    /// GiB of huge memory for each second that are split, with their zeros released.
     pub split_gib_per_second: Spread,
     /// Both one after the other: huge memory that is scanned and recovered.
     pub recover_gib_per_second: Spread,
     /// GiB for each second that are promoted.
     pub promote_gib_per_second: Spread,
-    /// The part of the zeros that was given back, the least of the rounds.
+    /// The part of the zeros that was released, the least of the rounds.
     pub freed_share: f64,
     /// Whether the two did not wait any more by themselves when it began.
     pub calm: bool,

@@ -26,7 +26,7 @@ const PROBE_UNITS: f64 = 200.0;
 const LEAST_TAU: f64 = 0.7;
 /// The share of all pairs that must be distinguished: else the measurement says too little to judge by.
 const LEAST_DISTINGUISHED: f64 = 0.5;
-/// Who gains less than this is not to be advised to switch.
+/// A program that gains less than this is not to be advised to switch.
 const LEAST_GAIN: f64 = 1.03;
 /// Gains that agree to this count as equal: no smaller difference was measured repeatably.
 const RESOLUTION: f64 = 0.01;
@@ -353,9 +353,9 @@ impl Advice {
         self.tau_b = tau_b(&tied);
         self.tau_b_exact = tau_b(&exact);
         // Apart is apart, however little: only what is predicted may be tied here.
-        let told: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), *other)).collect();
+        let rounded_pairs: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), *other)).collect();
         let apart = |one: usize, other: usize| are_apart(judged[one].1.interval, judged[other].1.interval);
-        let found = Agreement::of(&told, apart);
+        let found = Agreement::of(&rounded_pairs, apart);
         let pairs = || (0..judged.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
         self.distinguished = Distinguished {
             all_pairs: pairs().count() as u64,

@@ -54,7 +54,7 @@ pub(super) trait Copy {
     /// copy is dropped.
     fn keep_busy(&mut self, signals: &Signals) -> Result<Pid>;
 
-    /// Whose memory shows what it is backed by; `None` where those who work come and go.
+    /// Whose memory shows what it is backed by; `None` where the workers come and go.
     fn pid(&self) -> Option<Pid>;
 }
 

@@ -89,7 +89,7 @@ pub(super) fn findings(report: &TextFound) -> Vec<Finding> {
     real.filter(|row| row.way != Way::BASELINE.name()).filter_map(of).collect()
 }
 
-/// What is demanded.
+/// The demand.
 pub(super) fn gates(report: &TextFound) -> Vec<Gate> {
     let mut gates = Vec::new();
     let rows = |case: &'static str| report.rows.iter().filter(move |row| row.case == case);

@@ -195,11 +195,11 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
         let reader = scope.spawn(|| requests.follow(input));
         let worked = (|| -> Result<()> {
             let mut random = Random::new(11);
-            let (mut touches, mut told) = (Touches::default(), 0);
+            let (mut touches, mut reported) = (Touches::default(), 0);
             let mut causes = Causes::new();
             while !requests.ended() {
-                if requests.reports() > told {
-                    told += 1;
+                if requests.reports() > reported {
+                    reported += 1;
                     writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
                     answers.flush()?;
                 }

@@ -184,7 +184,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Wri
             Ok(progress.flush()?)
         };
         let mut more: Vec<Vec<u64>> = Vec::new();
-        let mut told: Option<Instant> = None;
+        let mut reported: Option<Instant> = None;
         let mut touched = 0;
         let worked = (|| -> Result<()> {
             while !requests.ended() {
@@ -202,15 +202,15 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Wri
                 }
                 let done = options.units.is_some_and(|most| units >= most);
                 if done || !requests.working() {
-                    if told.take().is_some() {
+                    if reported.take().is_some() {
                         beat(units, done, &mut progress)?;
                     }
                     requests.wait();
                     continue;
                 }
-                if told.is_none_or(|told| told.elapsed() >= options.interval) {
+                if reported.is_none_or(|reported| reported.elapsed() >= options.interval) {
                     beat(units, false, &mut progress)?;
-                    told = Some(Instant::now());
+                    reported = Some(Instant::now());
                 }
                 if steady.way == Way::Sleep {
                     std::thread::sleep(DOZE);
@@ -326,7 +326,7 @@ mod tests {
         for page in 0..pages {
             assert_eq!(line_of_page(page) / PAGE, page);
             let read = number(&steady.memory[steady.first..], steady.lines, line_of_page(page));
-            assert_eq!(read / PAGE, page, "the line tells its page");
+            assert_eq!(read / PAGE, page, "the line shows its page");
         }
         let mut seen = HashSet::new();
         while seen.insert(steady.at) {

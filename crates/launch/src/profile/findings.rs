@@ -97,17 +97,17 @@ impl Findings {
             && self.own_mappings.iter().all(|it| is_kind(it) && is_sound(it.seen_bytes, it.touched_bytes))
     }
 
-    /// These after a further run, which was given them (`told`): what it has found is newer, and what it has not stays for a while.
-    pub fn after(&self, run: Findings, told: bool) -> Findings {
+    /// These after a further run, which was given them (`had_hints`): what it has found is newer, and what it has not stays for a while.
+    pub fn after(&self, run: Findings, had_hints: bool) -> Findings {
         let mut all = run;
         for former in &self.large_blocks {
             if !all.large_blocks.iter().any(|it| it.from_bytes == former.from_bytes) {
-                all.large_blocks.push(Blocks { starts: former.starts + u32::from(told), ..*former });
+                all.large_blocks.push(Blocks { starts: former.starts + u32::from(had_hints), ..*former });
             }
         }
         for former in &self.own_mappings {
             if !all.own_mappings.iter().any(|it| it.requests == former.requests) {
-                let starts = former.starts + u32::from(told);
+                let starts = former.starts + u32::from(had_hints);
                 all.own_mappings.push(Mappings { starts, ..former.clone() });
             }
         }

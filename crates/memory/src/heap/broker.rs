@@ -98,7 +98,7 @@ impl Stock {
         self.not_before = now.saturating_add(pause);
     }
 
-    /// Gives back what is behind no chunk.
+    /// Releases what is behind no chunk.
     fn release_remainder(&mut self) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
             let _ = part.remove();
@@ -271,7 +271,7 @@ impl HugeHeap {
         self.ledger().obtained(Backing::Broker, HUGE_2M as u64);
     }
 
-    /// Gives the page behind a chunk back: it would stay until the process ends, for the broker has the file. With its
+    /// Releases the page behind a chunk: it would stay until the process ends, for the broker has the file. With its
     /// group locked, and the chunk is to be closed, released or mapped over next.
     pub(super) fn remove_from_broker(&self, span: &Span, index: usize) {
         // Where it fails it goes when the process ends.
@@ -305,7 +305,7 @@ impl HugeHeap {
             }
         });
         if child {
-            // Who asked is a thread of the parent, which the child does not have.
+            // The requesting thread is of the parent, which the child does not have.
             self.asking.unlock();
         }
     }
@@ -316,7 +316,7 @@ impl HugeHeap {
         self.take_again(false);
     }
 
-    /// Gives back what is behind no chunk.
+    /// Releases what is behind no chunk.
     pub(super) fn return_remainder(&self) {
         self.stock.with(Stock::release_remainder);
     }

@@ -25,7 +25,7 @@ pub(super) const FEW: u32 = 8;
 /// While too much is unused, chunks of which so many slices are in use are split as well, the emptiest first: a huge page
 /// that is three quarters full is worth more than what it wastes.
 pub(super) const STEPS: [u32; 3] = [FEW, 16, 24];
-/// Bytes of huge pages beyond that for which a thread is worth having that gives them back.
+/// Bytes of huge pages beyond that for which a thread is worth having that releases them.
 const MUCH: u64 = FILLING;
 
 /// The slices that are committed, in all chunks on huge pages. What a chunk on base pages holds is as large as it has to be.
@@ -68,7 +68,7 @@ impl HugeHeap {
         self.unused(0, 0) > 0
     }
 
-    /// Whether so much of the heap's huge pages is not in use that it is to be given back soon.
+    /// Whether so much of the heap's huge pages is not in use that it is to be released soon.
     pub fn wants_sweep(&self) -> bool {
         self.unused(0, 0) > MUCH
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(heap.chunk_at(part(9, 0, 1).start()).unwrap().mapping(), Mapping::Mapped(expected));
         // The kernel may be too old for a collapse.
         assert!(!heap.collapse_at(part(63, 0, 1).start()) || thp);
-        // A heap that is hardly in use any more gives back what it can.
+        // A heap that is hardly in use any more releases what it can.
         for index in 0..CHUNKS {
             heap.decommit(part(index, SLICE, HUGE_2M - SLICE)).unwrap();
         }

@@ -77,7 +77,7 @@ impl HugeHeap {
     }
 
     /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
-    /// the pool has pages (a cgroup limit), the one way to know is to fault them in, and give them back.
+    /// the pool has pages (a cgroup limit), the one way to know is to fault them in, and release them.
     fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
         if hugetlb_available(size).unwrap_or(0) < pages {
             return false;

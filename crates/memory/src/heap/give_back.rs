@@ -61,7 +61,7 @@ impl HugeHeap {
         }
     }
 
-    /// Gives a chunk without committed slices back to the kernel. With its group locked.
+    /// Returns a chunk without committed slices to the kernel. With its group locked.
     fn return_chunk(&self, span: &Span, index: usize) {
         let chunk = span.chunk(index);
         // A 1 GiB page goes back with its span only: less cannot be unmapped.
@@ -73,7 +73,7 @@ impl HugeHeap {
                 self.remove_from_broker(span, index);
             }
             let closed = span.chunk_range(index, 1).close().is_ok();
-            // A page that was given back, and is still mapped, has to be populated before it is used again.
+            // A page that was released, and is still mapped, has to be populated before it is used again.
             if closed || backing == Backing::Broker {
                 let mapping = if closed { Mapping::None } else { Mapping::Reserved(Backing::Hugetlb2M) };
                 chunk.set_mapping(mapping);
@@ -90,7 +90,7 @@ impl HugeHeap {
         }
     }
 
-    /// Gives the dirty slices of a chunk in use back: always on base pages, and out of a transparent huge page, which splits
+    /// Releases the dirty slices of a chunk in use: always on base pages, and out of a transparent huge page, which splits
     /// it, while memory is short, or where at most `few` of its slices are in use and the heap is sparse. With its group locked.
     fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
@@ -117,7 +117,7 @@ impl HugeHeap {
         }
     }
 
-    /// Gives back the dirty slices of every chunk, if memory is short, or of those that are least in use, until the heap is
+    /// Releases the dirty slices of every chunk, if memory is short, or of those that are least in use, until the heap is
     /// not sparse any more. For use after a purge.
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();

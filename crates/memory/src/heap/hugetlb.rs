@@ -215,7 +215,7 @@ impl HugeHeap {
         if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
             return;
         }
-        // Who has named a broker wants its pages first.
+        // With a named broker its pages come first.
         if heap == Heap::Auto && self.has_broker() {
             return;
         }

@@ -146,7 +146,7 @@ impl HugeHeap {
     }
 }
 
-/// Takes a huge page and gives it back, so that the collapse that comes next finds one. In a virtual machine the host may
+/// Takes a huge page and releases it, so that the collapse that comes next finds one. In a virtual machine the host may
 /// have to find memory for it, for some milliseconds: not while the program's faults wait for a collapse.
 fn make_ready() -> Result<(), Errno> {
     let range = Reservation::new(HUGE_2M, HUGE_2M)?;

@@ -55,7 +55,7 @@ impl std::fmt::Display for TakeError {
 }
 
 /// Extents, whose pages are there and zero. An extent's memory is its process's until that ends, or until its pages are
-/// given back ([`megapage_inside::extent::empty`]); closing the descriptor does not give it back.
+/// released ([`megapage_inside::extent::empty`]); closing the descriptor does not give it back.
 #[derive(Debug)]
 pub struct Granted {
     /// From the first place on, as many as there are.
@@ -245,7 +245,7 @@ mod tests {
         let is_invalid = matches!(&error, TakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData);
         assert!(is_invalid, "{error}");
         assert_eq!(extent::present(&file).unwrap(), 0);
-        assert!(!fresh, "it was said");
+        assert!(!fresh, "it was sent");
         let mut request = [0; crate::stock::wire::REQUEST];
         std::io::Read::read_exact(&mut broker, &mut request).unwrap();
         let sent = Request::decode(&request).unwrap();

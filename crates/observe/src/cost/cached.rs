@@ -7,7 +7,7 @@ use megapage_kernel::KernelRoot;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
 
-/// So many timings are enough for who does not need the latest.
+/// So many timings are enough for a caller that does not need the latest.
 const ENOUGH: u32 = 3;
 /// A timing that is to say what accesses take at the moment is not older, in seconds: what else a machine does, and what
 /// that leaves of its caches, changes.

@@ -138,7 +138,7 @@ impl AccessTimes {
 
     /// Times this machine: about 3 s of processor time, and 128 MiB to 1 GiB of memory for as long: at most an eighth of
     /// what is available, a half of what is free (but for the least), and a half of what the own control group leaves. It
-    /// is taken 16 MiB at a time, and given back at once where memory becomes short. Bursts on base pages and on huge
+    /// is taken 16 MiB at a time, and released at once where memory becomes short. Bursts on base pages and on huge
     /// pages take turns, so that what else the machine does falls on both.
     pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
         let found = Spare::read(root)?;

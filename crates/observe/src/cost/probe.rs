@@ -67,7 +67,7 @@ const HUGE_REGIONS: usize = 64;
 const MOST_HOT: usize = 64;
 /// For how many times the time asked for the first round of a process of shared memory is waited for.
 const LONGEST_WAIT: f64 = 4.0;
-/// Who uses less of a processor is not waited for.
+/// A process that uses less of a processor is not waited for.
 const LEAST_USAGE: f64 = 0.05;
 /// However much first touches delay a process, it is taken to get on by this part of its time.
 const LEAST_PROGRESS: f64 = 0.2;

@@ -42,9 +42,9 @@ impl Rates {
             return None;
         }
         let first = records.iter().map(|record| record.before).fold(f64::INFINITY, f64::min);
-        let told =
+        let known =
             1 + (0..MOST_RATES).take_while(|&index| rate(index) * first < std::f64::consts::LN_10).count();
-        let rates: Vec<f64> = (0..told).map(rate).collect();
+        let rates: Vec<f64> = (0..known).map(rate).collect();
         let chances: Vec<Vec<f64>> =
             records.iter().map(|record| rates.iter().map(|&rate| chance(record, rate)).collect()).collect();
         // Each rate begins with as many visits as any other: what the records do not need fades from there, and a

@@ -73,7 +73,7 @@ impl Fair {
             }
         }
         let queue = |(user, (mut old, new)): (u32, (Known, VecDeque<Pid>))| {
-            // Who was not looked at for the longest time comes first.
+            // The process not looked at for the longest time comes first.
             old.sort();
             let old = old.into_iter().map(|(_, pid)| pid).collect();
             Queue { user, took: Duration::ZERO, regions: 0, beyond: 0, old, new, new_next: false }

@@ -74,7 +74,7 @@ pub(super) struct PartialWindow {
 }
 
 /// Of the regions that were accessed whole at the end of the window, so many must have been accessed early in it, a
-/// quarter through, for the process to come back to them; who goes through memory once has reached a quarter.
+/// quarter through, for the process to come back to them; a single pass has reached a quarter.
 const COMES_BACK: f64 = 0.9;
 
 impl PartialWindow {
@@ -133,7 +133,7 @@ const LEAST_WAIT: Duration = Duration::from_nanos(150);
 /// accessed. `sampled`: the part of the process's memory that was sampled, 0 to 1.
 ///
 /// Visits that come at random leave out exp(-rate) of the pages. Where all were accessed, half a page of those that were
-/// looked at is taken to be left out; where all were early, it is one visit each until then. Who goes through its memory
+/// looked at is taken to be left out; where all were early, it is one visit each until then. A process that goes through its memory
 /// in order has visited once what it has reached, and will come to the remainder: what was visited is shared out among both.
 ///
 /// Where pages were left out, so that the number of visits is known, and there are so few of them that each may have been
@@ -237,10 +237,16 @@ mod tests {
     fn a_sequential_scan_will_reach_the_remainder() {
         let scan = a_quarter_through(|n| 512 * u16::from(n < 20));
         let reached: Vec<Found> = (0..80).map(|n| found(n, 512, 16)).collect();
-        let told = profiles(&reached, 240, 1.0, Some(&scan));
+        let profiled = profiles(&reached, 240, 1.0, Some(&scan));
         let expected = 512.0 / 0.08 * 80.0 / 320.0;
-        assert!(told.iter().all(|(_, told)| told.class == AccessClass::Streaming), "{told:?}");
-        assert!(told.iter().all(|(_, told)| (told.visits - expected).abs() < 1e-6), "{told:?}");
+        assert!(
+            profiled.iter().all(|(_, profiled)| profiled.class == AccessClass::Streaming),
+            "{profiled:?}"
+        );
+        assert!(
+            profiled.iter().all(|(_, profiled)| (profiled.visits - expected).abs() < 1e-6),
+            "{profiled:?}"
+        );
     }
 
     #[test]
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn parts_stand_for_all_where_next_to_no_region_is_hardly_populated() {
-        let told = |sparse: u64, huge: u64| {
+        let profiled = |sparse: u64, huge: u64| {
             let mut regions: Vec<Region> = (0..80)
                 .map(|n| Region::of_base_pages(n * HUGE_2M as u64, if n < sparse { 100 } else { 512 }))
                 .collect();
@@ -295,9 +301,9 @@ mod tests {
             assert_eq!(in_part(&list, &regions).len() as u64, 80 - sparse + huge);
             stand_for_all(&regions)
         };
-        assert!(told(0, 0) && told(10, 0) && told(0, 1000));
-        assert!(!told(11, 0) && !told(80, 0));
-        assert!(!told(80, 1000), "what is huge stands for itself alone");
+        assert!(profiled(0, 0) && profiled(10, 0) && profiled(0, 1000));
+        assert!(!profiled(11, 0) && !profiled(80, 0));
+        assert!(!profiled(80, 1000), "what is huge stands for itself alone");
     }
 
     #[test]

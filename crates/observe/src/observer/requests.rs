@@ -15,7 +15,7 @@ pub struct ZeroScanned {
     pub regions: usize,
     /// Regions that are read with the next snapshot, since a sample of them is under way.
     pub later: usize,
-    /// Regions that the budget left over, or that could not be read whole.
+    /// Regions that the budget deferred, or that could not be read whole.
     pub left: usize,
     /// Whether the process is another by now, or has gone, or is not observed.
     pub gone: bool,

@@ -1,4 +1,4 @@
-//! Counting the zero-filled base pages of huge pages: bloat that a demotion would give back.
+//! Counting the zero-filled base pages of huge pages: bloat that a demotion would release.
 //!
 //! Reading marks pages as accessed, so that it is never done between clearing and reading access bits.
 

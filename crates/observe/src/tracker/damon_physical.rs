@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_secs(60);
 /// How long the kernel takes to answer at most.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// The monitor. Dropping it switches it off and gives DAMON back.
+/// The monitor. Dropping it switches it off and releases DAMON.
 #[derive(Debug)]
 pub struct DamonPhysical {
     damon: Damon,

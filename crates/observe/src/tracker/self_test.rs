@@ -305,7 +305,7 @@ pub(super) fn start_child(base_regions: usize, huge_regions: usize) -> Result<Ca
     let child = Canary::start(base_regions, huge_regions)
         .map_err(|error| format!("no child could be started to try it on: {error}"))?;
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
-    // looked up by who needs to know: without the right to it, all are tried on base pages.
+    // looked up by callers that need it: without the right to it, all are tried on base pages.
     if huge_regions_of(&child).is_ok_and(|huge| huge.len() < huge_regions) {
         let _ = open_pidfd(child.pid()).and_then(|pidfd| collapse(pidfd.as_fd(), &[child.huge()]));
     }

@@ -216,7 +216,7 @@ impl Costs {
                 model.probes.retain(|id, _| ids.contains(id));
                 model.turns.retain(|id, _| ids.contains(id));
                 model.probed.retain(|id, _| ids.contains(id));
-                // Who only looks begins with the first probe: a single look has no use for it.
+                // A single look begins with the first probe: it has no use for the timing.
                 let begins = self.gains_only || !matches!(model.timing, Timing::Due(..));
                 if begins
                     && now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT)
@@ -230,7 +230,7 @@ impl Costs {
     }
 
     /// Probes one process, whose turn it is, for at most `limit`, and notes what is estimated of it. `wait` sleeps for
-    /// a time, and says whether to go on. A process of which the observer has a sample under way is not probed: each
+    /// a time, and returns whether to go on. A process of which the observer has a sample under way is not probed: each
     /// would clear what the other is to read. Answers whether there was one to probe; if not, no time has passed.
     pub fn probe(
         &mut self,

@@ -28,7 +28,7 @@ pub struct Element {
     /// What it is.
     pub state: State,
     /// Whether the memory behind the header, as long as it is free, may hold anything but zeros; while it is used,
-    /// whether it need not be cleared when it is given back.
+    /// whether it need not be cleared when it is released.
     pub dirty: bool,
     /// All its bytes, the header's included.
     pub size: u64,

@@ -1,8 +1,8 @@
 //! A heap in a segment, as rte_malloc's: elements know whether their memory is clean, and it is cleared once.
 //!
-//! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when it is given back,
+//! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when it is released,
 //! and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused page may hold anything) is not
-//! cleared when it is given back, but when a zeroed allocation takes it. Joining clean with dirty memory gives dirty.
+//! cleared when it is released, but when a zeroed allocation takes it. Joining clean with dirty memory gives dirty.
 //!
 //! One lock orders all operations of a process on the metadata; clearing and copying are done outside it. Every change
 //! of the metadata goes through the [`journal`], so that a kill at any moment leaves it consistent.
@@ -69,7 +69,7 @@ pub struct Statistics {
     pub allocations: u64,
     /// Things freed.
     pub frees: u64,
-    /// Bytes cleared when they were given back.
+    /// Bytes cleared when they were released.
     pub cleared_on_free: u64,
     /// Bytes cleared for a zeroed allocation.
     pub cleared_on_allocation: u64,
@@ -139,7 +139,7 @@ impl Heap {
         Ok(handle)
     }
 
-    /// Gives back what the handle leads to. The handle, and every copy of it, leads to nothing from then on.
+    /// Releases what the handle leads to. The handle, and every copy of it, leads to nothing from then on.
     pub fn free(&self, handle: Handle) -> Result<(), HeapError> {
         let mut book = self.owned_book()?;
         let Found { at, element } = self.used(&book, handle)?;
@@ -340,7 +340,7 @@ impl Heap {
         self.change(book, &elements, &[at + element.size])
     }
 
-    /// Completes the giving back of the element at `at`: clears it if what it becomes part of is to stay clean, and
+    /// Completes the release of the element at `at`: clears it if what it becomes part of is to stay clean, and
     /// joins it with its free neighbours. One that is to be cleared is [`State::Leaving`]: no other thread touches it.
     fn release<'heap>(&'heap self, mut book: MutexGuard<'heap, Book>, at: u64) -> Result<(), HeapError> {
         let element = self.element(&book, at)?;

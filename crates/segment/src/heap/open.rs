@@ -156,7 +156,7 @@ impl Heap {
         Ok(OwnHeader { start, end: end.min(self.segment.size().0), root, salt })
     }
 
-    /// Looks at every element and lists the free ones; those that were being given back are returned.
+    /// Looks at every element and lists the free ones; those that were being released are returned.
     fn walk(&self, book: &mut Book) -> Result<Vec<u64>, HeapError> {
         let mut leaving = Vec::new();
         let mut free = BTreeSet::new();

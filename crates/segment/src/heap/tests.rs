@@ -80,7 +80,7 @@ fn what_is_allocated_is_found_again() {
 fn memory_is_cleared_once() {
     let heap = heap(2, 2);
     let room = |len: u64| len.next_multiple_of(64);
-    // Fresh memory: cleared when it is given back, and not again.
+    // Fresh memory: cleared when it is released, and not again.
     let handle = heap.allocate(Request::new(100_000, TAG).zeroed()).unwrap();
     assert_eq!(heap.statistics().cleared_on_allocation, 0);
     assert!(heap.block(handle, TAG).unwrap().write(0, &vec![1; 100_000]));

@@ -89,7 +89,7 @@ impl Machine {
             region.zeros = None;
         });
         self.spend(cost);
-        // A collapse holds the address space locked: who faults meanwhile waits.
+        // A collapse holds the address space locked: a fault meanwhile waits.
         let process = &mut self.processes[at];
         let faulting = matches!(
             process.program.operations.get(process.next),

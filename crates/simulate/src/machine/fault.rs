@@ -1,4 +1,4 @@
-//! Page faults, and memory given back.
+//! Page faults, and memory released.
 
 use super::Machine;
 use crate::memory::Owner;
@@ -190,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Gives pages of a region back; each page with content stays with the chance `keep`. A huge page is split
+    /// Releases pages of a region; each page with content stays with the chance `keep`. A huge page is split
     /// first. Answers the seconds that it took.
     pub(super) fn give_back(&mut self, at: usize, number: u32, keep: f64, own_ns: f64, time: f64) -> f64 {
         let region = self.processes[at].regions[number as usize];
