@@ -170,7 +170,7 @@ impl Advisor {
     /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it returns false, what was seen
     /// until then is judged.
     ///
-    /// Of a group its leader is observed, and the advice holds for all.
+    /// The leader of a group is observed, and the advice holds for all.
     pub fn advise(
         &mut self,
         group: &Group,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const BASE: u64 = 0x7000_0000_0000;
 
-/// A process of `regions` regions, of which each holds `present` pages.
+/// A process of `regions` regions, each with `present` pages.
 fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind) -> Process {
     let huge = HUGE_2M as u64;
     let region = |n| Region { leaf, ..Region::of_base_pages(BASE + n * huge, present) };

@@ -12,7 +12,7 @@ pub struct Rules {
     pub extent_pages: u64,
     /// Extents that are to be ready.
     pub stock: usize,
-    /// Bytes that one user may have; `None`: as much as there is.
+    /// Bytes that one user may have; `None`: no limit.
     pub quota: Option<u64>,
     /// Extents that may be out at one time.
     pub most_leases: usize,

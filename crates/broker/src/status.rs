@@ -51,7 +51,7 @@ pub struct Status {
     pub leave_pages: u64,
     /// Bytes that it has cleared in a second, at most.
     pub rate_bytes: u64,
-    /// Bytes that one user may have; `None`: as much as there is.
+    /// Bytes that one user may have; `None`: no limit.
     pub quota_bytes: Option<u64>,
     /// Whether clearing pauses while tasks wait for memory: not where the kernel does not report it, or is not asked.
     pub watches_pressure: bool,

@@ -25,7 +25,7 @@ pub fn fill(file: &File, size: PageSize, page: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), page * bytes, bytes)?)
 }
 
-/// Forbids changes of the file's length, nor what may be done to it (F_SEAL_SEAL): a seal against writing would
+/// Forbids changes of the file's length, and of what may be done to it (F_SEAL_SEAL): a seal against writing would
 /// keep its pages from being released.
 pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)

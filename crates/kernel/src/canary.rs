@@ -1,4 +1,4 @@
-//! A child process of which every access to memory is known: what trackers of accessed pages are tried against.
+//! A child process whose every access to memory is known: what trackers of accessed pages are tried against.
 //!
 //! File-level obligation: between fork and its end the child only makes system calls and touches memory that was
 //! mapped before the fork; it allocates nothing, takes no lock, and ends by _exit(2) or a signal. Other threads of

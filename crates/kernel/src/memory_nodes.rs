@@ -1,4 +1,4 @@
-//! From which NUMA nodes a process may have memory: its cpuset (proc_pid_status(5), `Mems_allowed_list`) and its memory
+//! The NUMA nodes from which a process may have memory: its cpuset (proc_pid_status(5), `Mems_allowed_list`) and its memory
 //! policy (numa(7), set_mempolicy(2)).
 
 use crate::{KernelError, KernelRoot};

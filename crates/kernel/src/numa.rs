@@ -7,7 +7,7 @@ use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Threads of which it is read where they run, at most.
+/// Threads whose processors are read, at most.
 const MOST_THREADS: usize = 64;
 
 /// What a process has on one node, in present bytes.

@@ -101,7 +101,7 @@ pub enum EntrySize {
 pub struct TableRegion {
     /// The first address, a multiple of 2 MiB.
     pub start: u64,
-    /// By what it is mapped.
+    /// What maps it.
     pub size: EntrySize,
     /// What is there. Of a huge entry: 512 pages or none, and all accessed or none.
     pub contents: Contents,

@@ -60,7 +60,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// One of base pages of which nothing is present, by its line of the maps file; anonymous.
+    /// One of base pages with none present, by its line of the maps file; anonymous.
     pub fn untouched(range: VirtRange, permissions: &str, name: &str) -> Mapping {
         Mapping {
             range,

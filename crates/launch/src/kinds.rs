@@ -91,7 +91,7 @@ struct Context<'a> {
     clues: &'a Clues<'a>,
     devices: &'a MemoryDevices,
     runtime: Option<HeapRuntime>,
-    /// Files of which a part is mapped executable.
+    /// Files with a part mapped executable.
     programs: BTreeSet<ObjectId>,
 }
 
@@ -248,7 +248,7 @@ impl Kinds {
         &mut self.0[kind as usize]
     }
 
-    /// Those of which there is anything.
+    /// Those with any memory.
     pub fn present(&self) -> impl Iterator<Item = (Kind, &KindMemory)> {
         let all = Kind::ALL.into_iter().map(|kind| (kind, self.get(kind)));
         all.filter(|(_, it)| it.memory.total() > Bytes::ZERO)

@@ -25,7 +25,7 @@ pub const SCHEMA: &str = "megapage.profile/1";
 const MOST_BYTES: u64 = 64 << 10;
 /// Runs whose cost is stored.
 const MOST_RUNS: usize = 8;
-/// A program that ends sooner, and of which nothing was found, gains nothing by a profile.
+/// A program that ends sooner, and without findings, gains nothing by a profile.
 const LEAST_MS: u64 = 100;
 /// Signals of a program that went wrong: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGKILL (as by the OOM killer), SIGSEGV.
 const CRASHES: [i32; 7] = [4, 5, 6, 7, 8, 9, 11];

@@ -38,7 +38,7 @@ const BATCH: usize = 8;
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 /// Calls that may fail before a look ends: each costs a huge page that was taken for nothing.
 pub(crate) const MOST_FAILURES: usize = 8;
-/// A mapping of which at least so much is untouched is expected to grow.
+/// A mapping with at least so much untouched is expected to grow.
 const MAY_GROW: usize = 64 << 20;
 
 /// Ascending ranges of addresses.
@@ -103,7 +103,7 @@ struct Fill<'a> {
     touched: usize,
     /// Bytes in regions that are huge, or dense.
     full: usize,
-    /// Regions of which anything is touched.
+    /// Regions with any page touched.
     regions: usize,
 }
 

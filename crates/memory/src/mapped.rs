@@ -377,12 +377,12 @@ mod tests {
             }
         }
 
-        /// Of which nothing is present in every other region of 2 MiB.
+        /// With every other region of 2 MiB empty.
         pub(super) fn striped(present_percent: usize) -> Fake {
             Fake { striped: true, ..Fake::new(present_percent) }
         }
 
-        /// Of which all addresses are free.
+        /// With all addresses free.
         pub(super) fn with_nothing_mapped() -> Fake {
             Fake { mapped: false, ..Fake::new(0) }
         }

@@ -141,7 +141,7 @@ fn correct_by_smaps(entries: &mut [Entry]) {
 }
 
 impl Entry {
-    /// Of a part that nothing was done with yet.
+    /// A part that nothing was done with yet.
     fn of(object: usize, part: Part) -> Entry {
         Entry {
             object,

@@ -14,7 +14,7 @@ use std::time::Duration;
 const STEP: f64 = 1.5;
 /// Coverage is noted in so many pages.
 const COVERAGE_STEP: u16 = 32;
-/// Of a region of which every page was seen: visits of each page within the window.
+/// Visits of each page within the window, for a region whose every page was seen.
 const SATURATED: f64 = 3.0;
 
 /// The state of a region.

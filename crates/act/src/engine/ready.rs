@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn where_memory_is_warm_or_mostly_so_little_is_made_ready() {
         assert_eq!(collapsed(4096, |_| false), (0, 0));
-        // Of each 128 regions sixteen in a row are cold, or one of four is.
+        // Sixteen regions in a row of each 128 are cold, or one of four is.
         let hold = |is_cold: fn(usize) -> bool, most_made: usize, most_waited: usize| {
             let (made, waited) = collapsed(4096, is_cold);
             assert!(made > 0 && made < most_made && waited <= most_waited, "{made} {waited}");

@@ -46,7 +46,7 @@ pub struct Options {
     /// How long to wait after the last free.
     pub wait: Duration,
     /// Whether to allocate and free a little while waiting, as a living program does: allocators that
-    /// release memory as a side effect of the next call do it only then.
+    /// give back memory as a side effect of the next call do it only then.
     pub trickle: bool,
 }
 

@@ -53,7 +53,7 @@ pub mod size {
     use megapage_units::Bytes;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// In the largest unit of which it is a multiple.
+    /// In the largest unit that divides it.
     pub fn serialize<S: Serializer>(size: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&text(*size))
     }

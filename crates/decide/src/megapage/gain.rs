@@ -103,7 +103,7 @@ impl Mean {
         (present > 0.0).then(|| Mean { pages: pages / present, visits: visits / present, class })
     }
 
-    /// What it makes of a region of which so many pages are present.
+    /// Its verdict on a region with so many pages present.
     fn load(&self, present: u16) -> Load {
         let present = f64::from(present);
         Load { pages: self.pages * present, visits: self.visits * present, class: self.class }.sane()

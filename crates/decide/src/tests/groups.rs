@@ -7,7 +7,7 @@ use crate::megapage::{Megapage, Parameters};
 use megapage_snapshot::{AccessClass, MemoryLimit, PAGES, Process, Region};
 use megapage_units::Bytes;
 
-/// In a group of 1 GiB of which this share is in use.
+/// In a group of 1 GiB with this share in use.
 fn limited(mut process: Process, group: &str, in_use: f64) -> Process {
     let limit = Bytes::gib(1);
     let usage = Bytes((limit.0 as f64 * in_use) as u64);

@@ -51,7 +51,7 @@ pub fn process(pid: i32, regions: Vec<Region>) -> Process {
     }
 }
 
-/// A machine of 16 GiB of which this share is in use, not fragmented.
+/// A machine of 16 GiB with this share in use, not fragmented.
 pub fn snapshot(taken: Duration, in_use: f64, processes: Vec<Process>) -> Snapshot {
     let total = Bytes::gib(16);
     let free = Bytes((total.0 as f64 * (1.0 - in_use)) as u64);

@@ -6,7 +6,7 @@ use megapage_snapshot::{AccessClass, AccessProfile, CostSource, Leaf, PAGES, Pro
 use megapage_units::{BASE_PAGE, Bytes};
 use std::collections::BTreeMap;
 
-/// A machine of which all memory beside the processes' is used by others.
+/// A machine whose memory beside the processes' is used by others.
 struct World {
     processes: Vec<Process>,
     total: u64,

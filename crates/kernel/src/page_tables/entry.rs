@@ -213,7 +213,7 @@ pub fn contents(layout: Layout, table: &[u64; PAGES as usize], frame_mask: u64, 
     contents
 }
 
-/// Of each 16 pages those of `together` where any of them is in `accessed`.
+/// The pages of `together` whose group of 16 has one in `accessed`.
 fn accessed_together(accessed: u64, together: u64) -> u64 {
     let lane = |n: u32| together & (0xffff << (16 * n));
     (0..4).map(lane).filter(|lane| accessed & lane != 0).fold(0, |all, lane| all | lane)

@@ -168,7 +168,7 @@ impl Experiment for BloatExperiment {
     }
 }
 
-/// Which program finishes when, where programs that gain from huge pages compete with others?
+/// Who finishes when, where programs that gain from huge pages compete with others?
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairExperiment {
     /// How.

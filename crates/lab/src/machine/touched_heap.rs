@@ -1,4 +1,4 @@
-//! Memory of our own of which every page has been written, on pages of a chosen kind: what fork(2) has to deal with.
+//! Memory of our own with every page written, on pages of a chosen kind: what fork(2) has to deal with.
 //!
 //! File-level obligation: every address that is written lies in the mapping that the value owns, which stays mapped
 //! until the value is dropped and to which no reference is ever made.

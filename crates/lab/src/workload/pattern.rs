@@ -23,7 +23,7 @@ pub enum Case {
     Sequential,
     /// All words one after the other, added up as fast as memory gives them.
     Stream,
-    /// Random reads within 16 MiB in the middle; the remainder was only written once.
+    /// Random reads within 16 MiB in the middle; the rest was only written once.
     Hot,
     /// A hash map with open addressing: lookups that mostly succeed.
     Map,

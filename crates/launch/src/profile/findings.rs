@@ -97,7 +97,7 @@ impl Findings {
             && self.own_mappings.iter().all(|it| is_kind(it) && is_sound(it.seen_bytes, it.touched_bytes))
     }
 
-    /// These after a further run, which was given them (`had_hints`): what it has found is newer, and what it has not stays for a while.
+    /// These after a further run, which was given them where `had_hints`: new findings replace old ones, absent ones stay a while.
     pub fn after(&self, run: Findings, had_hints: bool) -> Findings {
         let mut all = run;
         for former in &self.large_blocks {

@@ -28,7 +28,7 @@ pub struct WhyNotMore {
     pub bytes: Option<u64>,
 }
 
-/// The kinds of which there is anything.
+/// The kinds with any memory.
 pub type ByKind = BTreeMap<Kind, KindReport>;
 
 /// By the kernel's values, and by the preloaded library's own accounts of why the heap, and shared memory, got no more.

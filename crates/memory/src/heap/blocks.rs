@@ -1,7 +1,7 @@
 //! The large blocks of a heap: how much of each the program touches, for the next run of the same program.
 //!
 //! A block is judged when it goes back, or at exit: of at most [`MOST_REGIONS`] regions of 2 MiB, evenly spread, some pages
-//! are looked at. Regions of which nothing is present cost nothing, and do not count.
+//! are looked at. Regions without a present page cost nothing, and do not count.
 
 use super::HugeHeap;
 use crate::learned::{Found, Hints, class_of};

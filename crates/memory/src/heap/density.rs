@@ -18,11 +18,11 @@ const SLACK: u64 = 2 << 20;
 const SHARE: u64 = 40;
 /// And a chunk that is just being filled.
 const FILLING: u64 = HUGE_2M as u64;
-/// A chunk of which so many slices are asked for at once wastes nothing, whatever others do.
+/// A chunk with so many slices requested at once wastes nothing, whatever others do.
 const NEARLY_ALL: u32 = 28;
 /// A chunk is hardly in use where no more of its 32 slices are.
 pub(super) const FEW: u32 = 8;
-/// While too much is unused, chunks of which so many slices are in use are split as well, the emptiest first: a huge page
+/// While too much is unused, chunks with so many slices in use are split as well, the emptiest first: a huge page
 /// that is three quarters full is worth more than what it wastes.
 pub(super) const STEPS: [u32; 3] = [FEW, 16, 24];
 /// Bytes of huge pages beyond that for which a thread is worth having that releases them.

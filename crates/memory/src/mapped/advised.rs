@@ -2,7 +2,7 @@
 
 /// How many separate ranges of advised memory are stored; no further ones are made.
 const MOST_ADVISED: usize = 1024;
-/// Of these places so many are kept for ranges that munmap(2) parts in two.
+/// So many of these places are reserved for ranges that munmap(2) parts in two.
 const KEPT_FREE: usize = 64;
 
 /// An address range: the first address, and the first one after it.

@@ -265,7 +265,7 @@ mod tests {
             "four times as many, with what was not sampled"
         );
         assert_eq!(class(1024, 500, 1.0), AccessClass::Random);
-        // Of what was accessed whole is not known how often.
+        // The rate of what was accessed whole is unknown.
         assert_eq!(class(256, 512, 1.0), AccessClass::Random);
     }
 

@@ -1,4 +1,4 @@
-//! Whether a tracker is accurate on this machine: tried on a child of which every access is known.
+//! Whether a tracker is accurate on this machine: tried on a child whose every access is known.
 
 use super::{PageBits, RegionBits, Tracker};
 use megapage_kernel::canary::Canary;

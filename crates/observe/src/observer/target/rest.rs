@@ -39,7 +39,7 @@ impl Target {
     /// Whether the process has not run since `cpu` was read, as far as that is asked: a sample may wait for it.
     pub(super) fn may_wait(&self, pass: &Pass<'_>) -> Option<Duration> {
         let cpu = pass.cpu.filter(|_| self.promotes && pass.tracker.leaves_shared())?;
-        // Of a process that was looked at before: since then.
+        // Since the last look at the process.
         let is_idle = self.cpu_before.is_none_or(|before| before == cpu);
         (is_idle && cpu_time_of(self.id.pid).is_ok_and(|now| now == cpu)).then_some(cpu)
     }
