@@ -1,4 +1,4 @@
-//! How an entry point tells that it failed: a negative errno, and a message of this thread.
+//! How an entry point reports that it failed: a negative errno, and a message of this thread.
 
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use megapage_segment::SegmentError;

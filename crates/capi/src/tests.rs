@@ -246,7 +246,7 @@ fn threads_may_call_at_the_same_time() {
             });
         }
     });
-    // Closed while others use it: they are served, or told.
+    // Closed while others use it: they are served, or get an error.
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(move || {
