@@ -7,7 +7,7 @@ use megapage_launch::request::{Heap, Mechanism};
 use megapage_observe::cost::probe::{is_promotable, uses_shared};
 use megapage_snapshot::{AccessClass, CostSource, Leaf, MappingKind, PAGES, Process, Region};
 use megapage_units::shown::shell_word;
-use megapage_units::{BASE_PAGE, Bytes};
+use megapage_units::{BASE_PAGE, Bytes, Pid};
 
 /// The least gain that is worth a change: 3 %.
 pub const WORTH_IT: f64 = 1.03;
@@ -49,7 +49,7 @@ pub fn judge(facts: &Facts) -> Advice {
     if let (true, Some(risk)) = (wanted, own.as_ref().and_then(|own| own.risk)) {
         risks.push(risk.into());
     }
-    let bloat = memory.bloat().map(bloat_is_taken_back);
+    let bloat = memory.bloat().map(|bloat| bloat_is_taken_back(process.id.pid, bloat));
     Advice {
         pid: process.id.pid,
         name: process.name.clone(),
@@ -65,7 +65,7 @@ pub fn judge(facts: &Facts) -> Advice {
             () if wanted => how(facts, &memory, own),
             () if offered && by_shared => shared_ways(facts, &memory, own),
             () if offered => own.and_then(|own| own.how).into_iter().collect(),
-            () if verdict == Verdict::AlreadyHuge => bloat.into_iter().collect(),
+            () if verdict == Verdict::AlreadyHuge => bloat.into_iter().flatten().collect(),
             () => Vec::new(),
         },
         memory,
@@ -234,14 +234,20 @@ fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     }
 }
 
-/// What releases memory that is zero in huge pages.
-fn bloat_is_taken_back(bloat: Bytes) -> How {
-    How {
-        what: "sudo megapage daemon".into(),
-        why: format!(
-            "splits huge pages that hold mostly zeros, and frees those, before memory runs short; about {bloat} here"
-        ),
-    }
+/// What releases memory that is zero in huge pages: at once, or whenever memory runs short.
+fn bloat_is_taken_back(pid: Pid, bloat: Bytes) -> Vec<How> {
+    vec![
+        How {
+            what: format!("sudo megapage reclaim {pid}"),
+            why: format!(
+                "splits huge pages that hold mostly zeros, and frees those, now (Linux 6.12); about {bloat} here"
+            ),
+        },
+        How {
+            what: "sudo megapage daemon".into(),
+            why: "does so for all programs before memory runs short".into(),
+        },
+    ]
 }
 
 /// What reaches shared memory: external promotion, where it lies right; the program's own setting.

@@ -291,6 +291,8 @@ fn bloat_is_not_nothing_to_do() {
         assert_eq!(advice.sentence().contains("about 300 MiB hold only zeros"), bloat.is_some());
         assert_eq!(advice.sentence().contains("nothing to do"), bloat.is_none());
         assert_eq!(advice.how.iter().any(|how| how.what.contains("daemon")), bloat.is_some());
+        let reclaim = format!("sudo megapage reclaim {}", advice.pid);
+        assert_eq!(advice.how.first().is_some_and(|how| how.what == reclaim), bloat.is_some());
     }
 }
 

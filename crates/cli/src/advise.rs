@@ -2,7 +2,7 @@
 
 mod text;
 
-use crate::output::{print, say};
+use crate::output::{print, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
@@ -92,6 +92,13 @@ struct Document {
     missed: Vec<String>,
 }
 
+impl Args {
+    /// Whether it starts a program, which then has the terminal.
+    pub fn starts_a_program(&self) -> bool {
+        !self.command.is_empty()
+    }
+}
+
 /// See [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
     if args.stop && args.command.is_empty() {
@@ -121,13 +128,17 @@ pub fn main(args: Args) -> Result<ExitCode> {
         if watch.interrupted() {
             break;
         }
-        if std::io::stderr().is_terminal() {
-            let others = match group.members.len() - 1 {
-                0 => String::new(),
-                others => format!(", for {others} more that share its memory"),
-            };
-            let (pid, seconds) = (group.leader, args.seconds.as_secs_f64());
-            say(format!("observing process {pid}{others}, {seconds} s ({} of {count})", number + 1));
+        let others = match group.members.len() - 1 {
+            0 => String::new(),
+            others => format!(", for {others} more that share its memory"),
+        };
+        let (pid, seconds) = (group.leader, args.seconds.as_secs_f64());
+        let what = format!("observing process {pid}{others}, {seconds} s ({} of {count})", number + 1);
+        // A program that was started has the terminal: one line before, and no other.
+        match args.starts_a_program() {
+            false => progress(what),
+            true if std::io::stderr().is_terminal() => say(what),
+            true => {}
         }
         match advisor.advise(group, &mut |time| watch.wait(time)) {
             Ok(advice) => document.processes.push(advice),

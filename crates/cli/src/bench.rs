@@ -1,12 +1,12 @@
 //! `megapage bench`.
 
-use crate::output::{print, say};
+use crate::output::{print, progress, say};
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
 use megapage_bench::arguments::scale;
 use megapage_bench::command;
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions};
-use megapage_bench::save::{Save, progress};
+use megapage_bench::save::Save;
 use megapage_bench::workload::retrieval;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -213,7 +213,10 @@ fn measure<R: Serialize>(
     is_clean: fn(&R) -> bool,
 ) -> Result<ExitCode> {
     let save = Save::open(output.save.as_deref())?;
-    let report = run(&mut progress(|line| say(line)))?;
+    let report = run(&mut |line| match line.strip_prefix("absent:") {
+        Some(_) => say(line),
+        None => progress(line),
+    })?;
     let json = save.write(&report)?;
     print(&if output.json { json } else { human(&report) })?;
     Ok(ExitCode::from(u8::from(output.check && !is_clean(&report))))

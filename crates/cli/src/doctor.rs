@@ -6,7 +6,7 @@ mod why;
 
 use crate::one_process::one_process;
 use crate::output::print;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use megapage_doctor::{ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, diagnosis, gather_why};
 use megapage_kernel::KernelRoot;
 use std::ffi::OsString;
@@ -25,12 +25,18 @@ pub struct Args {
     /// Only read: ask the kernel for no page
     #[arg(long)]
     only_read: bool,
+    /// Explain notes, too, and list what the kernel lacks
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
     /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
     #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
     why: Option<String>,
-    /// Explain messages about huge pages in this log; - is standard input
-    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["user", "program", "only_read", "why"])]
-    log: Option<PathBuf>,
+    /// Explain messages about huge pages in this log; - is standard input; without a file, in the journal of --unit
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, conflicts_with_all = ["user", "program", "only_read", "why"])]
+    log: Option<Option<PathBuf>>,
+    /// With --log: the journal of this service since the machine has started
+    #[arg(short, long, value_name = "UNIT", requires = "log")]
+    unit: Option<String>,
     /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log, megapage.doctor-log/1)
     #[arg(long)]
     json: bool,
@@ -45,8 +51,12 @@ impl Args {
 
 /// 0 with nothing weightier than a note, 1 with findings.
 pub fn main(args: Args) -> Result<ExitCode> {
-    if let Some(path) = args.log {
-        return log::main(&path, args.json);
+    match (args.log, args.unit) {
+        (Some(None), Some(unit)) => return log::main(&log::Source::Unit(unit), args.json),
+        (Some(Some(path)), None) => return log::main(&log::Source::File(path), args.json),
+        (Some(Some(_)), Some(_)) => bail!("--log takes a file or --unit, not both"),
+        (Some(None), None) => bail!("--log: give a file, - for standard input, or --unit UNIT"),
+        (None, _) => {}
     }
     if let Some(text) = args.why {
         let root = KernelRoot::live();
@@ -64,7 +74,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if args.json {
         print(&(megapage_report::json(SCHEMA, &diagnosis) + "\n"))?;
     } else {
-        print(&text::human(&diagnosis))?;
+        print(&text::human(&diagnosis, args.verbose))?;
     }
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }

@@ -35,7 +35,7 @@ pub struct Args {
     /// How the program is reached: auto, preload, tunable, runtime or outside
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
     mechanism: Choice,
-    /// Give freed memory back after this time, such as 500ms, 1s, 2min, or never
+    /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
     #[arg(long, value_name = "TIME", default_value = "1s")]
     return_after: ReturnAfter,
     /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)

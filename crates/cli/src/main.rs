@@ -25,10 +25,11 @@ mod sampling;
 mod segments;
 mod simulate;
 mod status;
+mod terminal;
 mod thp;
 mod top;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ enum Command {
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
 fn main() -> ExitCode {
+    output::fit_terminal();
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
@@ -75,6 +77,9 @@ fn main() -> ExitCode {
     if let Err(other) = base_pages(&command) {
         output::say(other);
         return ExitCode::from(if matches!(command, Command::Run(_)) { run::FAILED } else { 2 });
+    }
+    if let Some(what) = command.takes_long() {
+        output::progress(what);
     }
     let result = match command {
         // `run` answers with the status of the program that it ran, or 125 to 127 for its own failures.
@@ -99,10 +104,32 @@ fn main() -> ExitCode {
         Command::Lend(args) => lend::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
     };
+    output::end_progress();
     result.unwrap_or_else(|error| {
         output::say_error(&error);
         ExitCode::from(2)
     })
+}
+
+impl Command {
+    /// What a command does that may take more than two seconds, until it says more. Commands that write to the terminal all
+    /// the time say nothing here.
+    fn takes_long(&self) -> Option<&'static str> {
+        Some(match self {
+            Command::Doctor(_) => "looking at the machine",
+            Command::Advise(args) if !args.starts_a_program() => "observing",
+            Command::Map(args) if !args.watches() => "sampling",
+            Command::Pool(args) if args.changes() => "sizing pools",
+            Command::Simulate(_) => "simulating",
+            Command::Segments(_) => "reading segments",
+            Command::Bench(_) => "measuring",
+            Command::Remap(_) => "looking at files",
+            Command::Prime(_) => "priming files",
+            Command::Reclaim(_) => "taking back bloat",
+            Command::Enable(_) | Command::Disable(_) | Command::Status(_) => "asking systemd",
+            _ => return None,
+        })
+    }
 }
 
 /// Refuses what would look at or act on page sizes that are not those of this kernel: all but what looks at no running
@@ -128,22 +155,62 @@ fn refuse(error: &clap::Error) -> ExitCode {
         output::show_aside(&error.render().to_string());
         return ExitCode::from(2);
     }
-    let command = std::env::args().nth(1).filter(|name| !name.starts_with('-')).unwrap_or_default();
-    let text = error.render().to_string();
-    // The first paragraph is what is wrong; the usage after it is what --help is for.
-    let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    let what = what.join(" ");
+    let is_command = |name: &String| Cli::command().get_subcommands().any(|known| known.get_name() == name);
+    let command = std::env::args().nth(1).filter(is_command).unwrap_or_default();
+    let what = what_is_wrong(&error.render().to_string()) + &transposed(error).unwrap_or_default();
     let help =
         ["megapage", &command, "--help"].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
-    output::say(format!("{} (see {})", what.trim_start_matches("error: "), help.join(" ")));
+    output::say(format!("{what} (see {})", help.join(" ")));
     ExitCode::from(if command == "run" { run::FAILED } else { 2 })
+}
+
+/// The error that clap words in several paragraphs as one line: the first one is what is wrong, those that begin with `tip:` are
+/// what may have been meant, and the usage after them is what `--help` is for.
+fn what_is_wrong(text: &str) -> String {
+    let first: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    let parts = std::iter::once(first.join(" ").trim_start_matches("error: ").to_string());
+    parts.chain(tips.map(str::to_string)).collect::<Vec<_>>().join("; ")
+}
+
+/// A command that was meant, where clap finds none: it counts equal letters in place, of which two that changed places leave few.
+fn transposed(error: &clap::Error) -> Option<String> {
+    let typed = match (error.kind(), error.get(ContextKind::InvalidSubcommand)?) {
+        (ErrorKind::InvalidSubcommand, ContextValue::String(typed)) => typed,
+        _ => return None,
+    };
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return None;
+    }
+    let commands = Cli::command();
+    let names = commands.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
+    let near = |name: &&str| strsim::osa_distance(name, typed) == 1;
+    names.into_iter().find(near).map(|name| format!("; a similar subcommand exists: '{name}'"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{Cli, transposed, what_is_wrong};
+    use clap::{CommandFactory as _, Parser as _};
+
+    #[test]
+    fn what_may_have_been_meant_is_said() {
+        let said = |arguments: &[&str]| {
+            let error = Cli::try_parse_from(arguments).unwrap_err();
+            what_is_wrong(&error.render().to_string()) + &transposed(&error).unwrap_or_default()
+        };
+        assert_eq!(said(&["megapage", "docter"]).matches("'doctor'").count(), 1);
+        assert_eq!(said(&["megapage", "frobnicate"]), "unrecognized subcommand 'frobnicate'");
+        assert_eq!(
+            said(&["megapage", "rnu"]),
+            "unrecognized subcommand 'rnu'; a similar subcommand exists: 'run'"
+        );
+        let said = said(&["megapage", "top", "--onse"]);
+        assert!(said.contains("'--onse' found; a similar argument exists: '--once'"), "{said}");
+    }
+
     #[test]
     fn the_arguments_of_all_commands_are_sound() {
-        use clap::CommandFactory as _;
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

@@ -1,7 +1,9 @@
 //! `megapage map`.
 
+mod watch;
+
 use crate::one_process::one_process;
-use crate::output::{paint, print_painted, say};
+use crate::output::{paint_blocks, print_painted, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::trusted::write_report;
@@ -14,7 +16,8 @@ use std::time::Duration;
 
 /// Show the address space of a process as a picture: how hot each range is, beside what backs it
 ///
-/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot.
+/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot. With --watch it
+/// does so again and again, for --seconds in all, and shows heat over time: rows are time, columns are ranges of addresses.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
@@ -26,11 +29,36 @@ pub struct Args {
     /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
     #[arg(long)]
     json: bool,
-    /// How long to wait between clearing the accessed bits and reading them
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, conflicts_with = "no_sample")]
-    seconds: Duration,
+    /// How long to wait between clearing the accessed bits and reading them [default: 1]; with --watch, for how long to
+    /// watch [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "no_sample")]
+    seconds: Option<Duration>,
+    /// Show heat over time: live on a terminal (q ends it), and at the end as text, as --svg, or as --json (schema
+    /// megapage.map-watch/1)
+    #[arg(long, conflicts_with = "no_sample")]
+    watch: bool,
+    /// With --watch: how long to wait between clearing the accessed bits and reading them
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "watch")]
+    every: Duration,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
+}
+
+impl Args {
+    /// Whether it writes to the terminal all the time.
+    pub fn watches(&self) -> bool {
+        self.watch
+    }
+
+    /// How long is watched in all.
+    fn whole_time(&self) -> Duration {
+        self.seconds.unwrap_or(watch::USUAL)
+    }
+
+    /// Whether the picture is what is printed.
+    fn svg_to_output(&self) -> bool {
+        self.svg.as_ref().is_some_and(|file| file.as_os_str() == "-")
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -44,7 +72,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let pid = one_process(&root, &args.process)?;
-    let options = Options { window: args.seconds, folios: true, ..args.sampling.options() };
+    if args.watch {
+        return watch::main(&args, &root, pid);
+    }
+    let window = args.seconds.unwrap_or(Duration::from_secs(1));
+    let options = Options { window, folios: true, ..args.sampling.options() };
     let mut observer = Observer::start(&root, options)?;
     let snapshot = observer.sample_once(&[pid]);
     let Some(map) = Map::new(&snapshot, pid) else {
@@ -54,14 +86,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(why) = observer.why_unsampled() {
         say(format!("not sampled: {why}"));
     }
-    let to_output = args.svg.as_ref().is_some_and(|file| file.as_os_str() == "-");
+    let to_output = args.svg_to_output();
     if let Some(file) = args.svg.as_ref().filter(|_| !to_output) {
         write_report(file, svg(&map).as_bytes()).with_context(|| format!("{}", file.display()))?;
     }
     let text = match (to_output, args.json) {
         (true, _) => svg(&map),
         (false, true) => json(SCHEMA, &map) + "\n",
-        (false, false) => text(&map, paint()),
+        (false, false) => text(&map, paint_blocks()),
     };
     print_painted(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -24,6 +24,13 @@ enum Command {
     Stock(serve::StockArgs),
 }
 
+impl Args {
+    /// Whether pools are sized, which compaction may take long for.
+    pub fn changes(&self) -> bool {
+        matches!(self.command, Command::Set(_))
+    }
+}
+
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::List(args) => list::main(args),

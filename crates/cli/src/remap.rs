@@ -36,7 +36,9 @@ pub fn each<T, E: std::fmt::Display>(
     mut work: impl FnMut(&std::path::Path) -> Result<T, E>,
 ) -> (Vec<T>, bool) {
     let (mut done, mut failed) = (Vec::new(), false);
-    for file in files {
+    for (number, file) in files.iter().enumerate() {
+        let name = crate::output::shown_path(file);
+        crate::output::progress(format!("{name} ({} of {})", number + 1, files.len()));
         match work(file) {
             Ok(result) => done.push(result),
             Err(error) => {

@@ -3,6 +3,7 @@
 mod human;
 mod target;
 
+use crate::one_process::one_process;
 use crate::run::target::Target;
 use megapage_broker::patience_from_environment;
 use megapage_kernel::KernelRoot;
@@ -12,7 +13,7 @@ use megapage_launch::report::{Ended, RunReport};
 use megapage_launch::request::{Fork, Heap, Mechanism, OwnThp, Request, ReturnAfter, Shm, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
-use megapage_units::{Bytes, Pid};
+use megapage_units::Bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "KIND", default_value = "auto")]
     heap: Heap,
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
-    #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, default_missing_value = "default")]
+    #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, require_equals = true, default_missing_value = "default")]
     pool: Option<String>,
     /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
@@ -60,7 +61,7 @@ pub struct Args {
     /// How the program is reached: auto, preload, tunable, runtime or outside
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
     mechanism: Choice,
-    /// Give freed memory back after this time, such as 500ms, 1s, 2min, or never
+    /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
     #[arg(long, value_name = "TIME", default_value = "1s")]
     return_after: ReturnAfter,
     /// Let the program's children run with the preloaded library too
@@ -88,13 +89,14 @@ pub struct Args {
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Promote the memory of a running process from outside, until it ends or SIGINT comes
-    #[arg(long, value_name = "PID", value_parser = pid,
+    /// Promote the memory of a running process from outside, until it ends or SIGINT comes; by its number, or by a name (as
+    /// pgrep takes them) that matches no other process
+    #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
             "jvm", "fix", "no_profile", "thp", "argv0",
         ])]
-    attach: Option<Pid>,
+    attach: Option<String>,
     /// With --attach: promote what is there now, and leave
     #[arg(long)]
     once: bool,
@@ -111,11 +113,6 @@ pub struct Choice(pub Option<Mechanism>);
 /// Reads `--mechanism`.
 pub fn mechanism(text: &str) -> Result<Choice, String> {
     if text == "auto" { Ok(Choice(None)) } else { text.parse().map(|it| Choice(Some(it))) }
-}
-
-fn pid(text: &str) -> Result<Pid, String> {
-    let number = text.parse().ok().filter(|pid| *pid > 0).map(Pid);
-    number.ok_or_else(|| "expected a process number; pgrep finds it by name".into())
 }
 
 /// Runs, reports, and ends as the program has ended.
@@ -137,7 +134,7 @@ fn failure(error: RunError) -> Failure {
 
 fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.once && args.attach.is_none() {
-        return Err((FAILED, "--once goes with --attach PID".into()));
+        return Err((FAILED, "--once goes with --attach PROCESS".into()));
     }
     if !args.text_libs.is_empty() && args.text == Text::None {
         return Err((FAILED, "--text-libs goes with --text auto, file, thp, 2m or 1g".into()));
@@ -157,7 +154,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
-    if let Some(pid) = args.attach {
+    if let Some(process) = &args.attach {
+        let pid = one_process(&root, process).map_err(|error| (FAILED, error.to_string()))?;
         let attachment = Attachment {
             pid,
             once: args.once,
@@ -199,7 +197,14 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         // What a run without THP costs says nothing of one with them.
         profile: !args.no_profile && args.thp == OwnThp::Settings,
     };
-    let prepared = prepare(&root, request).map_err(failure)?;
+    // Until 0.1 the name stood apart.
+    let is_taken_for_program =
+        args.pool.as_deref() == Some("default") && request.arguments.iter().any(|it| it == "--");
+    let prepared =
+        prepare(&root, request).map_err(failure).map_err(|(status, message)| match is_taken_for_program {
+            true => (status, format!("{message}; a broker's name follows --pool by '=': --pool=NAME")),
+            false => (status, message),
+        })?;
     if args.dry_run {
         return print(prepared.dry_run(&root).map_err(failure)?);
     }

@@ -1,6 +1,7 @@
 //! The options of commands that sample access bits.
 
 use megapage_observe::{Options, TrackerKind};
+use megapage_units::Bytes;
 use std::time::Duration;
 
 /// How access bits are sampled.
@@ -30,6 +31,18 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("give seconds from 0.1 to 86400".into()),
+    }
+}
+
+/// A size with its unit: a plain number would be bytes, which nobody means.
+pub fn size(text: &str) -> Result<Bytes, String> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(size) if is_plain && size > Bytes::ZERO => {
+            Err(format!("'{text}' has no unit; write {text}k, {text}m or {text}g"))
+        }
+        Ok(size) => Ok(size),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ mod human;
 mod plots;
 mod record;
 
-use crate::output::{end_progress, print, show_progress};
+use crate::output::{print, progress};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use megapage_kernel::trusted::{read_bounded, write_report};
@@ -15,10 +15,8 @@ use megapage_simulate::trace::{Trace, read, write};
 use megapage_simulate::workload::{WORKLOADS, by_name};
 use megapage_simulate::{CompareError, Setup, all_policies, compare};
 use megapage_units::Bytes;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 /// Try policies on a modelled machine: on a recorded program, or on the workloads of the papers
@@ -144,9 +142,9 @@ fn run(args: RunArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
-    let progress = Progress::new();
-    let comparison = compare(&trace, &setup, &policies, args.speed.0, threads(), |done| progress.show(done))?;
-    progress.end();
+    let comparison = compare(&trace, &setup, &policies, args.speed.0, threads(), |done| {
+        progress(format!("simulating, {:.0} %", done * 100.0));
+    })?;
     if let Some(directory) = &args.svg {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (name, svg) in plots::all(&comparison) {
@@ -202,29 +200,4 @@ fn prepare(args: &RunArgs) -> Result<(Trace, Setup)> {
 
 fn threads() -> usize {
     available_parallelism().map_or(1, usize::from)
-}
-
-/// The progress of long work, in percent, on a terminal.
-struct Progress {
-    shown: AtomicU64,
-    terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Progress {
-        Progress { shown: AtomicU64::new(u64::MAX), terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&self, share: f64) {
-        let per_cent = (share * 100.0) as u64;
-        if self.terminal && self.shown.swap(per_cent, Ordering::Relaxed) != per_cent {
-            show_progress(&format!("simulating, {per_cent} %"));
-        }
-    }
-
-    fn end(&self) {
-        if self.terminal {
-            end_progress();
-        }
-    }
 }

@@ -1,31 +1,33 @@
 //! `megapage top`.
 
 mod daemon;
-mod terminal;
 
 use crate::output::{is_dumb, paint, print};
+use crate::terminal::{Request, Terminal};
 use anyhow::{Context, Result};
 use daemon::Daemon;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_observe::Options;
 use megapage_observe::watch::{Watch, Which};
-use megapage_report::json;
-use megapage_report::top::{Head, Key, Page, SCHEMA, Top, screen, table};
+use megapage_report::line::Line;
+use megapage_report::top::{Head, Key, Page, Prompt, SCHEMA, Top, help, screen, table};
 use megapage_report::value::percent;
+use megapage_report::{columns, json};
 use megapage_units::Bytes;
+use regex_lite::Regex;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use terminal::{Request, Terminal};
 
 /// Watch the machine and its processes: huge pages, hot memory, cost of translation
 ///
-/// The columns: resident memory (hugetlb pages included); its share on pages of 2 MiB or more; the mean coverage of the
-/// sampled 2 MiB regions; the share of cycles spent on address translation, with its interval; zeros in huge pages (>
-/// while not all are scanned); the change of huge memory since the last refresh; swapped memory; the age of the oldest
-/// sample, the share of memory that was sampled, and what that costs the process. A dash means unknown.
+/// The columns: user, systemd unit (or control group), Kubernetes pod; resident memory (hugetlb pages included); its share on
+/// pages of 2 MiB or more; the mean coverage of the sampled 2 MiB regions; the share of cycles spent on address translation,
+/// with its interval; zeros in huge pages (> while not all are scanned); the change of huge memory since the last refresh;
+/// swapped memory; the age of the oldest sample, the share of memory that was sampled, and what that costs the process. A dash
+/// means unknown. A narrow terminal has fewer columns; what the table is sorted by stays. On a terminal ? shows the keys.
 ///
 /// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the column DAEMON what it
 /// did to each process: memory promoted (+) and freed (-), or how many actions failed.
@@ -43,14 +45,17 @@ pub struct Args {
     /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]
     once: bool,
-    /// Sort by pid, name, resident, huge, coverage, cost, bloat, change or swap
+    /// Only processes of which this regular expression matches the name, user, unit, control group, pod or number
+    #[arg(short, long, value_name = "REGEX", value_parser = filter)]
+    filter: Option<Filter>,
+    /// Sort by pid, user, name, unit, pod, resident, huge, coverage, cost, bloat, change or swap
     #[arg(short, long, value_name = "COLUMN", default_value = "resident", value_parser = key)]
     sort: Key,
     /// Sort in ascending order
     #[arg(short, long)]
     reverse: bool,
     /// Show processes with at least this much resident memory
-    #[arg(long, value_name = "SIZE", default_value = "16m", conflicts_with = "processes")]
+    #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = crate::sampling::size, conflicts_with = "processes")]
     least: Bytes,
     /// Print JSON (schema megapage.top/1), one document for each refresh
     #[arg(long)]
@@ -67,6 +72,19 @@ fn key(text: &str) -> Result<Key, String> {
         .into_iter()
         .find(|key| key.name() == text)
         .ok_or_else(|| format!("sort by one of {}", Key::ALL.map(Key::name).join(", ")))
+}
+
+/// A filter, as it was written and as it matches; the empty one matches all.
+#[derive(Clone, Debug, Default)]
+struct Filter {
+    text: String,
+    expression: Option<Regex>,
+}
+
+fn filter(text: &str) -> Result<Filter, String> {
+    let expression =
+        (!text.is_empty()).then(|| Regex::new(text)).transpose().map_err(|error| error.to_string())?;
+    Ok(Filter { text: text.into(), expression })
 }
 
 /// 0 when the user leaves, the reader goes away, or all processes that were named have ended.
@@ -117,6 +135,7 @@ impl Args {
             reverse: self.reverse,
             every: (!self.once).then(|| watch.pace(self.delay())),
             numa: self.numa,
+            filter: self.filter.as_ref().map(|filter| filter.text.clone()).unwrap_or_default(),
             notes,
         }
     }
@@ -126,12 +145,13 @@ impl Args {
 fn tables(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
     let mut skip = args.once;
     loop {
-        let mut top = Top::new(watch.before(), watch.now(), watch.outlines()).with_daemon(daemon.seen());
-        top.sort(args.sort, args.reverse);
+        let top = sorted(watch, daemon, args.filter.as_ref(), (args.sort, args.reverse));
         if !skip {
             let text = match args.json {
                 true => json(SCHEMA, &top) + "\n",
-                false => table(&top, &args.head(watch, daemon)) + if args.once { "" } else { "\n" },
+                false => {
+                    table(&top, &args.head(watch, daemon), columns()) + if args.once { "" } else { "\n" }
+                }
             };
             if !print(&text)? || args.once || ended(args, watch) {
                 return Ok(ExitCode::SUCCESS);
@@ -154,6 +174,15 @@ fn tables(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCod
     }
 }
 
+fn sorted<'a>(watch: &'a Watch, daemon: &'a Daemon, filter: Option<&Filter>, order: (Key, bool)) -> Top<'a> {
+    let mut top = Top::new(watch.before(), watch.now(), watch.outlines()).with_daemon(daemon.seen());
+    if let Some(expression) = filter.and_then(|filter| filter.expression.as_ref()) {
+        top.filter(expression);
+    }
+    top.sort(order.0, order.1);
+    top
+}
+
 /// Whether none of the processes that were named is left.
 fn ended(args: &Args, watch: &Watch) -> bool {
     !args.processes.is_empty() && watch.outlines().is_empty()
@@ -165,21 +194,101 @@ struct View {
     reverse: bool,
     numa: bool,
     first: usize,
+    filter: Filter,
+    /// The filter that is being typed, and what is wrong with it.
+    typed: Option<(String, Option<String>)>,
+    help: bool,
+}
+
+impl View {
+    fn of(args: &Args) -> View {
+        View {
+            key: args.sort,
+            reverse: args.reverse,
+            numa: args.numa,
+            first: 0,
+            filter: args.filter.clone().unwrap_or_default(),
+            typed: None,
+            help: false,
+        }
+    }
+
+    /// Takes a filter that has become longer or shorter. Of one that is wrong so far the last right form stays.
+    fn type_filter(&mut self, change: impl FnOnce(&mut String)) {
+        let (mut text, _) = self.typed.take().unwrap_or_default();
+        change(&mut text);
+        let wrong = match filter(&text) {
+            Ok(filter) => {
+                self.filter = filter;
+                None
+            }
+            Err(why) => Some(why),
+        };
+        self.typed = Some((text, wrong));
+    }
+
+    fn screen(
+        &mut self,
+        args: &Args,
+        watch: &Watch,
+        daemon: &Daemon,
+        (columns, lines): (usize, usize),
+    ) -> Vec<Line> {
+        if self.help {
+            return help(lines, columns);
+        }
+        let top = sorted(watch, daemon, Some(&self.filter), (self.key, self.reverse));
+        self.first = self.first.min(top.processes.len().saturating_sub(1));
+        let filter = self.filter.text.clone();
+        let head = Head {
+            key: self.key,
+            reverse: self.reverse,
+            numa: self.numa,
+            filter,
+            ..args.head(watch, daemon)
+        };
+        let prompt = match &self.typed {
+            Some((text, wrong)) => Prompt::Filter(text, wrong.as_deref()),
+            None => Prompt::Keys,
+        };
+        screen(&top, &head, Page { first: self.first, lines, columns }, prompt)
+    }
+
+    /// Does what a key asks of the view alone.
+    fn change(&mut self, request: Request, lines: usize) {
+        match request {
+            Request::Column(steps) => self.key = self.key.step(steps),
+            Request::Reverse => self.reverse = !self.reverse,
+            Request::Nodes => self.numa = !self.numa,
+            Request::Scroll(by) => self.first = self.first.saturating_add_signed(by),
+            Request::Turn(screens) => {
+                self.first = self.first.saturating_add_signed(screens * (lines / 2).max(1) as isize);
+            }
+            Request::Help => self.help = true,
+            Request::Filter => self.typed = Some((self.filter.text.clone(), None)),
+            Request::Type(letter) => self.type_filter(|text| text.push(letter)),
+            Request::Erase => {
+                self.type_filter(|text| text.truncate(text.char_indices().last().map_or(0, |(at, _)| at)))
+            }
+            Request::Keep => self.typed = None,
+            Request::Drop => (self.filter, self.typed) = (Filter::default(), None),
+            Request::Nothing
+            | Request::Quit
+            | Request::Die(_)
+            | Request::Stop
+            | Request::Refresh
+            | Request::Redraw => {}
+        }
+    }
 }
 
 fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
-    let mut view = View { key: args.sort, reverse: args.reverse, numa: args.numa, first: 0 };
+    let mut view = View::of(args);
     let mut terminal = Terminal::take().context("the terminal cannot be taken over; try --once")?;
     let mut refreshed = Instant::now();
     while !ended(args, watch) {
-        let (columns, lines) = terminal.size();
-        let mut top = Top::new(watch.before(), watch.now(), watch.outlines()).with_daemon(daemon.seen());
-        top.sort(view.key, view.reverse);
-        let count = top.processes.len();
-        view.first = view.first.min(count.saturating_sub(1));
-        let head = Head { key: view.key, reverse: view.reverse, numa: view.numa, ..args.head(watch, daemon) };
-        let page = Page { first: view.first, lines, columns };
-        terminal.draw(&screen(&top, &head, page), paint())?;
+        let size = terminal.size();
+        terminal.draw(&view.screen(args, watch, daemon, size), paint())?;
 
         let left = watch.pace(args.delay()).saturating_sub(refreshed.elapsed());
         let mut request = Ok(Request::Nothing);
@@ -190,26 +299,27 @@ fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode>
             }
             matches!(request, Ok(Request::Nothing))
         });
-        match request? {
+        let request = request?;
+        // A key leaves the help; one that begins a filter does that, too.
+        if view.help && request.is_key() {
+            view.help = false;
+            if request != Request::Filter {
+                continue;
+            }
+        }
+        match request {
             Request::Quit => return Ok(ExitCode::SUCCESS),
             Request::Die(number) => {
                 drop(terminal);
                 die_of(number);
             }
-            Request::Column(steps) => view.key = view.key.step(steps),
-            Request::Reverse => view.reverse = !view.reverse,
-            Request::Nodes => view.numa = !view.numa,
-            Request::Scroll(by) => view.first = view.first.saturating_add_signed(by),
-            Request::Turn(screens) => {
-                view.first = view.first.saturating_add_signed(screens * (lines / 2).max(1) as isize);
-            }
-            Request::Redraw | Request::Stop => {}
             Request::Nothing if refreshed.elapsed() < watch.pace(args.delay()) => {}
             Request::Nothing | Request::Refresh => {
                 watch.refresh()?;
                 daemon.refresh();
                 refreshed = Instant::now();
             }
+            of_the_view => view.change(of_the_view, size.1),
         }
     }
     drop(terminal);

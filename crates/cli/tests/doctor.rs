@@ -118,12 +118,81 @@ fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
     let segment = verdict(&value, "shmget");
     assert_eq!((&segment["errno"], &segment["basis"]), (&1.into(), &"tried".into()), "{segment:#}");
     assert!(has_finding(&value, "pool-empty") && has_finding(&value, "shm-not-permitted"));
+    // Neither is missed by a program that does not ask for hugetlb pages.
+    let severities = |value: &Value| -> Vec<String> {
+        let findings = value["findings"].as_array().unwrap();
+        findings.iter().map(|finding| finding["severity"].as_str().unwrap().to_string()).collect()
+    };
+    let of =
+        |id: &str| value["findings"].as_array().unwrap().iter().find(|it| it["id"] == id).unwrap().clone();
+    assert_eq!(
+        (&of("pool-empty")["severity"], &of("shm-not-permitted")["severity"]),
+        (&"note".into(), &"note".into())
+    );
+    let is_calm = severities(&value).iter().all(|severity| severity == "note");
+    assert_eq!(value["summary"].as_str().unwrap().starts_with("Nothing is wrong: "), is_calm, "{value:#}");
     assert!(!has_finding(&value, "refused-unexplained"), "{value:#}");
 
     // Root has the permission, and is refused for the pool all the same.
     let value = json(&doctor(&["--json"]));
     assert_eq!(verdict(&value, "shmget")["errno"], 12);
     assert!(!has_finding(&value, "shm-not-permitted"));
+}
+
+#[test]
+fn it_concludes_about_a_program() {
+    let output = doctor(&["--for", "sort"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let summary = text.split("\n\n").next().unwrap().replace('\n', " ");
+    assert!(summary.contains("sort gets them by: megapage run -- sort ("), "{summary}");
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        return skip("redis-server is not installed");
+    }
+    let value = json(&doctor(&["--for", "redis-server", "--json"]));
+    let summary = value["summary"].as_str().unwrap();
+    assert!(summary.contains("megapage run --fork snapshot -- redis-server --disable-thp no"), "{summary}");
+}
+
+#[test]
+fn a_journal_is_read_by_its_unit() {
+    let directory = tempfile::tempdir().unwrap();
+    let journalctl = |script: &str| {
+        let path = directory.path().join("journalctl");
+        let text = directory.path().join("text");
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+        run("install", &["-m", "755", text.to_str().unwrap(), path.to_str().unwrap()]);
+    };
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let log = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+        let output = command.arg("doctor").args(arguments).env("PATH", &path).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    journalctl(
+        "case \"$*\" in *--unit=postgresql@15-main.service*) \
+         echo 'server process (PID 81) was terminated by signal 7: Bus error';; esac",
+    );
+    let (status, out, _) = log(&["--log", "-u", "postgresql@15-main"]);
+    assert_eq!(status, 1);
+    assert!(out.contains("was terminated by signal 7") && out.contains("hugepages-2Mi"), "{out}");
+    let (status, _, err) = log(&["--log", "--unit", "other"]);
+    assert_eq!((status, err.lines().count()), (2, 1));
+    assert!(err.contains("the journal shows nothing of other.service"), "{err}");
+    journalctl("echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1");
+    let (status, _, err) = log(&["--log", "-u", "redis", "--json"]);
+    assert_eq!(status, 2);
+    assert!(err.contains("insufficient permissions"), "{err}");
+    for (arguments, expected) in [
+        (&["--log"][..], "give a file, - for standard input, or --unit UNIT"),
+        (&["--log", "/dev/null", "-u", "redis"], "not both"),
+        (&["--log", "-u", "a b"], "'a b' is not the name of a unit"),
+        (&["-u", "redis"], "required"),
+    ] {
+        let (status, out, err) = log(arguments);
+        assert!(status == 2 && out.is_empty() && err.contains(expected), "{arguments:?}: {err}");
+    }
 }
 
 #[test]
@@ -289,7 +358,7 @@ fn rights_that_a_program_gives_are_seen_from_the_user() {
 fn the_human_form_fits_a_terminal() {
     let output = doctor(&["--user", "nobody", "--for", "sh", "--only-read"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("Huge pages for user nobody (uid 65534) and /"), "{text}");
+    assert!(text.contains("\n\nHuge pages for user nobody (uid 65534) and /"), "{text}");
     assert!(!text.contains('\x1b'), "no colour without a terminal");
     let too_wide = text.lines().find(|line| line.chars().count() > 100 && !line.starts_with("    fix "));
     assert_eq!(too_wide, None);

@@ -18,14 +18,15 @@ fn wrong_arguments_are_refused() {
         (&["--text-libs", "libc.so.6", "true"], "--text-libs goes with --text auto, file, thp, 2m or 1g"),
         (&["--text", "big", "true"], "'big' is none of auto, file, thp, 2m, 1g, none"),
         (&["--mechanism", "magic", "true"], "'magic' is none of auto, preload, tunable, runtime, outside"),
+        (&["--heap", "4MB", "true"], "'4MB' is none of auto, 1g, 2m, thp, none"),
         (&["--return-after", "soon", "true"], "'soon' is not a time"),
-        (&["--return-after", "1", "true"], "write it like 500ms, 1s, 2min or never"),
+        (&["--return-after", "1", "true"], "write it like 500ms, 1s, 2m or never"),
         (&["--return-after", "99999h", "true"], "more than a day"),
-        (&["--pool", "x", "--heap", "none", "true"], "leave one out"),
+        (&["--pool=x", "--heap", "none", "true"], "leave one out"),
         (&["--once", "true"], "--attach"),
         (&["--attach", "1", "true"], "cannot be used with"),
-        (&["--attach", "self"], "expected a process number; pgrep finds it by name"),
-        (&["--attach", "4194999"], "process 4194999: no such process"),
+        (&["--attach", "^no-such-program$"], "no process matches '^no-such-program$'"),
+        (&["--attach", "4194999"], "there is no process 4194999"),
     ] {
         assert_refused(&output(arguments), 125, expected);
     }

@@ -182,7 +182,7 @@ fn out(status: &Value) -> u64 {
 
 /// A report of a run with `--pool`.
 fn pooled(broker: &Broker, more: &[&str], words: &[&str]) -> (i32, Value, String) {
-    let pool = ["--pool", broker.path.to_str().unwrap()];
+    let pool = [&*broker.option()];
     heap_report(&[&pool[..], more].concat(), words)
 }
 
@@ -241,7 +241,8 @@ impl Drop for Holder {
 }
 
 fn hold(broker: &Broker, program: &str, report: Option<&Path>) -> Command {
-    let mut arguments = vec!["--pool", broker.path.to_str().unwrap()];
+    let pool = broker.option();
+    let mut arguments = vec![&*pool];
     let report = report.map(|path| path.to_str().unwrap());
     if let Some(report) = report {
         arguments.extend(["--json", "--report", report]);
@@ -253,7 +254,7 @@ fn hold(broker: &Broker, program: &str, report: Option<&Path>) -> Command {
 #[test]
 fn the_heap_is_the_brokers_and_goes_back_at_the_end() {
     let Some((_pool, _tree, broker, program)) = stage(32, &[]) else { return };
-    let pool = ["--pool", broker.path.to_str().unwrap(), "--require"];
+    let pool = [&*broker.option(), "--require"];
     // As the kernel sees it, while the program lives: a launcher that is held up may miss the end.
     let (status, report, said) =
         held_report(&pool, &[&program, "hold", "44"], "a heap on hugetlb pages", |report| {
@@ -335,9 +336,8 @@ fn children_that_are_another_program_change_nothing() {
 #[test]
 fn memory_that_is_freed_goes_back_while_the_program_lives() {
     let Some((_pool, _tree, broker, program)) = stage(24, &["--quota-per-uid", "none"]) else { return };
-    let socket = broker.path.to_str().unwrap();
-    let mut holder =
-        Holder::start(run(&["--pool", socket, "--return-after", "0s", "--", &program, "hold", "24"]));
+    let pool = broker.option();
+    let mut holder = Holder::start(run(&[&pool, "--return-after", "0s", "--", &program, "hold", "24"]));
     let before = out(&broker.wait("it has memory", |status| out(status) >= 16));
     holder.told(b"f", "freed");
     broker.wait("most of it is back", |status| out(status) <= before / 2);
@@ -414,7 +414,7 @@ fn users_have_each_their_own() {
     let library = own(library(), "libmegapage.so");
     let start = |uid: u32| {
         let mut command = Command::new(&command);
-        command.args(["run", "--pool"]).arg(&broker.path).args(["--", &program, "hold", "24"]);
+        command.args(["run", &broker.option(), "--", &program, "hold", "24"]);
         command.env("MEGAPAGE_LIBRARY", &library).env(PATIENCE.0, PATIENCE.1);
         command.current_dir("/").gid(uid).uid(uid);
         Holder::start(command)
@@ -465,7 +465,8 @@ assert sum(len(row['text']) for row in rows) == 9 * sum(len(str(n)) for n in ran
 fn where_it_cannot_be_the_run_says_so() {
     let (_tree, path) = place();
     let socket = path.to_str().unwrap();
-    let pool = ["--pool", socket];
+    let option = format!("--pool={socket}");
+    let pool = [&*option];
     let all = |more: &[&'static str]| [&pool[..], more].concat();
     // Nobody is there: the program runs as it would without, and the report tells.
     let (status, report, _) = heap_report(&pool, &["true"]);
@@ -474,7 +475,7 @@ fn where_it_cannot_be_the_run_says_so() {
     assert!(report["pool"]["ready_bytes"].is_null());
     assert_refused(&output(&all(&["--require", "--", "true"])), 125, "--require: --pool");
     assert_refused(&output(&all(&["--heap", "none", "--", "true"])), 125, "leave one out");
-    assert_refused(&output(&["--pool", "", "--", "true"]), 125, "the name is empty");
+    assert_refused(&output(&["--pool=", "--", "true"]), 125, "the name is empty");
     let dry = output(&all(&["--dry-run", "--", "true"]));
     let text = text(&dry.stdout);
     assert!(text.contains(&format!("# pool {socket} used: ")), "{text}");
@@ -484,10 +485,13 @@ fn where_it_cannot_be_the_run_says_so() {
     assert_eq!((status, &report["pool"]["used"]), (0, &Value::Bool(false)));
     let missing = report["not_obtained"].as_array().unwrap();
     assert!(missing.iter().any(|it| it.as_str().unwrap().starts_with("--pool: ")), "{report:#}");
+    let apart = output(&["--pool", "some", "--", "true"]);
+    assert_refused(&apart, 127, "a broker's name follows --pool by '=': --pool=NAME");
     let default = text_of_default();
     assert!(default.contains("MEGAPAGE_POOL=/run/megapage/pool-default.sock "), "{default}");
 }
 
 fn text_of_default() -> String {
-    text(&output(&["--dry-run", "--pool", "--", "true"]).stdout)
+    // The program is not taken for the broker's name.
+    text(&output(&["--dry-run", "--pool", "true"]).stdout)
 }

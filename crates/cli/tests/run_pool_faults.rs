@@ -106,7 +106,7 @@ fn a_thread_that_is_cancelled_leaves_the_heap_in_order() {
     let (tree, path) = place();
     let Some(program) = program(tree.path()) else { return };
     // Nobody listens there: each attempt opens and closes a socket.
-    let output = output(&["--heap", "thp", "--pool", path.to_str().unwrap(), "--", &program, "cancel"]);
+    let output = output(&["--heap", "thp", &format!("--pool={}", path.display()), "--", &program, "cancel"]);
     assert_eq!(status(&output), 3, "{output:?}");
 }
 
@@ -129,7 +129,8 @@ fn a_signal_that_forks_while_a_broker_hangs_does_not_hang_the_program() {
             kept.push(stream);
         }
     });
-    let mut command = run(&["--heap", "thp", "--pool", path.to_str().unwrap(), "--", &program, "signal"]);
+    let mut command =
+        run(&["--heap", "thp", &format!("--pool={}", path.display()), "--", &program, "signal"]);
     let output = command.env("MEGAPAGE_POOL_PATIENCE_MS", "3000").output().unwrap();
     assert_eq!(status(&output), 3, "{output:?}");
 }
@@ -145,7 +146,7 @@ fn a_fork_that_fails_before_it_begins_does_not_end_the_use_of_the_broker() {
     let start = Instant::now();
     loop {
         let (status, report, said) =
-            heap_report(&["--pool", path.to_str().unwrap()], &[&program, "terminal"]);
+            heap_report(&[&format!("--pool={}", path.display())], &[&program, "terminal"]);
         assert_eq!(status, 3, "{said}\n{report:#}");
         let gone =
             report["account"]["fall_backs"].as_array().unwrap().iter().any(|it| {

@@ -57,9 +57,14 @@ fn bad_input_is_named_in_one_line() {
     refused(&["map", "1", "--budget", "0"], "give percent, above 0 and at most 100");
     refused(&["top", "--delay", "0"], "give seconds from 0.1 to 86400");
     refused(&["top", "--delay", "soon"], "give seconds from 0.1 to 86400");
-    refused(&["top", "--sort", "beauty"], "sort by one of pid, name, resident");
+    refused(&["top", "--sort", "beauty"], "sort by one of pid, user, name, unit, pod, resident");
     refused(&["top", "--once", "no-such-name-here"], "no process matches 'no-such-name-here'");
     refused(&["top", "--least", "lots"], "'lots' has an unknown unit");
+    refused(&["top", "--least", "16"], "'16' has no unit; write 16k, 16m or 16g");
+    refused(
+        &["rnu"],
+        "unrecognized subcommand 'rnu'; a similar subcommand exists: 'run' (see megapage --help)",
+    );
     refused(&["top", "--least", "1m", "4711"], "cannot be used with");
 }
 
@@ -130,6 +135,64 @@ fn one_table_tells_what_changed() {
     assert_eq!((&row["coverage"], &row["missed"]), (&Value::Null, &Value::Null));
     // Others may have shrunk between being chosen and being looked at.
     assert!(rows.iter().all(|row| row["pid"] != small.id()), "it has less");
+}
+
+#[test]
+fn tables_say_whose_a_process_is_and_take_a_filter() {
+    let holder = Holder::start();
+    let once = |more: &[&str]| {
+        let json = megapage(&[&["top", "-o", "--json", "--no-sample", "-d", "0.1"], more].concat());
+        assert_eq!(json.status, 0, "{}", json.err);
+        serde_json::from_str::<Value>(&json.out).unwrap()
+    };
+    let all = once(&[]);
+    let row = all["processes"].as_array().unwrap().iter().find(|row| row["pid"] == holder.0.id()).unwrap();
+    let stat = |what: &str| {
+        let stat =
+            Command::new("stat").args(["-c", what, &format!("/proc/{}", holder.pid())]).output().unwrap();
+        String::from_utf8(stat.stdout).unwrap().trim().to_string()
+    };
+    assert_eq!(row["user"], stat("%U"));
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", holder.pid())).unwrap();
+    assert!(groups.contains(row["cgroup"].as_str().unwrap()), "{row} {groups}");
+    assert_eq!(all["filtered_out"], 0);
+
+    let one = once(&["--filter", &format!("^{}$", holder.pid())]);
+    let count = |top: &Value| top["processes"].as_array().unwrap().len();
+    assert_eq!((count(&one), &one["processes"][0]["name"]), (1, &Value::from("perl")));
+    assert!(one["filtered_out"].as_u64() > Some(0) || count(&all) == 1);
+    refused(&["top", "--filter", "(", "--once"], "invalid value '(' for '--filter <REGEX>'");
+    refused(&["top", "--sort", "user-name"], "pid, user, name, unit, pod, resident");
+}
+
+/// A user's terminal of so many columns, and locale, for a command that writes to a pipe.
+fn on_columns(columns: &str, locale: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(MEGAPAGE);
+    command.args(arguments).env("COLUMNS", columns).env("LC_ALL", locale);
+    said(command.output().unwrap()).out
+}
+
+#[test]
+fn reports_fit_the_terminal_and_its_locale() {
+    let holder = Holder::start();
+    let map = ["map", "--no-sample", &holder.pid()];
+    for (columns, arguments) in [
+        (60, &["top", "--once", "--no-sample", "-d", "0.1"][..]),
+        (80, &["top", "--once", "--no-sample", "-d", "0.1"]),
+        (200, &["top", "--once", "--no-sample", "-d", "0.1"]),
+        (60, &map),
+    ] {
+        let text = on_columns(&columns.to_string(), "C.UTF-8", arguments);
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= columns, "{widest}: {text}");
+        let head = text.lines().find(|line| line.contains(" PID") || line.starts_with("perl ")).unwrap();
+        assert!(columns < 200 || head.chars().count() > 110, "{head}");
+    }
+    // The name of a map's gap in it is a dot in the middle of the line.
+    let (plain, ascii) = (on_columns("100", "C.UTF-8", &map), on_columns("100", "C", &map));
+    assert!(!plain.is_ascii() && ascii.is_ascii(), "{plain}\n{ascii}");
+    let json = on_columns("100", "C", &["top", "--once", "--json", "--no-sample", "-d", "0.1"]);
+    assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
 }
 
 #[test]
@@ -208,13 +271,13 @@ fn another_users_process_is_listed_with_what_everybody_may_see() {
     let copy = public_copy(directory.path());
     let nobody = |arguments: &[&str]| {
         let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
-        said(Command::new("setpriv").args(user).args(arguments).output().unwrap())
+        said(Command::new("setpriv").args(user).args(arguments).env("COLUMNS", "200").output().unwrap())
     };
     let text = nobody(&["top", "--once", "-d", "0.1", &holder.pid()]);
     assert_eq!(text.status, 0, "{}", text.err);
     let row = text.out.lines().find(|line| line.trim_start().starts_with(&holder.pid())).unwrap();
-    let cells: Vec<&str> = row.split_whitespace().collect();
-    assert!(cells[2].ends_with('M') && cells[3..8] == ["-"; 5] && cells[9] == "denied", "{row}");
+    let cells: Vec<&str> = row.split_whitespace().rev().collect();
+    assert!(cells[0] == "denied" && cells[2..7] == ["-"; 5] && cells[7].ends_with('M'), "{row}");
     assert!(text.out.contains("is denied to us"), "{}", text.out);
 
     let map = nobody(&["map", &holder.pid()]);
@@ -319,6 +382,29 @@ fn on_a_terminal_keys_work_and_the_screen_is_given_back() {
     let (rest, status) = top.end();
     assert!(rest.contains(LEAVE), "{rest:?}");
     assert_eq!(status, 0);
+}
+
+#[test]
+fn on_a_terminal_a_filter_is_typed_and_help_is_shown() {
+    let holder = Holder::start();
+    let Some(mut top) = OnTerminal::start("-d 0.2") else { return };
+    top.until("/ filter");
+    top.press("/");
+    top.until("esc drop");
+    top.press(&format!("^{}$", holder.pid()));
+    top.until("1 process by resident, matching ");
+    top.press("\r");
+    top.until("/ filter");
+    top.press("?");
+    top.until("cycles of address translation");
+    top.press("?");
+    top.until("1 process by resident, matching ");
+    top.press("/(");
+    top.until("/^");
+    top.press("\u{1b}");
+    top.until("processes by resident");
+    top.press("q");
+    assert_eq!(top.end().1, 0);
 }
 
 /// The child of a process that has one; `None` where the kernel lists no children.

@@ -116,7 +116,7 @@ kinds! {
     HUGETLB_ABSENT, "hugetlb-absent", Blocker, "The kernel has no hugetlb pages",
         "It was built without CONFIG_HUGETLBFS, or does not support the processor's page sizes.",
         [];
-    POOL_EMPTY, "pool-empty", Blocker, "No hugetlb pages of the default size are reserved",
+    POOL_EMPTY, "pool-empty", Note, "No hugetlb pages of the default size are reserved",
         "The pool may not grow on demand either: mmap(MAP_HUGETLB) and shmget(SHM_HUGETLB) fail with errno 12 (ENOMEM), for root too. The JVM's \"Failed to reserve shared memory. (error = 12)\" is this.",
         ["megapage pool set 2MB:+512"];
     POOL_TAKEN, "pool-taken", Blocker, "Every hugetlb page of this size is in use or reserved",
@@ -134,7 +134,7 @@ kinds! {
 
     // Users and limits.
     SHM_NOT_PERMITTED, "shm-not-permitted", Blocker, "This user may not make SysV segments of hugetlb pages",
-        "shmget(SHM_HUGETLB) fails with errno 1 (EPERM) unless the caller is in the group of vm.hugetlb_shm_group or has CAP_IPC_LOCK in the machine's own user namespace. mmap(MAP_HUGETLB) needs no permission. The JVM's \"Large pages using UseSHM are not configured on this system\" is this.",
+        "Only a note while no page is reserved. shmget(SHM_HUGETLB) fails with errno 1 (EPERM) unless the caller is in the group of vm.hugetlb_shm_group or has CAP_IPC_LOCK in the machine's own user namespace. mmap(MAP_HUGETLB) needs no permission. The JVM's \"Large pages using UseSHM are not configured on this system\" is this.",
         ["groupadd --force hugepages", "usermod --append --groups hugepages USER", "sysctl -w vm.hugetlb_shm_group=$(getent group hugepages | cut -d: -f3)"];
     SHM_BY_MEMLOCK, "shm-by-memlock", Warning, "SysV segments of hugetlb pages are limited by RLIMIT_MEMLOCK",
         "Older kernels let users outside vm.hugetlb_shm_group use SHM_HUGETLB up to RLIMIT_MEMLOCK; larger segments fail with errno 1 (EPERM).",

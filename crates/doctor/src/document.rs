@@ -13,17 +13,21 @@ megapage doctor
 sudo megapage doctor --user tomcat --for java
 megapage doctor --why redis-server
 megapage doctor --log java.log
+megapage doctor --log -u redis-server
 ```
 
 - `--user NAME`: the user in question, by login name or number. `--for PROGRAM`: also look at this program, by path or by
   name in PATH.
 - Where it can, doctor asks the kernel for one huge page in a child process, in each way that a program could: the answer is
   *tried* (as another user this needs root). Everything else is *reasoned* from what it reads. `--only-read` tries nothing.
-- `--json` prints `megapage.doctor/1`: the user, the verdicts (for each way: outcome, error number, a sentence with the
+- The first sentence says whether something is wrong; with `--for` the second says how the program is started on huge pages.
+  Notes, which nothing has to be done about, take a line each below; `--verbose` shows them in full.
+- `--json` prints `megapage.doctor/1`: the summary, the user, the verdicts (for each way: outcome, error number, a sentence with the
   reason, the findings behind it) and the findings.
 - Exit status: 0 nothing above a note; 1 a blocker or a warning; 2 bad input.
 
-A **blocker** closes a way to huge pages. A **warning** means fewer or later ones, or a risk. A **note** is good to know.
+A **blocker** closes a way to huge pages. A **warning** means fewer or later ones, or a risk. A **note** is good to know: an
+empty pool, for example, matters only to programs that ask for hugetlb pages.
 Trials do not show limits of another user's control group (the child stays in the caller's), pages of 1 GiB (a trial takes
 at most 32 MiB), or how many pages there are.
 
@@ -58,8 +62,9 @@ prints `megapage.doctor-why/1`: the process's backing, the region asked for, and
 ## What a log says
 
 `megapage doctor --log FILE` (`-`: standard input) explains messages about huge pages of JVMs of each release, PostgreSQL,
-MariaDB, DPDK, QEMU, Redis, memcached and PHP: the first such line, how often it came, what happened, and what helps. It
-reads the first 64 MiB. Exit status: 0 no known message; 1 at least one; 2 unreadable file. `--json` prints
+MariaDB, MySQL, MongoDB, ClickHouse, DPDK, QEMU, Redis, memcached, PHP, libhugetlbfs and Kubernetes, and bus errors of any
+program: the first such line, how often it came, what happened, and what helps. It reads the first 64 MiB. `megapage doctor
+--log -u UNIT` reads the journal of a service instead, since the machine has started (journalctl). Exit status: 0 no known message; 1 at least one; 2 unreadable file. `--json` prints
 `megapage.doctor-log/1`: the messages.
 
 ## Reasons

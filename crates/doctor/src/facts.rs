@@ -223,6 +223,17 @@ pub struct Facts {
     pub untried: Option<String>,
     /// The program in question.
     pub program: Option<Program>,
+    /// How `megapage run` reaches it, or why it does not; `None`: nobody has asked.
+    pub reach: Option<Result<Reach, String>>,
+}
+
+/// How `megapage run` reaches a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The command that starts it on huge pages.
+    pub command: String,
+    /// By which mechanisms, each with its reason.
+    pub how: String,
 }
 
 impl Facts {

@@ -1,7 +1,8 @@
 //! Gathers the facts: reads the machine, and tries where that is possible.
 
 use crate::facts::{
-    Confinement, Facts, HugetlbMount, Kernel, Memory, PersistentSegment, Pool, Step, Tried, User, UserLimits,
+    Confinement, Facts, HugetlbMount, Kernel, Memory, PersistentSegment, Pool, Reach, Step, Tried, User,
+    UserLimits,
 };
 use megapage_kernel::ability::standings;
 use megapage_kernel::buddyinfo::{buddyinfo, order};
@@ -15,8 +16,13 @@ use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp;
 use megapage_kernel::{KernelError, KernelRoot, glibc, machine, meminfo};
+use megapage_launch::applications::Application;
+use megapage_launch::machine::Machine;
+use megapage_launch::mechanism::choose;
 use megapage_launch::program::{InspectError, Program, privilege_for};
+use megapage_launch::request::{Mechanism, Request as RunRequest};
 use megapage_segment::inventory::{Condition, Listed, inventory};
+use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, PageSize, Pid};
 use std::ffi::OsString;
 use std::fs;
@@ -146,6 +152,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         tunables: std::env::var("GLIBC_TUNABLES").ok(),
         trials: Vec::new(),
         untried: None,
+        reach: program.as_ref().and_then(|program| reach(root, request, &user, program)),
         program,
         user,
     };
@@ -154,6 +161,49 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         Err(why) => facts.untried = Some(why),
     }
     Ok(facts)
+}
+
+/// As the caller would start it: what the choice looks at are the caller's own rights and environment.
+fn reach(
+    root: &KernelRoot,
+    request: &Request,
+    user: &User,
+    program: &Program,
+) -> Option<Result<Reach, String>> {
+    if request.only_read || !root.is_live() || !user.is_caller {
+        return None;
+    }
+    let machine = match Machine::read(root) {
+        Ok(machine) => machine,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let word = request.program.as_ref()?.to_string_lossy();
+    let name = program.executable.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let known = Application::of_program(name);
+    let mut run = RunRequest::plain(program.executable.as_os_str());
+    if let Some(known) = known {
+        known.complete(&mut run, false);
+    }
+    let plan = match choose(program, &run, &machine) {
+        Ok(plan) => plan,
+        Err(refusal) => return Some(Err(refusal.to_string())),
+    };
+    let used: Vec<String> = plan
+        .considered
+        .iter()
+        .filter(|it| it.used)
+        .map(|it| format!("{}: {}", it.mechanism, it.reason))
+        .collect();
+    if used.is_empty() {
+        let why = plan.considered.iter().find(|it| it.mechanism == Mechanism::Preload);
+        return Some(Err(why.map(|it| it.reason.clone()).unwrap_or_default()));
+    }
+    let mut words = vec!["megapage", "run"];
+    words.extend(known.map(Application::options).unwrap_or_default());
+    let word = shell_word(&word);
+    words.extend(["--", &word]);
+    words.extend(known.map_or(&[][..], |known| known.arguments));
+    Some(Ok(Reach { command: words.join(" "), how: used.join("; ") }))
 }
 
 fn user(root: &KernelRoot, name: Option<&str>, own: &Status) -> Result<User, GatherError> {

@@ -13,6 +13,7 @@ mod document;
 pub mod facts;
 pub mod finding;
 mod gather;
+mod summary;
 mod verdict;
 mod why;
 
@@ -40,6 +41,8 @@ pub struct Diagnosis {
     pub uid: u32,
     /// The program in question: the file that runs in the end.
     pub program: Option<String>,
+    /// Whether something is wrong and what, and how the program gets huge pages: one sentence or two.
+    pub summary: String,
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
     /// What the kernel can and cannot do, the oldest ability first.
@@ -91,6 +94,7 @@ impl Diagnosis {
             user,
             uid,
             program: None,
+            summary: format!("{}: megapage does nothing here.", catalog::BASE_PAGES_OTHER.title),
             kernel: machine(root)?.kernel,
             abilities: Vec::new(),
             untried,
@@ -101,7 +105,9 @@ impl Diagnosis {
 
     /// Puts the conclusions from the facts together.
     pub fn of(facts: &Facts) -> Diagnosis {
+        let findings = diagnose(facts);
         Diagnosis {
+            summary: summary::summary(facts, &findings),
             user: facts.user.name.clone(),
             uid: facts.user.uid,
             kernel: facts.kernel.release.clone(),
@@ -121,7 +127,7 @@ impl Diagnosis {
             program: facts.program.as_ref().map(|program| program.executable.display().to_string()),
             untried: facts.untried.clone().or_else(|| untried(facts)),
             verdicts: verdicts(facts),
-            findings: diagnose(facts),
+            findings,
         }
     }
 

@@ -57,6 +57,60 @@ fn nothing_is_found_where_nothing_is_wrong() {
     assert!(!Diagnosis::of(&facts).has_findings());
 }
 
+/// Debian as it comes: THP on request, no page reserved, no group for segments.
+fn usual() -> Facts {
+    let mut facts = healthy();
+    thp(&mut facts).enabled = ThpEnabled::Madvise;
+    for one in &mut facts.pools {
+        one.counts = pool(0, 0, 0);
+    }
+    facts.mounts.clear();
+    facts.sysctls.hugetlb_shm_group = Some(0);
+    facts
+}
+
+#[test]
+fn a_usual_machine_is_no_case_for_the_doctor() {
+    let diagnosis = Diagnosis::of(&usual());
+    assert!(diagnosis.findings.len() >= 3, "{:?}", diagnosis.findings);
+    assert!(!diagnosis.has_findings(), "{:?}", diagnosis.findings);
+    assert_eq!(
+        diagnosis.summary,
+        "Nothing is wrong: programs get transparent huge pages where they ask, and megapage run asks for any program; no \
+         hugetlb page is reserved, which only programs need that ask for those."
+    );
+    // Where pages are reserved, the right to them matters.
+    let mut facts = usual();
+    facts.pools[0].counts = pool(8, 8, 0);
+    let diagnosis = Diagnosis::of(&facts);
+    assert!(diagnosis.has_findings());
+    assert_eq!(
+        diagnosis.summary,
+        "One thing stands between user tomcat and huge pages: this user may not make SysV segments of hugetlb pages."
+    );
+}
+
+#[test]
+fn the_summary_counts_and_concludes_about_the_program() {
+    let mut facts = healthy();
+    assert!(Diagnosis::of(&facts).summary.ends_with(" hugetlb pages of 2m are available."), "{facts:?}");
+    thp(&mut facts).defrag = megapage_kernel::thp::ThpDefrag::Never;
+    let summary = Diagnosis::of(&facts).summary;
+    assert_eq!(
+        summary,
+        "Huge pages work for user tomcat, with a warning: page faults never make room for a huge page."
+    );
+    thp(&mut facts).enabled = ThpEnabled::Never;
+    with_program(&mut facts, |_| {});
+    let reach = Reach { command: "megapage run -- java".into(), how: "runtime: a reason".into() };
+    facts.reach = Some(Ok(reach));
+    let summary = Diagnosis::of(&facts).summary;
+    assert!(summary.starts_with("2 things stand between user tomcat and huge pages; first: "), "{summary}");
+    assert!(summary.ends_with(" gets them by: megapage run -- java (runtime: a reason)."), "{summary}");
+    facts.reach = Some(Err("it is static".into()));
+    assert!(Diagnosis::of(&facts).summary.ends_with(": it is static."));
+}
+
 #[test]
 fn each_kind_is_found_where_one_thing_is_wrong() {
     for (kind, change) in cases() {

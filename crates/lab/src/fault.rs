@@ -16,6 +16,7 @@ use megapage_kernel::{KernelRoot, extent, hugetlb_available};
 use megapage_memory::stock::take;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -409,7 +410,9 @@ fn program(
         .args(["run", "--no-profile", "--mechanism", "preload", "--heap", "thp"])
         .env("MEGAPAGE_LIBRARY", &place.library);
     if source == Source::RunPool {
-        command.arg("--pool").arg(&broker.path);
+        let mut pool = OsString::from("--pool=");
+        pool.push(&broker.path);
+        command.arg(pool);
     }
     command.arg("--").arg(&place.workload).args(["first-touch", "--size", &size.0.to_string()]);
     let (printed, said) = Child::output(broker.signals, &mut command, PATIENCE)?;

@@ -19,7 +19,7 @@ const MORE_PAGES: &str =
 const JVM: &str = "JVM";
 
 /// The first that fits counts.
-const MESSAGES: [Message; 17] = [
+const MESSAGES: &[Message] = &[
     Message {
         // The second: Java 8 to 16.
         forms: &[&["Failed to reserve and commit memory"], &["Failed to reserve large pages memory"]],
@@ -86,7 +86,12 @@ const MESSAGES: [Message; 17] = [
         remedy: "postgres -C shared_memory_size_in_huge_pages says how many pages it takes",
     },
     Message {
-        forms: &[&["Couldn't allocate HugeTLB page"]],
+        // The second: 10.6 to 10.11; then InnoDB's buffer pool.
+        forms: &[
+            &["Couldn't allocate HugeTLB page"],
+            &["Couldn't allocate", "bytes (Large/HugeTLB memory page"],
+            &["InnoDB: HugeTLB:", "errno 12"],
+        ],
         program: "MariaDB",
         meaning: "the pool was too short for this piece of memory: it is on base pages, and the server goes on",
         remedy: MORE_PAGES,
@@ -96,6 +101,12 @@ const MESSAGES: [Message; 17] = [
         program: "DPDK",
         meaning: "no page of that size is free on a node",
         remedy: MORE_PAGES,
+    },
+    Message {
+        forms: &[&["Not enough memory available on socket"], &["EAL: Not enough memory available"]],
+        program: "DPDK",
+        meaning: "the pools of the nodes asked for (--socket-mem, -m) have fewer free pages than that: the program ends",
+        remedy: "megapage pool list shows the pages of each node; megapage pool set 2m=NODE:+N makes more, as root",
     },
     Message {
         forms: &[&["EAL: FATAL: Cannot get hugepage information"]],
@@ -126,6 +137,65 @@ const MESSAGES: [Message; 17] = [
         program: "PHP",
         meaning: "this build of PHP does not move its code",
         remedy: "megapage run --text auto -- php ...",
+    },
+    Message {
+        forms: &[&["Using conventional memory pool"]],
+        program: "MySQL or MariaDB",
+        meaning: "large_pages found the pool too short, or its segment was refused (vm.hugetlb_shm_group, kernel.shmmax): the \
+                  buffer pool is on base pages, and the server goes on",
+        remedy: "megapage doctor --user mysql says which; megapage pool set 2MB:+N makes more pages, as root",
+    },
+    Message {
+        // PostgreSQL's postmaster of a child, and others in their words.
+        forms: &[
+            &["terminated by signal 7: Bus error"],
+            &["Bus error", "(core dumped)"],
+            &["SIGBUS (0x7)"],
+            &["SIGBUS: bus error"],
+        ],
+        program: "any program",
+        meaning: "a page of a hugetlb mapping could not be had when it was touched: the control group's limit (in a pod: \
+                  resources.limits.hugepages-2Mi) is lower than what was mapped, or the pool ran dry; or a mapped file is \
+                  shorter than its mapping",
+        remedy: "megapage doctor names the limit; raise it, or limit reservations instead (hugetlb.2MB.rsvd.max), which programs \
+                 survive; PostgreSQL in a pod without huge pages: huge_pages = off",
+    },
+    Message {
+        forms: &[&["Insufficient hugepages-"]],
+        program: "Kubernetes",
+        meaning: "no node has so many huge pages of that size left: the kubelet counts them when it starts, and pods own what \
+                  they ask for, used or not",
+        remedy: "megapage pool persist 2m=N --apply on the node, then restart the kubelet; kubectl describe node shows Allocatable",
+    },
+    Message {
+        forms: &[&["transparent_hugepage/enabled is 'always'"], &["transparent_hugepage/defrag is 'always'"]],
+        program: "MongoDB up to 7.0",
+        meaning: "its allocator keeps huge pages that it uses little of, so memory may bloat",
+        remedy: "megapage enable --thp never mongod takes THP from this service alone, and leaves them to others",
+    },
+    Message {
+        // From 8.0 on; the second is max_ptes_none.
+        forms: &[
+            &["we suggest setting the contents of sysfsFile"],
+            &["We suggest setting the contents of sysfsFile to 0"],
+            &["we suggest changing the contents of the following sysfsFile"],
+        ],
+        program: "MongoDB 8.0 or later",
+        meaning: "its allocator wants THP 'always', defrag 'defer+madvise' and max_ptes_none 0, which hold for all programs",
+        remedy: "megapage thp get shows what is set; megapage thp set enabled=always defrag=defer+madvise changes it, as root",
+    },
+    Message {
+        forms: &[&["transparent hugepages are set to", "always"]],
+        program: "ClickHouse",
+        meaning: "with 'always' its allocator's memory is huge wherever it lies, and may bloat: it asks for huge pages itself \
+                  where 'madvise' is set",
+        remedy: "megapage thp set enabled=madvise, as root; or megapage enable --thp advised clickhouse-server (Linux 6.18)",
+    },
+    Message {
+        forms: &[&["New heap segment map at", "failed"]],
+        program: "libhugetlbfs",
+        meaning: "HUGETLB_MORECORE found the pool too short: this malloc is on base pages, and the program goes on",
+        remedy: MORE_PAGES,
     },
 ];
 
@@ -197,6 +267,46 @@ ready
         assert!(found[0].line.ends_with("(errno = 12).") && found[0].meaning.contains("too few pages"));
         assert!(found[1].remedy.contains("UseSHM") && found[2].meaning.contains("ordinary memory"));
         assert!(explain("all is well\n").is_empty());
+    }
+
+    /// One line of each, as its program wrote it.
+    #[test]
+    fn messages_of_servers_and_clusters_are_known() {
+        for (line, program) in [
+            ("LOG:  server process (PID 81) was terminated by signal 7: Bus error", "any program"),
+            ("./run.sh: line 3:   912 Bus error               (core dumped) ./server", "any program"),
+            ("Bus error (core dumped)", "any program"),
+            ("0/3 nodes are available: 3 Insufficient hugepages-2Mi.", "Kubernetes"),
+            ("** WARNING: /sys/kernel/mm/transparent_hugepage/enabled is 'always'.", "MongoDB up to 7.0"),
+            (
+                "2024-12-06T02:51:39: We suggest setting the contents of sysfsFile to 0.",
+                "MongoDB 8.0 or later",
+            ),
+            (
+                "For customers running the current memory allocator, we suggest changing the contents of the following \
+                 sysfsFile",
+                "MongoDB 8.0 or later",
+            ),
+            (
+                " * Linux transparent hugepages are set to \"always\". Check /sys/kernel/mm/transparent_hugepage/enabled",
+                "ClickHouse",
+            ),
+            (
+                "mariadbd: Couldn't allocate 136314880 bytes (Large/HugeTLB memory page size 2097152); errno 12; continuing \
+                 to smaller size",
+                "MariaDB",
+            ),
+            ("InnoDB: HugeTLB: Warning: Failed to allocate 138412032 bytes. errno 12", "MariaDB"),
+            ("[Warning] InnoDB: Using conventional memory pool", "MySQL or MariaDB"),
+            ("EAL: Not enough memory available on socket 0! Requested: 1024MB, available: 0MB", "DPDK"),
+            (
+                "libhugetlbfs: WARNING: New heap segment map at 0x55b7ccc00000 failed: Cannot allocate memory",
+                "libhugetlbfs",
+            ),
+        ] {
+            let found = explain(line);
+            assert_eq!(found.first().map(|it| it.program), Some(program), "{line}");
+        }
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Default for ReturnAfter {
     }
 }
 
-/// Reads `0s`, `500ms`, `1.5s`, `2min`, `never`.
+/// Reads `0s`, `500ms`, `1.5s`, `2m` or `2min` (minutes, as systemd.time(7) has them), `1h`, `never`.
 impl FromStr for ReturnAfter {
     type Err = String;
 
@@ -157,13 +157,13 @@ impl FromStr for ReturnAfter {
         if text == "never" {
             return Ok(ReturnAfter::Never);
         }
-        let help = || format!("'{text}' is not a time; write it like 500ms, 1s, 2min or never");
+        let help = || format!("'{text}' is not a time; write it like 500ms, 1s, 2m or never");
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(help)?;
         let (value, unit) = text.split_at(split);
         let seconds = match unit {
             "ms" => 0.001,
             "s" => 1.0,
-            "min" => 60.0,
+            "m" | "min" => 60.0,
             "h" => 3600.0,
             _ => return Err(help()),
         };
@@ -255,10 +255,11 @@ mod tests {
         assert_eq!("500ms".parse(), after(500));
         assert_eq!("1.5s".parse(), after(1500));
         assert_eq!("2min".parse(), after(120_000));
+        assert_eq!("2m".parse(), after(120_000));
         assert_eq!("0s".parse(), after(0));
         assert_eq!("24h".parse(), after(86_400_000));
         assert_eq!("never".parse(), Ok(ReturnAfter::Never));
-        for bad in ["", "1", "s", "-1s", "1m", "1 s", "soon", "1.2.3s"] {
+        for bad in ["", "1", "s", "-1s", "1M", "1 s", "soon", "1.2.3s"] {
             assert!(bad.parse::<ReturnAfter>().unwrap_err().contains("is not a time"), "{bad}");
         }
         for absurd in ["25h", "99999999999999999999s"] {

@@ -4,10 +4,12 @@
 
 mod cached;
 pub mod cost;
+mod heat;
 mod machine;
 mod mappings;
 mod observer;
 pub mod outline;
+mod owners;
 mod page_tables;
 pub mod pools;
 mod process;
@@ -17,6 +19,7 @@ pub mod tracker;
 pub mod unmovable;
 pub mod watch;
 
+pub use heat::HeatWatch;
 pub use machine::machine;
 pub use megapage_snapshot::*;
 pub use observer::{

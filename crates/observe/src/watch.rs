@@ -3,6 +3,7 @@
 pub mod costs;
 
 use crate::outline::{outlines, outlines_of};
+use crate::owners::Owners;
 use crate::{ObserveError, Observer, Options, SelectError, select_processes};
 use costs::Costs;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
@@ -48,6 +49,7 @@ pub struct Watch {
     costs: Costs,
     pids: Vec<Pid>,
     outlines: Vec<Outline>,
+    owners: Owners,
     left_out: usize,
     before: Option<Snapshot>,
     now: Snapshot,
@@ -78,6 +80,7 @@ impl Watch {
             costs,
             pids: Vec::new(),
             outlines: Vec::new(),
+            owners: Owners::default(),
             left_out: 0,
             before: None,
             now,
@@ -180,6 +183,7 @@ impl Watch {
         self.outlines.sort_by_key(|outline| std::cmp::Reverse(outline.resident()));
         self.left_out = self.outlines.len().saturating_sub(MOST_PROCESSES);
         self.outlines.truncate(MOST_PROCESSES);
+        self.owners.complete(&self.root, &mut self.outlines);
         self.pids = self.outlines.iter().map(|outline| outline.pid).collect();
         Ok(())
     }

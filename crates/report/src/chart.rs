@@ -1,5 +1,6 @@
 //! Line charts as SVG.
 
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -53,6 +54,15 @@ pub fn svg(chart: &Chart) -> String {
     text
 }
 
+/// The dashes and gaps, in pixels, of the line in this place: where colours begin again another pattern tells lines apart.
+fn dash(at: usize) -> Option<(u32, u32)> {
+    match at / COLOURS.len() {
+        0 => None,
+        1 => Some((8, 4)),
+        _ => Some((2, 3)),
+    }
+}
+
 fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let finite = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
     let points = || chart.lines.iter().flat_map(|line| line.points.iter().copied()).filter(finite);
@@ -86,13 +96,23 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
         });
         let colour = COLOURS[at % COLOURS.len()];
         let style = if line.pale { colour.mix(0.45).stroke_width(1) } else { colour.stroke_width(2) };
-        axes.draw_series(LineSeries::new(line.points.iter().copied().filter(finite), style))?;
+        let points: Vec<(f64, f64)> = line.points.iter().copied().filter(finite).collect();
+        match dash(at) {
+            None => axes.draw_series(LineSeries::new(points, style))?,
+            Some((dash, gap)) => axes.draw_series(DashedLineSeries::new(points, dash, gap, style))?,
+        };
     }
     let label = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
     for (at, name) in names.iter().enumerate() {
         let y = 44 + 20 * at as i32;
         let colour = COLOURS[at % COLOURS.len()];
-        legend.draw(&PathElement::new([(8, y), (28, y)], colour.stroke_width(3)))?;
+        match dash(at) {
+            None => legend.draw(&PathElement::new([(8, y), (28, y)], colour.stroke_width(3)))?,
+            Some((dash, gap)) => {
+                let line = [(8, y), (28, y)];
+                legend.draw(&DashedPathElement::new(line, dash, gap, colour.stroke_width(3)))?;
+            }
+        }
         legend.draw(&Text::new(name.to_string(), (34, y), label.clone()))?;
     }
     root.present()?;
@@ -122,6 +142,35 @@ mod tests {
         assert!(text.contains("Memory &lt;&amp;&gt;"));
         assert!(!text.contains("NaN"));
         assert_eq!(svg(&chart), text);
+    }
+
+    /// The strokes of the legend: colours, and how many pieces each has.
+    #[test]
+    fn no_two_of_twenty_four_lines_look_alike() {
+        let line =
+            |at: usize| Line { name: format!("way {at}"), points: vec![(0.0, 1.0), (9.0, 2.0)], pale: false };
+        let mut looks = std::collections::BTreeSet::new();
+        for at in 0..24 {
+            let lines = (0..=at).map(line).collect();
+            let text = svg(&Chart { lines, ..Chart::default() });
+            let before = svg(&Chart { lines: (0..at).map(line).collect(), ..Chart::default() });
+            let strokes = |text: &str| -> std::collections::BTreeMap<String, usize> {
+                let mut counts = std::collections::BTreeMap::new();
+                for piece in text.split("stroke=\"").skip(1).map(|rest| &rest[..7]) {
+                    *counts.entry(piece.to_string()).or_insert(0) += 1;
+                }
+                counts
+            };
+            let (with, without) = (strokes(&text), strokes(&before));
+            let new: Vec<(String, usize)> = with
+                .into_iter()
+                .map(|(colour, count)| {
+                    (colour.clone(), count.saturating_sub(*without.get(&colour).unwrap_or(&0)))
+                })
+                .filter(|(_, count)| *count > 0)
+                .collect();
+            assert!(looks.insert(new.clone()), "{at}: {new:?}");
+        }
     }
 
     #[test]

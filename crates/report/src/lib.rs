@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chart;
+pub mod heat;
 pub mod line;
 pub mod map;
 pub mod svg;
@@ -17,9 +18,30 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use megapage_snapshot::Sampling;
 use megapage_units::shown::{self, one_line};
 use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The width, in columns, that the human form of every report keeps within.
+/// The width, in columns, that the human form of every report keeps within, unless the terminal is narrower: [`width`].
 pub const WIDTH: u16 = 100;
+
+/// Less is taken for so many columns: tables need some.
+const LEAST_COLUMNS: usize = 40;
+static COLUMNS: AtomicUsize = AtomicUsize::new(WIDTH as usize);
+
+/// Has human reports fit so many columns, those of the reader's terminal: at least 40, and tables of processes alone more than
+/// [`WIDTH`]. To be called before the first report, if at all.
+pub fn set_columns(columns: usize) {
+    COLUMNS.store(columns.max(LEAST_COLUMNS), Ordering::Relaxed);
+}
+
+/// The columns of the reader's terminal; [`WIDTH`] where there is none.
+pub fn columns() -> usize {
+    COLUMNS.load(Ordering::Relaxed)
+}
+
+/// The columns that a report keeps within: [`WIDTH`], or fewer where the terminal has fewer.
+pub fn width() -> usize {
+    columns().min(usize::from(WIDTH))
+}
 
 /// `value` as JSON with `"schema"` as its first field. `value` must serialise to an object.
 ///
@@ -36,7 +58,7 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
     shown::json(&text.expect("reports hold no map with keys other than strings"))
 }
 
-/// A table of at most [`WIDTH`] columns: a header line, then the rows, numbers aligned to the right.
+/// A table of at most [`width`] columns: a header line, then the rows, numbers aligned to the right.
 ///
 /// A cell counts as a number when it starts with a digit, a sign or a dash.
 pub fn table<R, C>(header: &[&str], rows: R) -> String
@@ -48,7 +70,7 @@ where
     table
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
+        .set_width(u16::try_from(width()).unwrap_or(WIDTH))
         .set_header(header.iter().copied());
     for row in rows {
         table.add_row(row.into_iter().map(|text| {

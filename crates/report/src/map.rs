@@ -6,7 +6,9 @@ mod text;
 
 pub use layout::Totals;
 pub use svg::svg;
+pub(crate) use svg::{FONTS, RAMP};
 pub use text::text;
+pub(crate) use text::{COLD, HEAT};
 
 use megapage_snapshot::{Missed, Process, ProcessSampling, Sampling, Snapshot, wire};
 use megapage_units::{Bytes, Pid};

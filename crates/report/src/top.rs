@@ -3,16 +3,21 @@
 mod columns;
 #[doc(hidden)]
 pub mod daemon;
+mod keys;
 mod text;
 
+pub use keys::{Prompt, help};
 pub use text::{Head, Page, screen, table};
 
 use megapage_snapshot::daemon::{DaemonSeen, Totals};
+use megapage_snapshot::group;
 use megapage_snapshot::{
     Machine, Missed, MissedWhy, Outline, Process, ProcessSampling, Sampling, Snapshot, TranslationCost, wire,
 };
 use megapage_units::{Bytes, Pid};
+use regex_lite::Regex;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,6 +44,8 @@ pub struct Top<'a> {
     pub daemon: Option<&'a DaemonSeen>,
     /// The processes, sorted.
     pub processes: Vec<Row>,
+    /// Processes that a filter has left out.
+    pub filtered_out: usize,
     /// Processes that were asked for and could not be observed, each with the reason.
     pub missed: &'a [Missed],
 }
@@ -53,6 +60,16 @@ pub struct Row {
     pub name: String,
     /// The real user.
     pub uid: u32,
+    /// The user's login name; `None` where it has none.
+    pub user: Option<String>,
+    /// The control group; empty where it is not known.
+    pub cgroup: String,
+    /// The innermost unit of systemd on its path.
+    pub unit: Option<String>,
+    /// The identifier of the Kubernetes pod that it belongs to.
+    pub pod: Option<String>,
+    /// The pod's namespace and name, where this node tells them.
+    pub pod_name: Option<String>,
     /// Resident memory, hugetlb included.
     pub resident_bytes: u64,
     /// The part of it on hugetlb pages.
@@ -95,8 +112,14 @@ pub struct Row {
 pub enum Key {
     /// The process.
     Pid,
+    /// The user's name.
+    User,
     /// The command name.
     Name,
+    /// The unit, or the control group where there is none.
+    Unit,
+    /// The pod.
+    Pod,
     /// Resident memory.
     Resident,
     /// The share on huge pages.
@@ -115,9 +138,12 @@ pub enum Key {
 
 impl Key {
     /// All, in the order of the columns.
-    pub const ALL: [Key; 9] = [
+    pub const ALL: [Key; 12] = [
         Key::Pid,
+        Key::User,
         Key::Name,
+        Key::Unit,
+        Key::Pod,
         Key::Resident,
         Key::Huge,
         Key::Coverage,
@@ -131,7 +157,10 @@ impl Key {
     pub const fn name(self) -> &'static str {
         match self {
             Key::Pid => "pid",
+            Key::User => "user",
             Key::Name => "name",
+            Key::Unit => "unit",
+            Key::Pod => "pod",
             Key::Resident => "resident",
             Key::Huge => "huge",
             Key::Coverage => "coverage",
@@ -150,13 +179,17 @@ impl Key {
     }
 
     fn compare(self, one: &Row, other: &Row) -> Ordering {
+        let known_first = |one: &str, other: &str| (one.is_empty(), one).cmp(&(other.is_empty(), other));
         let most_first = |of: fn(&Row) -> Option<f64>| {
             let (one, other) = (of(one), of(other));
             other.unwrap_or(f64::NEG_INFINITY).total_cmp(&one.unwrap_or(f64::NEG_INFINITY))
         };
         match self {
             Key::Pid => one.pid.cmp(&other.pid),
+            Key::User => one.user().cmp(&other.user()),
             Key::Name => one.name.cmp(&other.name),
+            Key::Unit => known_first(one.unit_or_group(), other.unit_or_group()),
+            Key::Pod => known_first(one.pod_or_uid(), other.pod_or_uid()),
             Key::Resident => other.resident_bytes.cmp(&one.resident_bytes),
             Key::Huge => most_first(|row| row.huge_share),
             Key::Coverage => most_first(|row| row.coverage),
@@ -177,8 +210,9 @@ impl<'a> Top<'a> {
             .and_then(|before| now.taken.checked_sub(before.taken))
             .filter(|interval| *interval > Duration::ZERO);
         let rates = before.zip(interval).map(|(before, interval)| rates(before, now, interval));
-        let mut rows: Vec<Row> =
-            now.processes.iter().map(|process| Row::observed(process, before, now.taken)).collect();
+        let outline = |process: &Process| outlines.iter().find(|outline| outline.pid == process.id.pid);
+        let observed = |process| Row::observed(process, outline(process), before, now.taken);
+        let mut rows: Vec<Row> = now.processes.iter().map(observed).collect();
         for outline in outlines {
             if now.process(outline.pid).is_none() {
                 let missed = now.missed.iter().find(|missed| missed.pid == outline.pid);
@@ -193,6 +227,7 @@ impl<'a> Top<'a> {
             sampling: now.sampling.as_ref(),
             daemon: None,
             processes: rows,
+            filtered_out: 0,
             missed: &now.missed,
         };
         top.sort(Key::Resident, false);
@@ -213,6 +248,14 @@ impl<'a> Top<'a> {
         self
     }
 
+    /// Keeps the processes of which a filter matches the command name, the user, the unit or control group, the pod, or the
+    /// number.
+    pub fn filter(&mut self, filter: &Regex) {
+        let all = self.processes.len();
+        self.processes.retain(|row| row.matches(filter));
+        self.filtered_out += all - self.processes.len();
+    }
+
     /// Sorts the processes.
     pub fn sort(&mut self, key: Key, reverse: bool) {
         self.processes.sort_by(|one, other| key.compare(one, other));
@@ -231,7 +274,40 @@ fn rates<'a>(before: &Snapshot, now: &'a Snapshot, interval: Duration) -> BTreeM
 }
 
 impl Row {
-    fn observed(process: &Process, before: Option<&Snapshot>, taken: Duration) -> Row {
+    /// The user's name, or the number where it has none.
+    pub fn user(&self) -> Cow<'_, str> {
+        self.user.as_deref().map_or_else(|| self.uid.to_string().into(), Cow::Borrowed)
+    }
+
+    /// The unit, or the control group where systemd has made no unit of it; empty at the root.
+    pub fn unit_or_group(&self) -> &str {
+        self.unit.as_deref().unwrap_or(if self.cgroup == "/" { "" } else { &self.cgroup })
+    }
+
+    /// The pod's name, or its identifier where that has none; empty outside pods.
+    pub fn pod_or_uid(&self) -> &str {
+        self.pod_name.as_deref().or(self.pod.as_deref()).unwrap_or_default()
+    }
+
+    fn matches(&self, filter: &Regex) -> bool {
+        let (user, pid) = (self.user(), self.pid.to_string());
+        let texts = [
+            &self.name,
+            &*user,
+            &self.cgroup,
+            &pid,
+            self.pod_or_uid(),
+            self.pod.as_deref().unwrap_or_default(),
+        ];
+        texts.iter().any(|text| filter.is_match(text))
+    }
+
+    fn observed(
+        process: &Process,
+        outline: Option<&Outline>,
+        before: Option<&Snapshot>,
+        taken: Duration,
+    ) -> Row {
         let huge = process.backing.huge();
         // Another process may have the pid by now: no change is told then.
         let former = before
@@ -244,6 +320,11 @@ impl Row {
             pid: process.id.pid,
             name: process.name.clone(),
             uid: process.uid,
+            user: outline.and_then(|outline| outline.user.clone()),
+            cgroup: process.cgroup.clone(),
+            unit: group::unit(&process.cgroup).map(str::to_string),
+            pod: group::pod(&process.cgroup),
+            pod_name: outline.and_then(|outline| outline.pod_name.clone()),
             resident_bytes: process.backing.total().0,
             hugetlb_bytes: process.backing.hugetlb().0,
             huge_bytes: Some(huge.0),
@@ -272,6 +353,11 @@ impl Row {
             pid: outline.pid,
             name: outline.name.clone(),
             uid: outline.uid,
+            user: outline.user.clone(),
+            cgroup: outline.cgroup.clone(),
+            unit: group::unit(&outline.cgroup).map(str::to_string),
+            pod: group::pod(&outline.cgroup),
+            pod_name: outline.pod_name.clone(),
             resident_bytes: outline.resident().0,
             hugetlb_bytes: outline.hugetlb.0,
             huge_bytes: none.then_some(0),
@@ -308,6 +394,9 @@ mod tests {
             pid: Pid(pid),
             name: "postgres".into(),
             uid: 107,
+            user: Some("postgres".into()),
+            cgroup: "/system.slice/system-postgresql.slice/postgresql@15-main.service".into(),
+            pod_name: None,
             rss: Bytes::mib(rss),
             hugetlb: Bytes::ZERO,
             swap: Bytes::mib(3),
@@ -357,10 +446,7 @@ mod tests {
         assert_eq!((row.sampled_ago_seconds, row.oldest_sample_seconds), (Some(3.0), Some(63.0)));
         let share = row.sampled_share.unwrap();
         assert!(share > 0.005 && share < 0.01, "{share}");
-        let text = text::table(
-            &top,
-            &Head { every: None, notes: Vec::new(), key: Key::Pid, reverse: false, numa: false },
-        );
+        let text = text::table(&top, &Head::by(Key::Pid), 160);
         assert!(text.contains(" 63s <1%"), "{text}");
     }
 
@@ -419,5 +505,31 @@ mod tests {
         assert_eq!(Key::Pid.step(-1), Key::Swap);
         assert_eq!(Key::Swap.step(1), Key::Pid);
         assert_eq!(Key::Resident.step(2), Key::Coverage);
+    }
+
+    #[test]
+    fn a_filter_looks_at_name_user_unit_pod_and_number() {
+        let (_, now) = two();
+        let count = |filter: &str| {
+            let mut top = Top::new(None, &now, &[outline(99, 2000)]);
+            top.filter(&Regex::new(filter).unwrap());
+            assert_eq!(top.processes.len() + top.filtered_out, 3);
+            top.processes.len()
+        };
+        assert_eq!(
+            (count("^redis"), count("^postgres$"), count("postgresql@15"), count("^99$")),
+            (1, 1, 1, 1)
+        );
+        assert_eq!((count(""), count("nobody-has-this")), (3, 0));
+    }
+
+    #[test]
+    fn units_sort_with_those_without_one_last() {
+        let (_, mut now) = two();
+        now.processes[1].cgroup = "/system.slice/a.service".into();
+        let mut top = Top::new(None, &now, &[outline(99, 2000)]);
+        top.sort(Key::Unit, false);
+        let order: Vec<i32> = top.processes.iter().map(|row| row.pid.0).collect();
+        assert_eq!(order, [12, 99, 4711]);
     }
 }

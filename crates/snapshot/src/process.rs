@@ -209,6 +209,12 @@ pub struct Outline {
     pub name: String,
     /// The real user.
     pub uid: u32,
+    /// Its login name; `None` where it has none, or nobody has looked.
+    pub user: Option<String>,
+    /// The control group, as [`Process::cgroup`]; empty where nobody has looked.
+    pub cgroup: String,
+    /// The namespace and name of the pod, `shop/cart-0`, where this node tells it.
+    pub pod_name: Option<String>,
     /// Resident memory without hugetlb pages.
     #[serde(serialize_with = "wire::bytes", rename = "rss_bytes")]
     pub rss: Bytes,

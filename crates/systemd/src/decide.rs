@@ -373,13 +373,13 @@ fn launcher(path: &Path, request: &Request) -> String {
 /// The options of `megapage run` for a request, without those that are as by default.
 pub(crate) fn options(request: &Request) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
+    // Its name is optional, and so belongs to the same word.
+    let pool = request.pool.as_ref().map(|pool| format!("--pool={}", pool.to_string_lossy()));
+    words.extend(pool);
     let mut add = |name: &str, value: String| words.extend([name.to_string(), value]);
     // Without transparent huge pages `run` asks for none by itself.
     if request.heap != Heap::Auto && !(request.heap == Heap::None && request.thp == OwnThp::Never) {
         add("--heap", request.heap.name().into());
-    }
-    if let Some(pool) = &request.pool {
-        add("--pool", pool.to_string_lossy().into_owned());
     }
     if request.shm != Shm::Auto {
         add("--shm", request.shm.name().into());

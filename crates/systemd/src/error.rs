@@ -77,6 +77,11 @@ pub enum SystemdError {
         /// The drop-in.
         path: PathBuf,
     },
+    /// The journal is empty, or kept from the caller.
+    #[error(
+        "the journal shows nothing of {0} since the machine has started; root, and the group systemd-journal, see all of it"
+    )]
+    NothingLogged(UnitName),
     /// systemctl could not be run, or has refused.
     #[error("{command}: {what}")]
     Manager {

@@ -1,5 +1,7 @@
 /// Gives the values of an enum their names: `ALL`, `name`, `parse`, `Display`, and `FromStr`, whose error lists them.
 ///
+/// `FromStr` takes a name that is a page size in every way that [`PageSize`](crate::PageSize) takes it.
+///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]
 /// enum Fruit { Apple, Pear }
@@ -8,6 +10,11 @@
 /// assert_eq!("pear".parse(), Ok(Fruit::Pear));
 /// assert_eq!("kale".parse::<Fruit>(), Err("'kale' is none of apple, pear".to_string()));
 /// assert_eq!(format!("{:>6}", Fruit::ALL[0]), " apple");
+///
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Pages { Huge }
+/// megapage_units::named!(Pages { Huge = "2m" });
+/// assert_eq!(["2m", "2M", "2MB", "2MiB"].map(|text| text.parse()), [Ok(Pages::Huge); 4]);
 /// ```
 #[macro_export]
 macro_rules! named {
@@ -40,7 +47,13 @@ macro_rules! named {
 
             fn from_str(text: &str) -> Result<$type, String> {
                 let names = [$($name),+];
-                $type::parse(text.as_bytes()).ok_or_else(|| format!("'{text}' is none of {}", names.join(", ")))
+                let by_size = || {
+                    let size: $crate::PageSize = text.parse().ok()?;
+                    $type::parse(size.to_string().as_bytes())
+                };
+                $type::parse(text.as_bytes())
+                    .or_else(by_size)
+                    .ok_or_else(|| format!("'{text}' is none of {}", names.join(", ")))
             }
         }
     };

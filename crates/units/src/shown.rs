@@ -48,6 +48,26 @@ pub fn painted(text: &str) -> String {
     shown + &lines(rest)
 }
 
+/// `text` for a terminal or file that takes ASCII alone: what megapage draws with becomes what looks like it, any other character
+/// a `?`.
+pub fn ascii(text: &str) -> String {
+    let shown = |c: char| match c {
+        '·' => '.',
+        '…' => '~',
+        '←' => '<',
+        '→' => '>',
+        '↑' => '^',
+        '↓' => 'v',
+        '⋮' => ':',
+        '█' => '#',
+        '▀' => '"',
+        '▄' => '_',
+        c if c.is_ascii() => c,
+        _ => NOT_SHOWN,
+    };
+    text.chars().map(shown).collect()
+}
+
 /// JSON text in which no character steers: each is in a string, where `\uXXXX` says the same.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -135,6 +155,11 @@ mod tests {
     use std::fmt::{self, Display};
 
     const HOSTILE: &str = "a\x1b]0;owned\x07\r\n\u{9b}31m\u{202e}b\u{2069}\u{2028}\u{200f}\u{61c}\x7f\tc";
+
+    #[test]
+    fn what_is_not_ascii_becomes_what_looks_like_it() {
+        assert_eq!(ascii("a · b … ← → ↑ ↓ ⋮ █▀▄ naïve 例\n"), "a . b ~ < > ^ v : #\"_ na?ve ?\n");
+    }
 
     #[test]
     fn nothing_steers_and_lines_stay_where_they_may() {

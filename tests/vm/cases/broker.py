@@ -30,7 +30,7 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
         vm.same("pool stock", "ready pages are taken from the pool", document.get("ready_pages"),
                 truth.pool() - truth.pool(name="free_hugepages"))
         vm.same("pool stock", "pages that it added", document.get("added_pages"), truth.pool())
-        done = vm.megapage("run --pool", "run", "--pool", "default", "--heap", "2m", "--json", "--report", "/tmp/report.json",
+        done = vm.megapage("run --pool", "run", "--pool=default", "--heap", "2m", "--json", "--report", "/tmp/report.json",
                            "--", "/opt/megapage/holder", "--mib", "24", "--smaps", MOMENTS.path, "--linger", "1500")
         vm.check("run --pool", "the program's output", done.out.startswith("ok "), done.words, "ok")
         report = json.loads(pathlib.Path("/tmp/report.json").read_text())
@@ -45,7 +45,7 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
                            and "5.16" in plan.get("reason", "") and not after.hugetlb_bytes, plan, "mremap, Linux 5.16")
         gone = vm.wait_until(lambda: not stock().get("holders"), 30)
         vm.check("pool stock", "a program that ended holds nothing", gone, stock().get("holders"), "no holder")
-        with vm.Holder("--mib", "16", prefix=("megapage", "run", "--pool", "default", "--heap", "2m", "--")) as holder:
+        with vm.Holder("--mib", "16", prefix=("megapage", "run", "--pool=default", "--heap", "2m", "--")) as holder:
             true = vm.quiet(holder.worker)
             holders = stock().get("holders", [])
             if truth.release() >= (5, 16):
@@ -61,5 +61,5 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
                      true.hugetlb)
         empty = vm.wait_until(lambda: truth.pool() == 0, 20)
         vm.check(ROW, "the pages that it added go back", empty, truth.pool(), 0)
-vm.megapage("run --pool", "run", "--pool", "nobody-there", "--", "true", allowed=(0, 125))
+vm.megapage("run --pool", "run", "--pool=nobody-there", "--", "true", allowed=(0, 125))
 vm.pool_pages(0)

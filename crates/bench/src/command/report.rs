@@ -6,7 +6,7 @@ use super::ways::{PLAIN, Way};
 use crate::run::{Clock, Head, Interval, Spread, heading, milliseconds};
 use crate::workload::Spent;
 use megapage_report::line::{Paint, Style, show, wrap};
-use megapage_report::{WIDTH, table};
+use megapage_report::table;
 use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
 use serde::Serialize;
@@ -235,7 +235,7 @@ pub(super) fn brief(took: &Took) -> String {
 
 /// The report as text of at most 100 columns.
 pub fn human(report: &CommandReport) -> String {
-    let width = WIDTH as usize;
+    let width = megapage_report::width();
     let wrapped = |text: &str| show(&wrap(Style::PLAIN, text, width - 2), Paint::Plain, width);
     let mut text = wrapped(&format!("bench run: {}", report.command));
     writeln!(text, "medians of {} rounds, each in a drawn order; ratios within a round", report.runs).ok();

@@ -2,7 +2,7 @@
 
 use megapage_advise::{Advice, Verdict};
 use megapage_kernel::spawn::ChildEvent;
-use megapage_report::WIDTH;
+use megapage_report::width;
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
@@ -106,7 +106,7 @@ pub(super) fn failure(event: ChildEvent) -> Option<String> {
 /// A labelled paragraph within the width of reports.
 fn wrapped(label: &str, what: &str) -> String {
     const INDENT: usize = 10;
-    let width = usize::from(WIDTH) - INDENT;
+    let width = width() - INDENT;
     let mut lines = vec![String::new()];
     for word in one_line(what).split(' ') {
         let last = lines.last_mut().expect("never empty");

@@ -4,9 +4,10 @@ use super::text::wrapped;
 use crate::output::print;
 use anyhow::{Context, Result};
 use megapage_launch::messages::{Explained, explain};
+use megapage_systemd::{UnitName, journal};
 use serde::Serialize;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const SCHEMA: &str = "megapage.doctor-log/1";
@@ -19,8 +20,32 @@ struct Found {
     messages: Vec<Explained>,
 }
 
+/// Where the messages are.
+#[derive(Debug)]
+pub enum Source {
+    /// A file; `-` is standard input.
+    File(PathBuf),
+    /// The journal of a service.
+    Unit(String),
+}
+
 /// 0 without a known message, 1 with one.
-pub fn main(path: &Path, json: bool) -> Result<ExitCode> {
+pub fn main(source: &Source, json: bool) -> Result<ExitCode> {
+    let text = match source {
+        Source::File(path) => file(path)?,
+        Source::Unit(unit) => journal(&UnitName::parse(unit)?, LONGEST)?,
+    };
+    let found = Found { messages: explain(&text) };
+    let any = !found.messages.is_empty();
+    if json {
+        print(&(megapage_report::json(SCHEMA, &found) + "\n"))?;
+    } else {
+        print(&human(&found.messages))?;
+    }
+    Ok(ExitCode::from(u8::from(any)))
+}
+
+fn file(path: &Path) -> Result<String> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".into() } else { path.display().to_string() };
     let mut bytes = Vec::new();
@@ -29,14 +54,7 @@ pub fn main(path: &Path, json: bool) -> Result<ExitCode> {
         false => std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)),
     };
     read.with_context(|| format!("--log {name}"))?;
-    let found = Found { messages: explain(&String::from_utf8_lossy(&bytes)) };
-    let any = !found.messages.is_empty();
-    if json {
-        print(&(megapage_report::json(SCHEMA, &found) + "\n"))?;
-    } else {
-        print(&human(&found.messages))?;
-    }
-    Ok(ExitCode::from(u8::from(any)))
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn human(messages: &[Explained]) -> String {

@@ -1,14 +1,17 @@
 //! The diagnosis for people, at most 100 columns wide.
 
 use megapage_doctor::Diagnosis;
+use megapage_doctor::catalog::Severity;
 use megapage_doctor::finding::{Basis, Finding, Outcome};
-use megapage_report::{WIDTH, table};
+use megapage_report::{table, width};
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
-/// The human form: the verdicts as a table, then each finding with its evidence and its remedy.
-pub fn human(diagnosis: &Diagnosis) -> String {
-    let mut text = format!("Huge pages for user {} (uid {})", diagnosis.user, diagnosis.uid);
+/// The human form: the summary, the verdicts as a table, then each finding with its evidence and its remedy; notes in a line
+/// each, unless `verbose`.
+pub fn human(diagnosis: &Diagnosis, verbose: bool) -> String {
+    let mut text = wrapped(&diagnosis.summary, "", "") + "\n";
+    text += &format!("Huge pages for user {} (uid {})", diagnosis.user, diagnosis.uid);
     if let Some(program) = &diagnosis.program {
         text += &format!(" and {}", one_line(program));
     }
@@ -30,14 +33,31 @@ pub fn human(diagnosis: &Diagnosis) -> String {
     if let Some(why) = &diagnosis.untried {
         text += &wrapped(&format!("Not tried: {why}."), "", "");
     }
-    for finding in &diagnosis.findings {
+    let is_whole = |finding: &&Finding| verbose || finding.severity > Severity::Note;
+    for finding in diagnosis.findings.iter().filter(is_whole) {
         text += "\n";
         text += &one(finding);
     }
-    text += &kernel(diagnosis);
-    if diagnosis.findings.is_empty() {
-        text += "\nNothing stands in the way.\n";
+    let notes: Vec<&Finding> = diagnosis.findings.iter().filter(|finding| !is_whole(finding)).collect();
+    if !notes.is_empty() {
+        text += "\nGood to know (--verbose explains):\n";
+        for note in notes {
+            text += &wrapped(&format!("{} [{}]", note.title, note.id), "    ", "        ");
+        }
     }
+    let lacking = diagnosis.abilities.iter().filter(|ability| !ability.present).count();
+    text += &match (verbose, lacking) {
+        (_, 0) => String::new(),
+        (true, _) => kernel(diagnosis),
+        (false, lacking) => {
+            let all = diagnosis.abilities.len();
+            let head = format!(
+                "Kernel {} lacks {lacking} of {all} abilities (--verbose lists them)",
+                diagnosis.kernel
+            );
+            wrapped(&head, "    ", "        ")
+        }
+    };
     text
 }
 
@@ -80,14 +100,14 @@ pub(super) fn meaning(finding: &Finding) -> String {
     text
 }
 
-/// `text` broken at spaces into lines of at most [`WIDTH`] columns. A word that is longer stays whole.
+/// `text` broken at spaces into lines of at most [`width`] columns. A word that is longer stays whole.
 pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_string();
     let mut is_fresh = true;
     // A name that holds the end of a line is not to begin a line of its own.
     for word in one_line(text).split(' ') {
-        if !is_fresh && line.chars().count() + 1 + word.chars().count() > WIDTH as usize {
+        if !is_fresh && line.chars().count() + 1 + word.chars().count() > width() {
             out += line.trim_end();
             out.push('\n');
             line = other.to_string();
@@ -105,12 +125,14 @@ pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_report::WIDTH;
 
     fn diagnosis(findings: Vec<Finding>) -> Diagnosis {
         Diagnosis {
             user: "tomcat".into(),
             uid: 998,
             program: Some("/usr/bin/java".into()),
+            summary: "Nothing is wrong: there is nothing to say.".into(),
             kernel: "6.1.0-56-amd64".into(),
             abilities: Vec::new(),
             untried: Some("trying as user tomcat needs root".into()),
@@ -123,7 +145,7 @@ mod tests {
     fn every_kind_of_finding_fits_the_width() {
         for kind in megapage_doctor::catalog::ALL {
             let finding = Finding::new(kind, "a setting with a long name ".repeat(5), "its value");
-            let text = human(&diagnosis(vec![finding]));
+            let text = human(&diagnosis(vec![finding]), true);
             assert!(text.contains(kind.id) && text.contains("its value"), "{text}");
             // A remedy is there to be copied, and so is never broken.
             let mut others = text.lines().filter(|line| !line.starts_with("    fix "));
@@ -143,7 +165,7 @@ mod tests {
         };
         let mut diagnosis = diagnosis(Vec::new());
         diagnosis.abilities = vec![ability("pagemap-scan", false), ability("collapse", true)];
-        let text = human(&diagnosis);
+        let text = human(&diagnosis, true);
         assert!(text.contains("\nKernel 6.1.0-56-amd64: lacks 1 of 2 abilities\n"), "{text}");
         assert!(
             text.contains("    pagemap-scan (Linux 6.7): Something") && !text.contains("collapse"),
@@ -151,15 +173,33 @@ mod tests {
         );
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH as usize), "{text}");
         diagnosis.abilities.remove(0);
-        assert!(!human(&diagnosis).contains("Kernel"), "it lacks nothing");
+        assert!(!human(&diagnosis, true).contains("Kernel"), "it lacks nothing");
     }
 
     #[test]
     fn a_clean_bill_is_said_and_so_is_why_nothing_was_tried() {
-        let text = human(&diagnosis(Vec::new()));
-        assert!(text.starts_with("Huge pages for user tomcat (uid 998) and /usr/bin/java\n"), "{text}");
+        let text = human(&diagnosis(Vec::new()), false);
+        let head = "Nothing is wrong: there is nothing to say.\n\nHuge pages for user tomcat (uid 998) and /usr/bin/java\n";
+        assert!(text.starts_with(head), "{text}");
         assert!(text.contains("Not tried: trying as user tomcat needs root."), "{text}");
-        assert!(text.ends_with("Nothing stands in the way.\n"), "{text}");
+        assert!(!text.contains("Good to know"), "{text}");
+    }
+
+    #[test]
+    fn notes_take_a_line_each_until_they_are_asked_for() {
+        let kinds = [&megapage_doctor::catalog::POOL_TAKEN, &megapage_doctor::catalog::POOL_EMPTY];
+        let diagnosis = diagnosis(kinds.map(|kind| Finding::new(kind, "where", "what")).to_vec());
+        let text = human(&diagnosis, false);
+        assert!(
+            text.contains("blocker: Every hugetlb page") && text.contains("    found  where: what"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("    No hugetlb pages of the default size are reserved [pool-empty]\n"),
+            "{text}"
+        );
+        let all = human(&diagnosis, true);
+        assert!(all.contains("note: No hugetlb pages") && !all.contains("Good to know"), "{all}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::output::print;
 use anyhow::{Result, bail};
 use megapage_act::pool::{MemoryImpact, Outcome, Request, Shortfall, Spec, plan, title};
 use megapage_kernel::KernelRoot;
-use megapage_report::{WIDTH, json, table};
+use megapage_report::{json, table, width};
 use megapage_units::Bytes;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -201,7 +201,7 @@ fn wrap(paragraph: &str) -> String {
         let line = lines.last_mut().expect("starts with one");
         if line.trim().is_empty() {
             line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH as usize {
+        } else if line.chars().count() + 1 + word.chars().count() <= width() {
             line.push(' ');
             line.push_str(word);
         } else {

@@ -4,7 +4,7 @@ use megapage_launch::kinds::Kind;
 use megapage_launch::report::{Backed, Ended, HeapAccount, KindReport, Moment, RunReport, SharedAccount};
 use megapage_launch::request::{Heap, Shm, Text};
 use megapage_launch::text::{TextMechanism, TextReport};
-use megapage_report::{WIDTH, table};
+use megapage_report::table;
 use megapage_units::Bytes;
 
 /// Reasons that a line names: JSON has all.
@@ -404,13 +404,13 @@ fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {
     }
 }
 
-/// Appends `text`, broken at blanks to lines of at most [`WIDTH`] columns; a longer word stays whole.
+/// Appends `text`, broken at blanks to lines of at most [`megapage_report::width`] columns; a longer word stays whole.
 fn wrap(out: &mut String, text: &str) {
     let indent = text.len() - text.trim_start().len();
     let mut column = 0;
     for word in text.split_whitespace() {
         let width = word.chars().count();
-        if column > 0 && column + 1 + width > usize::from(WIDTH) {
+        if column > 0 && column + 1 + width > megapage_report::width() {
             out.push('\n');
             column = 0;
         }

@@ -40,6 +40,11 @@ pub struct Broker {
 }
 
 impl Broker {
+    /// The option of `megapage run` that names it.
+    pub fn option(&self) -> String {
+        format!("--pool={}", self.path.display())
+    }
+
     /// Starts one that serves all users, unless the arguments give a mode, and waits until it answers. What else the
     /// machine does with its memory does not hold it up.
     ///

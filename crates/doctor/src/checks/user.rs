@@ -1,8 +1,8 @@
 //! What the user may do, and the limits that the user's processes run with.
 
 use super::kernel::capability_text;
-use crate::catalog;
-use crate::facts::Facts;
+use crate::catalog::{self, Severity};
+use crate::facts::{Facts, PoolState};
 use crate::finding::{Finding, describe};
 use crate::verdict::shm_permission;
 use megapage_kernel::limits::Limit;
@@ -67,6 +67,10 @@ fn shm(facts: &Facts) -> Option<Finding> {
     .fill("GID", &user.gid.to_string());
     if let Some(answer) = answer {
         finding = finding.and("trial: shmget(SHM_HUGETLB) without taking a page", describe(answer));
+    }
+    // Nobody misses the right to pages that nobody has reserved.
+    if facts.pool(size).is_none_or(|pool| pool.state() == PoolState::Empty) {
+        finding.severity = Severity::Note;
     }
     // Where a group is named already, joining it is enough.
     if let Some(group @ 1..) = group

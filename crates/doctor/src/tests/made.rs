@@ -90,6 +90,7 @@ pub(super) fn healthy() -> Facts {
         trials: Vec::new(),
         untried: None,
         program: None,
+        reach: None,
     }
 }
 

@@ -37,7 +37,7 @@ const RULE: &str = "#d5dae0";
 const PRESENT: &str = "#ccd3da";
 const UNSAMPLED: &str = "#e6e9ed";
 /// Coverage from a little to all: from light to dark, so that it also prints.
-const RAMP: [&str; 8] =
+pub const RAMP: [&str; 8] =
     ["#fdd49e", "#fdbb84", "#fc8d59", "#f26d4b", "#e34a33", "#cb2b1e", "#a81010", "#7f0000"];
 /// Stripes, so that what backs the zeros shows between them.
 const ZEROS: &str = "url(#zeros)";
@@ -52,6 +52,10 @@ const PARTS: [Part; 6] = [
     (|content| content.pages.base, "#b8c0c8", "4 KiB pages"),
     (|content| content.swapped, "#cc79a7", "swapped out"),
 ];
+
+/// The style sheet of texts.
+pub const FONTS: &str = "<style>text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1f2933}\
+    .muted{fill:#66727f}.strong{font-weight:bold}.mono{font-family:'DejaVu Sans Mono',Menlo,monospace}</style>\n";
 
 const HEAD: &str = "<defs><pattern id=\"zeros\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
     patternTransform=\"rotate(45)\"><rect width=\"3\" height=\"5\" fill=\"#ffc20e\"/></pattern></defs>\n<style>text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1f2933}\

@@ -2,14 +2,19 @@
 
 use super::layout::{Band, Content, Item, Layout, Pages, bytes};
 use super::{Map, share};
-use crate::WIDTH;
 use crate::line::{self, Colour, Line, Paint, Style, wrap};
 use crate::value::fit;
+use crate::width;
 use megapage_snapshot::PAGES;
 use megapage_units::{Bytes, HUGE_2M};
 
-/// Cells in a line: with cells of 2 MiB, 160 MiB.
-const COLUMNS: usize = 80;
+/// Cells in a line, at most: with cells of 2 MiB, 160 MiB.
+const MOST_CELLS: usize = 80;
+/// Cells that a line of this terminal has.
+fn cells() -> usize {
+    MOST_CELLS.min(width().saturating_sub(INDENT)).max(1)
+}
+
 /// Lines of cells that are aimed at: cells grow until there are no more.
 const MOST_LINES: usize = 36;
 /// Bands that are shown apart.
@@ -18,9 +23,9 @@ const MOST_BANDS: usize = 12;
 const INDENT: usize = 14;
 
 /// Colours of coverage, from next to nothing to all 512 pages: dark to bright, also where red and green look alike.
-const HEAT: [Colour; 10] = [53, 89, 125, 161, 197, 203, 209, 215, 221, 229];
+pub const HEAT: [Colour; 10] = [53, 89, 125, 161, 197, 203, 209, 215, 221, 229];
 /// Present and not accessed.
-const COLD: Colour = 238;
+pub const COLD: Colour = 238;
 /// Present and not sampled.
 const UNKNOWN: Colour = 245;
 const SWAPPED: Colour = 175;
@@ -35,27 +40,27 @@ const BACKINGS: [(char, Colour, &str); 6] = [
     ('s', SWAPPED, "swapped out"),
 ];
 
-/// The map of at most [`WIDTH`] columns and about a hundred lines, however large the process.
+/// The map of at most [`width`] columns and about a hundred lines, however large the process.
 pub fn text(map: &Map<'_>, paint: Paint) -> String {
     let layout = Layout::new(map.process, MOST_BANDS, |lengths| {
-        lengths.iter().map(|length| length.div_ceil(COLUMNS)).sum::<usize>() <= MOST_LINES
+        lengths.iter().map(|length| length.div_ceil(cells())).sum::<usize>() <= MOST_LINES
     });
     let mut lines = head(map, &layout);
     lines.extend(legend(&layout, paint));
     for band in &layout.bands {
         lines.extend(band_lines(band, paint));
     }
-    line::show(&lines, paint, usize::from(WIDTH))
+    line::show(&lines, paint, width())
 }
 
 fn head(map: &Map<'_>, layout: &Layout) -> Vec<Line> {
     let (process, totals) = (map.process, &map.totals);
     let mut lines = vec![Line::of(Style::BOLD, format!("{} (pid {})", process.name, process.id.pid))];
     for sentence in [map.headline(), map.provenance()] {
-        lines.extend(wrap(Style::PLAIN, &sentence, usize::from(WIDTH)));
+        lines.extend(wrap(Style::PLAIN, &sentence, width()));
     }
     if let Some(summary) = heat_summary(&layout.content) {
-        lines.extend(wrap(Style::PLAIN, &summary, usize::from(WIDTH)));
+        lines.extend(wrap(Style::PLAIN, &summary, width()));
     }
     if totals.bloat_bytes > 0 {
         let text = format!("Huge pages hold {} of zeros.", Bytes(totals.bloat_bytes));
@@ -146,13 +151,13 @@ fn band_lines(band: &Band, paint: Paint) -> Vec<Line> {
     };
     let huge = share(totals.pages.huge(), totals.pages.total());
     let numbers = format!("{:>9}  {:>7} huge  {accessed:>16}", bytes(totals.pages.total()).to_string(), huge);
-    let room = usize::from(WIDTH) - INDENT - numbers.chars().count() - 1;
+    let room = width() - INDENT - numbers.chars().count() - 1;
     lines.push(
         Line::of(Style::DIM, format!("{:012x}  ", band.start))
             .with(Style::BOLD, format!("{:room$} ", fit(&band.label(), room)))
             .with(Style::PLAIN, numbers),
     );
-    for items in band.items.chunks(COLUMNS) {
+    for items in band.items.chunks(cells()) {
         match paint {
             Paint::Colour => lines.push(half_blocks(items)),
             Paint::Plain => lines.extend(letters(items)),
@@ -227,6 +232,7 @@ fn backing(content: &Content) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WIDTH;
     use crate::synthetic;
     use megapage_snapshot::MappingKind;
 

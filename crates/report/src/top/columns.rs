@@ -1,74 +1,153 @@
 //! Which columns of the table fit a terminal.
 
-use super::{Key, Row, Top, daemon};
-use crate::WIDTH;
-use crate::value::{percent, time};
-use megapage_snapshot::MissedWhy;
+use super::{Key, Row, Top, daemon, text};
+use crate::value::{change, fit, percent, size, time};
+use megapage_snapshot::{MissedWhy, PAGES};
+use megapage_units::Bytes;
+use megapage_units::shown::one_line;
 
-/// The columns after the name and before the last ones: title, width, what it is sorted by.
-pub(super) const CELLS: [(&str, usize, Key); 7] = [
-    ("RESIDENT", 8, Key::Resident),
-    ("HUGE%", 5, Key::Huge),
-    ("COVERAGE%", 9, Key::Coverage),
-    ("COST%", 16, Key::Cost),
-    ("BLOAT", 6, Key::Bloat),
-    ("HUGE+-", 6, Key::Change),
-    ("SWAP", 5, Key::Swap),
-];
-/// The width of each of the last columns: what the daemon did, and how the process was sampled.
-pub(super) const LAST: usize = 14;
-pub(super) const PID: usize = 7;
-/// A name has at least this many columns.
-const LEAST_NAME: usize = 15;
-/// Where there is no room for all: the columns that are left out first, by their places in [`CELLS`].
-const LEFT_OUT_FIRST: [usize; 6] = [6, 5, 2, 4, 3, 1];
-
-/// The columns that are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Columns {
-    cells: [bool; CELLS.len()],
-    done: bool,
-    sampled: bool,
-    /// What the name has.
-    pub name: usize,
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    /// Its title.
+    pub title: &'static str,
+    /// How wide it is at least.
+    pub width: usize,
+    /// Whether its text begins at its left edge.
+    pub left: bool,
+    /// What the table can be sorted by.
+    pub key: Option<Key>,
+    /// Its text.
+    text: fn(&Row) -> String,
 }
 
+const fn number(title: &'static str, width: usize, key: Key, text: fn(&Row) -> String) -> Column {
+    Column { title, width, left: false, key: Some(key), text }
+}
+
+const fn words(title: &'static str, width: usize, key: Key, text: fn(&Row) -> String) -> Column {
+    Column { title, width, left: true, key: Some(key), text }
+}
+
+const fn last(title: &'static str, text: fn(&Row) -> String) -> Column {
+    Column { title, width: 14, left: false, key: None, text }
+}
+
+const PID: usize = 0;
+const USER: usize = 1;
+const NAME: usize = 2;
+const UNIT: usize = 3;
+const POD: usize = 4;
+const HUGE: usize = 6;
+const COVERAGE: usize = 7;
+const COST: usize = 8;
+const BLOAT: usize = 9;
+const CHANGE: usize = 10;
+const SWAP: usize = 11;
+const DAEMON: usize = 12;
+const SAMPLED: usize = 13;
+
+/// All of them, from the left.
+pub(super) const ALL: [Column; 14] = [
+    number("PID", 7, Key::Pid, |row| row.pid.to_string()),
+    words("USER", 8, Key::User, |row| row.user().into_owned()),
+    words("NAME", 15, Key::Name, |row| one_line(&row.name)),
+    words("UNIT", 16, Key::Unit, |row| one_line(row.unit_or_group())),
+    words("POD", 16, Key::Pod, |row| one_line(row.pod_or_uid())),
+    number("RESIDENT", 8, Key::Resident, |row| size(Bytes(row.resident_bytes))),
+    number("HUGE%", 5, Key::Huge, |row| known(row.huge_share.map(percent))),
+    number("COVERAGE%", 9, Key::Coverage, |row| {
+        known(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES))))
+    }),
+    number("COST%", 16, Key::Cost, |row| known(row.translation.as_ref().map(text::cost))),
+    number("BLOAT", 6, Key::Bloat, |row| {
+        known(row.bloat_bytes.map(|bytes| text::bloat(bytes, row.bloat_share)))
+    }),
+    number("HUGE+-", 6, Key::Change, |row| known(row.huge_change_bytes.map(change))),
+    number("SWAP", 5, Key::Swap, |row| size(Bytes(row.swap_bytes))),
+    last("DAEMON", daemon::done),
+    last("SAMPLED", sampled),
+];
+
+/// Where there is no room for all: the columns that are left out first. The others always stay: who it is, how large, and
+/// what the daemon did, where there is one. A process in a pod has a scope of the container runtime's for a unit.
+const LEFT_OUT_FIRST: [usize; 10] = [SAMPLED, SWAP, CHANGE, UNIT, POD, COVERAGE, USER, BLOAT, COST, HUGE];
+/// Those that get what is left, the first first; what none of them needs is the name's.
+const GROW_FIRST: [usize; 4] = [USER, NAME, POD, UNIT];
+
+fn known(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".into())
+}
+
+/// The columns that are shown, each with its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns([Option<usize>; ALL.len()]);
+
 impl Columns {
-    /// As many as fit so many columns. What the table is sorted by is always among them, and what the daemon did, where
-    /// there is one.
+    /// As many as fit so many columns. What the table is sorted by is always among them.
     pub fn of(top: &Top<'_>, key: Key, width: usize) -> Columns {
-        let full = usize::from(WIDTH);
-        let done = top.daemon.is_some();
-        let sampled = width >= if done { full + 1 + LAST } else { full };
-        let mut columns = Columns { cells: [true; CELLS.len()], done, sampled, name: LEAST_NAME };
-        for cell in LEFT_OUT_FIRST {
-            if columns.least() <= width {
+        let mut columns = Columns(ALL.map(|column| Some(column.width)));
+        let is_key = |at: usize| ALL[at].key == Some(key);
+        for (at, there) in [
+            (UNIT, top.processes.iter().any(|row| !row.unit_or_group().is_empty())),
+            (POD, top.processes.iter().any(|row| row.pod.is_some())),
+            (DAEMON, top.daemon.is_some()),
+        ] {
+            if !there && !is_key(at) {
+                columns.0[at] = None;
+            }
+        }
+        for at in LEFT_OUT_FIRST {
+            if columns.width() <= width {
                 break;
             }
-            columns.cells[cell] = CELLS[cell].2 == key;
+            if !is_key(at) {
+                columns.0[at] = None;
+            }
         }
-        columns.name += width.saturating_sub(columns.least());
+        for at in GROW_FIRST {
+            let left = width.saturating_sub(columns.width());
+            if let Some(own) = &mut columns.0[at] {
+                let texts = top.processes.iter().map(|row| (ALL[at].text)(row).chars().count());
+                *own += texts.max().unwrap_or(0).saturating_sub(*own).min(left);
+            }
+        }
+        let left = width.saturating_sub(columns.width());
+        columns.0[NAME] = columns.0[NAME].map(|own| own + left);
         columns
     }
 
-    /// What they need.
-    fn least(&self) -> usize {
-        let cells: usize = self.cells().map(|(_, (_, width, _))| width + 1).sum();
-        let last = usize::from(self.done) + usize::from(self.sampled);
-        PID + 1 + LEAST_NAME + cells + last * (LAST + 1)
+    /// What they take together.
+    fn width(&self) -> usize {
+        self.shown().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
     }
 
-    /// Those of [`CELLS`] that are shown, with their places in it.
-    pub fn cells(&self) -> impl Iterator<Item = (usize, (&'static str, usize, Key))> {
-        let shown = self.cells;
-        CELLS.into_iter().enumerate().filter(move |(at, _)| shown[*at])
+    /// Those that are shown, each with its width.
+    pub fn shown(&self) -> impl Iterator<Item = (Column, usize)> {
+        let widths = self.0;
+        ALL.into_iter().zip(widths).filter_map(|(column, width)| width.map(|width| (column, width)))
+    }
+}
+
+impl Column {
+    /// The text of a row in so many columns.
+    pub fn cell(&self, row: &Row, width: usize) -> String {
+        self.placed(&fit(&(self.text)(row), width), width)
     }
 
-    /// The title and the text of each of the last columns.
-    pub fn last(&self, row: Option<&Row>) -> Vec<(&'static str, String)> {
-        let done = self.done.then(|| ("DAEMON", row.map(daemon::done).unwrap_or_default()));
-        let sampled = self.sampled.then(|| ("SAMPLED", row.map(sampled).unwrap_or_default()));
-        done.into_iter().chain(sampled).collect()
+    /// Any text at the column's edge.
+    pub fn placed(&self, text: &str, width: usize) -> String {
+        if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    }
+
+    /// Whether it is the one that says who it is.
+    pub fn is_name(&self) -> bool {
+        self.key == Some(Key::Name)
+    }
+
+    /// Whether it is the process's number.
+    pub fn is_pid(&self) -> bool {
+        self.key == ALL[PID].key
     }
 }
 
@@ -99,5 +178,58 @@ fn whole_percent(share: f64) -> String {
     match share * 100.0 {
         value if value > 0.0 && value < 1.0 => "<1".into(),
         value => format!("{}", value.floor()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic;
+    use megapage_snapshot::Snapshot;
+
+    fn snapshot(cgroup: &str) -> Snapshot {
+        let mut store = synthetic::store();
+        store.cgroup = cgroup.into();
+        synthetic::snapshot(vec![store])
+    }
+
+    fn titles(now: &Snapshot, key: Key, width: usize) -> String {
+        let top = Top::new(None, now, &[]);
+        let columns = Columns::of(&top, key, width);
+        let fits = columns.width() <= width;
+        assert!(fits || width < 60, "{width}: {columns:?}");
+        columns.shown().map(|(column, _)| column.title).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn columns_leave_one_by_one_where_it_is_narrow() {
+        let now = snapshot("/system.slice/redis-server.service");
+        for (width, expected) in [
+            (200, "PID USER NAME UNIT RESIDENT HUGE% COVERAGE% COST% BLOAT HUGE+- SWAP SAMPLED"),
+            (120, "PID USER NAME UNIT RESIDENT HUGE% COVERAGE% COST% BLOAT HUGE+- SWAP"),
+            (100, "PID USER NAME UNIT RESIDENT HUGE% COVERAGE% COST% BLOAT"),
+            (80, "PID USER NAME RESIDENT HUGE% COST% BLOAT"),
+            (60, "PID NAME RESIDENT HUGE% COST%"),
+        ] {
+            assert_eq!(titles(&now, Key::Resident, width), expected, "{width}");
+        }
+        assert_eq!(titles(&now, Key::Swap, 60), "PID NAME RESIDENT HUGE% SWAP");
+        assert_eq!(titles(&now, Key::Pod, 60), "PID NAME POD RESIDENT HUGE%", "asked for");
+        for width in 60..=200 {
+            titles(&now, Key::Unit, width);
+        }
+    }
+
+    #[test]
+    fn pods_and_units_have_a_column_where_there_are_any() {
+        let none = snapshot("/");
+        assert!(!titles(&none, Key::Pid, 200).contains("UNIT"));
+        let pod = "/kubepods/pod0d1e2f30-1111-2222-3333-444455556666/4f5e";
+        let now = snapshot(pod);
+        assert!(titles(&now, Key::Pid, 200).contains("UNIT POD"));
+        assert!(titles(&now, Key::Pid, 100).contains("NAME POD"), "the pod stays longer");
+        let top = Top::new(None, &now, &[]);
+        let (column, width) = Columns::of(&top, Key::Pid, 200).shown().nth(POD).unwrap();
+        assert_eq!(column.cell(&top.processes[0], width).trim(), "0d1e2f30-1111-2222-3333-444455556666");
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::line;
     use crate::line::Paint;
-    use crate::top::{Head, Key, Page, Top, screen, table};
+    use crate::top::{Head, Key, Page, Prompt, Top, screen, table};
     use crate::{WIDTH, synthetic};
     use megapage_snapshot::daemon::{DaemonSeen, PassStatus, ProcessStatus, Totals};
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn head() -> Head {
-        Head { key: Key::Pid, reverse: false, every: None, numa: false, notes: Vec::new() }
+        Head::by(Key::Pid)
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         let seen = seen();
         let mut top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
         top.sort(Key::Pid, false);
-        let text = table(&top, &head());
+        let text = table(&top, &head(), 100);
         synthetic::assert_golden("top-daemon.txt", &text);
         assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{text}");
         assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text}");
@@ -219,14 +219,16 @@ mod tests {
         let now = synthetic::snapshot(vec![synthetic::store()]);
         let seen = seen();
         let top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
-        for (columns, sampled) in [(100, false), (114, false), (115, true), (200, true)] {
-            let lines = screen(&top, &head(), Page { first: 0, lines: 40, columns });
+        for (columns, sampled) in [(100, false), (123, false), (124, true), (200, true)] {
+            let lines = screen(&top, &head(), Page { first: 0, lines: 40, columns }, Prompt::Keys);
             let text = line::show(&lines, Paint::Plain, columns);
             assert!(text.contains("DAEMON") && text.contains("SAMPLED") == sampled, "{columns}: {text}");
             assert!(text.contains("+74M -3G"), "{text}");
         }
         for lines in 0..40 {
-            assert!(screen(&top, &head(), Page { first: 0, lines, columns: 100 }).len() <= lines);
+            assert!(
+                screen(&top, &head(), Page { first: 0, lines, columns: 100 }, Prompt::Keys).len() <= lines
+            );
         }
     }
 
@@ -243,14 +245,18 @@ mod tests {
         let top = Top::new(None, &now, &[]).with_daemon(Some(&seen));
         let show = |key, lines, columns| {
             let head = Head { key, notes: vec!["a note that says much".repeat(9)], ..head() };
-            line::show(&screen(&top, &head, Page { first: 0, lines, columns }), Paint::Plain, columns)
+            line::show(
+                &screen(&top, &head, Page { first: 0, lines, columns }, Prompt::Keys),
+                Paint::Plain,
+                columns,
+            )
         };
         let text = show(Key::Resident, 24, 80);
         let rows = text.lines().filter(|line| line.trim_start().starts_with("47")).count();
         assert!(rows >= 8, "{text}");
         assert!(text.contains("DAEMON") && text.contains("+74M -3G") && text.contains("Decided"), "{text}");
         assert!(!text.contains("SWAP") && !text.contains("a note"), "{text}");
-        assert!(text.ends_with("space refresh\n"), "{text}");
+        assert!(text.ends_with("n nodes\n"), "{text}");
         let text = show(Key::Swap, 24, 80);
         assert!(text.contains("SWAP") && text.contains("DAEMON"), "what it is sorted by: {text}");
         // With room for all nothing is left out.

@@ -1,13 +1,13 @@
 //! The table of `megapage top`, for a terminal of any size and for a pipe.
 
-use super::columns::{CELLS, Columns, LAST, PID};
+use super::columns::Columns;
+use super::keys::Prompt;
 use super::{Key, Row, Top, daemon};
 use crate::WIDTH;
 use crate::line::{self, Line, Paint, Style, wrap};
-use crate::value::{change, count, fit, percent, size, time};
+use crate::value::{count, percent, size, time};
 use megapage_snapshot::thp::ThpSettings;
-use megapage_snapshot::{CostSource, Missed, MissedWhy, PAGES, Pool, TranslationCost};
-use megapage_units::shown::one_line;
+use megapage_snapshot::{CostSource, Missed, MissedWhy, Pool, TranslationCost};
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ const MOST_DECISIONS: usize = 6;
 const LINES_TO_A_DECISION: usize = 6;
 /// What a line about the machine is called has so many columns.
 const FIELD: usize = 11;
-const CALM: Style = Style::DIM;
+pub(super) const CALM: Style = Style::DIM;
 
-/// Notes are not broken to fewer columns than this: they would leave no line for the processes.
-const LEAST_WRAP: usize = 60;
+/// Lines are not broken to fewer columns than this: they would leave no line for the processes.
+pub(super) const LEAST_WRAP: usize = 40;
 /// Where a terminal is small, one of so many of its lines, and at least so many, are processes, if there are as many:
 /// notes and what is left out of the machine's lines make room, these first.
 const LINES_TO_A_PROCESS: usize = 3;
@@ -40,8 +40,17 @@ pub struct Head {
     pub every: Option<Duration>,
     /// Whether each NUMA node has a line of its own.
     pub numa: bool,
+    /// The filter, as it was given; empty where there is none.
+    pub filter: String,
     /// What else is to be said, one line each.
     pub notes: Vec<String>,
+}
+
+impl Head {
+    /// Sorted by this, once, with nothing else.
+    pub fn by(key: Key) -> Head {
+        Head { key, reverse: false, every: None, numa: false, filter: String::new(), notes: Vec::new() }
+    }
 }
 
 /// The part of the table that a terminal shows.
@@ -55,20 +64,19 @@ pub struct Page {
     pub columns: usize,
 }
 
-/// The whole table as plain text, at most [`WIDTH`] columns wide.
-pub fn table(top: &Top<'_>, head: &Head) -> String {
-    let width = usize::from(WIDTH);
+/// The whole table as plain text of at most `width` columns; what is above and below the processes, of at most [`WIDTH`].
+pub fn table(top: &Top<'_>, head: &Head, width: usize) -> String {
     let columns = Columns::of(top, head.key, width);
     let mut lines = machine_lines(top, head, MOST_DECISIONS, width);
     lines.push(Line::new());
     lines.push(columns_line(head, &columns));
     lines.extend(top.processes.iter().map(|row| row_line(row, &columns)));
-    lines.extend(note_lines(top, head, width));
+    lines.extend(note_lines(top, head, width.min(usize::from(WIDTH))));
     line::show(&lines, Paint::Plain, width)
 }
 
 /// As many lines as the terminal has, at most: the machine, then the processes from `page.first` on, then the keys.
-pub fn screen(top: &Top<'_>, head: &Head, page: Page) -> Vec<Line> {
+pub fn screen(top: &Top<'_>, head: &Head, page: Page, prompt: Prompt<'_>) -> Vec<Line> {
     let columns = Columns::of(top, head.key, page.columns);
     let decisions = (page.lines / LINES_TO_A_DECISION).min(MOST_DECISIONS);
     let mut lines = machine_lines(top, head, decisions, page.columns);
@@ -84,14 +92,13 @@ pub fn screen(top: &Top<'_>, head: &Head, page: Page) -> Vec<Line> {
     }
     lines.push(Line::new());
     lines.push(columns_line(head, &columns));
-    let keys = Line::of(CALM, "q quit   ← → sort by   r reverse   n nodes   ↑ ↓ scroll   space refresh");
     let room = page.lines.saturating_sub(lines.len() + notes.len() + 1);
     let rows = top.processes.iter().skip(page.first).take(room);
     lines.extend(rows.map(|row| row_line(row, &columns)));
     let used = lines.len() + notes.len() + 1;
     lines.extend((used..page.lines).map(|_| Line::new()));
     lines.extend(notes);
-    lines.push(keys);
+    lines.push(prompt.line(page.columns));
     lines.truncate(page.lines);
     lines
 }
@@ -113,7 +120,7 @@ fn field(name: &str, text: impl AsRef<str>) -> Line {
 }
 
 /// As [`field`], with further lines where the text is too long for one.
-fn fields(name: &str, text: &str, width: usize) -> Vec<Line> {
+pub(super) fn fields(name: &str, text: &str, width: usize) -> Vec<Line> {
     let lines = wrap(Style::PLAIN, text, width - FIELD);
     let names = std::iter::once(name).chain(std::iter::repeat(""));
     names.zip(lines).map(|(name, line)| field(name, line.show(Paint::Plain, usize::MAX))).collect()
@@ -131,10 +138,13 @@ fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize, columns: usize) -
     }
     let order = if head.reverse { ", least first" } else { "" };
     first += &format!(", {} by {}{order}", processes(top.processes.len()), head.key.name());
-    let mut lines = vec![field("megapage", first)];
-    lines.push(field(
+    if !head.filter.is_empty() {
+        first += &format!(", matching {}; {} others", head.filter, top.filtered_out);
+    }
+    let mut lines = fields("megapage", &first, width);
+    lines.extend(fields(
         "Memory",
-        format!(
+        &format!(
             "{} total, {} available, {} free, {} on THP; swap {} of {}",
             size(memory.total),
             size(memory.available),
@@ -143,22 +153,24 @@ fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize, columns: usize) -
             size(memory.swap_total.saturating_sub(memory.swap_free)),
             size(memory.swap_total),
         ),
+        width,
     ));
-    lines.push(field("Pools", pools(&machine.pools)));
-    lines.extend(nodes(top, head));
+    lines.extend(fields("Pools", &pools(&machine.pools), width));
+    lines.extend(nodes(top, head, width));
     if let Some(settings) = &machine.thp {
-        lines.push(field("THP", thp(settings)));
+        lines.extend(fields("THP", &thp(settings), width));
     }
     lines.extend(fields("Per second", &rates(top), width));
     if let Some(pressure) = &machine.pressure {
-        lines.push(field(
+        lines.extend(fields(
             "Pressure",
-            format!(
+            &format!(
                 "waits for memory: some task {} % of 10 s, {} % of 60 s; all tasks {} % of 10 s",
                 two(pressure.some_10s),
                 two(pressure.some_60s),
                 two(pressure.full_10s),
             ),
+            width,
         ));
     }
     lines.extend(fields("Sampling", &sampling(top), width));
@@ -198,7 +210,7 @@ fn pools(pools: &[Pool]) -> String {
 }
 
 /// One line for each node where they are asked for or there is but one; else one for all.
-fn nodes(top: &Top<'_>, head: &Head) -> Vec<Line> {
+fn nodes(top: &Top<'_>, head: &Head, width: usize) -> Vec<Line> {
     let nodes = &top.machine.nodes;
     let text = |free: Bytes, huge: u64, fragmentation: String| {
         format!("{} free, {huge} pages of 2 MiB at once, fragmentation {fragmentation}", size(free))
@@ -207,15 +219,15 @@ fn nodes(top: &Top<'_>, head: &Head) -> Vec<Line> {
     if head.numa || nodes.len() == 1 {
         let line = |node: &megapage_snapshot::Node| {
             let text = text(node.free, node.huge_available, number(node.fragmentation));
-            field(&format!("Node {}", node.node), text)
+            fields(&format!("Node {}", node.node), &text, width)
         };
-        return nodes.iter().map(line).collect();
+        return nodes.iter().flat_map(line).collect();
     }
     let worst = nodes.iter().filter_map(|node| node.fragmentation).max_by(f64::total_cmp);
     let free = nodes.iter().map(|node| node.free).sum();
     let huge = nodes.iter().map(|node| node.huge_available).sum();
     let worst = format!("{} at most", number(worst));
-    vec![field("Nodes", format!("{}: {}", nodes.len(), text(free, huge, worst)))]
+    fields("Nodes", &format!("{}: {}", nodes.len(), text(free, huge, worst)), width)
 }
 
 fn thp(settings: &ThpSettings) -> String {
@@ -275,49 +287,36 @@ fn sampling(top: &Top<'_>) -> String {
 }
 
 fn columns_line(head: &Head, columns: &Columns) -> Line {
-    let style = |key: Key| {
-        if key == head.key { Style { bold: true, ..Style::HEAD } } else { Style::HEAD }
-    };
-    let name = columns.name;
-    let mut line = Line::of(style(Key::Pid), format!("{:>PID$}", "PID"));
-    line.push(Style::HEAD, " ");
-    line.push(style(Key::Name), format!("{:<name$}", "NAME"));
-    for (_, (title, width, key)) in columns.cells() {
-        line.push(Style::HEAD, " ");
-        line.push(style(key), format!("{title:>width$}"));
-    }
-    for (title, _) in columns.last(None) {
-        line.push(Style::HEAD, format!(" {title:>LAST$}"));
+    let mut line = Line::new();
+    for (at, (column, width)) in columns.shown().enumerate() {
+        if at > 0 {
+            line.push(Style::HEAD, " ");
+        }
+        let style = Style { bold: column.key == Some(head.key), ..Style::HEAD };
+        line.push(style, column.placed(column.title, width));
     }
     line
 }
 
 fn row_line(row: &Row, columns: &Columns) -> Line {
-    let name = columns.name;
-    let known = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let cells: [String; CELLS.len()] = [
-        size(Bytes(row.resident_bytes)),
-        known(row.huge_share.map(percent)),
-        known(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES)))),
-        known(row.translation.as_ref().map(cost)),
-        known(row.bloat_bytes.map(|bytes| bloat(bytes, row.bloat_share))),
-        known(row.huge_change_bytes.map(change)),
-        size(Bytes(row.swap_bytes)),
-    ];
-    let mut line = Line::of(Style::PLAIN, format!("{:>PID$} ", row.pid));
-    line.push(Style::BOLD, format!("{:<name$}", fit(&one_line(&row.name), name)));
-    let style = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
-    for (at, (_, width, _)) in columns.cells() {
-        line.push(style, format!(" {:>width$}", cells[at]));
-    }
-    for (_, text) in columns.last(Some(row)) {
-        line.push(style, format!(" {text:>LAST$}"));
+    let rest = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
+    let mut line = Line::new();
+    for (at, (column, width)) in columns.shown().enumerate() {
+        let style = match () {
+            () if column.is_name() => Style::BOLD,
+            () if column.is_pid() => Style::PLAIN,
+            () => rest,
+        };
+        if at > 0 {
+            line.push(rest, " ");
+        }
+        line.push(style, column.cell(row, width));
     }
     line
 }
 
 /// `12.3 m 10.0-15.1`: the share, its mark (measured, estimated, tried), the interval.
-fn cost(cost: &TranslationCost) -> String {
+pub(super) fn cost(cost: &TranslationCost) -> String {
     let mark = match cost.source {
         CostSource::Measured => 'm',
         CostSource::Estimated => 'e',
@@ -332,7 +331,7 @@ fn processes(count: usize) -> String {
 }
 
 /// `>17M` where not all was scanned.
-fn bloat(bytes: u64, scanned: Option<f64>) -> String {
+pub(super) fn bloat(bytes: u64, scanned: Option<f64>) -> String {
     let more = if scanned.is_some_and(|share| share < 1.0) { ">" } else { "" };
     format!("{more}{}", size(Bytes(bytes)))
 }
@@ -351,7 +350,7 @@ fn note_lines(top: &Top<'_>, head: &Head, columns: usize) -> Vec<Line> {
     if !marks.is_empty() {
         let text =
             format!("COST%: share of cycles that translation takes, with its interval; {}", marks.join(", "));
-        lines.push(Line::of(CALM, text));
+        lines.extend(wrap(CALM, &text, columns.max(LEAST_WRAP)));
     }
     let is_denied = |missed: &&Missed| missed.why == MissedWhy::Denied;
     let denied: Vec<&Missed> = top.missed.iter().filter(is_denied).collect();
@@ -399,6 +398,9 @@ mod tests {
             pid: Pid(99),
             name: "postgres".into(),
             uid: 107,
+            user: Some("postgres".into()),
+            cgroup: "/system.slice/system-postgresql.slice/postgresql@15-main.service".into(),
+            pod_name: None,
             rss: Bytes::mib(700),
             hugetlb: Bytes::ZERO,
             swap: Bytes::ZERO,
@@ -407,20 +409,14 @@ mod tests {
     }
 
     fn head() -> Head {
-        Head {
-            key: Key::Resident,
-            reverse: false,
-            every: Some(Duration::from_secs(3)),
-            numa: false,
-            notes: Vec::new(),
-        }
+        Head { every: Some(Duration::from_secs(3)), ..Head::by(Key::Resident) }
     }
 
     #[test]
     fn the_table_looks_as_before() {
         let (before, now, outline) = two();
         let top = Top::new(Some(&before), &now, &[outline]);
-        let text = table(&top, &head());
+        let text = table(&top, &head(), 100);
         let cut = machine_lines(&top, &head(), 6, 100).into_iter().chain(note_lines(
             &top,
             &head(),
@@ -438,7 +434,7 @@ mod tests {
         sampling.tracker = TrackerKind::Pagemap;
         sampling.skipped = vec![(TrackerKind::Bpf, "it takes CAP_BPF; run as root".into())];
         now.processes.iter_mut().for_each(|process| process.sampling = None);
-        let text = table(&Top::new(None, &now, &[]), &head());
+        let text = table(&Top::new(None, &now, &[]), &head(), 100);
         assert!(!text.contains("slows") && !text.contains("first access"), "{text}");
         assert!(text.contains("Sampling   none: ") && text.contains("run as root"), "{text}");
         let map = crate::map::Map::new(&now, Pid(4711)).unwrap();
@@ -453,12 +449,12 @@ mod tests {
         (second.node, second.fragmentation) = (1, Some(0.5));
         now.machine.nodes.push(second);
         let top = Top::new(None, &now, &[]);
-        let text = table(&top, &head());
+        let text = table(&top, &head(), 100);
         assert!(
             text.contains("2: 6G free, 824 pages of 2 MiB at once, fragmentation 0.50 at most"),
             "{text}"
         );
-        let text = table(&top, &Head { numa: true, ..head() });
+        let text = table(&top, &Head { numa: true, ..head() }, 100);
         assert!(text.contains("Node 0     3G free") && text.contains("Node 1     3G free"), "{text}");
         assert!(text.contains("from the second refresh on"), "{text}");
     }
@@ -470,13 +466,44 @@ mod tests {
         for lines in 0..40 {
             for (first, columns) in [(0, 80), (2, 20), (50, 100)] {
                 let page = Page { first, lines, columns };
-                assert!(screen(&top, &head(), page).len() <= lines);
+                assert!(screen(&top, &head(), page, Prompt::Keys).len() <= lines);
             }
         }
-        let text =
-            line::show(&screen(&top, &head(), Page { first: 1, lines: 30, columns: 132 }), Paint::Plain, 132);
+        let text = line::show(
+            &screen(&top, &head(), Page { first: 1, lines: 30, columns: 132 }, Prompt::Keys),
+            Paint::Plain,
+            132,
+        );
         assert!(!text.contains("redis-server") && text.contains("postgres"), "{text}");
-        assert!(text.contains("a-name-of-many-letters?[2J"), "{text}");
+        assert!(text.contains("a-name-of-many-lette…"), "{text}");
         assert_eq!(text.lines().count(), 30);
+    }
+
+    #[test]
+    fn nothing_of_the_head_is_cut_on_a_narrow_terminal() {
+        let (before, now, outline) = two();
+        let top = Top::new(Some(&before), &now, &[outline]);
+        for columns in [60, 80, 200] {
+            let width = columns.min(usize::from(WIDTH));
+            let lines = machine_lines(&top, &head(), 6, columns);
+            assert!(lines.iter().all(|line| line.width() <= width), "{columns}");
+            let text = line::show(&lines, Paint::Plain, columns);
+            let words: Vec<&str> = text.split_whitespace().collect();
+            assert!(words.join(" ").contains("pages in 10s"), "{text}");
+            let all = table(&top, &head(), columns);
+            assert!(all.lines().all(|line| line.chars().count() <= columns), "{all}");
+            assert!(Prompt::Keys.line(columns).width() <= columns);
+        }
+    }
+
+    #[test]
+    fn a_filter_that_is_typed_is_in_the_last_line() {
+        let (_, now, _) = two();
+        let top = Top::new(None, &now, &[]);
+        let page = Page { first: 0, lines: 24, columns: 80 };
+        let last = |prompt| screen(&top, &head(), page, prompt).last().unwrap().show(Paint::Plain, 80);
+        assert_eq!(last(Prompt::Filter("red", None)), "/red_   enter keep   esc drop");
+        assert_eq!(last(Prompt::Filter("(", Some("not closed"))), "/(_   not closed");
+        assert!(last(Prompt::Keys).starts_with("q quit  ? help  / filter"));
     }
 }

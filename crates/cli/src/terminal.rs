@@ -2,6 +2,7 @@
 //!
 //! Keys are read here and not by crossterm: its event loop spins for ever on a terminal that has been hung up.
 
+use crate::output::in_locale;
 use crossterm::{cursor, execute, queue, terminal};
 use megapage_kernel::spawn::{Signals, signal, stop_self, wait_any_readable};
 use megapage_report::line::{Line, Paint};
@@ -35,6 +36,25 @@ pub enum Request {
     Scroll(isize),
     /// So many screens down, or up where negative.
     Turn(isize),
+    /// What keys and columns mean.
+    Help,
+    /// To type a filter.
+    Filter,
+    /// A character of what is typed.
+    Type(char),
+    /// Its last character taken away.
+    Erase,
+    /// What was typed is to stay.
+    Keep,
+    /// What was typed is to go.
+    Drop,
+}
+
+impl Request {
+    /// Whether a key was pressed for it.
+    pub fn is_key(self) -> bool {
+        !matches!(self, Request::Nothing | Request::Die(_) | Request::Stop | Request::Redraw)
+    }
 }
 
 /// The terminal, ours until this is dropped.
@@ -42,6 +62,8 @@ pub enum Request {
 pub struct Terminal {
     signals: Signals,
     requests: VecDeque<Request>,
+    /// Whether letters are text.
+    typing: bool,
 }
 
 impl Terminal {
@@ -56,7 +78,7 @@ impl Terminal {
             leave();
             former(panic);
         }));
-        Ok(Terminal { signals, requests: VecDeque::new() })
+        Ok(Terminal { signals, requests: VecDeque::new(), typing: false })
     }
 
     /// Columns and lines.
@@ -76,7 +98,7 @@ impl Terminal {
         queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
         for (number, line) in lines.iter().enumerate() {
             let end = if number + 1 < lines.len() { "\r\n" } else { "" };
-            write!(out, "{}", line.show(paint, columns))?;
+            write!(out, "{}", in_locale(&line.show(paint, columns)))?;
             queue!(out, terminal::Clear(terminal::ClearType::UntilNewLine))?;
             write!(out, "{end}")?;
         }
@@ -99,7 +121,7 @@ impl Terminal {
                 });
             }
             if wait_any_readable(&[input.as_fd()], Duration::ZERO)? {
-                self.requests.extend(read_keys()?);
+                self.requests.extend(read_keys(&mut self.typing)?);
             }
         }
         match self.requests.pop_front() {
@@ -137,12 +159,12 @@ fn leave() {
 }
 
 /// The keys that have been pressed; the end of input, a terminal that was hung up, is the request to leave.
-fn read_keys() -> io::Result<Vec<Request>> {
+fn read_keys(typing: &mut bool) -> io::Result<Vec<Request>> {
     // As long as the buffer of standard input, so that nothing stays in that.
     let mut bytes = [0; 8192];
     match io::stdin().lock().read(&mut bytes) {
         Ok(0) => Ok(vec![Request::Quit]),
-        Ok(count) => Ok(keys(&bytes[..count])),
+        Ok(count) => Ok(keys(&bytes[..count], typing)),
         Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Vec::new()),
         // EIO: hung up.
         Err(error) if error.raw_os_error() == Some(5) => Ok(vec![Request::Quit]),
@@ -150,8 +172,9 @@ fn read_keys() -> io::Result<Vec<Request>> {
     }
 }
 
-/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are skipped.
-fn keys(mut bytes: &[u8]) -> Vec<Request> {
+/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are skipped. While
+/// something is typed, letters are text.
+fn keys(mut bytes: &[u8], typing: &mut bool) -> Vec<Request> {
     let mut requests = Vec::new();
     while let [first, rest @ ..] = bytes {
         bytes = rest;
@@ -165,11 +188,25 @@ fn keys(mut bytes: &[u8]) -> Vec<Request> {
                     bytes = &sequence[end + 1..];
                     sequence_request(&sequence[..=end])
                 }
+                _ if std::mem::take(typing) => Some(Request::Drop),
                 _ => Some(Request::Quit),
             },
             // In raw mode Ctrl-C and Ctrl-Z raise no signal.
-            b'q' | 0x03 => Some(Request::Quit),
+            0x03 => Some(Request::Quit),
             0x1a => Some(Request::Stop),
+            b'\r' | b'\n' if std::mem::take(typing) => Some(Request::Keep),
+            0x08 | 0x7f if *typing => Some(Request::Erase),
+            _ if *typing => {
+                let (letter, length) = letter(first, rest);
+                bytes = &rest[length..];
+                letter.map(Request::Type)
+            }
+            b'q' => Some(Request::Quit),
+            b'/' => {
+                *typing = true;
+                Some(Request::Filter)
+            }
+            b'?' | b'h' => Some(Request::Help),
             b' ' | b'\r' => Some(Request::Refresh),
             b's' | b'>' => Some(Request::Column(1)),
             b'<' => Some(Request::Column(-1)),
@@ -182,6 +219,20 @@ fn keys(mut bytes: &[u8]) -> Vec<Request> {
         requests.extend(request);
     }
     requests
+}
+
+/// The printable character that begins with `first`, and how many of the bytes that follow are its own.
+fn letter(first: &u8, rest: &[u8]) -> (Option<char>, usize) {
+    let length = match first {
+        0xc2..=0xdf => 1,
+        0xe0..=0xef => 2,
+        0xf0..=0xf4 => 3,
+        _ => 0,
+    };
+    let length = length.min(rest.len());
+    let bytes: Vec<u8> = std::iter::once(*first).chain(rest[..length].iter().copied()).collect();
+    let letter = std::str::from_utf8(&bytes).ok().and_then(|text| text.chars().next());
+    (letter.filter(|letter| !letter.is_control()), length)
 }
 
 fn sequence_request(sequence: &[u8]) -> Option<Request> {
@@ -202,19 +253,39 @@ fn sequence_request(sequence: &[u8]) -> Option<Request> {
 mod tests {
     use super::*;
 
+    fn pressed(bytes: &[u8]) -> Vec<Request> {
+        keys(bytes, &mut false)
+    }
+
     #[test]
     fn keys_are_requests() {
-        assert_eq!(keys(b"rq"), [Request::Reverse, Request::Quit]);
-        assert_eq!(keys(b"\x03"), [Request::Quit]);
-        assert_eq!(keys(b"\x1b"), [Request::Quit]);
-        assert_eq!(keys(b"\x1b[C\x1bOD\x1b[6~"), [Request::Column(1), Request::Column(-1), Request::Turn(1)]);
+        assert_eq!(pressed(b"rq?"), [Request::Reverse, Request::Quit, Request::Help]);
+        assert_eq!(pressed(b"\x03"), [Request::Quit]);
+        assert_eq!(pressed(b"\x1b"), [Request::Quit]);
+        assert_eq!(
+            pressed(b"\x1b[C\x1bOD\x1b[6~"),
+            [Request::Column(1), Request::Column(-1), Request::Turn(1)]
+        );
     }
 
     #[test]
     fn what_means_nothing_is_skipped() {
         // A function key with a modifier, a letter of two bytes, a sequence that is cut off.
-        assert_eq!(keys(b"\x1b[15;5~r"), [Request::Reverse]);
-        assert_eq!(keys("än".as_bytes()), [Request::Nodes]);
-        assert!(keys(b"x\x1b[1").is_empty() && keys(b"").is_empty());
+        assert_eq!(pressed(b"\x1b[15;5~r"), [Request::Reverse]);
+        assert_eq!(pressed("än".as_bytes()), [Request::Nodes]);
+        assert!(pressed(b"x\x1b[1").is_empty() && pressed(b"").is_empty());
+    }
+
+    #[test]
+    fn while_a_filter_is_typed_letters_are_text() {
+        let typed = |letter| Request::Type(letter);
+        assert_eq!(
+            pressed("/qä\x7f\rq".as_bytes()),
+            [Request::Filter, typed('q'), typed('ä'), Request::Erase, Request::Keep, Request::Quit]
+        );
+        let mut typing = true;
+        assert_eq!(keys(b"r\x1b", &mut typing), [typed('r'), Request::Drop]);
+        assert!(!typing);
+        assert_eq!(keys(b"\x1b[A\x03\xff\xc3", &mut true), [Request::Scroll(-1), Request::Quit]);
     }
 }

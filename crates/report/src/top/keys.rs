@@ -1,0 +1,103 @@
+//! What the keys and columns of `megapage top` mean: its last line, and its help.
+
+use super::text::{CALM, LEAST_WRAP, fields};
+use crate::WIDTH;
+use crate::line::{Line, Style};
+
+/// What the last line of the screen is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt<'a> {
+    /// The keys.
+    Keys,
+    /// A filter that is being typed, and what is wrong with it.
+    Filter(&'a str, Option<&'a str>),
+}
+
+impl Prompt<'_> {
+    /// The line, for so many columns.
+    pub fn line(self, columns: usize) -> Line {
+        match self {
+            Prompt::Keys => keys(columns),
+            Prompt::Filter(text, wrong) => {
+                let after = wrong.unwrap_or("enter keep   esc drop");
+                Line::of(Style::BOLD, format!("/{text}_")).with(CALM, format!("   {after}"))
+            }
+        }
+    }
+}
+
+/// The keys, as many as fit.
+fn keys(columns: usize) -> Line {
+    const KEYS: [&str; 8] = [
+        "q quit",
+        "? help",
+        "/ filter",
+        "← → sort by",
+        "r reverse",
+        "↑ ↓ scroll",
+        "n nodes",
+        "space refresh",
+    ];
+    let mut text = String::new();
+    for key in KEYS {
+        let gap = if text.is_empty() { "" } else { "  " };
+        if text.chars().count() + gap.len() + key.chars().count() <= columns {
+            text = text + gap + key;
+        }
+    }
+    Line::of(CALM, text)
+}
+
+/// What the keys and the columns mean, for a screen of so many columns and lines.
+pub fn help(lines: usize, columns: usize) -> Vec<Line> {
+    const KEYS: [(&str, &str); 9] = [
+        ("q, esc", "quit"),
+        ("/", "filter by a regular expression: name, user, unit, group, pod, number"),
+        ("← →, < >", "sort by the column to the left or right"),
+        ("r", "turn the order round"),
+        ("↑ ↓, k j", "scroll by a line; page up and down by half a screen; home, end"),
+        ("n", "a line for each NUMA node"),
+        ("space", "refresh now"),
+        ("? or h", "this help; q or ? leaves it"),
+        ("ctrl-z", "stop, until fg"),
+    ];
+    const COLUMNS: [(&str, &str); 12] = [
+        ("UNIT", "the innermost service or scope of systemd, or the control group"),
+        ("POD", "the Kubernetes pod: namespace/name, or its identifier"),
+        ("RESIDENT", "resident memory, hugetlb pages included"),
+        ("HUGE%", "its share on pages of 2 MiB or more"),
+        ("COVERAGE%", "mean share of a sampled 2 MiB region that is accessed"),
+        ("COST%", "cycles of address translation: share, its source, interval"),
+        ("BLOAT", "zeros in huge pages; > while not all were scanned"),
+        ("HUGE+-", "change of huge memory since the last refresh"),
+        ("SWAP", "swapped out"),
+        ("DAEMON", "what megapage daemon promoted (+) and freed (-)"),
+        ("SAMPLED", "age of the oldest sample, share sampled, cost to the process"),
+        ("", "-: unknown; narrow terminals leave columns out, never the sorted one"),
+    ];
+    let mut out = Vec::new();
+    for (name, text) in KEYS.into_iter().chain(COLUMNS) {
+        out.extend(fields(name, text, columns.clamp(LEAST_WRAP, usize::from(WIDTH))));
+    }
+    out.truncate(lines);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::{self, Paint};
+
+    #[test]
+    fn help_names_every_column_and_fits() {
+        for (lines, columns) in [(60, 60), (24, 80), (5, 200)] {
+            let help = help(lines, columns);
+            assert!(help.len() <= lines && help.iter().all(|line| line.width() <= columns));
+        }
+        assert!(help(99, 80).len() < 24, "it is whole on the smallest usual terminal");
+        let text = line::show(&help(99, 100), Paint::Plain, 100);
+        for column in super::super::columns::ALL.iter().skip(3) {
+            assert!(text.contains(column.title), "{}", column.title);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Heat over time: how much of each range of addresses was accessed, sample after sample, in bounded memory.
+
+use crate::{PAGES, Process};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Distinct ranges that are told apart at most: with more, neighbours become one.
+const MOST_UNITS: usize = 1024;
+/// Rows that are kept at most: with more, neighbours become one.
+const MOST_ROWS: usize = 240;
+
+/// What samples said of one range. In base pages; where several samples are in it, their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeatCell {
+    /// Present, in regions that were sampled.
+    pub sampled: u64,
+    /// The part of it that was accessed. A huge page has one bit for all of its 512.
+    pub accessed: u64,
+    /// The part of `sampled` that huge pages map.
+    pub huge: u64,
+}
+
+impl HeatCell {
+    /// The share of what was sampled, 0 to 1, that was accessed; `None` where nothing was sampled.
+    pub fn heat(&self) -> Option<f64> {
+        (self.sampled > 0).then(|| self.accessed as f64 / self.sampled as f64)
+    }
+
+    /// Both together.
+    pub fn add(&mut self, other: HeatCell) {
+        self.sampled += other.sampled;
+        self.accessed += other.accessed;
+        self.huge += other.huge;
+    }
+}
+
+/// Some time, and what was accessed in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeatRow {
+    /// From when: since the first look.
+    pub from: Duration,
+    /// Until when.
+    pub to: Duration,
+    /// The ranges that were sampled, by their number: the address divided by [`Heat::unit`].
+    pub cells: BTreeMap<u64, HeatCell>,
+    /// Samples in it.
+    samples: u32,
+}
+
+impl HeatRow {
+    /// Takes the row that follows in.
+    pub fn join(&mut self, next: &HeatRow) {
+        self.to = next.to;
+        self.samples += next.samples;
+        for (unit, cell) in &next.cells {
+            self.cells.entry(*unit).or_default().add(*cell);
+        }
+    }
+}
+
+/// Heat over time of one process: at most 240 rows of at most 1024 ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heat {
+    /// The length of a range: 2 MiB, or twice that, and so on, where the process is large.
+    pub unit: Bytes,
+    /// The rows, the oldest first.
+    pub rows: Vec<HeatRow>,
+    /// What is mapped at a range: of a mapping that begins in it or before.
+    pub names: BTreeMap<u64, String>,
+    /// The ranges that any row has something of.
+    units: BTreeSet<u64>,
+    /// Samples that go into one row.
+    samples_per_row: u32,
+    /// When the first look was, since boot.
+    began: Duration,
+    /// Samples up to this moment are in.
+    seen: Duration,
+}
+
+impl Heat {
+    /// Nothing yet; `began`: since boot.
+    pub fn new(began: Duration) -> Heat {
+        Heat {
+            unit: Bytes(HUGE_2M as u64),
+            rows: Vec::new(),
+            names: BTreeMap::new(),
+            units: BTreeSet::new(),
+            samples_per_row: 1,
+            began,
+            seen: began,
+        }
+    }
+
+    /// Takes in what has been sampled of `process` since the last call; `false` where nothing was. `taken`: since boot.
+    pub fn add(&mut self, process: &Process, taken: Duration) -> bool {
+        let mut row = HeatRow { samples: 1, ..HeatRow::default() };
+        let mut newest = self.seen;
+        for region in &process.regions {
+            let Some(accessed) = region.accessed.filter(|it| it.sampled > self.seen) else { continue };
+            newest = newest.max(accessed.sampled);
+            let present = u64::from(region.present);
+            let huge = if region.leaf.is_huge() { present } else { 0 };
+            let cell = HeatCell {
+                sampled: present,
+                accessed: u64::from(accessed.coverage.min(PAGES)).min(present),
+                huge,
+            };
+            let unit = region.start / self.unit.0;
+            row.cells.entry(unit).or_default().add(cell);
+            if let Some(mapping) = process.mappings.get(region.mapping as usize) {
+                self.names.entry(unit).or_insert_with(|| mapping.name.clone());
+            }
+        }
+        if newest == self.seen {
+            return false;
+        }
+        row.from = self.seen.saturating_sub(self.began);
+        row.to = taken.saturating_sub(self.began);
+        self.seen = newest;
+        self.units.extend(row.cells.keys());
+        match self.rows.last_mut() {
+            Some(last) if last.samples < self.samples_per_row => last.join(&row),
+            _ => self.rows.push(row),
+        }
+        self.bound();
+        true
+    }
+
+    /// The ranges that any row has something of, ascending.
+    pub fn units(&self) -> Vec<u64> {
+        self.units.iter().copied().collect()
+    }
+
+    /// The rows, neighbours joined so that there are at most `most`.
+    pub fn rows(&self, most: usize) -> Vec<HeatRow> {
+        let together = self.rows.len().div_ceil(most.max(1)).max(1);
+        self.rows.chunks(together).map(joined).collect()
+    }
+
+    /// A count of base pages in bytes.
+    pub fn bytes(pages: u64) -> Bytes {
+        Bytes(pages.saturating_mul(BASE_PAGE as u64))
+    }
+
+    fn bound(&mut self) {
+        while self.units.len() > MOST_UNITS {
+            self.units = self.units.iter().map(|unit| unit / 2).collect();
+            self.unit = self.unit * 2;
+            for row in &mut self.rows {
+                let mut cells: BTreeMap<u64, HeatCell> = BTreeMap::new();
+                for (unit, cell) in std::mem::take(&mut row.cells) {
+                    cells.entry(unit / 2).or_default().add(cell);
+                }
+                row.cells = cells;
+            }
+            for (unit, name) in std::mem::take(&mut self.names) {
+                self.names.entry(unit / 2).or_insert(name);
+            }
+        }
+        if self.rows.len() > MOST_ROWS {
+            // An odd one is left over: 241 rows become 121.
+            self.rows = self.rows.chunks(2).map(joined).collect();
+            self.samples_per_row = self.samples_per_row.saturating_mul(2);
+        }
+    }
+}
+
+/// Rows that follow each other as one.
+fn joined(rows: &[HeatRow]) -> HeatRow {
+    let mut all =
+        HeatRow { from: rows.first().map(|row| row.from).unwrap_or_default(), ..HeatRow::default() };
+    rows.iter().for_each(|row| all.join(row));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Accessed, Leaf, ProcessId, Region};
+    use megapage_units::Pid;
+
+    const REGION: u64 = HUGE_2M as u64;
+
+    /// A process with regions `(number, coverage)`, sampled at this second.
+    fn process(at: u64, regions: impl IntoIterator<Item = (u64, u16)>) -> Process {
+        let mut process =
+            Process::without_memory(ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 0 }, "p");
+        process.regions = regions
+            .into_iter()
+            .map(|(number, coverage)| Region {
+                accessed: Some(Accessed {
+                    coverage,
+                    average: 0.0,
+                    last: None,
+                    sampled: Duration::from_secs(at),
+                }),
+                ..Region::of_base_pages(number * REGION, PAGES)
+            })
+            .collect();
+        process
+    }
+
+    #[test]
+    fn only_new_samples_make_a_row() {
+        let mut heat = Heat::new(Duration::from_secs(10));
+        assert!(heat.add(&process(11, [(1, 512), (3, 0)]), Duration::from_secs(11)));
+        assert!(!heat.add(&process(11, [(1, 512), (3, 0)]), Duration::from_secs(12)), "seen already");
+        assert!(heat.add(&process(13, [(1, 128)]), Duration::from_secs(13)));
+        let heats: Vec<Option<f64>> = heat.rows.iter().map(|row| row.cells[&1].heat()).collect();
+        assert_eq!(heats, [Some(1.0), Some(0.25)]);
+        assert_eq!(heat.units(), [1, 3]);
+        let (from, to) = (heat.rows[1].from, heat.rows[1].to);
+        assert_eq!((from, to), (Duration::from_secs(1), Duration::from_secs(3)));
+        let joined = heat.rows(1);
+        assert_eq!((joined.len(), joined[0].cells[&1].accessed), (1, 640));
+        let mut huge = process(20, [(5, 512)]);
+        huge.regions[0].leaf = Leaf::Huge2m;
+        heat.add(&huge, Duration::from_secs(20));
+        assert_eq!(heat.rows[2].cells[&5].huge, 512);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_nothing_is_lost() {
+        let mut heat = Heat::new(Duration::ZERO);
+        let (regions, samples) = (5000, 1000);
+        for at in 1..=samples {
+            heat.add(&process(at, (0..regions).map(|number| (number, 256))), Duration::from_secs(at));
+        }
+        assert!(
+            heat.rows.len() <= MOST_ROWS
+                && heat.units().len() <= MOST_UNITS
+                && heat.names.len() <= MOST_UNITS
+        );
+        assert_eq!(heat.unit, Bytes(8 * REGION));
+        let sum: u64 = heat.rows.iter().flat_map(|row| row.cells.values()).map(|cell| cell.accessed).sum();
+        assert_eq!(sum, regions * samples * 256);
+        assert_eq!(heat.rows.last().unwrap().to, Duration::from_secs(samples));
+        assert!(heat.rows.windows(2).all(|pair| pair[0].to <= pair[1].to && pair[0].from < pair[1].from));
+    }
+}

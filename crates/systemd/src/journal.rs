@@ -1,0 +1,32 @@
+//! What a service has logged, by journalctl(1).
+
+use crate::error::SystemdError;
+use crate::name::UnitName;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+/// The lines of a service since the machine's boot, at most `most` bytes of them: the first ones.
+pub fn journal(unit: &UnitName, most: u64) -> Result<String, SystemdError> {
+    let arguments = ["--boot", "--quiet", "--no-pager", "--output=cat", &format!("--unit={}", unit.as_str())];
+    let command = format!("journalctl {}", arguments.join(" "));
+    let failed = |what: String| SystemdError::Manager { command: command.clone(), what };
+    let mut child = Command::new("journalctl")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let read = child.stdout.take().map_or(Ok(0), |out| out.take(most).read_to_end(&mut bytes));
+    // It writes no more, or to nobody: then it ends by SIGPIPE, which is no failure of it.
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    read.map_err(|error| failed(error.to_string()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match (output.status.code(), said.lines().next()) {
+        (Some(0) | None, _) if !bytes.is_empty() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        (_, Some(line)) => Err(failed(line.trim().into())),
+        (Some(0) | None, None) => Err(SystemdError::NothingLogged(unit.clone())),
+        (Some(_), None) => Err(failed("failed without a word".into())),
+    }
+}
