@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::{KernelError, KernelRoot, helper, process_cpu_time, thp};
 use megapage_observe::machine;
-use megapage_snapshot::{CostSource, Machine};
+use megapage_snapshot::{CostSource, Machine, group};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -128,6 +128,13 @@ fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
 
 fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     let heaviest = from.heaviest();
+    let infos = heaviest.iter().map(|(id, known)| {
+        let unit = group::unit(&known.cgroup).unwrap_or_default().to_string();
+        let pod = group::pod(&known.cgroup).unwrap_or_default();
+        let (pid, uid) = (id.pid.0.to_string(), known.uid.to_string());
+        (vec![pid, known.name.clone(), uid, known.cgroup.clone(), unit, pod], Value::Level(1.0))
+    });
+    write(to, "megapage_process_info", infos)?;
     let mut each = |name: &str, value: &dyn Fn(&super::Known) -> Option<Value<'static>>| {
         let rows = heaviest
             .iter()

@@ -83,6 +83,8 @@ struct Last {
 #[derive(Debug)]
 struct Known {
     name: String,
+    uid: u32,
+    cgroup: String,
     huge: u64,
     resident: u64,
     bloat: u64,
@@ -206,6 +208,8 @@ impl Telemetry {
             let done = before.remove(&process.id).map_or_else(Totals::default, |known| known.done);
             let known = Known {
                 name: clean(&process.name),
+                uid: process.uid,
+                cgroup: clean(&process.cgroup),
                 huge: process.backing.huge().0,
                 resident: process.backing.total().0,
                 bloat: process.bloat().0,

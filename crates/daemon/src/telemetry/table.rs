@@ -167,6 +167,12 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Promotions that on_exit cannot undo: too many to record",
     ),
+    metric(
+        "megapage_process_info",
+        Kind::Gauge,
+        &["pid", "name", "uid", "cgroup", "unit", "pod"],
+        "Whose the process is: user number, control group, systemd unit, Kubernetes pod; always 1",
+    ),
     metric("megapage_process_huge_bytes", Kind::Gauge, &["pid", "name"], "Huge memory of the process"),
     metric(
         "megapage_process_resident_bytes",
