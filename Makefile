@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages image clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages image book clean
 
 .DEFAULT_GOAL := all
 
@@ -147,6 +147,10 @@ uninstall:
 # $(CARGO_TARGET_DIR)/packages. PACKAGES chooses: deb, rpm, tarball, wheel.
 packages: build ## .deb, .rpm, static tarball, Python wheel
 	scripts/packages $(PACKAGES)
+
+# The manual, docs/, to $(CARGO_TARGET_DIR)/book/html.
+book: ## the manual as a book (mdBook), its links checked
+	scripts/book
 
 image: build ## the container image (docs/containers.md)
 	scripts/image

@@ -37,6 +37,8 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
         findings.extend(commands.check(path, text));
     }
+    let summary = text_of(&files, "docs/SUMMARY.md")?;
+    findings.extend(prose::book(summary, files.keys().map(String::as_str)));
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
     findings.extend(crate::header::check(root)?);

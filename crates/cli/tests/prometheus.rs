@@ -3,6 +3,8 @@
 
 mod user;
 
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_cgroup;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_testing::{require_root, skip};
 use megapage_units::Pid;
@@ -212,11 +214,10 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     });
     let instance = format!("127.0.0.1:{metrics}");
     let info = &query(api, "megapage_process_info")[0]["metric"];
-    let group = fs::read_to_string(format!("/proc/{}/cgroup", busy.0.id())).unwrap();
+    let group = read_cgroup(&KernelRoot::live(), Pid(busy.0.id().cast_signed())).unwrap();
     assert_eq!((&info["pid"], &info["uid"]), (&busy.0.id().to_string().into(), &"0".into()), "{info}");
     // A label that is empty is none in Prometheus.
-    let own = info["cgroup"].as_str().unwrap_or_default();
-    assert!(group.contains(own), "{info}: {group}");
+    assert_eq!(info["cgroup"].as_str().unwrap_or_default(), group, "{info}");
 
     let mut data: BTreeMap<String, bool> = BTreeMap::new();
     for (title, expression) in panels(&instance) {

@@ -4,7 +4,8 @@ mod user;
 
 use megapage_daemon::{MetricsConfig, Reporter};
 use megapage_kernel::KernelRoot;
-use megapage_kernel::process::read_children;
+use megapage_kernel::identity::account_of;
+use megapage_kernel::process::{read_cgroup, read_children, read_status};
 use megapage_kernel::spawn::{open_pidfd, send_signal, signal, wait_readable};
 use megapage_report::WIDTH;
 use megapage_testing::{require_root, skip};
@@ -147,14 +148,11 @@ fn tables_say_whose_a_process_is_and_take_a_filter() {
     };
     let all = once(&[]);
     let row = all["processes"].as_array().unwrap().iter().find(|row| row["pid"] == holder.0.id()).unwrap();
-    let stat = |what: &str| {
-        let stat =
-            Command::new("stat").args(["-c", what, &format!("/proc/{}", holder.pid())]).output().unwrap();
-        String::from_utf8(stat.stdout).unwrap().trim().to_string()
-    };
-    assert_eq!(row["user"], stat("%U"));
-    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", holder.pid())).unwrap();
-    assert!(groups.contains(row["cgroup"].as_str().unwrap()), "{row} {groups}");
+    let root = KernelRoot::live();
+    let pid = Pid(holder.0.id().cast_signed());
+    let account = account_of(read_status(&root, pid).unwrap().uids[0]).unwrap();
+    assert_eq!(row["user"].as_str(), account.as_ref().map(|account| account.name.as_str()));
+    assert_eq!(row["cgroup"], read_cgroup(&root, pid).unwrap());
     assert_eq!(all["filtered_out"], 0);
 
     let one = once(&["--filter", &format!("^{}$", holder.pid())]);

@@ -8,6 +8,12 @@ const HEAD: &str = "\
 
 `megapage doctor` finds and explains what stands between a user or a program and huge pages. It changes nothing.
 
+<!-- manual needs java -->
+<!-- manual put tomcat=nobody -->
+<!-- manual with redis -->
+<!-- manual before echo 'Failed to reserve and commit memory' >java.log -->
+<!-- manual omit megapage doctor --log -u: it takes a journal -->
+<!-- manual status 1 -->
 ```sh
 megapage doctor
 sudo megapage doctor --user tomcat --for java
@@ -33,6 +39,8 @@ at most 32 MiB), or how many pages there are.
 
 `Kernel` lists abilities that this kernel lacks, the Linux release that has them, and what is lost or replaces them; `--json`
 lists all, with `known_by` `trial` or `release` (table: [machines.md](machines.md)).
+
+<!-- manual rest a remedy changes the machine, and is run only where its finding is there: crates/cli/tests/doctor.rs -->
 
 ## Findings
 
@@ -75,6 +83,11 @@ pub fn markdown() -> String {
     entries(HEAD, ALL) + &entries(WHY, REASONS)
 }
 
+/// `<size>` is no element of HTML.
+fn escaped(text: &str) -> String {
+    text.replace('<', "\\<")
+}
+
 fn entries(head: &str, kinds: &[&Kind]) -> String {
     let mut text = head.to_string();
     for kind in kinds {
@@ -83,7 +96,8 @@ fn entries(head: &str, kinds: &[&Kind]) -> String {
             Severity::Warning => "warning",
             Severity::Note => "note",
         };
-        text += &format!("\n### {}\n\n**{severity}: {}.** {}\n", kind.id, kind.title, kind.explanation);
+        text +=
+            &format!("\n### {}\n\n**{severity}: {}.** {}\n", kind.id, kind.title, escaped(kind.explanation));
         let remedies = kind.remedies();
         if !remedies.is_empty() {
             text += &format!("\n```sh\n{}\n```\n", remedies.join("\n"));

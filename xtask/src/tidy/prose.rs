@@ -44,6 +44,21 @@ pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Findi
     findings
 }
 
+/// Pages of docs/ that the contents of the book (docs/SUMMARY.md) name not at all, or twice: mdBook leaves the former out.
+pub fn book<'a>(summary: &str, pages: impl Iterator<Item = &'a str>) -> Vec<Finding> {
+    const SUMMARY: &str = "docs/SUMMARY.md";
+    let count = |page: &str| summary.matches(&format!("]({page})")).count();
+    pages
+        .filter(|path| *path != SUMMARY && path.ends_with(".md"))
+        .filter_map(|path| path.strip_prefix("docs/"))
+        .filter_map(|page| match count(page) {
+            1 => None,
+            0 => Some(Finding::new(SUMMARY, 1, format!("the page {page} is not in the book"))),
+            _ => Some(Finding::new(SUMMARY, 1, format!("the page {page} is in the book more than once"))),
+        })
+        .collect()
+}
+
 /// The subcommands that the `enum Command` of the command line declares, as a user types them.
 pub fn subcommands(main_rs: &str) -> Vec<String> {
     main_rs
@@ -172,6 +187,24 @@ mod tests {
                 "README.md:3: the Makefile has no target 'war'",
                 "README.md:4: xtask has no command 'launder'"
             ]
+        );
+    }
+
+    #[test]
+    fn a_page_that_the_book_lacks_is_found() {
+        let pages = [
+            "docs/SUMMARY.md",
+            "docs/run.md",
+            "docs/recipes/go.md",
+            "docs/new.md",
+            "README.md",
+            "docs/x.svg",
+        ];
+        let summary = "- [run](run.md)\n- [go](recipes/go.md)\n- [again](recipes/go.md)\n";
+        let found: Vec<String> = book(summary, pages.into_iter()).into_iter().map(|it| it.what).collect();
+        assert_eq!(
+            found,
+            ["the page recipes/go.md is in the book more than once", "the page new.md is not in the book"]
         );
     }
 }
