@@ -162,7 +162,7 @@ class Stage:
         subprocess.run([*cli, "debug", "populate", "300000", "key", "100"], check=True, capture_output=True)
 
     def daemon(self):
-        """Over redis-server alone; it promotes nothing."""
+        """Over redis-server alone."""
         self.redis()
         if SOCKET.exists():
             raise Bad(f"{SOCKET} is another daemon's")
@@ -171,7 +171,7 @@ class Stage:
             f"interval = '1s'\nlock_file = '{self.scratch}/lock'\nstate_file = '{self.scratch}/state.json'\n"
             f"[processes]\ninclude = ['^no-such-name$']\npids = [{self.environment['REDIS']}]\n[metrics]\nsocket = '{SOCKET}'\n"
         )
-        self.start(["megapage", "daemon", "--dry-run", "--config", str(config)], "daemon.log")
+        self.start(["megapage", "daemon", "--config", str(config)], "daemon.log")
         wait("the daemon", SOCKET.exists, self.scratch / "daemon.log")
 
     def end(self):
