@@ -29,15 +29,15 @@ pub struct Args {
     /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
     #[arg(long)]
     json: bool,
-    /// How long to wait between clearing the accessed bits and reading them [default: 1]; with --watch, for how long to
-    /// watch [default: 60]
+    /// How long to wait between clearing the accessed bits and reading them [default: 1]; of a watch, how long it lasts
+    /// [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "no_sample")]
     seconds: Option<Duration>,
-    /// Show heat over time: live on a terminal (q ends it), and at the end as text, as --svg, or as --json (schema
+    /// Show heat over time: live on a terminal (q ends it), and at the end as text, SVG or JSON (schema
     /// megapage.map-watch/1)
     #[arg(long, conflicts_with = "no_sample")]
     watch: bool,
-    /// With --watch: how long to wait between clearing the accessed bits and reading them
+    /// Of a watch: how long to wait between clearing the accessed bits and reading them
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "watch")]
     every: Duration,
     #[command(flatten)]

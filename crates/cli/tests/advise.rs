@@ -301,7 +301,8 @@ fn bloat_in_huge_pages_is_told_with_what_takes_it_back() {
     // Seven of eight pages of 64 MiB.
     let zeros = process["memory"]["zero_bytes"].as_u64().unwrap() >> 20;
     assert!((50..=62).contains(&zeros), "{process:#}");
-    assert_eq!(process["how"][0]["what"], "sudo megapage daemon");
+    assert_eq!(process["how"][0]["what"], format!("sudo megapage reclaim {pid}"));
+    assert_eq!(process["how"][1]["what"], "sudo megapage daemon");
     let human = String::from_utf8(advise(&["--seconds", "1", &pid]).stdout).unwrap();
     assert!(human.contains("hold only zeros (bloat)") && !human.contains("nothing to do"), "{human}");
 }

@@ -225,3 +225,24 @@ fn a_runaway_reader_of_the_report_is_one_clear_line() {
     let failed = output(&["--report", "/dev/full", "--", "sh", "-c", "exit 0"]);
     assert_refused(&failed, 125, "--report /dev/full: No space left on device");
 }
+
+#[test]
+fn a_running_process_is_named_as_pgrep_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("mp-attach-me");
+    // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap();
+    assert!(copied.success());
+    let mut one = Command::new(&program).arg("600").spawn().unwrap();
+    let named = output(&["--attach", "^mp-attach-me$", "--dry-run"]);
+    let numbered = output(&["--attach", &one.id().to_string(), "--dry-run"]);
+    let mut other = Command::new(&program).arg("600").spawn().unwrap();
+    let several = output(&["--attach", "^mp-attach-me$", "--dry-run"]);
+    for child in [&mut one, &mut other] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(text(&named.stdout), text(&numbered.stdout), "{}", text(&named.stderr));
+    assert_eq!(named.status.code(), numbered.status.code());
+    assert_refused(&several, 125, "names 2 processes; give one of ");
+}

@@ -307,7 +307,11 @@ impl OnTerminal {
     }
 
     fn start_on(term: &str, arguments: &str) -> Option<OnTerminal> {
-        let command = format!("exec {MEGAPAGE} top --no-sample {arguments}");
+        OnTerminal::command(term, &format!("top --no-sample {arguments}"))
+    }
+
+    fn command(term: &str, arguments: &str) -> Option<OnTerminal> {
+        let command = format!("exec {MEGAPAGE} {arguments}");
         // A failing test must end, too.
         let script = Command::new("timeout")
             .args(["--foreground", "600", "script", "-qfec", &command, "/dev/null"])
@@ -403,6 +407,97 @@ fn on_a_terminal_a_filter_is_typed_and_help_is_shown() {
     top.until("processes by resident");
     top.press("q");
     assert_eq!(top.end().1, 0);
+}
+
+/// A program that goes over its memory again and again: its samples have something to tell.
+fn busy() -> Holder {
+    Holder(user::busy_program())
+}
+
+#[test]
+fn heat_over_time_is_text_a_picture_and_json() {
+    if !require_root() {
+        return;
+    }
+    let busy = busy();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("heat.svg");
+    let watch = ["map", &busy.pid(), "--watch", "--every", "0.2", "--budget", "50"];
+    let text = megapage(&[&watch[..], &["--seconds", "4", "--svg", file.to_str().unwrap()]].concat());
+    if text.err.contains("not sampled") {
+        return skip(&text.err);
+    }
+    assert_eq!(text.status, 0, "{}", text.err);
+    assert!(text.out.starts_with(&format!("perl (pid {}): heat over ", busy.pid())), "{}", text.out);
+    assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
+    // All of 64 MiB is written to, and rows have it hot.
+    assert!(text.out.lines().any(|line| line.contains(" s") && line.contains('#')), "{}", text.out);
+    let picture = std::fs::read_to_string(&file).unwrap();
+    assert!(picture.contains(&format!("Heat over time of perl (pid {})", busy.pid())), "{picture}");
+
+    let json = megapage(&[&watch[..], &["--seconds", "3", "--json"]].concat());
+    let heat: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(heat["schema"], "megapage.map-watch/1");
+    let rows = heat["rows"].as_array().unwrap();
+    let ranges = heat["ranges"].as_array().unwrap().len();
+    let values = |row: &Value| row["accessed_bytes"].as_array().unwrap().len();
+    assert!(!rows.is_empty() && rows.iter().all(|row| values(row) == ranges), "{}", json.out);
+    let accessed: u64 =
+        rows[rows.len() - 1]["accessed_bytes"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+    assert!(accessed > 8 << 20, "{accessed}");
+
+    // It ends with its process, of which it shows what it has seen.
+    let mut watched = Command::new(MEGAPAGE);
+    watched.args(watch).args(["--seconds", "600"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let watched = watched.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    drop(busy);
+    let ended = said(watched.wait_with_output().unwrap());
+    assert!(ended.status == 0 && ended.out.contains("heat over"), "{} {}", ended.out, ended.err);
+    assert!(ended.err.contains("has ended"), "{}", ended.err);
+
+    refused(&["map", "1", "--watch", "--no-sample"], "cannot be used with");
+    refused(&["map", "1", "--every", "1"], "--watch");
+    let holder = Holder::start();
+    refused(&["map", &holder.pid(), "--watch", "--tracker", "pagemap"], "not sampled: ");
+}
+
+#[test]
+fn heat_over_time_is_live_on_a_terminal() {
+    if !require_root() {
+        return;
+    }
+    let busy = busy();
+    let arguments = format!("map {} --watch --every 0.2 --budget 50 --seconds 600", busy.pid());
+    let Some(mut map) = OnTerminal::command("xterm-256color", &arguments) else { return };
+    assert!(map.until("q ends it").contains(ENTER));
+    map.until("accessed, ");
+    map.press("q");
+    let (rest, status) = map.end();
+    let after = rest.split(LEAVE).nth(1).unwrap_or_else(|| panic!("{rest:?}"));
+    assert!(status == 0 && after.contains(": heat over "), "{status} {after:?}");
+}
+
+#[test]
+fn long_work_shows_one_line_that_goes() {
+    let holder = Holder::start();
+    let arguments = format!("map {} --seconds 4", holder.pid());
+    let Some(mut map) = OnTerminal::command("xterm-256color", &arguments) else { return };
+    // Where nothing can be sampled nothing takes long.
+    let mut seen = Vec::new();
+    let out = map.script.stdout.as_mut().unwrap();
+    let _ = out.read_to_end(&mut seen);
+    let text = String::from_utf8_lossy(&seen).into_owned();
+    if text.contains("ot sampled") {
+        return skip("nothing can be sampled here");
+    }
+    let line = text.find("megapage: sampling, ").unwrap_or_else(|| panic!("{text:?}"));
+    let gone = text.rfind("\r\u{1b}[K").unwrap_or_else(|| panic!("{text:?}"));
+    let report = text.find("perl (pid ").unwrap();
+    assert!(line < gone && gone < report && !text[report..].contains("sampling, "), "{text:?}");
+    // Not in a pipe.
+    let quiet = megapage(&["map", &holder.pid(), "--seconds", "3"]);
+    assert_eq!((quiet.status, quiet.err.as_str()), (0, ""));
 }
 
 /// The child of a process that has one; `None` where the kernel lists no children.
