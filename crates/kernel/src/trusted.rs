@@ -93,18 +93,32 @@ pub fn require_ours(
 /// A symbolic link is followed where it is root's or the caller's own, as `/dev/stdout` is; another user's is refused, in
 /// whatever directory (the kernel, by fs.protected_symlinks, refuses it in sticky ones alone).
 pub fn create_report(path: &Path) -> io::Result<File> {
-    let options = |flags: i32| {
-        use std::os::unix::fs::OpenOptionsExt;
-        File::options().write(true).create(true).truncate(true).custom_flags(flags).open(path)
-    };
-    match options(libc::O_NOFOLLOW) {
+    open_report(path, File::options().write(true).create(true).truncate(true))
+}
+
+/// Opens the file at `path`, which a user has named for a record, for reading and for writing at its end; makes it, for its
+/// owner alone, where it is missing. Links as for [`create_report`]. `InvalidInput` where it is no regular file.
+pub fn append_report(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).append(true).create(true).mode(0o600);
+    // Never waits for the other end of a FIFO.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    open_report(path, &mut options)
+}
+
+fn open_report(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    match options.custom_flags(libc::O_NOFOLLOW).open(path) {
         Err(error) if is_link_in_the_way(&error) => {
             let owner = fs::symlink_metadata(path)?.uid();
             if owner != 0 && owner != effective_uid() {
                 let what = format!("it is a symbolic link of user {owner}: give another path");
                 return Err(io::Error::new(ErrorKind::PermissionDenied, what));
             }
-            options(0)
+            options.custom_flags(0).open(path)
         }
         opened => opened,
     }

@@ -10,7 +10,7 @@ pub mod hardware;
 pub mod machine;
 pub mod memory;
 mod process;
-mod random;
+pub mod random;
 pub mod record;
 pub mod testbed;
 pub mod trace;

@@ -7,13 +7,14 @@ use std::path::Path;
 
 /// For each crate, the crates of this workspace that it may be built from. A crate that is not listed
 /// fails the check: whoever adds one decides where it stands.
-const MAY_DEPEND_ON: [(&str, &[&str]); 26] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("units", &[]),
     ("tlb", &[]),
     ("snapshot", &["units"]),
     ("decide", &["units", "snapshot"]),
     ("report", &["units", "snapshot"]),
     ("simulate", &["units", "tlb", "snapshot", "decide"]),
+    ("plan", &["units", "tlb", "snapshot", "decide", "simulate"]),
     ("inside", &["units"]),
     ("kernel", &["units", "tlb", "snapshot", "inside"]),
     ("observe", &["units", "tlb", "snapshot", "kernel"]),
@@ -31,6 +32,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 26] = [
     ("systemd", &["units", "snapshot", "kernel", "launch"]),
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
+    ("record", &["units", "tlb", "snapshot", "kernel", "observe", "launch", "plan"]),
     ("bench", &["units", "kernel", "act", "report"]),
     (
         "lab",
@@ -44,7 +46,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 26] = [
         &[
             "units", "snapshot", "kernel", "observe", "decide", "simulate", "act", "daemon", "launch",
             "doctor", "advise", "bench", "remap", "report", "segment", "broker", "memory", "service",
-            "systemd",
+            "systemd", "plan", "record",
         ],
     ),
 ];

@@ -1,0 +1,153 @@
+//! Recordings of many hosts as one fleet: the same whatever the order in which they come.
+
+use crate::recording::{Header, Line, Moment, Recording};
+use std::collections::BTreeMap;
+
+/// The hosts, by their name or hash.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fleet {
+    /// The hosts.
+    pub hosts: BTreeMap<String, Host>,
+    /// What was left out, one line each.
+    pub notes: Vec<String>,
+}
+
+/// One host: what was recorded of it, one moment after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// What is said once; of several recordings the last one.
+    pub header: Header,
+    /// The moments with the seconds since 1970 at which each ends, ascending. No two cover the same time.
+    pub moments: Vec<(f64, Moment)>,
+    /// Seconds recorded, and processor seconds that recording took.
+    pub recorded: (f64, f64),
+}
+
+impl Fleet {
+    /// Merges recordings: those of one host follow each other. Where two cover the same time, the earlier one holds.
+    pub fn merge(recordings: Vec<Recording>) -> Fleet {
+        let mut by_host: BTreeMap<String, Vec<Recording>> = BTreeMap::new();
+        for recording in recordings {
+            by_host.entry(recording.header.host.clone()).or_default().push(recording);
+        }
+        let mut fleet = Fleet::default();
+        for (name, mut recordings) in by_host {
+            recordings.sort_by_cached_key(|recording| (recording.header.start, recording.text()));
+            recordings.dedup();
+            let Some(header) = recordings.last().map(|recording| recording.header.clone()) else { continue };
+            let recorded = recordings.iter().fold((0.0, 0.0), |(seconds, own), recording| {
+                let at = recording.moments.last().map_or(0.0, |last| last.at);
+                (seconds + at, own + recording.own_share().unwrap_or(0.0) * at)
+            });
+            let start = |recording: &Recording| recording.header.start as f64;
+            let mut moments: Vec<(f64, Moment)> = recordings
+                .iter()
+                .flat_map(|it| it.moments.iter().map(move |moment| (start(it) + moment.at, moment.clone())))
+                .collect();
+            moments.sort_by_cached_key(|(at, moment)| (Ordered(*at), Line::Moment(moment.clone()).text()));
+            let spanning = |moments: &[(f64, Moment)]| moments.iter().filter(|(_, it)| it.span > 0.0).count();
+            let before = spanning(&moments);
+            let moments = without_overlaps(moments);
+            let count = before - spanning(&moments);
+            if count > 0 {
+                fleet.notes.push(format!("{name}: {count} moments were left out: recorded twice"));
+            }
+            if moments.iter().all(|(_, moment)| moment.span <= 0.0) {
+                fleet.notes.push(format!("{name}: nothing but a single moment was recorded: left out"));
+                continue;
+            }
+            fleet.hosts.insert(name, Host { header, moments, recorded });
+        }
+        fleet
+    }
+}
+
+/// Leaves out moments that begin before the one before has ended, but for what clocks differ by.
+fn without_overlaps(moments: Vec<(f64, Moment)>) -> Vec<(f64, Moment)> {
+    let mut kept: Vec<(f64, Moment)> = Vec::with_capacity(moments.len());
+    for (at, moment) in moments {
+        let last = kept.last().filter(|(_, it)| it.span > 0.0).map_or(f64::NEG_INFINITY, |(last, _)| *last);
+        let tolerated = (moment.span / 2.0).min(5.0);
+        // The first moment of a recording spans nothing: it is of use where it is the first of all.
+        let is_new = if moment.span > 0.0 { at - moment.span + tolerated >= last } else { kept.is_empty() };
+        if is_new {
+            kept.push((at, moment));
+        }
+    }
+    kept
+}
+
+/// A finite float by which can be sorted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ordered(f64);
+
+impl Eq for Ordered {}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Ordered) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Ordered) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Host {
+    /// Seconds that the moments span.
+    pub fn seconds(&self) -> f64 {
+        self.moments.iter().map(|(_, moment)| moment.span).sum()
+    }
+
+    /// The names of its services, ascending.
+    pub fn services(&self) -> Vec<&str> {
+        let services = self.moments.iter().flat_map(|(_, moment)| &moment.services);
+        let mut names: Vec<&str> = services.map(|service| service.id.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::{header, moment};
+
+    fn recording(host: &str, start: u64, moments: &[(f64, f64)]) -> Recording {
+        let moments = moments.iter().map(|(at, span)| moment(*at, *span)).collect();
+        Recording { header: header(host, start), moments, end: None }
+    }
+
+    #[test]
+    fn recordings_merge_in_any_order() {
+        let parts = vec![
+            recording("a", 1000, &[(0.0, 0.0), (60.0, 60.0), (120.0, 60.0)]),
+            recording("a", 1130, &[(0.0, 0.0), (60.0, 60.0)]),
+            recording("b", 1000, &[(0.0, 0.0), (60.0, 60.0)]),
+            // The same file twice, and another recorder beside it.
+            recording("a", 1000, &[(0.0, 0.0), (60.0, 60.0), (120.0, 60.0)]),
+            recording("a", 1010, &[(0.0, 0.0), (60.0, 60.0)]),
+        ];
+        let first = Fleet::merge(parts.clone());
+        assert_eq!(first.hosts["a"].seconds(), 180.0);
+        assert_eq!(first.hosts["b"].seconds(), 60.0);
+        assert_eq!(first.notes.len(), 1, "{:?}", first.notes);
+        for turn in 1..parts.len() {
+            let mut other = parts.clone();
+            other.rotate_left(turn);
+            assert_eq!(Fleet::merge(other), first);
+        }
+        let mut backwards = parts;
+        backwards.reverse();
+        assert_eq!(Fleet::merge(backwards), first);
+    }
+
+    #[test]
+    fn one_moment_is_no_recording_to_plan_from() {
+        let fleet = Fleet::merge(vec![recording("a", 5, &[(0.0, 0.0)])]);
+        assert!(fleet.hosts.is_empty() && fleet.notes.len() == 1);
+    }
+}

@@ -1,0 +1,31 @@
+//! What huge pages would bring a fleet: recordings of its hosts ([`recording`]), merged ([`fleet`]), replayed in the
+//! simulator ([`replay`](mod@replay)) and judged ([`plan`](fn@plan)).
+//!
+//! Architecture invariant: no I/O, no clock, and no chance but from the seed. The same recordings give the same plan, in
+//! whatever order they come.
+
+#![forbid(unsafe_code)]
+
+pub mod fleet;
+mod gain;
+mod judge;
+mod need;
+mod plan;
+pub mod prometheus;
+pub mod recording;
+pub mod replay;
+mod statistics;
+#[cfg(test)]
+mod synthetic;
+
+pub use judge::{Means, Verdict, WORTH_IT};
+pub use plan::{Gain, HostPlan, Options, Plan, PlanError, ServicePlan, plan};
+pub use statistics::{plain_quantile, quantile};
+
+/// Reads the recordings of one file: what `megapage record` has written, or an answer of Prometheus.
+pub fn read(text: &str) -> Result<(Vec<recording::Recording>, recording::Notes), recording::ReadError> {
+    if prometheus::is_answer(text) { prometheus::read_answer(text) } else { recording::read(text) }
+}
+
+/// The name and version of the JSON form of a plan.
+pub const SCHEMA: &str = "megapage.plan/1";

@@ -1,0 +1,478 @@
+//! The plan: what huge pages would bring each service, and what each host needs for it.
+
+use crate::fleet::Fleet;
+use crate::gain::{DAY, gains};
+use crate::judge::{Means, Traits, Verdict};
+use crate::need::simultaneous;
+use crate::recording::{Recording, Service};
+use crate::replay::{How, MOST_HOSTS, replay};
+use crate::statistics::plain_quantile;
+use megapage_decide::POLICIES;
+use megapage_simulate::CompareError;
+use megapage_units::{Bytes, HUGE_1G, HUGE_2M};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Services that the closing sentence names.
+const FIRST: usize = 3;
+
+/// How to plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The policy, by name (see [`megapage_decide::POLICIES`]).
+    pub policy: String,
+    /// The memory of each host, where it is not to be the recorded one.
+    pub host_memory: Option<Bytes>,
+    /// The quantile of needs and of memory at risk, above 0 and at most 1.
+    pub quantile: f64,
+    /// What all chance comes from.
+    pub seed: u64,
+    /// Hosts that are simulated at once.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    /// megapage's own policy, the 99th percentile.
+    fn default() -> Options {
+        Options { policy: "megapage".into(), host_memory: None, quantile: 0.99, seed: 1, threads: 1 }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// Nothing was recorded that could be planned from.
+    #[error("nothing to plan from: {0}")]
+    Nothing(String),
+    /// No such policy.
+    #[error("no policy is named '{name}'; known: {known}")]
+    Policy {
+        /// What was asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A host could not be replayed.
+    #[error("a host cannot be replayed: {0}")]
+    Replay(#[from] CompareError),
+}
+
+/// How many times as fast: lower end, likely, upper end of an interval of about 90 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// The lower end.
+    pub low: f64,
+    /// The best guess.
+    pub likely: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// Values with an interval, such as processor seconds a day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Amount {
+    /// The lower end.
+    pub low: f64,
+    /// The best guess.
+    pub likely: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// One service over the fleet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServicePlan {
+    /// Its name or hash.
+    pub service: String,
+    /// The known software that it runs.
+    pub app: Option<String>,
+    /// What to do.
+    pub verdict: Verdict,
+    /// Why.
+    pub why: String,
+    /// Hosts that it was recorded on.
+    pub hosts: usize,
+    /// Processor seconds a day, over all hosts.
+    pub cpu_seconds_per_day: f64,
+    /// How many times as fast it would be under the policy; `None` where that is not known.
+    pub gain: Option<Gain>,
+    /// Processor seconds a day that it would need less, over all hosts; 0 where it is not to have huge pages.
+    pub saved_cpu_seconds_per_day: Amount,
+    /// Huge pages of 2 MiB that would hold its memory, at the quantile of each host, over all hosts.
+    pub huge_pages: u64,
+    /// Memory at risk: what huge pages would fill with zeros under the policy, at the quantile of each host, over all
+    /// hosts; 0 where it is not to have huge pages.
+    pub memory_at_risk_bytes: u64,
+    /// The part of the recorded cost that the policy takes away, 0 to 1; `None` where nothing was simulated.
+    pub relief: Option<f64>,
+    /// How it comes to huge pages; `None` where it is not to have any.
+    pub means: Option<Means>,
+}
+
+/// What one host needs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostPlan {
+    /// Its name or hash.
+    pub host: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Its processors; 0 where that is not known.
+    pub processors: u32,
+    /// Seconds that were recorded.
+    pub seconds: f64,
+    /// Services that are to have huge pages.
+    pub services: usize,
+    /// Huge pages of 2 MiB that they need at once, at the quantile, by whatever means.
+    pub huge_pages: u64,
+    /// Pages of the pool of 2 MiB, for those of them whose means that is.
+    pub pool_2m_pages: u64,
+    /// Pages of the pool of 1 GiB.
+    pub pool_1g_pages: u64,
+    /// The share of the host's memory in both pools.
+    pub pool_share: f64,
+    /// Memory at risk of all of them.
+    pub memory_at_risk_bytes: u64,
+    /// The share of one processor that recording took.
+    pub record_cpu_share: f64,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// The policy.
+    pub policy: String,
+    /// The quantile of needs, 0 to 1.
+    pub quantile: f64,
+    /// The seed.
+    pub seed: u64,
+    /// Hosts, and those that were simulated.
+    pub recorded_hosts: usize,
+    /// Hosts that were simulated; services of the others take their mean.
+    pub simulated_hosts: usize,
+    /// Seconds recorded, of all hosts.
+    pub recorded_seconds: f64,
+    /// Services: first those that save most processor time, then those that gain most.
+    pub services: Vec<ServicePlan>,
+    /// Hosts, by name.
+    pub hosts: Vec<HostPlan>,
+    /// Processor seconds a day of all services on all hosts.
+    pub cpu_seconds_per_day: f64,
+    /// Those that services which are to have huge pages would need less.
+    pub saved_cpu_seconds_per_day: Amount,
+    /// Their memory at risk.
+    pub memory_at_risk_bytes: u64,
+    /// The services to enable first.
+    pub first: Vec<String>,
+    /// What it would bring, in one sentence.
+    pub sentence: String,
+    /// What to know of it, one line each.
+    pub notes: Vec<String>,
+}
+
+/// Plans from recordings, in whatever order. `progress` is told the share of hosts that are simulated.
+pub fn plan(
+    recordings: Vec<Recording>,
+    options: &Options,
+    progress: &(dyn Fn(f64) + Sync),
+) -> Result<Plan, PlanError> {
+    if !POLICIES.iter().any(|known| known.name == options.policy) {
+        let known: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
+        return Err(PlanError::Policy { name: options.policy.clone(), known: known.join(", ") });
+    }
+    let fleet = Fleet::merge(recordings);
+    let mut notes = fleet.notes.clone();
+    if fleet.hosts.is_empty() {
+        let why = notes.first().cloned().unwrap_or_else(|| "no recordings".into());
+        return Err(PlanError::Nothing(why));
+    }
+    let how = How {
+        policy: &options.policy,
+        memory: options.host_memory,
+        quantile: options.quantile,
+        seed: options.seed,
+        threads: options.threads,
+    };
+    let replays = replay(&fleet, &how, progress)?;
+    let found = gains(&fleet, &replays, options.seed);
+    let mut total_resampled: Vec<f64> = Vec::new();
+    let mut services: Vec<ServicePlan> = Vec::new();
+    for (name, found) in &found {
+        let traits = Traits::of(&fleet, name);
+        let hosts = fleet.hosts.iter().filter(|(_, host)| host.services().contains(&name.as_str()));
+        let (mut huge_pages, mut at_risk) = (0, 0.0);
+        let mut reliefs = Vec::new();
+        for (host_name, host) in hosts {
+            let own = |it: &Service| if it.id == *name { u64::from(it.need) } else { 0 };
+            huge_pages += simultaneous(host, options.quantile, own);
+            if let Some(replay) = replays.of(host_name, name) {
+                at_risk += replay.bloat;
+                reliefs.push(replay.relief);
+            }
+        }
+        let relief = (!reliefs.is_empty()).then(|| reliefs.iter().sum::<f64>() / reliefs.len() as f64);
+        let times = |share: f64| 1.0 / (1.0 - share);
+        let gain = found
+            .share
+            .map(|[low, likely, high]| Gain { low: times(low), likely: times(likely), high: times(high) })
+            .or_else(|| traits.bounded());
+        let (verdict, why) = traits.judge(gain, relief);
+        let mut saved = Amount::default();
+        if let (true, Some([_, likely, _])) = (verdict.is_for(), found.share) {
+            saved = amount(found.cpu * likely, &found.resampled);
+            total_resampled.resize(found.resampled.len(), 0.0);
+            total_resampled.iter_mut().zip(&found.resampled).for_each(|(sum, value)| *sum += value);
+        }
+        services.push(ServicePlan {
+            service: name.clone(),
+            app: traits.app.clone(),
+            verdict,
+            why,
+            hosts: traits.hosts,
+            cpu_seconds_per_day: found.cpu,
+            gain,
+            saved_cpu_seconds_per_day: saved,
+            huge_pages,
+            memory_at_risk_bytes: if verdict.is_for() { at_risk as u64 } else { 0 },
+            relief,
+            means: verdict.is_for().then(|| traits.means()),
+        });
+    }
+    let likely = |gain: &Option<Gain>| gain.map_or(0.0, |gain| gain.likely);
+    services.sort_by(|one, other| {
+        let saved = |it: &ServicePlan| it.saved_cpu_seconds_per_day.likely;
+        saved(other)
+            .total_cmp(&saved(one))
+            .then(likely(&other.gain).total_cmp(&likely(&one.gain)))
+            .then(one.service.cmp(&other.service))
+    });
+    let saved_likely: f64 = services.iter().map(|it| it.saved_cpu_seconds_per_day.likely).sum();
+    let saved = amount(saved_likely, &total_resampled);
+    let hosts = hosts(&fleet, &services, &replays, options);
+    if fleet.hosts.len() > MOST_HOSTS {
+        notes.push(format!(
+            "{} of {} hosts were simulated: services of the others take their mean",
+            replays.simulated,
+            fleet.hosts.len()
+        ));
+    }
+    for host in &replays.out_of_memory {
+        notes.push(format!("{host}: under {} memory did not suffice in the simulation", options.policy));
+    }
+    let short = fleet.hosts.values().filter(|host| host.seconds() < DAY / 2.0).count();
+    if short > 0 {
+        notes.push(format!(
+            "{short} of {} hosts were recorded for less than half a day: their peaks may not have been seen",
+            fleet.hosts.len()
+        ));
+    }
+    let mut lacks: BTreeMap<&str, usize> = BTreeMap::new();
+    fleet
+        .hosts
+        .values()
+        .flat_map(|host| &host.header.lacks)
+        .for_each(|it| *lacks.entry(it).or_default() += 1);
+    notes.extend(lacks.iter().map(|(what, count)| match count {
+        1 => format!("on one host: {what}"),
+        count => format!("on {count} hosts: {what}"),
+    }));
+    let cpu = services.iter().map(|service| service.cpu_seconds_per_day).sum();
+    let at_risk = services.iter().map(|service| service.memory_at_risk_bytes).sum();
+    // Those that are sure come first, whatever they save.
+    let of = |verdict| services.iter().filter(move |it| it.verdict == verdict).map(|it| it.service.clone());
+    let first: Vec<String> = of(Verdict::Enable).chain(of(Verdict::TryIt)).take(FIRST).collect();
+    Ok(Plan {
+        policy: options.policy.clone(),
+        quantile: options.quantile,
+        seed: options.seed,
+        recorded_hosts: fleet.hosts.len(),
+        simulated_hosts: replays.simulated,
+        recorded_seconds: fleet.hosts.values().map(|host| host.seconds()).sum(),
+        sentence: sentence(cpu, saved, at_risk, &first),
+        services,
+        hosts,
+        cpu_seconds_per_day: cpu,
+        saved_cpu_seconds_per_day: saved,
+        memory_at_risk_bytes: at_risk,
+        first,
+        notes,
+    })
+}
+
+fn amount(likely: f64, resampled: &[f64]) -> Amount {
+    if resampled.is_empty() {
+        return Amount { low: likely, likely, high: likely };
+    }
+    Amount {
+        low: plain_quantile(resampled, 0.05).min(likely),
+        likely,
+        high: plain_quantile(resampled, 0.95).max(likely),
+    }
+}
+
+fn hosts(
+    fleet: &Fleet,
+    services: &[ServicePlan],
+    replays: &crate::replay::Replays,
+    options: &Options,
+) -> Vec<HostPlan> {
+    let means: BTreeMap<&str, Means> =
+        services.iter().filter_map(|it| it.means.map(|means| (it.service.as_str(), means))).collect();
+    fleet
+        .hosts
+        .iter()
+        .map(|(name, host)| {
+            let need = |service: &Service, of: &dyn Fn(Means) -> bool| match means.get(service.id.as_str()) {
+                Some(means) if of(*means) => u64::from(service.need),
+                _ => 0,
+            };
+            let is_giant = |means| means == Means::Pool1g;
+            let at = options.quantile;
+            let giant = |service: &Service| match need(service, &is_giant) {
+                0 => 0,
+                _ => u64::from(service.giant),
+            };
+            let pool_2m = simultaneous(host, at, |service| {
+                // What 1 GiB pages leave over.
+                let left = need(service, &is_giant).saturating_sub(giant(service) * 512);
+                left + need(service, &|means| matches!(means, Means::Pool2m | Means::OwnSetting))
+            });
+            let pool_1g = simultaneous(host, at, giant);
+            let memory = options.host_memory.map_or(host.header.memory, |bytes| bytes.0);
+            let pool = pool_2m * HUGE_2M as u64 + pool_1g * HUGE_1G as u64;
+            let names = host.services();
+            let chosen: Vec<&&str> = names.iter().filter(|name| means.contains_key(**name)).collect();
+            let at_risk = chosen.iter().filter_map(|service| replays.of(name, service)).map(|it| it.bloat);
+            let (seconds, own) = host.recorded;
+            HostPlan {
+                host: name.clone(),
+                memory_bytes: memory,
+                processors: host.header.processors,
+                seconds: host.seconds(),
+                services: chosen.len(),
+                huge_pages: simultaneous(host, at, |service| need(service, &|_| true)),
+                pool_2m_pages: pool_2m,
+                pool_1g_pages: pool_1g,
+                pool_share: if memory > 0 { pool as f64 / memory as f64 } else { 0.0 },
+                memory_at_risk_bytes: at_risk.sum::<f64>() as u64,
+                record_cpu_share: if seconds > 0.0 { own / seconds } else { 0.0 },
+            }
+        })
+        .collect()
+}
+
+fn sentence(cpu: f64, saved: Amount, at_risk: u64, first: &[String]) -> String {
+    if first.is_empty() {
+        return "no service that was recorded would gain enough to be worth a change: leave all as they are"
+            .into();
+    }
+    let names = match first {
+        [one] => one.clone(),
+        [all @ .., last] => format!("{} and {last}", all.join(", ")),
+        [] => String::new(),
+    };
+    let percent = |seconds: f64| 100.0 * seconds / cpu.max(1e-9);
+    format!(
+        "huge pages would save about {:.0} processor seconds a day ({:.1} % of all, {:.1} to {:.1} %) for {} of memory \
+         at risk; enable first {names}",
+        saved.likely,
+        percent(saved.likely),
+        percent(saved.low),
+        percent(saved.high),
+        Bytes(at_risk)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::{self, HostModel, fleet, mixed_fleet};
+
+    fn of(recordings: Vec<Recording>) -> Plan {
+        plan(recordings, &Options { threads: 2, ..Options::default() }, &|_| ()).unwrap()
+    }
+
+    /// Kendall's tau-b.
+    fn tau_b(pairs: &[(f64, f64)]) -> f64 {
+        let (mut sum, mut first, mut second) = (0.0, 0.0, 0.0);
+        for (at, one) in pairs.iter().enumerate() {
+            for other in &pairs[..at] {
+                let (x, y) = (one.0 - other.0, one.1 - other.1);
+                let sign = |value: f64| if value == 0.0 { 0.0 } else { value.signum() };
+                sum += sign(x) * sign(y);
+                first += sign(x).abs();
+                second += sign(y).abs();
+            }
+        }
+        sum / (first * second as f64).sqrt()
+    }
+
+    #[test]
+    fn services_of_thirty_mixed_hosts_are_ranked_as_they_gain() {
+        let (recordings, known) = mixed_fleet(30, 1);
+        let plan = of(recordings);
+        let gains: BTreeMap<&str, f64> = plan
+            .services
+            .iter()
+            .filter_map(|it| it.gain.map(|gain| (it.service.as_str(), gain.likely)))
+            .collect();
+        let pairs: Vec<(f64, f64)> =
+            known.iter().filter_map(|(name, gain)| gains.get(name.as_str()).map(|it| (*it, *gain))).collect();
+        assert!(pairs.len() >= 12, "{pairs:?}");
+        let tau = tau_b(&pairs);
+        assert!(tau >= 0.7, "tau {tau}: {pairs:?}");
+        // The first is one that gains, and those that gain nothing are told why.
+        assert!(known[&plan.first[0]] > 1.1, "{:?}", plan.first);
+        for service in plan.services.iter().filter(|it| known.get(&it.service).is_some_and(|it| *it < 1.01)) {
+            assert!(!service.verdict.is_for() && !service.why.is_empty(), "{service:?}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_recordings_does_not_matter() {
+        let (recordings, _) = mixed_fleet(6, 3);
+        let first = of(recordings.clone());
+        let mut other = recordings;
+        other.reverse();
+        assert_eq!(of(other.clone()), first);
+        other.rotate_left(2);
+        assert_eq!(of(other), first);
+    }
+
+    #[test]
+    fn a_pool_is_as_large_as_what_is_needed_at_once() {
+        let plan = of(fleet(&[HostModel::plain("h", 0.3)]));
+        let [host] = &plan.hosts[..] else { panic!("one host") };
+        let regions = u64::from(HostModel::plain("h", 0.3).regions);
+        assert_eq!((host.huge_pages, host.pool_2m_pages, host.pool_1g_pages), (regions, regions, 0));
+        let expected = (regions * HUGE_2M as u64) as f64 / host.memory_bytes as f64;
+        assert!((host.pool_share - expected).abs() < 1e-9);
+        assert_eq!(plan.first, ["plain"]);
+        assert!(plan.sentence.ends_with("enable first plain"), "{}", plan.sentence);
+        assert!(plan.notes.iter().any(|note| note.contains("less than half a day")), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn nothing_to_gain_needs_no_pool() {
+        let plan = of(fleet(&[HostModel::plain("h", 0.0)]));
+        assert!(plan.first.is_empty() && plan.sentence.contains("leave all as they are"));
+        assert_eq!((plan.hosts[0].huge_pages, plan.hosts[0].pool_2m_pages), (0, 0));
+        assert_eq!(plan.saved_cpu_seconds_per_day, Amount { low: 0.0, likely: 0.0, high: 0.0 });
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_said() {
+        let error = |recordings, policy: &str| {
+            let options = Options { policy: policy.into(), ..Options::default() };
+            plan(recordings, &options, &|_| ()).unwrap_err().to_string()
+        };
+        assert!(error(Vec::new(), "megapage").contains("nothing to plan from"));
+        assert!(error(Vec::new(), "best").contains("no policy is named 'best'"));
+        let one = Recording {
+            header: synthetic::header("h", 0),
+            moments: vec![synthetic::moment(0.0, 0.0)],
+            end: None,
+        };
+        assert!(error(vec![one], "megapage").contains("a single moment"));
+    }
+}
