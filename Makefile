@@ -124,6 +124,7 @@ install:
 	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) dist/systemd/megapage-prime@.timer
+	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-record.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-record.service
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0
 	ln -sf libmegapage_c.so.0 $(DESTDIR)$(LIBDIR)/libmegapage_c.so
 	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
@@ -137,7 +138,7 @@ install:
 # The configuration in SYSCONFDIR stays.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload $(DESTDIR)$(UNITDIR)/megapage.service
-	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
+	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage-record.service $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(LIBDIR)/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
 	rm -f $(SHARE)/man/man1/megapage.1 $(SHARE)/man/man1/megapage-*.1 $(SHARE)/bash-completion/completions/megapage $(SHARE)/zsh/site-functions/_megapage $(SHARE)/fish/vendor_completions.d/megapage.fish
 	rm -rf $(SHARE)/megapage

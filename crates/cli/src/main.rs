@@ -15,10 +15,12 @@ mod lend;
 mod map;
 mod one_process;
 mod output;
+mod plan;
 mod pool;
 mod prime;
 mod profile;
 mod reclaim;
+mod record;
 mod remap;
 mod run;
 mod sampling;
@@ -52,6 +54,8 @@ enum Command {
     Top(top::Args),
     Daemon(daemon::Args),
     Simulate(simulate::Args),
+    Record(record::Args),
+    Plan(plan::Args),
     Segments(segments::Args),
     Bench(bench::Args),
     Remap(remap::Args),
@@ -91,6 +95,8 @@ fn main() -> ExitCode {
         Command::Top(args) => top::main(args),
         Command::Daemon(args) => daemon::main(args),
         Command::Simulate(args) => simulate::main(args),
+        Command::Record(args) => record::main(args),
+        Command::Plan(args) => plan::main(args),
         Command::Segments(args) => segments::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Remap(args) => remap::main(args),
@@ -138,7 +144,7 @@ fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
         Command::Simulate(args) => !args.records(),
         Command::Doctor(args) => !args.looks_at_a_process(),
-        Command::Generate(_) | Command::Lend(_) => true,
+        Command::Generate(_) | Command::Lend(_) | Command::Plan(_) => true,
         _ => false,
     };
     if is_independent { Ok(()) } else { require_base_pages(&KernelRoot::live()) }

@@ -47,7 +47,7 @@ pub fn size(text: &str) -> Result<Bytes, String> {
 }
 
 /// Percent as a share.
-fn budget(text: &str) -> Result<f64, String> {
+pub fn budget(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(budget) if budget > 0.0 && budget <= 100.0 => Ok(budget / 100.0),
         _ => Err("give percent, above 0 and at most 100".into()),

@@ -77,6 +77,8 @@ targets! {
     sizes: programs,
     pool_spec: programs,
     trace: programs,
+    recording: programs,
+    prometheus: programs,
     config: files,
     state: files,
     access_times: files,

@@ -8,6 +8,9 @@ use megapage_launch::jvm::need::Need;
 use megapage_launch::jvm::options::Options;
 use megapage_launch::messages::explain;
 use megapage_launch::request::{Fork, Heap, Mechanism, ReturnAfter, Text};
+use megapage_plan::fleet::Fleet;
+use megapage_plan::recording::Recording;
+use megapage_plan::{prometheus, recording};
 use megapage_remap::own::Pages;
 use megapage_segment::{LONGEST_NAME, Name};
 use megapage_simulate::trace;
@@ -117,6 +120,44 @@ pub fn trace(data: &[u8]) {
     for program in &read.processes {
         assert!(program.regions() <= trace::MOST_REGIONS);
         assert!(program.seconds() >= 0.0, "{}", program.seconds());
+    }
+}
+
+/// A recording for `megapage plan`: what is read is written, and read again the same; hosts merge in any order.
+pub fn recording(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match recording::read(&text) {
+        Ok((read, notes)) => {
+            assert!(notes.iter().all(|note| !note.contains('\n')), "one line each: {notes:?}");
+            check_recordings(read);
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
+    }
+}
+
+/// A saved answer of Prometheus: what is made of it is a recording as any.
+pub fn prometheus(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match prometheus::read_answer(&text) {
+        Ok((read, _)) => check_recordings(read),
+        Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
+    }
+}
+
+fn check_recordings(read: Vec<Recording>) {
+    let written: String = read.iter().map(Recording::text).collect();
+    let again = recording::read(&written).expect("what is read can be written");
+    assert_eq!(
+        (again.0.as_slice(), again.1.len()),
+        (read.as_slice(), 0),
+        "what is written is read:\n{written}"
+    );
+    let mut backwards = read.clone();
+    backwards.reverse();
+    let fleet = Fleet::merge(read);
+    assert_eq!(Fleet::merge(backwards), fleet, "merged in any order");
+    for host in fleet.hosts.values() {
+        assert!(host.seconds() > 0.0 && host.moments.iter().all(|(at, _)| at.is_finite()));
     }
 }
 

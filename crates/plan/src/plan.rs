@@ -404,7 +404,7 @@ mod tests {
                 second += sign(y).abs();
             }
         }
-        sum / (first * second as f64).sqrt()
+        sum / f64::sqrt(first * second)
     }
 
     #[test]

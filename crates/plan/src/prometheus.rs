@@ -64,12 +64,19 @@ pub fn exposition(header: &Header, moment: &Moment, totals: &Totals) -> String {
 
 /// Metrics by name, so that each is announced once.
 #[derive(Default)]
-struct Families(BTreeMap<String, (&'static str, String, Vec<(String, f64)>)>);
+struct Families(BTreeMap<String, Family>);
+
+/// One metric: its values by labels.
+struct Family {
+    kind: &'static str,
+    help: String,
+    samples: Vec<(String, f64)>,
+}
 
 impl Families {
     fn add(&mut self, name: &str, kind: &'static str, help: &str, labels: String, value: f64) {
-        let family = self.0.entry(format!("{PREFIX}{name}"));
-        family.or_insert_with(|| (kind, help.to_string(), Vec::new())).2.push((labels, value));
+        let new = || Family { kind, help: help.to_string(), samples: Vec::new() };
+        self.0.entry(format!("{PREFIX}{name}")).or_insert_with(new).samples.push((labels, value));
     }
 
     fn add_service(&mut self, service: &Service, totals: &Totals) {
@@ -134,7 +141,7 @@ impl Families {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for (name, (kind, help, samples)) in &self.0 {
+        for (name, Family { kind, help, samples }) in &self.0 {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
             for (labels, value) in samples {

@@ -25,7 +25,7 @@ const MOST_REGIONS: u64 = 1024;
 const MOST_REGION_STEPS: f64 = 1.5e6;
 /// Simulated steps, in seconds.
 const STEP: std::ops::RangeInclusive<f64> = 1.0..=60.0;
-/// A shorter recording is repeated for so long, in seconds: else it would show how a policy begins, and not what it comes to.
+/// A shorter recording is stretched to so long, in seconds: else it would show how a policy begins, and not what it comes to.
 const LEAST_REPLAY: f64 = 3600.0;
 /// Hosts that are simulated; services of the others take the mean of these.
 pub const MOST_HOSTS: usize = 64;
@@ -210,7 +210,7 @@ impl Model {
         let scale = regions.div_ceil(MOST_REGIONS).max(1);
         let hardware = scaled(host, scale as f64);
         let seconds = host.seconds();
-        let rounds = (LEAST_REPLAY / seconds).ceil().clamp(1.0, 1e6);
+        let stretch = (LEAST_REPLAY / seconds).clamp(1.0, 1e6);
         let mut services = Vec::new();
         let mut processes = Vec::new();
         for (name, series) in &all {
@@ -225,11 +225,11 @@ impl Model {
                 measured: series.measured,
                 regions: f64::from(shape.most),
             });
-            processes.push(shape.program(name, series, scale as u32, rate, on_base, rounds as u32));
+            processes.push(shape.program(name, series, scale as u32, rate, on_base, stretch));
         }
         let memory = memory(host, how.memory, scale);
         let trace = Trace { memory: Some(memory), fragmentation: None, origin: "recorded".into(), processes };
-        let simulated = seconds * rounds;
+        let simulated = seconds * stretch;
         let step = (simulated * (regions / scale).max(1) as f64 / MOST_REGION_STEPS)
             .clamp(*STEP.start(), *STEP.end());
         let fragmentation = host.moments.iter().find_map(|(_, moment)| moment.fragmentation).unwrap_or(0.0);
@@ -403,7 +403,7 @@ impl Shape {
         low
     }
 
-    /// What the service does, moment by moment, `rounds` times.
+    /// What the service does, moment by moment, each `stretch` times as long.
     fn program(
         &self,
         name: &str,
@@ -411,12 +411,11 @@ impl Shape {
         scale: u32,
         rate: f64,
         on_base: f64,
-        rounds: u32,
+        stretch: f64,
     ) -> Program {
         let regions =
             |service: Option<&Service>| service.map_or(0, |it| it.need.div_ceil(scale)).min(self.most);
         let mut operations = Vec::new();
-        let mut first = 0;
         // The least accessed lie first, as far as anything is known.
         let accessed: u32 = self.heat.iter().map(|(_, count, _)| count).sum();
         let mut next = self.most.saturating_sub(accessed);
@@ -426,24 +425,16 @@ impl Shape {
             operations.push(Operation::Access { span, pages: *pages, visits, class: self.class });
             next += count;
         }
-        operations.push(Operation::Mark);
         let mut had = 0;
-        for (number, (span, service)) in series.moments.iter().enumerate() {
+        for (span, service) in &series.moments {
             let now = regions(*service);
             self.change(&mut operations, had, now);
-            if number == 0 {
-                first = now;
-            }
             had = now;
             if *span > 0.0 {
                 let cpu = service.map_or(0.0, |service| service.cpu).min(*span);
-                operations.push(Operation::Work { seconds: cpu / on_base });
-                operations.push(Operation::Idle { seconds: span - cpu });
+                operations.push(Operation::Work { seconds: cpu * stretch / on_base });
+                operations.push(Operation::Idle { seconds: (span - cpu) * stretch });
             }
-        }
-        if rounds > 1 {
-            self.change(&mut operations, had, first);
-            operations.push(Operation::Repeat { times: rounds - 1 });
         }
         Program { name: name.to_string(), start: 0.0, operations }
     }

@@ -28,6 +28,8 @@ const LEAST_RESIDENT: Bytes = Bytes::mib(8);
 const MOST_PROCESSES: usize = 256;
 /// Looks are further apart than this, whatever was asked for.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
+/// Samples are of this part of an interval at the most.
+const WINDOW_PART: u32 = 4;
 /// The file in the textfile collector's directory.
 const TEXTFILE: &str = "megapage_record.prom";
 /// The collector is another user.
@@ -132,7 +134,10 @@ pub fn record(
     let half = options.budget / 2.0;
     let mut costs = Costs::new(root, Some(half));
     let budget = if costs.budget().is_some() { half } else { options.budget };
-    let observing = ObserverOptions { budget, bounded: true, ..ObserverOptions::default() };
+    let usual = ObserverOptions::default();
+    // Of a process that is being sampled no cost is estimated: most of an interval is left for that.
+    let window = usual.window.min(options.every / WINDOW_PART).max(LEAST_PAUSE);
+    let observing = ObserverOptions { budget, bounded: true, window, ..usual };
     let observer = Observer::start(root, observing)?;
     if !observer.sampling().is_some_and(|sampling| sampling.tracker.tells_accesses()) {
         costs.leave_estimates();
@@ -143,7 +148,7 @@ pub fn record(
         root,
         observer,
         costs,
-        sampler: Sampler::new(namer, began),
+        sampler: Sampler::new(namer),
         pids: Vec::new(),
         before: None,
         now: None,

@@ -25,7 +25,7 @@ pub struct Sampler {
     namer: Namer,
     before: BTreeMap<ProcessId, Known>,
     taken: Option<Duration>,
-    began: Duration,
+    began: Option<Duration>,
 }
 
 /// A process as it was seen last.
@@ -47,14 +47,15 @@ struct Sum {
 }
 
 impl Sampler {
-    /// A sampler whose recording began at this time since boot.
-    pub fn new(namer: Namer, began: Duration) -> Sampler {
-        Sampler { namer, before: BTreeMap::new(), taken: None, began }
+    /// A sampler whose recording begins with the first moment.
+    pub fn new(namer: Namer) -> Sampler {
+        Sampler { namer, before: BTreeMap::new(), taken: None, began: None }
     }
 
     /// The next moment. `own` is the processor time of recording so far, in seconds.
     pub fn moment(&mut self, snapshot: &Snapshot, own: f64) -> Moment {
-        let at = snapshot.taken.saturating_sub(self.began).as_secs_f64();
+        let began = *self.began.get_or_insert(snapshot.taken);
+        let at = snapshot.taken.saturating_sub(began).as_secs_f64();
         let span = self.taken.map_or(0.0, |taken| snapshot.taken.saturating_sub(taken).as_secs_f64());
         let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
         // Shared memory is counted with the first process that maps it.
@@ -266,7 +267,7 @@ mod tests {
     }
 
     fn sampler() -> Sampler {
-        Sampler::new(Namer::new(None, true).unwrap(), Duration::from_secs(100))
+        Sampler::new(Namer::new(None, true).unwrap())
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! `megapage plan`.
+
+mod human;
+
+use crate::output::{end_progress, print, say, show_progress};
+use anyhow::{Context, Result, bail};
+use megapage_kernel::trusted::read_bounded;
+use megapage_plan::recording::MOST_BYTES;
+use megapage_plan::{Options, SCHEMA, plan, read};
+use megapage_report::json;
+use megapage_units::Bytes;
+use std::fs::File;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
+
+/// Plan what huge pages would bring a fleet, from recordings of its hosts
+///
+/// Merges recordings, replays each host in the simulator with and without huge pages, and says what each service would
+/// gain, what memory is at risk, what gains nothing and why, and how large the pools of each host would be. Looks at no
+/// running program. The same recordings give the same plan.
+///
+/// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Recordings of megapage record, or answers of Prometheus' /api/v1/query_range
+    #[arg(value_name = "RECORDING", required = true)]
+    recordings: Vec<PathBuf>,
+    /// The policy that gives huge pages (see megapage simulate list)
+    #[arg(long, value_name = "NAME", default_value = "megapage")]
+    policy: String,
+    /// Plan for hosts with this much memory [default: what each has]
+    #[arg(long, value_name = "SIZE")]
+    host_memory: Option<Bytes>,
+    /// The quantile, in percent, of needs over time and of memory at risk
+    #[arg(long, value_name = "PERCENT", default_value = "99", value_parser = quantile)]
+    quantile: f64,
+    /// Source of all randomness
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print JSON (schema megapage.plan/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Percent as a share.
+fn quantile(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("give percent from 50 to 100".into()),
+    }
+}
+
+/// See [`Args`].
+pub fn main(args: Args) -> Result<ExitCode> {
+    let mut recordings = Vec::new();
+    let mut failed = Vec::new();
+    for path in &args.recordings {
+        let name = path.display();
+        match read_file(path) {
+            Ok((read, notes)) => {
+                recordings.extend(read);
+                notes.iter().for_each(|note| say(format!("{name}: {note}")));
+            }
+            Err(error) => failed.push(format!("{name}: {error:#}")),
+        }
+    }
+    if recordings.is_empty()
+        && let Some(first) = failed.first()
+    {
+        let others = failed.len() - 1;
+        bail!("{first}{}", if others > 0 { format!("; and {others} more") } else { String::new() });
+    }
+    failed.iter().for_each(say);
+    let options = Options {
+        policy: args.policy,
+        host_memory: args.host_memory,
+        quantile: args.quantile,
+        seed: args.seed,
+        threads: available_parallelism().map_or(1, usize::from),
+    };
+    let terminal = std::io::stderr().is_terminal();
+    let shown = AtomicU64::new(u64::MAX);
+    let progress = |share: f64| {
+        let per_cent = (share * 100.0) as u64;
+        if terminal && shown.swap(per_cent, Ordering::Relaxed) != per_cent {
+            show_progress(&format!("simulating hosts, {per_cent} %"));
+        }
+    };
+    let found = plan(recordings, &options, &progress)?;
+    if terminal {
+        end_progress();
+    }
+    print(&if args.json { json(SCHEMA, &found) + "\n" } else { human::plan(&found) })?;
+    Ok(ExitCode::from(u8::from(!failed.is_empty())))
+}
+
+type Read = (Vec<megapage_plan::recording::Recording>, megapage_plan::recording::Notes);
+
+fn read_file(path: &Path) -> Result<Read> {
+    let bytes = File::open(path).and_then(|file| read_bounded(file, MOST_BYTES))?;
+    let text = String::from_utf8(bytes).context("not text")?;
+    Ok(read(&text)?)
+}

@@ -1,0 +1,156 @@
+//! `megapage record`.
+
+use crate::output::{print, say};
+use anyhow::{Context, Result, bail};
+use megapage_advise::Watch;
+use megapage_kernel::KernelRoot;
+use megapage_plan::recording::{Header, Moment};
+use megapage_record::{Namer, Options, Output, SCHEMA, Summary, Why, record};
+use megapage_report::json;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Record what the services of this host do with their memory, for megapage plan
+///
+/// Looks at all processes now and then, within a budget, and appends one line for each look to the recording. Services are
+/// control groups (systemd units), else executables; without --names their names are keyed hashes. No path, argument, user
+/// or host name is written.
+///
+/// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing can be recorded.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The recording, which is appended to; - is standard output
+    #[arg(long, short, value_name = "FILE|-", default_value = "-")]
+    output: PathBuf,
+    /// Recording time
+    #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = seconds)]
+    seconds: Duration,
+    /// Interval between looks; longer where the budget does not suffice
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    every: Duration,
+    /// The most that recording takes of one processor, and slows a program by, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = crate::sampling::budget)]
+    budget: f64,
+    /// Keep the names of services
+    #[arg(long)]
+    names: bool,
+    /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this recording]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Also write each look as metrics to this directory of node_exporter's textfile collector
+    #[arg(long, value_name = "DIRECTORY")]
+    textfile: Option<PathBuf>,
+    /// The largest recording; it ends there
+    #[arg(long, value_name = "SIZE", default_value = "64m")]
+    max_size: Bytes,
+    /// Record one interval, and end
+    #[arg(long)]
+    once: bool,
+    /// Print what was recorded as JSON (schema megapage.record/1); takes --output FILE
+    #[arg(long)]
+    json: bool,
+}
+
+/// Seconds, with or without an `s` behind them.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
+        Ok(seconds) if (0.1..=31_536_000.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give seconds from 0.1 to 31536000, a year".into()),
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    moments: u64,
+    seconds: f64,
+    services: usize,
+    services_with_cost: usize,
+    cpu_seconds: f64,
+    cpu_share: f64,
+    longest_interval_seconds: f64,
+    recording_bytes: u64,
+    ended_by: &'static str,
+    header: &'a Header,
+}
+
+/// See [`Args`].
+pub fn main(args: Args) -> Result<ExitCode> {
+    let to_standard_output = args.output.as_os_str() == "-";
+    if args.json && to_standard_output {
+        bail!("--json takes the recording elsewhere: --output FILE (see megapage record --help)");
+    }
+    let shown = args.output.display().to_string();
+    let namer = Namer::new(args.key_file.as_deref(), args.names)?;
+    let textfile = args.textfile.map(|path| std::path::absolute(&path).unwrap_or(path));
+    let mut output = match to_standard_output {
+        true => Output::to(Box::new(std::io::stdout()), args.max_size.0),
+        false => Output::file(&args.output, args.max_size.0).context(shown)?,
+    };
+    let options =
+        Options { seconds: args.seconds, every: args.every, budget: args.budget, once: args.once, textfile };
+    let mut watch = Watch::idle().context("signals")?;
+    let mut said = !std::io::stderr().is_terminal();
+    let mut each = |moment: &Moment| {
+        if !said {
+            said = true;
+            say(format!("recording {} services; ^C ends it in order", moment.services.len()));
+        }
+    };
+    let root = KernelRoot::live();
+    let summary = record(&root, &options, namer, &mut output, &mut |time| watch.wait(time), &mut each)?;
+    summary.header.lacks.iter().for_each(say);
+    if args.json {
+        print(&(json(SCHEMA, &document(&summary)) + "\n"))?;
+    } else {
+        say(brief(&summary, args.budget));
+    }
+    Ok(ExitCode::from(u8::from(summary.why == Why::Full)))
+}
+
+fn share(summary: &Summary) -> f64 {
+    if summary.seconds > 0.0 { summary.own_seconds / summary.seconds } else { 0.0 }
+}
+
+fn document(summary: &Summary) -> Document<'_> {
+    Document {
+        moments: summary.moments,
+        seconds: summary.seconds,
+        services: summary.services,
+        services_with_cost: summary.judged,
+        cpu_seconds: summary.own_seconds,
+        cpu_share: share(summary),
+        longest_interval_seconds: summary.longest,
+        recording_bytes: summary.bytes,
+        ended_by: summary.why.name(),
+        header: &summary.header,
+    }
+}
+
+fn brief(summary: &Summary, budget: f64) -> String {
+    let over = match share(summary) > budget {
+        true => format!(
+            ", above the budget of {:.2} %: its start is paid for by a longer recording",
+            100.0 * budget
+        ),
+        false => String::new(),
+    };
+    format!(
+        "{} moments of {} services in {:.0} s ({} with their cost of translation), {}; took {:.2} % of a processor{over}{}",
+        summary.moments,
+        summary.services,
+        summary.seconds,
+        summary.judged,
+        Bytes(summary.bytes),
+        100.0 * share(summary),
+        if summary.why == Why::Full {
+            "; ended early: the file is as large as --max-size allows"
+        } else {
+            ""
+        },
+    )
+}
