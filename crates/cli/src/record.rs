@@ -23,6 +23,9 @@ use std::time::Duration;
 /// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing can be recorded.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Only these processes: identifiers, or names as pgrep takes them [default: all]
+    #[arg(value_name = "PROCESS")]
+    processes: Vec<String>,
     /// The recording, which is appended to; - is standard output
     #[arg(long, short, value_name = "FILE|-", default_value = "-")]
     output: PathBuf,
@@ -91,8 +94,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         true => Output::to(Box::new(std::io::stdout()), args.max_size.0),
         false => Output::file(&args.output, args.max_size.0).context(shown)?,
     };
-    let options =
-        Options { seconds: args.seconds, every: args.every, budget: args.budget, once: args.once, textfile };
+    let options = Options {
+        seconds: args.seconds,
+        every: args.every,
+        budget: args.budget,
+        once: args.once,
+        processes: args.processes,
+        textfile,
+    };
     let mut watch = Watch::idle().context("signals")?;
     let mut said = !std::io::stderr().is_terminal();
     let mut each = |moment: &Moment| {

@@ -131,14 +131,15 @@ fn a_recording_says_nothing_of_whose_host_it_is() {
     let _reader = program(files.0.path(), "plan-secret");
     let day = files.path("day.jsonl").display().to_string();
     let record = |more: &[&str]| {
-        let arguments = ["record", "--once", "--every", "0.5", "--budget", "100", "--output", &day];
+        let arguments =
+            ["record", "plan-secret", "--once", "--every", "0.5", "--budget", "100", "--output", &day];
         let done = megapage(&[&arguments[..], more].concat());
         assert_eq!(done.status, 0, "{}", done.err);
     };
     let key = files.write("key", "a key of a fleet, long enough");
     record(&["--key-file", &key]);
     let text = fs::read_to_string(&day).unwrap();
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = String::from_utf8(Command::new("uname").arg("-n").output().unwrap().stdout).unwrap();
     for secret in ["plan-secret", host.trim(), &files.0.path().display().to_string(), "/usr/bin"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
@@ -263,6 +264,7 @@ fn bad_input_is_one_line_and_status_2() {
     refused(&["record", "--json"], "--output FILE");
     refused(&["record", "--output", &other], "no recording");
     refused(&["record", "--budget", "0"], "above 0");
+    refused(&["record", "no such process"], "no process matches");
     refused(&["record", "--seconds", "soon"], "give seconds");
     refused(
         &["record", "--key-file", &short, "--output", &files.path("x").display().to_string()],

@@ -18,6 +18,7 @@ pub mod machine;
 pub mod observe;
 pub mod papers;
 pub mod persistent;
+pub mod plan;
 mod postgres;
 mod redis;
 pub mod snapshot;

@@ -8,7 +8,7 @@ use megapage_bench::peers;
 use megapage_bench::save::{Save, progress};
 use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
-use megapage_lab::{fault, fork, install, live, observe, papers, persistent, snapshot, text};
+use megapage_lab::{fault, fork, install, live, observe, papers, persistent, plan, snapshot, text};
 use megapage_units::shown;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -26,6 +26,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Observe(Run<observe::Observe>),
+    Plan(Run<plan::PlanExperiment>),
     Promote(Run<live::PromoteExperiment>),
     Bloat(Run<live::BloatExperiment>),
     Fair(Run<live::FairExperiment>),
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Observe(run) => run.conduct(),
+        Command::Plan(run) => run.conduct(),
         Command::Promote(run) => run.conduct(),
         Command::Bloat(run) => run.conduct(),
         Command::Fair(run) => run.conduct(),

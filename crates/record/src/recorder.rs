@@ -8,9 +8,11 @@ use megapage_kernel::trusted::{Replace, remove_file, replace_file};
 use megapage_kernel::{
     KernelError, KernelRoot, boot_time, effective_uid, process_cpu_time, processor_of_tlbs,
 };
-use megapage_observe::outline::outlines;
+use megapage_observe::outline::{outlines, outlines_of};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
-use megapage_observe::{ObserveError, Observer, Options as ObserverOptions, machine};
+use megapage_observe::{
+    ObserveError, Observer, Options as ObserverOptions, SelectError, machine, select_processes,
+};
 use megapage_plan::prometheus::{Totals, exposition};
 use megapage_plan::recording::{End, Header, Line, Moment, VERSION};
 use megapage_snapshot::{CostSource, Snapshot};
@@ -46,6 +48,8 @@ pub struct Options {
     pub budget: f64,
     /// One interval, and no more.
     pub once: bool,
+    /// Only these processes: by identifier, or by name as pgrep takes it; all where there are none.
+    pub processes: Vec<String>,
     /// The absolute path of a directory of the textfile collector.
     pub textfile: Option<PathBuf>,
 }
@@ -59,6 +63,9 @@ pub enum RecordError {
     /// The observer.
     #[error(transparent)]
     Observe(#[from] ObserveError),
+    /// The processes asked for.
+    #[error(transparent)]
+    Select(#[from] SelectError),
     /// A kernel file.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -130,6 +137,7 @@ pub fn record(
     each: &mut dyn FnMut(&Moment),
 ) -> Result<Summary, RecordError> {
     let began = boot_time();
+    select_processes(root, &options.processes)?;
     // Samples and probes for costs share what programs may be slowed by.
     let half = options.budget / 2.0;
     let mut costs = Costs::new(root, Some(half));
@@ -146,6 +154,7 @@ pub fn record(
     output.append(&Line::Header(header.clone())).map_err(RecordError::Write)?;
     let mut recorder = Recorder {
         root,
+        processes: &options.processes,
         observer,
         costs,
         sampler: Sampler::new(namer),
@@ -276,6 +285,7 @@ fn header(
 
 struct Recorder<'a> {
     root: &'a KernelRoot,
+    processes: &'a [String],
     observer: Observer,
     costs: Costs,
     sampler: Sampler,
@@ -289,7 +299,15 @@ struct Recorder<'a> {
 impl Recorder<'_> {
     /// One look at all processes.
     fn look(&mut self) -> Result<Moment, RecordError> {
-        let mut found = outlines(self.root, LEAST_RESIDENT)?;
+        let mut found = match self.processes {
+            [] => outlines(self.root, LEAST_RESIDENT)?,
+            // A name may match nothing for a while.
+            patterns => {
+                let one = |pattern| select_processes(self.root, std::slice::from_ref(pattern)).ok();
+                let pids: BTreeSet<Pid> = patterns.iter().filter_map(one).flatten().collect();
+                outlines_of(self.root, &pids.into_iter().collect::<Vec<_>>())
+            }
+        };
         found.sort_by_key(|outline| (std::cmp::Reverse(outline.resident()), outline.pid));
         let beyond = found.len().saturating_sub(MOST_PROCESSES);
         found.truncate(MOST_PROCESSES);

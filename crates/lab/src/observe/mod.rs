@@ -3,8 +3,8 @@
 mod advice;
 mod cost;
 mod exact;
-mod programs;
-mod rank;
+pub(crate) mod programs;
+pub(crate) mod rank;
 #[cfg(test)]
 mod recordings;
 mod slowdown;

@@ -143,7 +143,7 @@ impl Program {
 }
 
 /// Makes all that a process has huge, from outside: so the copies differ in nothing but their pages.
-fn promote(pid: Pid) -> Result<()> {
+pub(crate) fn promote(pid: Pid) -> Result<()> {
     let root = KernelRoot::live();
     let process = identify(&root, pid)?;
     let regions = candidates(&root, pid, 1, usize::MAX)?.regions;

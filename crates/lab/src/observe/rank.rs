@@ -5,7 +5,7 @@ use megapage_bench::run::Interval;
 /// Kendall's tau-b of pairs: 1 where both order all pairs alike, -1 where they order them the other way round; ties
 /// are taken into account (Kendall, Rank Correlation Methods, chapter 3). `None` for fewer than two pairs, and where
 /// one of the two is the same throughout.
-pub(super) fn tau_b(pairs: &[(f64, f64)]) -> Option<f64> {
+pub(crate) fn tau_b(pairs: &[(f64, f64)]) -> Option<f64> {
     Agreement::of(pairs, |_, _| true).tau_b()
 }
 
@@ -50,7 +50,7 @@ pub(super) fn are_apart(one: [f64; 2], other: [f64; 2]) -> bool {
 
 /// The interval that holds the median of what `samples` were drawn from with at least 90 %. For fewer than five samples that
 /// is not to be had: then it is all of them. `None` for none.
-pub(super) fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
+pub(crate) fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
     Interval::of(samples.iter().copied(), 0.90).map(|interval| [interval.low, interval.high])
 }
 
