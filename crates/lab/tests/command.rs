@@ -35,6 +35,8 @@ fn wrong_arguments_are_refused() {
         (&["observe", "--scale", "2"], "a scale is a number above 0, at most 1"),
         (&["observe", "--tracker", "eyes"], "the trackers are bpf, idle-pages, "),
         (&["observe", "advice", "--programs", "quake"], "'quake' is no program of advice; known: "),
+        (&["plan", "speed"], "'speed' is no case of plan; known: plan, cost"),
+        (&["plan", "--hosts", "3"], "3 is not in 4..=60"),
         (&["promote", "--runs", "0"], "0 runs: from 1 to 100 are possible"),
         (&["bloat", "--scale", "1.5"], "a scale is a number above 0, at most 1"),
         (&["restart", "stops", "--alone"], "'stops' is no case of restart; known: starts, index"),
