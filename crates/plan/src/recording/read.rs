@@ -5,6 +5,8 @@ use thiserror::Error;
 
 /// The longest file that is read, in bytes.
 pub const MOST_BYTES: u64 = 256 << 20;
+/// How a header begins.
+const HEADER: &str = "{\"header\":";
 /// The longest line.
 const LONGEST_LINE: usize = 256 << 10;
 /// Moments of all recordings in one file.
@@ -84,6 +86,9 @@ pub fn read(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
                 }
                 check_header(&header).map_err(|what| ReadError::Line { line: number, what })?;
                 recordings.push(Recording { header, moments: Vec::new(), end: None });
+            }
+            Err(what) if recordings.is_empty() && whole && line.starts_with(HEADER) => {
+                return Err(ReadError::Line { line: number, what });
             }
             Ok(_) | Err(_) if recordings.is_empty() => return Err(ReadError::NoRecording),
             Ok(Line::Moment(moment)) => {
@@ -303,6 +308,7 @@ mod tests {
         assert!(super::read("").unwrap_err().to_string().contains("not a recording"));
         assert!(super::read("hello\n").unwrap_err().to_string().contains("not a recording"));
         assert!(with("\"version\":1", "\"version\":7").contains("version 7"));
+        assert!(with("\"version\":1,", "").starts_with("line 1: missing field `version`"));
         assert!(with("\"host\":\"h1\"", "\"host\":\"h\\u001b[2J\"").starts_with("line 1: host is a word"));
         assert!(with("\"at\":60.0", "\"at\":-60.0").starts_with("line 3: at is 0 to"));
         assert!(with("\"at\":60.0", "\"at\":120.0").contains("line 4: moments ascend"));
