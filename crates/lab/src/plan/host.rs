@@ -43,7 +43,7 @@ pub struct HostReport {
     pub needed: Option<f64>,
     /// Needs of each program at each look, in pages.
     #[serde(skip)]
-    looks: Vec<BTreeMap<&'static str, f64>>,
+    pub(super) looks: Vec<BTreeMap<&'static str, f64>>,
 }
 
 impl HostReport {
