@@ -14,7 +14,7 @@ use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Regions of one process whose huge pages are to be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +47,10 @@ pub struct DemoteOutcome {
     pub not_tried: u64,
     /// System calls made.
     pub calls: u64,
-    /// Time in the calls, in nanoseconds.
+    /// Time from the first call to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
+    /// Processor time of the calls, in nanoseconds: for so long the process may have waited for its memory.
+    pub busy_ns: u64,
     /// Whether the process ended in between. That is no error.
     pub gone: bool,
 }
@@ -66,6 +68,7 @@ impl DemoteOutcome {
             not_tried: later.not_tried,
             calls: self.calls + later.calls,
             elapsed_ns: self.elapsed_ns + later.elapsed_ns,
+            busy_ns: self.busy_ns + later.busy_ns,
             gone: later.gone,
         }
     }
@@ -156,9 +159,13 @@ impl Demotion {
         let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent };
         let terms =
             Terms { batch: self.bounds.batch, pause_percent: self.bounds.pause_percent, ..Terms::of(clock) };
-        let mut calls = 0;
-        let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |_| calls += 1);
+        let (mut calls, mut busy) = (0, Duration::ZERO);
+        let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |call| {
+            calls += 1;
+            busy += call.busy;
+        });
         outcome.calls = calls;
+        outcome.busy_ns = busy.as_nanos() as u64;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
         let mut left = Vec::new();
         for (tried, region) in tried.into_iter().zip(&regions) {

@@ -9,9 +9,11 @@ pub mod pool;
 pub mod promote;
 pub mod reclaim;
 mod remote;
+mod reversible;
 mod shared;
 mod sharing;
 pub mod thp;
 
 pub use engine::{Engine, Latency};
 pub use remote::{Bounds, RemoteError, lacking_right};
+pub use reversible::{Movable, Reversible, Undone, movable};

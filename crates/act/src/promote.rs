@@ -15,7 +15,7 @@ use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use serde::Serialize;
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use crate::remote::{Bounds, RemoteError as PromoteError, identify, lacking_ability, lacking_right};
 pub use crate::shared::SharedMemory;
@@ -59,8 +59,10 @@ pub struct PromoteOutcome {
     pub shared: u64,
     /// Regions that were not tried: time was up, memory was short, calls were slow, or the process ended.
     pub not_tried: u64,
-    /// Time in the calls, in nanoseconds.
+    /// Time from the first call to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
+    /// Processor time of the calls, in nanoseconds: for so long the process may have waited for its memory.
+    pub busy_ns: u64,
     /// Whether the process ended in between. That is no error.
     pub gone: bool,
 }
@@ -90,6 +92,7 @@ impl PromoteOutcome {
         self.shared += later.shared;
         self.not_tried += later.not_tried;
         self.elapsed_ns += later.elapsed_ns;
+        self.busy_ns += later.busy_ns;
         self.gone |= later.gone;
     }
 }
@@ -231,12 +234,16 @@ impl Promotion {
         let Bounds { batch, time, pause_percent } = self.bounds;
         let clock = Clock { now: boot_time(), started: start, most: time, urgent: false };
         let terms = Terms { clock, batch, pause_percent, shortages: MOST_SHORTAGES };
-        let mut calls = 0;
-        let mut tried = engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |_| calls += 1);
+        let (mut calls, mut busy) = (0, Duration::ZERO);
+        let mut tried = engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |call| {
+            calls += 1;
+            busy += call.busy;
+        });
         if before.is_some() {
             calls += self.map_what_was_collapsed(engine, &mut target, &mut tried, &terms);
         }
         outcome.calls = calls;
+        outcome.busy_ns = busy.as_nanos() as u64;
         outcome.elapsed_ns = start.elapsed().as_nanos() as u64;
         let (mut asked, mut left, mut accepted) = (Vec::new(), Vec::new(), Vec::new());
         for (tried, region) in tried.into_iter().zip(&self.regions) {

@@ -5,19 +5,14 @@
 //! processor time. The comparison is made many times in turn, so that a drift of the program's own is no effect.
 
 use crate::interval::Interval;
-use megapage_act::demote::{self, Demotion};
-use megapage_act::promote::{Bounds, Promotion};
-use megapage_act::{Engine, Latency};
-use megapage_kernel::guard::{Guard, Rounds};
-use megapage_kernel::process::read_stat;
-use megapage_kernel::{KernelRoot, cpu_time_of, spawn};
+use megapage_act::{Bounds, RemoteError, Reversible, demote};
+use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_observe::cost::probe::uses_shared;
 use megapage_observe::tracker::{Selected, Tracker};
-use megapage_snapshot::{CostSource, Leaf, MappingKind, Process, ProcessId, Region, TranslationCost};
-use megapage_units::{BASE_PAGE, Bytes, Pid, VirtRange};
+use megapage_snapshot::{CostSource, Leaf, MappingKind, Process, Region, TranslationCost};
+use megapage_units::{Bytes, Pid, VirtRange};
 use serde::Serialize;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// A trial, as asked for.
@@ -69,11 +64,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), pause_percent: 0 };
 /// Comparisons below which no verdict is given.
 const LEAST_PAIRS: usize = 4;
-/// Attempts at undoing.
-const UNDO_ATTEMPTS: u32 = 5;
-/// Those of the guard, which cannot look whether they were enough: 3 s. When it begins a helper process of the owner
-/// that was killed may still be within its last batch, on a busy machine for a while.
-const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(100) };
 
 /// Tries `process`, of which `selected` can report what it touches. `wait` sleeps for a time, and returns whether to go on.
 /// The error is one line that says why no trial could be made; nothing is huge then that was not before.
@@ -101,7 +91,7 @@ pub fn try_out(
     part.sort();
     controls.sort();
     let mut progress = Progress::start(selected, pid, controls, wait)?;
-    let mut part = Part::guarded(root, process.id, part)?;
+    let mut part = Reversible::guarded(root, process.id, part, BOUNDS)?;
     let share = count as f64 / candidates.len() as f64;
 
     let (start, mut pairs) = (Instant::now(), Vec::new());
@@ -113,7 +103,7 @@ pub fn try_out(
         }
     }
     let slowdown = progress.slowdown();
-    let (undone, left_huge) = part.undo();
+    let left_huge = part.undo().left;
     let mut notes = Vec::new();
     if let Some(Stopped::Because(why)) = stopped {
         notes.push(format!("the trial ended early: {why}"));
@@ -151,9 +141,9 @@ pub fn try_out(
         cost,
         pairs: pairs.len(),
         faster: found.map(|it| [back(it.low), back(it.mean), back(it.high)]),
-        promoted: part.promoted,
+        promoted: part.promoted(),
         share,
-        undone,
+        undone: left_huge == 0,
         left_huge,
         slowdown,
         notes,
@@ -175,7 +165,7 @@ enum Stopped {
 
 /// One comparison: base and huge, in turn the one or the other first. Adds the logarithm of the speed-up.
 fn pair(
-    part: &mut Part,
+    part: &mut Reversible,
     progress: &mut Progress,
     huge_first: bool,
     wait: &mut dyn FnMut(Duration) -> bool,
@@ -183,7 +173,7 @@ fn pair(
 ) -> Result<(), Stopped> {
     let mut speeds = [0.0; 2];
     for huge in [huge_first, !huge_first] {
-        part.make(huge).map_err(Stopped::Because)?;
+        make(part, huge).map_err(Stopped::Because)?;
         if !wait(SETTLE) {
             return Err(Stopped::Asked);
         }
@@ -221,100 +211,24 @@ fn shuffled(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
     ranges
 }
 
-/// The part of the process that is made huge and base again. Dropping it makes it base, and so does megapage's end.
-struct Part<'a> {
-    root: &'a KernelRoot,
-    id: ProcessId,
-    regions: Vec<VirtRange>,
-    promoted: u64,
-    is_huge: bool,
-    engine: Engine,
-    guard: Option<Guard>,
-}
-
-impl Part<'_> {
-    /// The part, on base pages, under a guard that splits it should megapage be killed.
-    fn guarded(root: &KernelRoot, id: ProcessId, regions: Vec<VirtRange>) -> Result<Part<'_>, String> {
-        let pid = id.pid;
-        let pidfd = spawn::open_pidfd(pid).map_err(|error| format!("process {pid}: {error}"))?;
-        let first_page = |range: &VirtRange| VirtRange::new(range.start(), range.start() + BASE_PAGE as u64);
-        let pages: Vec<VirtRange> = regions.iter().filter_map(first_page).collect();
-        let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, GUARD_ROUNDS)
-            .map_err(|error| format!("the guard that undoes it could not be started: {error}"))?;
-        let engine = Engine::new(root, Latency::default());
-        Ok(Part { root, id, regions, promoted: 0, is_huge: false, engine, guard: Some(guard) })
+/// Makes the part huge, or base.
+fn make(part: &mut Reversible, huge: bool) -> Result<(), String> {
+    if !huge {
+        return match part.undo().left {
+            0 => Ok(()),
+            left => Err(format!("{left} regions could not be split again")),
+        };
     }
-
-    fn make(&mut self, huge: bool) -> Result<(), String> {
-        if !huge {
-            let (_, left) = self.undo();
-            return if left == 0 { Ok(()) } else { Err(format!("{left} regions could not be split again")) };
+    let outcome = part.promote().map_err(|error| match error {
+        RemoteError::Gone(_) => ENDED.to_string(),
+        error => error.to_string(),
+    })?;
+    match outcome {
+        Some(outcome) if 10 * outcome.obtained_bytes < 9 * outcome.asked_bytes => {
+            let (asked, obtained) = (Bytes(outcome.asked_bytes), Bytes(outcome.obtained_bytes));
+            Err(format!("of {asked} only {obtained} could be made huge"))
         }
-        if self.is_huge {
-            return Ok(());
-        }
-        if !self.is_there() {
-            return Err(ENDED.into());
-        }
-        // From here on something may be huge, whatever the answer.
-        self.is_huge = true;
-        let promotion = Promotion { process: self.id, regions: self.regions.clone(), bounds: BOUNDS };
-        let outcome = promotion.apply_patiently(&mut self.engine).map_err(|error| error.to_string())?;
-        if outcome.gone {
-            return Err(ENDED.into());
-        }
-        let regions = outcome.obtained_bytes / megapage_units::HUGE_2M as u64;
-        self.promoted = self.promoted.max(regions);
-        if 10 * regions < 9 * self.regions.len() as u64 {
-            let of = Bytes(outcome.asked_bytes);
-            return Err(format!("of {of} only {} could be made huge", Bytes(outcome.obtained_bytes)));
-        }
-        Ok(())
-    }
-
-    /// Whether it is the same process still, and runs the same program.
-    fn is_there(&self) -> bool {
-        read_stat(self.root, self.id.pid).is_ok_and(|stat| {
-            (stat.start_ticks, stat.start_stack) == (self.id.start_ticks, self.id.start_stack)
-        })
-    }
-
-    /// Whether nothing is huge any more that this trial made so, and what still is.
-    fn undo(&mut self) -> (bool, u64) {
-        if !self.is_huge {
-            return (true, 0);
-        }
-        let mut left = self.regions.len() as u64;
-        for _ in 0..UNDO_ATTEMPTS {
-            // Memory that is not there any more is not huge; another program's is none of ours.
-            if !self.is_there() {
-                self.is_huge = false;
-                return (true, 0);
-            }
-            let demotion = Demotion { process: self.id, regions: self.regions.clone(), bounds: BOUNDS };
-            match demotion.apply(&mut self.engine) {
-                Ok(outcome) if outcome.gone => left = 0,
-                Ok(outcome) => left = outcome.huge_before.saturating_sub(outcome.demoted),
-                Err(_) => {}
-            }
-            if left == 0 {
-                self.is_huge = false;
-                break;
-            }
-            std::thread::sleep(SETTLE);
-        }
-        (left == 0, left)
-    }
-}
-
-impl Drop for Part<'_> {
-    fn drop(&mut self) {
-        let (undone, _) = self.undo();
-        // What is left the guard tries once more when it is dropped.
-        if let (true, Some(guard)) = (undone, self.guard.take()) {
-            // One that has been killed had nothing to do.
-            let _ = guard.release();
-        }
+        _ => Ok(()),
     }
 }
 

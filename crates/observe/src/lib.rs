@@ -27,4 +27,5 @@ pub use observer::{
 };
 pub use page_tables::PageTables;
 pub use process::{process_id, shares_stack, sharing_child};
+pub use regions::on_larger_folios;
 pub use select::{SelectError, select_processes};

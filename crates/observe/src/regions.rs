@@ -150,6 +150,24 @@ pub(crate) fn look_up_folios(
     Ok(())
 }
 
+/// Which of the 2 MiB `ranges` of `pid` lie on folios of more than one base page (mTHP), in part or whole; `None` where the numbers
+/// of page frames are not shown (CAP_SYS_ADMIN). About 30 ms for each GiB.
+pub fn on_larger_folios(
+    root: &KernelRoot,
+    pid: Pid,
+    ranges: &[VirtRange],
+) -> Result<Option<Vec<bool>>, KernelError> {
+    let Ok(flags) = FrameFlags::open(root) else { return Ok(None) };
+    let pagemap = Pagemap::open(root, pid)?;
+    ranges
+        .iter()
+        .map(|range| {
+            let orders = folios(&flags, &pagemap.entries(*range)?)?;
+            Ok(orders.map(|orders| orders[1..].iter().any(|pages| *pages > 0)))
+        })
+        .collect()
+}
+
 /// Present pages by the order of their folio; `None` where a page's frame is not reported.
 fn folios(flags: &FrameFlags, entries: &[Entry]) -> Result<Option<[u16; ORDERS]>, KernelError> {
     let mut orders = [0; ORDERS];
