@@ -2,8 +2,10 @@
 //!
 //! Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, .../cgroup-v1/hugetlb.rst.
 
+mod accounts;
 mod limited;
 
+pub use accounts::{GroupAccounts, Resource, machine_stalled};
 pub use limited::{LimitedGroup, MemoryLimits, memory_usage};
 
 use crate::mounts::{Mount, mounts};

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod ability;
+pub mod accounting;
 pub mod background;
 mod base_pages;
 pub mod buddyinfo;

@@ -66,6 +66,13 @@ impl Trigger {
     }
 }
 
+/// For how long some task has waited so far, by the text of a pressure file.
+pub(crate) fn stalled(text: &str) -> Option<Duration> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let total = line.split_whitespace().find_map(|field| field.strip_prefix("total="))?;
+    total.parse().ok().map(Duration::from_micros)
+}
+
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then the same with `full`.
 fn parse(text: &str) -> Option<Pressure> {
     let field = |kind: &str, name: &str| {
