@@ -30,6 +30,7 @@ mod status;
 mod terminal;
 mod thp;
 mod top;
+mod trial;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -66,6 +67,7 @@ enum Command {
     Status(status::Args),
     Thp(thp::Args),
     Reclaim(reclaim::Args),
+    Trial(trial::Args),
     Lend(lend::Args),
     #[command(hide = true)]
     Generate(generate::Args),
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Thp(args) => thp::main(args),
         Command::Reclaim(args) => reclaim::main(args),
+        Command::Trial(args) => trial::main(args),
         Command::Lend(args) => lend::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
     };

@@ -94,7 +94,7 @@ pub struct Args {
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
-            "jvm", "fix", "no_profile", "thp", "argv0",
+            "jvm", "fix", "thp", "argv0",
         ])]
     attach: Option<String>,
     /// With --attach: promote what is there now, and leave
@@ -163,6 +163,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             fork: args.fork,
             after: Duration::ZERO,
             watched: true,
+            heed_verdict: !args.no_profile,
         };
         if args.dry_run {
             return print(attachment.dry_run(&root).map_err(failure)?);

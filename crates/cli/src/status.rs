@@ -4,13 +4,15 @@ use crate::output::{print, shown_path};
 use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_launch::profile::date;
+use megapage_launch::verdict::{self, Verdict};
 use megapage_report::{json, table};
-use megapage_systemd::{Enabled, Running, UnitName, find, status};
+use megapage_systemd::{Enabled, Running, SystemdError, UnitName, find, status};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Show the services that `megapage enable` has put on huge pages: since when, whether they run, and what they have.
+/// Show the services that `megapage enable` has put on huge pages: since when, whether they run, what they have, and what trials
+/// have found.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only this service
@@ -27,6 +29,8 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     services: &'a [Enabled],
+    /// What trials have found of these services, and without a unit named of all.
+    trials: &'a [&'a Verdict],
 }
 
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -40,12 +44,31 @@ pub fn main(args: Args) -> Result<ExitCode> {
             Err(error) => UnitName::parse(text).map_err(|_| error)?,
         }),
     };
-    let enabled = status(&KernelRoot::live(), &args.root, only.as_ref())?;
+    let known = verdicts(&args.root);
+    let is_meant = |it: &&Verdict| only.as_ref().is_none_or(|unit| it.is_meant_by(unit.as_str()));
+    let trials: Vec<&Verdict> = known.iter().filter(is_meant).collect();
+    let enabled = match status(&KernelRoot::live(), &args.root, only.as_ref()) {
+        // It need not be enabled for a trial.
+        Err(SystemdError::NotEnabled { .. }) if !trials.is_empty() => Vec::new(),
+        enabled => enabled?,
+    };
     print(&match args.json {
-        true => json("megapage.status/1", &Report { services: &enabled }) + "\n",
-        false => human(&enabled),
+        true => json("megapage.status/1", &Report { services: &enabled, trials: &trials }) + "\n",
+        false if trials.is_empty() => human(&enabled),
+        false if enabled.is_empty() => crate::trial::verdicts(&trials),
+        false => human(&enabled) + "\n" + &crate::trial::verdicts(&trials),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What trials have found on this machine, the latest ones first.
+fn verdicts(root: &Path) -> Vec<Verdict> {
+    if root != Path::new("/") {
+        return Vec::new();
+    }
+    // Where none can be read there are none to show.
+    let all = verdict::store().ok().and_then(|store| verdict::all(&store).ok()).unwrap_or_default();
+    all.into_iter().filter_map(|it| it.verdict.ok()).collect()
 }
 
 fn human(enabled: &[Enabled]) -> String {

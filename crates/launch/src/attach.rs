@@ -9,6 +9,7 @@ use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Shm, Text};
 use crate::run_error::RunError;
 use crate::sample::{Places, Samples};
+use crate::verdict;
 use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_right};
 use megapage_kernel::process::{read_cmdline, read_exe, read_start_time, read_stat, read_status};
@@ -39,6 +40,8 @@ pub struct Attachment {
     pub after: Duration,
     /// Whether a report is wanted: the process is sampled for it.
     pub watched: bool,
+    /// Whether nothing is promoted where a trial has found that it does not pay.
+    pub heed_verdict: bool,
 }
 
 impl Attachment {
@@ -164,6 +167,12 @@ impl Attachment {
         if let Some(lacking) = lacking_right(root, Some(pid)).map_err(gone)? {
             return Err(PromoteError::NotAllowed { pid, lacking }.into());
         }
+        let exe = read_exe(root, pid).ok().filter(|_| self.heed_verdict);
+        if let Some(verdict) = exe.and_then(|exe| verdict::of_program(root, pid, &exe))
+            && verdict.forbids()
+        {
+            return Err(RunError::Verdict { pid, found: verdict.in_words() });
+        }
         read_start_time(root, pid).map_err(gone)
     }
 
@@ -212,7 +221,15 @@ mod tests {
 
     fn once(pid: i32) -> Attachment {
         let after = Duration::ZERO;
-        Attachment { pid: Pid(pid), once: true, require: false, fork: Fork::Auto, after, watched: true }
+        Attachment {
+            pid: Pid(pid),
+            once: true,
+            require: false,
+            fork: Fork::Auto,
+            after,
+            watched: true,
+            heed_verdict: false,
+        }
     }
 
     #[test]

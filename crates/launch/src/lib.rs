@@ -37,4 +37,5 @@ pub mod runtimes;
 pub mod sample;
 pub mod symbols;
 pub mod text;
+pub mod verdict;
 pub mod why;

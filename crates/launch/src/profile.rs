@@ -10,8 +10,9 @@ mod stored;
 
 pub use crate::profile_report::ProfileReport;
 pub use findings::{Blocks, Findings, Mappings};
+pub(crate) use identity::digest;
 pub use identity::{FileState, Identity};
-pub use store::{PROFILES_VARIABLE, Store, directory};
+pub use store::{PROFILES_VARIABLE, Store, directory, verdicts_directory};
 pub use stored::Stored;
 
 use crate::report::{Ended, RunReport, Totals};

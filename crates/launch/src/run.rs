@@ -16,14 +16,15 @@ use crate::request::{Mechanism, OwnThp, Request, Text};
 pub use crate::run_error::RunError;
 use crate::runtime_log::RuntimeLog;
 use crate::text::{self, TextPlan};
+use crate::verdict;
 use megapage_kernel::ability::THP_DISABLE_EXCEPT_ADVISED;
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, SharedWords, disable_own_thp};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
-use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
+use megapage_units::{Bytes, Pid};
 use running::Running;
 use std::ffi::OsString;
 use std::fs::File;
@@ -117,7 +118,13 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
         return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
     }
-    let (program, machine, plan) = look(root, &request, |_| {})?;
+    let (program, machine, mut plan) = look(root, &request, |_| {})?;
+    if request.profile && program.privilege.is_none() {
+        let own = Pid(std::process::id().cast_signed());
+        if let Some(verdict) = verdict::of_program(root, own, &program.executable) {
+            verdict::replay(&mut plan, request.mechanism, &verdict);
+        }
+    }
     let text = match request.text.kind {
         Text::None => None,
         kind => {

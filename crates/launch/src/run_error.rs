@@ -49,6 +49,16 @@ pub enum RunError {
     /// A process cannot be promoted.
     #[error(transparent)]
     Promote(#[from] PromoteError),
+    /// A trial has found that promotion does not pay for this build of the program.
+    #[error(
+        "process {pid}: {found}; nothing is promoted (--no-profile promotes all the same, megapage trial --forget forgets it)"
+    )]
+    Verdict {
+        /// The process.
+        pid: Pid,
+        /// What was found.
+        found: String,
+    },
     /// A thread of the kernel's was named.
     #[error("process {pid} ({name}) is a kernel thread: it has no memory of its own")]
     KernelThread {

@@ -10,6 +10,7 @@ use crate::service::Service;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::tree::Tree;
 use megapage_launch::applications::Application;
+use megapage_launch::verdict;
 use megapage_units::shown::shell_word;
 use serde::Serialize;
 use std::io;
@@ -88,7 +89,12 @@ pub fn enable(
     let name = Service::load(&files, unit, None)?.ok_or_else(unknown)?.name;
     let (path, before, held) = held(root, &name)?;
     let service = Service::load(&files, &name, Some((&path, None)))?.ok_or_else(unknown)?;
-    let decision = decide(kernel, root, &service, asked)?;
+    let mut decision = decide(kernel, root, &service, asked)?;
+    if root == Path::new("/")
+        && let Some(verdict) = verdict::of_unit(name.as_str())
+    {
+        decision.notes.push(verdict.in_words());
+    }
     let made_directory = match &held {
         Some(drop_in) => drop_in.made_directory,
         None => !open(root)?.is_directory(path.parent().unwrap_or(root)),

@@ -7,12 +7,13 @@ use std::path::Path;
 
 /// For each crate, the crates of this workspace that it may be built from. A crate that is not listed
 /// fails the check: whoever adds one decides where it stands.
-const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 30] = [
     ("units", &[]),
     ("tlb", &[]),
     ("snapshot", &["units"]),
     ("decide", &["units", "snapshot"]),
     ("report", &["units", "snapshot"]),
+    ("judge", &[]),
     ("simulate", &["units", "tlb", "snapshot", "decide"]),
     ("plan", &["units", "tlb", "snapshot", "decide", "simulate"]),
     ("inside", &["units"]),
@@ -28,11 +29,12 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("preload", &["units", "inside", "memory"]),
     ("text", &["kernel", "remap"]),
     ("capi", &["units", "kernel", "segment", "remap"]),
-    ("launch", &["units", "snapshot", "kernel", "observe", "act", "memory", "broker", "remap"]),
+    ("launch", &["units", "snapshot", "judge", "kernel", "observe", "act", "memory", "broker", "remap"]),
     ("systemd", &["units", "snapshot", "kernel", "launch"]),
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
     ("record", &["units", "tlb", "snapshot", "kernel", "observe", "launch", "plan"]),
+    ("trial", &["units", "snapshot", "judge", "kernel", "act", "launch", "report"]),
     ("bench", &["units", "kernel", "act", "report"]),
     (
         "lab",
@@ -46,7 +48,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
         &[
             "units", "snapshot", "kernel", "observe", "decide", "simulate", "act", "daemon", "launch",
             "doctor", "advise", "bench", "remap", "report", "segment", "broker", "memory", "service",
-            "systemd", "plan", "record",
+            "systemd", "judge", "trial", "plan", "record",
         ],
     ),
 ];

@@ -46,7 +46,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 18] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
     ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/enable.rs", "reads by hand what a run passes on to its program"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
@@ -55,6 +55,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 18] = [
     ("crates/cli/tests/run_in_place.rs", "reads by hand which process the program is, and who is beside it"),
     ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
+    ("crates/cli/tests/trial.rs", "has a shell command look whether a process has huge pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
     ("crates/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
     ("crates/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),

@@ -75,7 +75,7 @@ impl FileState {
 }
 
 /// SHA-256 of these pieces, with their lengths, in hexadecimal digits.
-fn digest(pieces: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
+pub(crate) fn digest(pieces: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
     let mut sha = Sha256::new();
     for piece in pieces {
         let piece = piece.as_ref();

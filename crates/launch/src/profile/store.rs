@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 pub const PROFILES_VARIABLE: &str = "MEGAPAGE_PROFILES";
 /// Root's.
 const ROOTS: &str = "/var/lib/megapage/profiles";
+/// Name of the directory of verdicts.
+const TRIALS: &str = "trials";
 /// Below the directory of the user's state.
 const BELOW_STATE: &str = "megapage/profiles";
 /// Profiles of one user; the oldest ones go.
@@ -27,6 +29,22 @@ const END: &str = ".json";
 pub fn directory() -> Result<PathBuf, String> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     directory_of(effective_uid(), variable)
+}
+
+/// The directory of what the calling user's trials have found: beside the profiles, or below them where the variable names the
+/// directory. Why there is none.
+pub fn verdicts_directory() -> Result<PathBuf, String> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    verdicts_directory_of(effective_uid(), variable)
+}
+
+fn verdicts_directory_of(
+    user: u32,
+    variable: impl Fn(&'static str) -> Option<OsString>,
+) -> Result<PathBuf, String> {
+    let is_named = variable(PROFILES_VARIABLE).is_some();
+    let profiles = directory_of(user, variable)?;
+    Ok(if is_named { profiles.join(TRIALS) } else { profiles.with_file_name(TRIALS) })
 }
 
 fn directory_of(user: u32, variable: impl Fn(&'static str) -> Option<OsString>) -> Result<PathBuf, String> {
@@ -207,6 +225,14 @@ mod tests {
             "/home/a/.local/state/megapage/profiles"
         );
         assert_eq!(of(0, &[(PROFILES_VARIABLE, "/x")]).unwrap(), "/x");
+        let trials = |user, set: &[(&str, &str)]| {
+            let find = |name| set.iter().find(|(it, _)| *it == name).map(|(_, value)| OsString::from(value));
+            verdicts_directory_of(user, find).map(|path| path.to_str().unwrap().to_string())
+        };
+        assert_eq!(trials(0, &[home]).unwrap(), "/var/lib/megapage/trials");
+        assert_eq!(trials(7, &[home]).unwrap(), "/home/a/.local/state/megapage/trials");
+        assert_eq!(trials(0, &[(PROFILES_VARIABLE, "/x")]).unwrap(), "/x/trials");
+        assert!(trials(0, &[(PROFILES_VARIABLE, "none")]).is_err());
         assert!(of(7, &[]).is_err() && of(7, &[(PROFILES_VARIABLE, "none"), home]).is_err());
         assert!(of(7, &[(PROFILES_VARIABLE, "x"), home]).is_err());
     }

@@ -47,6 +47,8 @@ impl Prepared {
                 fork: self.request.fork,
                 after: PROMOTE_AFTER,
                 watched: false,
+                // The plan has heeded it.
+                heed_verdict: false,
             };
             // Without a report promotion is not reported.
             let begun = in_background(|| drop(attachment.run(root, |_| {})));

@@ -1,0 +1,298 @@
+//! `megapage trial`.
+
+use crate::output::{end_progress, print, say, show_progress};
+use anyhow::{Context, Result, anyhow, bail};
+use megapage_judge::{Better, Progress};
+use megapage_kernel::KernelRoot;
+use megapage_launch::profile::date;
+use megapage_launch::request::ReturnAfter;
+use megapage_launch::verdict::{self, StoredVerdict, Verdict};
+use megapage_observe::select_processes;
+use megapage_report::{json, table};
+use megapage_systemd::{UnitName, processes};
+use megapage_trial::{Kind, Metric, MetricOptions, Options, Per, SCHEMA, Target, Trial, human};
+use megapage_units::shown::shell_path;
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Try huge pages on a running service: on and off in random order while it works, judged by the service's own metric.
+///
+/// Its memory stays huge where that gains at least --least-gain, and is as it was before where it does not; what was found is used
+/// at the next start of the same build. Needs Linux 6.1, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1
+/// undecided, or ended early; 2 bad input, or not possible.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A service of systemd, or processes by number or name
+    #[arg(value_name = "SERVICE|PROCESS", required_unless_present_any = ["list", "forget"])]
+    targets: Vec<String>,
+    /// What to judge by: requests, calls, segments, psi:cpu|memory|io, 'prometheus:URL QUERY', 'scrape:URL NAME',
+    /// 'command:SHELL'
+    #[arg(long, value_name = "METRIC", default_value = "requests")]
+    metric: Metric,
+    /// Whether the values of prometheus, scrape and command are a count that grows or samples [default: counter for scrape,
+    /// else gauge]
+    #[arg(long, value_name = "counter|gauge", value_parser = kind)]
+    kind: Option<Kind>,
+    /// What a count is taken by: seconds of the service's processor time, or of the clock [default: cpu]
+    #[arg(long, value_name = "cpu|second", value_parser = per)]
+    per: Option<Per>,
+    /// Smaller values of prometheus, scrape and command are better
+    #[arg(long)]
+    lower_is_better: bool,
+    /// The least gain that is worth it
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = least_gain)]
+    least_gain: f64,
+    /// The chance that the interval is wrong
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = error)]
+    error: f64,
+    /// Stop after this time, undecided: 1s to 24h
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = time)]
+    most: Duration,
+    /// The least length of a window, longer where switching is expensive: 200ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    period: Duration,
+    /// Let the service settle for so long after a switch [default: a tenth of the period, 200ms to 2s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    settle: Option<Duration>,
+    /// Make the memory as it was before, whatever was found
+    #[arg(long)]
+    revert_always: bool,
+    /// Draw the order from this number
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Change nothing; print what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// List what trials have found
+    #[arg(long, conflicts_with_all = ["targets", "forget", "dry_run"])]
+    list: bool,
+    /// Forget what trials have found of this service or program
+    #[arg(long, value_name = "SERVICE", conflicts_with = "targets")]
+    forget: Option<String>,
+    /// Print JSON (schema megapage.trial/1, megapage.trial-list/1)
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(args: Args) -> Result<ExitCode> {
+    if args.list || args.forget.is_some() {
+        return stored(&args);
+    }
+    let root = KernelRoot::live();
+    let options = options(&args)?;
+    let target = target(&root, &args.targets)?;
+    let trial = Trial::prepare(&root, &target, options)?;
+    if args.dry_run {
+        print(&trial.dry_run().into_iter().map(|line| line + "\n").collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let on_terminal = std::io::stderr().is_terminal();
+    let report = trial.run(&mut |progress: &Progress| {
+        if on_terminal {
+            show_progress(&format!(
+                "{:.0} s, {} blocks: {}",
+                progress.seconds,
+                progress.blocks,
+                progress.gain.in_words()
+            ));
+        }
+    });
+    if on_terminal {
+        end_progress();
+    }
+    let report = report?;
+    print(&if args.json { json(SCHEMA, &report) + "\n" } else { human(&report) })?;
+    Ok(ExitCode::from(u8::from(!report.is_decided())))
+}
+
+fn options(args: &Args) -> Result<Options> {
+    let is_asked = args.kind.is_some() || args.per.is_some() || args.lower_is_better;
+    if is_asked && !args.metric.has_options() {
+        bail!(
+            "--kind, --per and --lower-is-better go with prometheus, scrape and command; {} is known",
+            args.metric
+        );
+    }
+    let is_page = matches!(args.metric, Metric::Scrape { .. });
+    let kind = args.kind.unwrap_or(if is_page { Kind::Counter } else { Kind::Gauge });
+    if args.per.is_some() && kind == Kind::Gauge {
+        bail!("--per goes with a count: --kind counter");
+    }
+    let between =
+        |name: &str, time: Duration, least: Duration, most: Duration| match (least..=most).contains(&time) {
+            true => Ok(()),
+            false => Err(anyhow!("--{name} {time:?}: give {least:?} to {most:?}")),
+        };
+    let second = Duration::from_secs(1);
+    between("most", args.most, second, second * 86_400)?;
+    between("period", args.period, second / 5, second * 3600)?;
+    if let Some(settle) = args.settle {
+        between("settle", settle, Duration::ZERO, second * 3600)?;
+    }
+    let better = if args.lower_is_better { Better::Less } else { Better::More };
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_nanos() as u64);
+    Ok(Options {
+        metric: args.metric.clone(),
+        metric_options: MetricOptions { kind, per: args.per.unwrap_or(Per::Cpu), better },
+        least_gain: args.least_gain,
+        error: args.error,
+        most: args.most,
+        period: args.period,
+        settle: args.settle,
+        keep: !args.revert_always,
+        seed: args.seed.unwrap_or_else(clock),
+    })
+}
+
+/// A unit that runs, or processes.
+fn target(root: &KernelRoot, names: &[String]) -> Result<Target> {
+    if let [name] = names
+        && name.parse::<u64>().is_err()
+        && let Ok(unit) = UnitName::parse(name)
+    {
+        match processes(root, &unit) {
+            Ok(pids) if !pids.is_empty() => return Ok(Target { unit: Some(unit.to_string()), pids }),
+            // No process has a name like that.
+            Ok(_) | Err(_) if name.ends_with(".service") => bail!("{name}: the service does not run"),
+            _ => {}
+        }
+    }
+    Ok(Target { unit: None, pids: select_processes(root, names)? })
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    directory: String,
+    verdicts: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    file: String,
+    verdict: Option<&'a Verdict>,
+    /// Whether the program's file still is the build that was on trial.
+    current: bool,
+    error: Option<&'a str>,
+}
+
+/// `--list` and `--forget`.
+fn stored(args: &Args) -> Result<ExitCode> {
+    let store = verdict::store().map_err(|why| anyhow!("no directory of trials: {why}"))?;
+    let directory = store.path().display().to_string();
+    let all = verdict::all(&store).with_context(|| directory.clone())?;
+    if let Some(name) = &args.forget {
+        let is_meant =
+            |it: &&StoredVerdict| it.verdict.as_ref().is_ok_and(|verdict| verdict.is_meant_by(name));
+        let meant: Vec<&StoredVerdict> = all.iter().filter(is_meant).collect();
+        if meant.is_empty() {
+            bail!("no trial of {name} is known: megapage trial --list shows all");
+        }
+        for one in meant {
+            if args.dry_run {
+                print(&format!("rm -- {}\n", shell_path(&one.file)))?;
+            } else {
+                store.remove(&one.key).with_context(|| one.file.display().to_string())?;
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.json {
+        let verdicts = all.iter().map(|it| Entry {
+            file: it.file.display().to_string(),
+            verdict: it.verdict.as_ref().ok(),
+            current: it.verdict.as_ref().is_ok_and(Verdict::is_current),
+            error: it.verdict.as_ref().err().map(String::as_str),
+        });
+        print(&(json("megapage.trial-list/1", &Listed { directory, verdicts: verdicts.collect() }) + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let known: Vec<&Verdict> = all.iter().filter_map(|it| it.verdict.as_ref().ok()).collect();
+    for broken in all.iter().filter(|it| it.verdict.is_err()) {
+        let why = broken.verdict.as_ref().err().map_or("", String::as_str);
+        say(format!("{}: {why}", broken.file.display()));
+    }
+    print(&if known.is_empty() { format!("No trials in {directory}.\n") } else { verdicts(&known) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Verdicts as a table.
+pub fn verdicts(verdicts: &[&Verdict]) -> String {
+    let rows = verdicts.iter().map(|it| {
+        let program = Path::new(&it.build.program);
+        let of = program.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let build = it.build.build.get(..8).unwrap_or(&it.build.build);
+        let state = if it.is_current() { "" } else { ", replaced" };
+        [
+            it.service().to_string(),
+            it.decision.in_words().to_string(),
+            it.gain.in_words(),
+            date(it.decided),
+            format!("{of} {build}{state}"),
+        ]
+    });
+    let mut text = table(&["SERVICE", "TRIAL", "GAIN", "SINCE", "BUILD"], rows);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    match text {
+        "counter" => Ok(Kind::Counter),
+        "gauge" => Ok(Kind::Gauge),
+        _ => Err("counter or gauge".into()),
+    }
+}
+
+fn per(text: &str) -> Result<Per, String> {
+    match text {
+        "cpu" => Ok(Per::Cpu),
+        "second" => Ok(Per::Second),
+        _ => Err("cpu or second".into()),
+    }
+}
+
+/// A share in percent, with or without its sign.
+fn percent(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
+    let fits = number.filter(|number| (least..=most).contains(number));
+    fits.map(|number| number / 100.0).ok_or_else(|| format!("give {least} to {most} percent"))
+}
+
+fn least_gain(text: &str) -> Result<f64, String> {
+    percent(text, 0.1, 100.0)
+}
+
+fn error(text: &str) -> Result<f64, String> {
+    percent(text, 0.01, 50.0)
+}
+
+/// `500ms`, `10s`, `30m` (or `30min`), `2h`.
+fn time(text: &str) -> Result<Duration, String> {
+    let is_minutes = text.ends_with('m');
+    let text = if is_minutes { format!("{text}in") } else { text.to_string() };
+    match text.parse::<ReturnAfter>() {
+        Ok(ReturnAfter::After(time)) => Ok(time),
+        _ => Err("write it like 500ms, 10s, 30m or 2h".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_shares_are_read() {
+        assert_eq!(time("30m"), Ok(Duration::from_secs(1800)));
+        assert_eq!(time("30min"), Ok(Duration::from_secs(1800)));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert!(time("never").is_err() && time("5").is_err() && time("m").is_err());
+        assert_eq!(least_gain("1%"), Ok(0.01));
+        assert_eq!(least_gain("2.5"), Ok(0.025));
+        assert!(least_gain("0").is_err() && error("60%").is_err() && error("x").is_err());
+    }
+}

@@ -1,0 +1,364 @@
+//! What a trial has found of one build of a service's program (`megapage trial`), and what the next start makes of it.
+//!
+//! A verdict holds for one build of one program in one unit, on one kind of processor. Nothing that is wrong with verdicts makes
+//! a start fail: it is made as if there were none.
+
+use crate::mechanism::Plan;
+use crate::profile::{FileState, Store, date, digest, verdicts_directory};
+use crate::request::Mechanism;
+use megapage_judge::{Decision, Gain};
+use megapage_kernel::process::read_cgroup;
+use megapage_kernel::{KernelRoot, machine};
+use megapage_units::Pid;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The schema of a verdict's file.
+pub const SCHEMA: &str = "megapage.verdict/1";
+
+/// What a verdict holds for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// The unit; empty for a program that runs in none.
+    pub unit: String,
+    /// The program's file.
+    pub program: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The name that the linker gave to the build; else the SHA-256 of the whole file.
+    pub build: String,
+}
+
+impl Build {
+    /// Of a program's file that runs in `unit`; why there is none.
+    pub fn of(unit: &str, program: &Path) -> Result<Build, String> {
+        let FileState { path, bytes, build, .. } = FileState::of_binary(program)?;
+        Ok(Build { unit: unit.into(), program: path, bytes, build })
+    }
+
+    fn key(&self) -> String {
+        digest([&self.unit, &self.program, &self.build, &self.bytes.to_string()])
+    }
+}
+
+/// A verdict, as in its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    schema: String,
+    /// What it holds for.
+    pub build: Build,
+    /// What was decided.
+    pub decision: Decision,
+    /// The gain with its interval.
+    pub gain: Gain,
+    /// The least gain that was worth it.
+    pub least_gain: f64,
+    /// The chance that the interval is wrong.
+    pub error: f64,
+    /// The metric, in words.
+    pub metric: String,
+    /// Blocks that it rests on.
+    pub blocks: u64,
+    /// The share of the private memory that was made huge and base again.
+    pub share: f64,
+    /// When it was decided: seconds since 1970.
+    pub decided: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processors' model.
+    pub processor: String,
+}
+
+/// What a trial has found, as [`Verdict::new`] takes it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What was decided.
+    pub decision: Decision,
+    /// The gain with its interval.
+    pub gain: Gain,
+    /// The least gain that was worth it.
+    pub least_gain: f64,
+    /// The chance that the interval is wrong.
+    pub error: f64,
+    /// The metric, in words.
+    pub metric: String,
+    /// Blocks that it rests on.
+    pub blocks: u64,
+    /// See [`Verdict::share`].
+    pub share: f64,
+    /// Seconds since 1970.
+    pub decided: u64,
+}
+
+impl Verdict {
+    /// A verdict of this machine.
+    pub fn new(root: &KernelRoot, build: Build, found: Found) -> Verdict {
+        let machine = machine(root).ok();
+        let Found { decision, gain, least_gain, error, metric, blocks, share, decided } = found;
+        Verdict {
+            schema: SCHEMA.into(),
+            build,
+            decision,
+            gain,
+            least_gain,
+            error,
+            metric,
+            blocks,
+            share,
+            decided,
+            kernel: machine.as_ref().map(|it| it.kernel.clone()).unwrap_or_default(),
+            processor: machine.map(|it| it.processor).unwrap_or_default(),
+        }
+    }
+
+    /// A verdict from the bytes of its file; what is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Verdict, String> {
+        let verdict: Verdict =
+            serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+        match verdict.schema == SCHEMA {
+            true => Ok(verdict),
+            false => Err(format!("its schema is not {SCHEMA}")),
+        }
+    }
+
+    /// Keeps it in place of an earlier one of the same build. The file.
+    pub fn keep(&self, store: &Store) -> Result<PathBuf, String> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
+        let key = self.build.key();
+        store.write(&key, &bytes).map_err(|error| format!("{}: {error}", store.path().display()))?;
+        Ok(store.file(&key))
+    }
+
+    /// That of a build, on a machine like the one that it was found on; `None` where there is none. What is wrong with it.
+    pub fn find(root: &KernelRoot, store: &Store, build: &Build) -> Result<Option<Verdict>, String> {
+        let key = build.key();
+        let wrong = |why: String| format!("{}: {why}", store.file(&key).display());
+        let read = store.read(&key).map_err(|error| wrong(error.to_string()))?;
+        let Some(verdict) = read.map(|bytes| Verdict::parse(&bytes)).transpose().map_err(wrong)? else {
+            return Ok(None);
+        };
+        if verdict.build != *build {
+            return Err(wrong("it is another program's".into()));
+        }
+        let processor = machine(root).map(|it| it.processor).unwrap_or_default();
+        Ok(Some(verdict).filter(|it| it.processor == processor))
+    }
+
+    /// Whether the program's file still is the build that was on trial.
+    pub fn is_current(&self) -> bool {
+        Build::of(&self.build.unit, Path::new(&self.build.program)).is_ok_and(|build| build == self.build)
+    }
+
+    /// Whether it speaks against promoting the program's memory.
+    pub fn forbids(&self) -> bool {
+        matches!(self.decision, Decision::NoGain | Decision::Hurts)
+    }
+
+    /// The unit, or the program where it runs in none.
+    pub fn service(&self) -> &str {
+        if self.build.unit.is_empty() { &self.build.program } else { &self.build.unit }
+    }
+
+    /// Whether a user means it by `name`: its unit with or without `.service`, its program's path or file name.
+    pub fn is_meant_by(&self, name: &str) -> bool {
+        let path = Path::new(&self.build.program);
+        let unit = &self.build.unit;
+        unit == name
+            || (!unit.is_empty() && unit.strip_suffix(SERVICE) == Some(name))
+            || path == Path::new(name)
+            || path.file_name().is_some_and(|file| file == name)
+    }
+
+    /// In one sentence.
+    pub fn in_words(&self) -> String {
+        let found = match self.decision {
+            Decision::Gains => "found a gain",
+            Decision::NoGain => "found no gain",
+            Decision::Hurts => "found that it hurts",
+            Decision::Undecided => "could not decide",
+        };
+        format!("a trial on {} {found}: {} in {}", date(self.decided), self.gain.in_words(), self.metric)
+    }
+}
+
+const SERVICE: &str = ".service";
+
+/// The service unit that a process runs in, by its control group; empty where it runs in none.
+pub fn unit_of(root: &KernelRoot, pid: Pid) -> String {
+    let group = read_cgroup(root, pid).unwrap_or_default();
+    let last = group.rsplit('/').next().unwrap_or_default();
+    if last.ends_with(SERVICE) { last.to_string() } else { String::new() }
+}
+
+/// The verdicts of the calling user; why there are none.
+pub fn store() -> Result<Store, String> {
+    verdicts_directory().map(Store::at)
+}
+
+/// A verdict and its file.
+#[derive(Debug)]
+pub struct StoredVerdict {
+    /// Its key.
+    pub key: String,
+    /// Its file.
+    pub file: PathBuf,
+    /// What is in it, or what is wrong with it.
+    pub verdict: Result<Verdict, String>,
+}
+
+/// All of a store, the latest ones first.
+pub fn all(store: &Store) -> std::io::Result<Vec<StoredVerdict>> {
+    let stored = |key: String| {
+        let read = store.read(&key).map_err(|error| error.to_string());
+        let bytes = read.and_then(|bytes| bytes.ok_or_else(|| "it is gone".into()));
+        StoredVerdict { file: store.file(&key), verdict: bytes.and_then(|it| Verdict::parse(&it)), key }
+    };
+    let mut all: Vec<StoredVerdict> = store.keys()?.into_iter().map(stored).collect();
+    let decided = |it: &StoredVerdict| it.verdict.as_ref().map_or(0, |verdict| verdict.decided);
+    all.sort_by(|a, b| (decided(b), &a.key).cmp(&(decided(a), &b.key)));
+    Ok(all)
+}
+
+/// The latest verdict of a unit whose program is still the build that was on trial.
+pub fn of_unit(unit: &str) -> Option<Verdict> {
+    let all = all(&store().ok()?).ok()?;
+    let verdicts = all.into_iter().filter_map(|it| it.verdict.ok());
+    verdicts.filter(|it| it.build.unit == unit).find(Verdict::is_current)
+}
+
+/// The verdict of a program that is about to be started, or runs, in the unit of `pid`.
+pub(crate) fn of_program(root: &KernelRoot, pid: Pid, program: &Path) -> Option<Verdict> {
+    let store = store().ok()?;
+    // Where no trial has ever been made no file need be looked at.
+    if store.keys().is_ok_and(|keys| keys.is_empty()) {
+        return None;
+    }
+    let build = Build::of(&unit_of(root, pid), program).ok()?;
+    Verdict::find(root, &store, &build).ok().flatten()
+}
+
+/// Takes a verdict into a plan: what was found not to pay is not done again from outside, unless it was asked for by name.
+pub(crate) fn replay(plan: &mut Plan, asked: Option<Mechanism>, verdict: &Verdict) {
+    let words = verdict.in_words();
+    let outside = plan.considered.iter_mut().find(|it| it.mechanism == Mechanism::Outside);
+    let Some(outside) = outside.filter(|it| it.used) else {
+        plan.notes.push(format!("{words}; nothing is promoted from outside here"));
+        return;
+    };
+    if !verdict.forbids() {
+        outside.reason = format!("{}; {words}", outside.reason);
+    } else if asked == Some(Mechanism::Outside) {
+        plan.notes.push(format!("{words}; --mechanism outside overrides it"));
+    } else {
+        outside.used = false;
+        outside.reason = format!("{words} (--mechanism outside, or megapage trial --forget, overrides it)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mechanism::Considered;
+    use crate::request::Heap;
+
+    fn verdict(decision: Decision) -> Verdict {
+        let root = KernelRoot::live();
+        let build =
+            Build { unit: "a.service".into(), program: "/usr/bin/a".into(), bytes: 7, build: "b1".into() };
+        let gain = Gain { low: Some(-0.02), likely: Some(-0.01), high: Some(-0.005) };
+        let found = Found {
+            decision,
+            gain,
+            least_gain: 0.01,
+            error: 0.05,
+            metric: "requests per CPU second".into(),
+            blocks: 12,
+            share: 0.9,
+            decided: 1_795_472_880,
+        };
+        Verdict::new(&root, build, found)
+    }
+
+    #[test]
+    fn a_verdict_is_found_by_its_build_alone() {
+        let (base, root) = (tempfile::tempdir().unwrap(), KernelRoot::live());
+        let store = Store::at(base.path().join("trials"));
+        let kept = verdict(Decision::Hurts);
+        assert_eq!(Verdict::find(&root, &store, &kept.build).unwrap(), None);
+        let file = kept.keep(&store).unwrap();
+        assert_eq!(Verdict::find(&root, &store, &kept.build).unwrap(), Some(kept.clone()));
+        for other in [
+            Build { unit: String::new(), ..kept.build.clone() },
+            Build { program: "/usr/bin/b".into(), ..kept.build.clone() },
+            Build { bytes: 8, ..kept.build.clone() },
+            Build { build: "b2".into(), ..kept.build.clone() },
+        ] {
+            assert_eq!(Verdict::find(&root, &store, &other).unwrap(), None, "{other:?}");
+        }
+        assert!(!kept.is_current(), "there is no such program");
+        let elsewhere = Verdict { processor: "another".into(), ..kept.clone() };
+        elsewhere.keep(&store).unwrap();
+        assert_eq!(Verdict::find(&root, &store, &kept.build).unwrap(), None, "found on another processor");
+        std::fs::write(&file, "{").unwrap();
+        assert!(Verdict::find(&root, &store, &kept.build).unwrap_err().contains("cannot be read"));
+        let all = all(&store).unwrap();
+        assert!(all.len() == 1 && all[0].verdict.is_err());
+    }
+
+    #[test]
+    fn a_verdict_is_named_as_users_name_services() {
+        let verdict = verdict(Decision::NoGain);
+        for name in ["a.service", "a", "/usr/bin/a"] {
+            assert!(verdict.is_meant_by(name), "{name}");
+        }
+        assert!(!verdict.is_meant_by("b") && !verdict.is_meant_by(""));
+        let words = verdict.in_words();
+        assert_eq!(
+            words,
+            "a trial on 2026-11-23 22:28 UTC found no gain: -1.0 % (-2.0 to -0.5 %) in requests per CPU second"
+        );
+    }
+
+    #[test]
+    fn what_does_not_pay_is_not_done_again_unless_asked_for() {
+        let plan = |used| {
+            let reason = "static".to_string();
+            Plan::of(vec![Considered { mechanism: Mechanism::Outside, used, reason }], Heap::Thp)
+        };
+        let replayed = |used, asked, decision| {
+            let mut plan = plan(used);
+            replay(&mut plan, asked, &verdict(decision));
+            plan
+        };
+        for decision in [Decision::Hurts, Decision::NoGain] {
+            let plan = replayed(true, None, decision);
+            assert!(!plan.uses(Mechanism::Outside));
+            assert!(plan.considered[0].reason.contains("a trial on 2026"), "{:?}", plan.considered);
+            assert!(replayed(true, Some(Mechanism::Outside), decision).uses(Mechanism::Outside));
+        }
+        for decision in [Decision::Gains, Decision::Undecided] {
+            let plan = replayed(true, None, decision);
+            assert!(
+                plan.uses(Mechanism::Outside) && plan.considered[0].reason.starts_with("static; a trial")
+            );
+        }
+        assert_eq!(replayed(false, None, Decision::Hurts).notes.len(), 1);
+    }
+
+    #[test]
+    fn the_unit_is_the_last_part_of_the_control_group() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let of = |text: &str| {
+            std::fs::create_dir_all(tree.path().join("proc/9")).unwrap();
+            std::fs::write(tree.path().join("proc/9/cgroup"), text).unwrap();
+            unit_of(&root, Pid(9))
+        };
+        assert_eq!(of("0::/system.slice/redis-server.service\n"), "redis-server.service");
+        assert_eq!(of("0::/user.slice/user@0.service/app.scope\n"), "");
+        assert_eq!(of("0::/\n"), "");
+        assert_eq!(unit_of(&root, Pid(10)), "");
+    }
+}

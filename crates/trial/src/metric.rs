@@ -1,0 +1,182 @@
+//! Metrics, as users name them.
+
+use megapage_judge::Better;
+use megapage_kernel::cgroup::Resource;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A metric of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// `requests`: requests for each second of processor time, as the kernel counts both: [`Metric::Calls`] where the service
+    /// reads and writes, else [`Metric::Segments`].
+    Requests,
+    /// `calls`: system calls that read and write.
+    Calls,
+    /// `segments`: TCP segments that the service's network receives.
+    Segments,
+    /// `prometheus:URL QUERY`: an instant query to the API of Prometheus at that URL.
+    Prometheus {
+        /// Such as `http://127.0.0.1:9090`.
+        url: String,
+        /// In PromQL; its result is one sample.
+        query: String,
+    },
+    /// `scrape:URL NAME`: a metric on a page in the format of Prometheus; series are summed.
+    Scrape {
+        /// Such as `http://127.0.0.1:9100/metrics`.
+        url: String,
+        /// Such as `http_requests_total` or `http_requests_total{code="200"}`.
+        name: String,
+    },
+    /// `command:SHELL`: a number that a shell command prints.
+    Command(String),
+    /// `psi:cpu`, `psi:memory`, `psi:io`: the share of time in which no task waits for it.
+    Psi(Resource),
+}
+
+/// Why a text names no metric.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadMetric {
+    /// No such metric.
+    #[error(
+        "'{0}' is no metric: requests, calls, segments, psi:cpu|memory|io, 'prometheus:URL QUERY', 'scrape:URL NAME' or \
+         'command:SHELL'"
+    )]
+    Unknown(String),
+    /// A part is missing.
+    #[error("'{text}': {what}")]
+    Incomplete {
+        /// As given.
+        text: String,
+        /// What is missing.
+        what: &'static str,
+    },
+}
+
+impl FromStr for Metric {
+    type Err = BadMetric;
+
+    fn from_str(text: &str) -> Result<Metric, BadMetric> {
+        let incomplete = |what| BadMetric::Incomplete { text: text.into(), what };
+        // A URL, a space, and what is asked there.
+        let two = |rest: &str, what| -> Result<(String, String), BadMetric> {
+            let (url, asked) = rest.trim().split_once(char::is_whitespace).ok_or(incomplete(what))?;
+            if !url.starts_with("http://") {
+                return Err(incomplete("the URL begins with http:// (HTTPS is not supported)"));
+            }
+            Ok((url.to_string(), asked.trim().to_string()))
+        };
+        match text.split_once(':') {
+            None => match text {
+                "requests" => Ok(Metric::Requests),
+                "calls" => Ok(Metric::Calls),
+                "segments" => Ok(Metric::Segments),
+                _ => Err(BadMetric::Unknown(text.into())),
+            },
+            Some(("prometheus", rest)) => {
+                let (url, query) = two(rest, "a query follows the URL, after a space")?;
+                Ok(Metric::Prometheus { url, query })
+            }
+            Some(("scrape", rest)) => {
+                let (url, name) = two(rest, "the metric's name follows the URL, after a space")?;
+                Ok(Metric::Scrape { url, name })
+            }
+            Some(("command", shell)) if shell.trim().is_empty() => Err(incomplete("a shell command follows")),
+            Some(("command", shell)) => Ok(Metric::Command(shell.into())),
+            Some(("psi", "cpu")) => Ok(Metric::Psi(Resource::Cpu)),
+            Some(("psi", "memory")) => Ok(Metric::Psi(Resource::Memory)),
+            Some(("psi", "io")) => Ok(Metric::Psi(Resource::Io)),
+            Some(_) => Err(BadMetric::Unknown(text.into())),
+        }
+    }
+}
+
+/// What the values of a metric are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A count that grows: its rate is compared.
+    Counter,
+    /// A value that is sampled: its mean is compared.
+    Gauge,
+}
+
+/// What a counter's rate is taken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// Seconds of the service's processor time.
+    Cpu,
+    /// Seconds on the wall.
+    Second,
+}
+
+/// How a metric is read that megapage does not know: from Prometheus or a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricOptions {
+    /// A count or a sample.
+    pub kind: Kind,
+    /// For a count.
+    pub per: Per,
+    /// Which values are better.
+    pub better: Better,
+}
+
+impl Metric {
+    /// Whether [`MetricOptions`] say how it is read; of others megapage knows it.
+    pub fn has_options(&self) -> bool {
+        matches!(self, Metric::Prometheus { .. } | Metric::Scrape { .. } | Metric::Command(_))
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Metric::Requests => f.write_str("requests"),
+            Metric::Calls => f.write_str("calls"),
+            Metric::Segments => f.write_str("segments"),
+            Metric::Prometheus { url, query } => write!(f, "prometheus:{url} {query}"),
+            Metric::Scrape { url, name } => write!(f, "scrape:{url} {name}"),
+            Metric::Command(shell) => write!(f, "command:{shell}"),
+            Metric::Psi(resource) => write!(f, "psi:{}", resource.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_read_as_they_are_written() {
+        for text in [
+            "requests",
+            "calls",
+            "segments",
+            "prometheus:http://127.0.0.1:9090 sum(rate(x_total[1m]))",
+            "scrape:http://[::1]:9100/metrics x_total{code=\"200\"}",
+            "command:echo 1 | tr 1 2",
+            "psi:cpu",
+            "psi:memory",
+            "psi:io",
+        ] {
+            let metric: Metric = text.parse().unwrap();
+            assert_eq!(metric.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_metric_is_named() {
+        for (text, what) in [
+            ("speed", "'speed' is no metric"),
+            ("psi:gpu", "is no metric"),
+            ("prometheus:http://a:9090", "a query follows"),
+            ("scrape:https://a x", "begins with http://"),
+            ("command: ", "a shell command follows"),
+            ("", "is no metric"),
+        ] {
+            let error = text.parse::<Metric>().unwrap_err().to_string();
+            assert!(error.contains(what) && error.lines().count() == 1, "{error}");
+        }
+    }
+}

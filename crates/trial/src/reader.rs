@@ -1,0 +1,244 @@
+//! Readers of metrics: each gives two sums that grow, see [`Reading`].
+
+mod command;
+mod http;
+mod requests;
+
+use crate::metric::{Kind, Metric, MetricOptions, Per};
+use crate::processor::Processor;
+use command::Command;
+use megapage_judge::{Better, Reading};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::cgroup::{GroupAccounts, Resource, machine_stalled};
+use megapage_units::Pid;
+use requests::Counted;
+use std::time::{Duration, Instant};
+
+/// What is read.
+pub(crate) struct Service<'a> {
+    pub root: &'a KernelRoot,
+    pub pids: &'a [Pid],
+    /// Its control group, where it has one of its own.
+    pub group: Option<&'a GroupAccounts>,
+}
+
+/// A metric that is read.
+pub(crate) struct Reader {
+    source: Source,
+    base: Base,
+    /// What it is, in words.
+    pub words: String,
+    /// Which values are better.
+    pub better: Better,
+}
+
+enum Source {
+    Counted(Counted),
+    /// A count from outside, and what it had come to before it began anew.
+    Counter {
+        value: Value,
+        last: f64,
+        before: f64,
+    },
+    /// Samples: their sum and number.
+    Gauge {
+        value: Value,
+        sum: f64,
+        count: f64,
+    },
+    /// The time in which nothing waits.
+    Free {
+        root: KernelRoot,
+        group: Option<GroupAccounts>,
+        resource: Resource,
+        start: Instant,
+    },
+}
+
+/// A number from outside.
+enum Value {
+    Command(Command),
+    Http(http::Source),
+}
+
+enum Base {
+    Cpu(Processor),
+    Wall(Instant),
+    /// The source counts by itself.
+    Own,
+}
+
+impl Base {
+    fn seconds(&mut self) -> f64 {
+        match self {
+            Base::Cpu(processor) => processor.now().as_secs_f64(),
+            Base::Wall(start) => start.elapsed().as_secs_f64(),
+            Base::Own => 0.0,
+        }
+    }
+
+    fn in_words(&self) -> &'static str {
+        match self {
+            Base::Cpu(processor) => processor.in_words(),
+            Base::Wall(_) => "second",
+            Base::Own => "sample",
+        }
+    }
+}
+
+impl Value {
+    fn read(&mut self) -> Result<f64, String> {
+        let value = match self {
+            Value::Command(command) => command.read(),
+            Value::Http(source) => source.read(),
+        }?;
+        if value.is_finite() { Ok(value) } else { Err(format!("the value is {value}")) }
+    }
+}
+
+impl Reader {
+    /// A reader of `metric`, which is read once: one that cannot be read is told now. `patience`: how long one reading may take.
+    /// With [`Metric::Requests`] `wait` lets the service work for a moment, to see what it counts.
+    pub fn open(
+        metric: &Metric,
+        options: &MetricOptions,
+        service: &Service<'_>,
+        patience: Duration,
+        wait: &mut dyn FnMut(Duration),
+    ) -> Result<Reader, String> {
+        let outside = |value: Value| -> Result<Reader, String> {
+            let (source, base) = match options.kind {
+                Kind::Gauge => (Source::Gauge { value, sum: 0.0, count: 0.0 }, Base::Own),
+                Kind::Counter => {
+                    let base = match options.per {
+                        Per::Cpu => Base::Cpu(Processor::of(service.root, service.group, service.pids)),
+                        Per::Second => Base::Wall(Instant::now()),
+                    };
+                    (Source::Counter { value, last: 0.0, before: 0.0 }, base)
+                }
+            };
+            let per = if options.kind == Kind::Counter {
+                format!(" per {}", base.in_words())
+            } else {
+                String::new()
+            };
+            Ok(Reader { source, base, words: format!("{metric}{per}"), better: options.better })
+        };
+        let mut reader = match metric {
+            Metric::Requests | Metric::Calls | Metric::Segments => {
+                let (counted, base) = Counted::open(metric, service, wait)?;
+                let words = format!("{} per {}", counted.in_words(), base.in_words());
+                Reader {
+                    source: Source::Counted(counted),
+                    base: Base::Cpu(base),
+                    words,
+                    better: Better::More,
+                }
+            }
+            Metric::Prometheus { url, query } => {
+                outside(Value::Http(http::Source::query(url, query, patience)))?
+            }
+            Metric::Scrape { url, name } => outside(Value::Http(http::Source::scrape(url, name, patience)?))?,
+            Metric::Command(shell) => outside(Value::Command(Command::new(shell, patience)))?,
+            Metric::Psi(resource) => {
+                let group = service.group.cloned();
+                let whose = if group.is_some() { "its control group" } else { "the machine" };
+                let source = Source::Free {
+                    root: service.root.clone(),
+                    group,
+                    resource: *resource,
+                    start: Instant::now(),
+                };
+                let words =
+                    format!("share of time in which no task of {whose} waits for {}", resource.name());
+                Reader { source, base: Base::Own, words, better: Better::More }
+            }
+        };
+        reader.read().map_err(|why| format!("{metric}: {why}"))?;
+        Ok(reader)
+    }
+
+    /// What the metric has come to.
+    pub fn read(&mut self) -> Result<Reading, String> {
+        let base = self.base.seconds();
+        match &mut self.source {
+            Source::Counted(counted) => Ok(Reading { amount: counted.read(), base }),
+            Source::Counter { value, last, before } => {
+                let now = value.read()?;
+                if now < *last {
+                    *before += *last;
+                }
+                *last = now;
+                Ok(Reading { amount: *before + now, base })
+            }
+            Source::Gauge { value, sum, count } => {
+                *sum += value.read()?;
+                *count += 1.0;
+                Ok(Reading { amount: *sum, base: *count })
+            }
+            Source::Free { root, group, resource, start } => {
+                let stalled = match group {
+                    Some(group) => group.stalled(root, *resource),
+                    None => machine_stalled(root, *resource),
+                };
+                let stalled = stalled.map_err(|error| error.to_string())?.as_secs_f64();
+                let elapsed = start.elapsed().as_secs_f64();
+                Ok(Reading { amount: elapsed - stalled, base: elapsed })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> [Pid; 1] {
+        [Pid(std::process::id().cast_signed())]
+    }
+
+    fn open(metric: &str, kind: Kind) -> Result<Reader, String> {
+        let options = MetricOptions { kind, per: Per::Second, better: Better::Less };
+        let (root, pids) = (KernelRoot::live(), own());
+        let service = Service { root: &root, pids: &pids, group: None };
+        Reader::open(&metric.parse().unwrap(), &options, &service, Duration::from_secs(5), &mut |_| {})
+    }
+
+    #[test]
+    fn samples_are_averaged_and_counts_are_not_lost_when_they_begin_anew() {
+        let directory = std::env::temp_dir().join(format!("megapage-reader-{}", std::process::id()));
+        let metric = format!("command:cat {}", directory.display());
+        let put = |value: &str| std::fs::write(&directory, value).unwrap();
+        put("4\n");
+        let mut gauge = open(&metric, Kind::Gauge).unwrap();
+        assert_eq!(gauge.better, Better::Less);
+        let first = gauge.read().unwrap();
+        put("2\n");
+        gauge.read().unwrap();
+        put("6\n");
+        assert_eq!(gauge.read().unwrap().since(&first), Some(4.0), "the mean of 2 and 6");
+        put("100\n");
+        let mut counter = open(&metric, Kind::Counter).unwrap();
+        let first = counter.read().unwrap();
+        put("130\n");
+        counter.read().unwrap();
+        put("5\n");
+        let last = counter.read().unwrap();
+        assert_eq!(last.amount - first.amount, 35.0, "the service was restarted");
+        put("nothing\n");
+        assert!(counter.read().unwrap_err().contains("no number"));
+        std::fs::remove_file(&directory).unwrap();
+        assert!(open(&metric, Kind::Gauge).err().unwrap().contains("status 1"));
+    }
+
+    #[test]
+    fn time_without_waiting_is_a_share() {
+        let Ok(mut reader) = open("psi:memory", Kind::Gauge) else {
+            return megapage_testing::skip("the kernel measures no pressure");
+        };
+        let first = reader.read().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let share = reader.read().unwrap().since(&first);
+        assert!(share.is_some_and(|share| share <= 1.0 + 1e-9), "{share:?}");
+    }
+}

@@ -1,0 +1,238 @@
+//! Numbers from a server: Prometheus, or a page in its format.
+
+use serde_json::Value as Json;
+use std::time::Duration;
+use ureq::Agent;
+
+/// Bytes of an answer that are read.
+const MOST: u64 = 16 << 20;
+
+/// A number that is asked for by HTTP.
+pub(crate) struct Source {
+    agent: Agent,
+    what: What,
+}
+
+enum What {
+    Query { url: String, query: String },
+    Page { url: String, selector: Selector },
+}
+
+/// Series of one name: those with all of these labels.
+#[derive(Debug, PartialEq, Eq)]
+struct Selector {
+    name: String,
+    labels: Vec<(String, String)>,
+}
+
+impl Source {
+    /// An instant query.
+    pub fn query(url: &str, query: &str, patience: Duration) -> Source {
+        let url = format!("{}/api/v1/query", url.trim_end_matches('/'));
+        Source { agent: agent(patience), what: What::Query { url, query: query.into() } }
+    }
+
+    /// The sum of series on a page.
+    pub fn scrape(url: &str, name: &str, patience: Duration) -> Result<Source, String> {
+        let selector = Selector::parse(name)
+            .ok_or_else(|| format!("'{name}' names no series: write NAME or NAME{{label=\"value\",...}}"))?;
+        Ok(Source { agent: agent(patience), what: What::Page { url: url.into(), selector } })
+    }
+
+    /// The number now.
+    pub fn read(&mut self) -> Result<f64, String> {
+        let request = match &self.what {
+            What::Query { url, query } => self.agent.get(url).query("query", query),
+            What::Page { url, .. } => self.agent.get(url),
+        };
+        let mut answer = request.call().map_err(|error| error.to_string())?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().with_config().limit(MOST).read_to_string();
+        let text = text.map_err(|error| error.to_string())?;
+        match &self.what {
+            What::Query { .. } => sample(&text).map_err(|why| match status {
+                200 => why,
+                _ => format!("status {status}: {why}"),
+            }),
+            What::Page { .. } if status != 200 => Err(format!("status {status}")),
+            What::Page { selector, .. } => selector.sum(&text),
+        }
+    }
+}
+
+/// No proxy, no error for a status (Prometheus says in its answer what is wrong), and not for long.
+fn agent(patience: Duration) -> Agent {
+    let config = Agent::config_builder()
+        .timeout_global(Some(patience))
+        .http_status_as_error(false)
+        .max_redirects(2)
+        .proxy(None)
+        .build();
+    config.into()
+}
+
+/// The one sample of an answer (Prometheus, "HTTP API").
+fn sample(text: &str) -> Result<f64, String> {
+    let answer: Json = serde_json::from_str(text).map_err(|_| "the answer is not that of Prometheus")?;
+    if answer["status"] != "success" {
+        return Err(answer["error"].as_str().unwrap_or("the query failed").to_string());
+    }
+    let result = &answer["data"]["result"];
+    let value = match answer["data"]["resultType"].as_str() {
+        Some("scalar") => &result[1],
+        Some("vector") => match result.as_array().map(Vec::len) {
+            Some(1) => &result[0]["value"][1],
+            Some(0) | None => return Err("the query has no result".into()),
+            Some(many) => return Err(format!("the query has {many} results: aggregate them, as by sum()")),
+        },
+        _ => return Err("the query gives neither a vector nor a scalar".into()),
+    };
+    value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| "the result is no number".into())
+}
+
+impl Selector {
+    fn parse(text: &str) -> Option<Selector> {
+        let (name, labels) = match text.split_once('{') {
+            None => (text, Vec::new()),
+            Some((name, rest)) => (name, labels(rest.strip_suffix('}')?)?),
+        };
+        let sound = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        (!name.is_empty() && name.chars().all(sound)).then(|| Selector { name: name.into(), labels })
+    }
+
+    /// The sum of the series that are meant, as there are any.
+    fn sum(&self, page: &str) -> Result<f64, String> {
+        let values: Vec<f64> = page.lines().filter_map(|line| self.value(line)).collect();
+        match values.is_empty() {
+            true => Err(format!("the page has no series {}", self.name)),
+            false => Ok(values.iter().sum()),
+        }
+    }
+
+    /// The value in a line `name{labels} value timestamp`, where that is a series meant.
+    fn value(&self, line: &str) -> Option<f64> {
+        let rest = line.strip_prefix(self.name.as_str())?;
+        let (found, values) = match rest.strip_prefix('{') {
+            // A value may hold a brace: the last one ends the labels.
+            Some(rest) => {
+                let (labels_text, values) = rest.rsplit_once('}')?;
+                (labels(labels_text)?, values)
+            }
+            None if rest.starts_with([' ', '\t']) => (Vec::new(), rest),
+            None => return None,
+        };
+        if !self.labels.iter().all(|label| found.contains(label)) {
+            return None;
+        }
+        values.split_whitespace().next()?.parse().ok()
+    }
+}
+
+/// `a="b",c="d"`, with backslashes before quotes and backslashes.
+fn labels(mut text: &str) -> Option<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    loop {
+        text = text.trim_start_matches([',', ' ']);
+        if text.is_empty() {
+            return Some(found);
+        }
+        let (name, rest) = text.split_once("=\"")?;
+        let mut value = String::new();
+        let mut escaped = false;
+        let end = rest.char_indices().find_map(|(at, c)| {
+            match c {
+                _ if escaped => {
+                    value.push(if c == 'n' { '\n' } else { c });
+                    escaped = false;
+                }
+                '\\' => escaped = true,
+                '"' => return Some(at),
+                _ => value.push(c),
+            }
+            None
+        })?;
+        found.push((name.trim().to_string(), value));
+        text = &rest[end + 1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_one_sample_of_prometheus_is_read() {
+        let answer = |kind: &str, result: &str| {
+            format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}}}"#)
+        };
+        let one = r#"{"metric":{},"value":[1435781451.781,"12.5"]}"#;
+        assert_eq!(sample(&answer("vector", &format!("[{one}]"))), Ok(12.5));
+        assert_eq!(sample(&answer("scalar", r#"[1,"3"]"#)), Ok(3.0));
+        assert!(sample(&answer("vector", "[]")).unwrap_err().contains("no result"));
+        assert!(sample(&answer("vector", &format!("[{one},{one}]"))).unwrap_err().contains("2 results"));
+        assert!(sample(&answer("matrix", "[]")).unwrap_err().contains("neither"));
+        assert_eq!(sample(r#"{"status":"error","error":"parse error"}"#), Err("parse error".into()));
+        assert!(sample("<html>").is_err());
+    }
+
+    #[test]
+    fn series_are_summed_by_name_and_labels() {
+        let page = "# HELP x_total Requests.\n# TYPE x_total counter\nx_total{code=\"200\",path=\"/a}\"} 10 1395066363000\n\
+                    x_total{code=\"500\",path=\"a \\\"b\\\"\"} 2\nx_total_more 99\ny 1e3\n";
+        let sum = |name: &str| Selector::parse(name).unwrap().sum(page);
+        assert_eq!(sum("x_total"), Ok(12.0));
+        assert_eq!(sum("x_total{code=\"500\"}"), Ok(2.0));
+        assert_eq!(sum("x_total{path=\"a \\\"b\\\"\"}"), Ok(2.0));
+        assert_eq!(sum("y"), Ok(1000.0));
+        assert!(sum("z").unwrap_err().contains("no series z"));
+        assert!(sum("x_total{code=\"404\"}").is_err());
+        for bad in ["", "a b", "a{", "a{b}", "a{b=\"c}"] {
+            assert_eq!(Selector::parse(bad), None, "{bad}");
+        }
+    }
+
+    /// A server that gives each request the next answer, and what it was asked for.
+    fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                let mut bytes = [0; 1024];
+                while !request.ends_with(b"\r\n\r\n") {
+                    let count = stream.read(&mut bytes).unwrap();
+                    request.extend_from_slice(&bytes[..count]);
+                }
+                asked.push(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_string());
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    answer.len()
+                );
+                stream.write_all((head + &answer).as_bytes()).unwrap();
+            }
+            asked
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn a_server_is_asked_and_one_that_is_silent_is_not_waited_for() {
+        let one = r#"{"status":"success","data":{"resultType":"scalar","result":[1,"7"]}}"#;
+        let (url, server) = serve(vec![one.into(), "x_total 4\n".into()]);
+        let patience = Duration::from_secs(10);
+        assert_eq!(Source::query(&url, "sum(rate(a[1m])) + 1", patience).read(), Ok(7.0));
+        assert_eq!(Source::scrape(&format!("{url}/metrics"), "x_total", patience).unwrap().read(), Ok(4.0));
+        let asked = server.join().unwrap();
+        assert!(asked[0].starts_with("GET /api/v1/query?query=sum"), "{asked:?}");
+        assert!(!asked[0].contains("1m])) +"), "what means something in a URL is escaped: {asked:?}");
+        assert!(asked[1].starts_with("GET /metrics "), "{asked:?}");
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let error = Source::query(&url, "x", Duration::from_millis(50)).read().unwrap_err();
+        assert!(error.contains("timeout"), "{error}");
+    }
+}
