@@ -23,4 +23,5 @@ mod postgres;
 mod redis;
 pub mod snapshot;
 pub mod text;
+pub mod trial;
 pub mod workload;

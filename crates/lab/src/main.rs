@@ -8,7 +8,7 @@ use megapage_bench::peers;
 use megapage_bench::save::{Save, progress};
 use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
-use megapage_lab::{fault, fork, install, live, observe, papers, persistent, plan, snapshot, text};
+use megapage_lab::{fault, fork, install, live, observe, papers, persistent, plan, snapshot, text, trial};
 use megapage_units::shown;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -37,6 +37,7 @@ enum Command {
     Text(Run<text::Text>),
     Fork(Run<fork::Fork>),
     Snapshot(Run<snapshot::Snapshot>),
+    Trial(Run<trial::TrialExperiment>),
     /// Simulate what the HawkEye and Ingens papers publish, and compare value by value; 1 where a gate is not met
     Papers {
         /// Print JSON (schema megapage.simulate.papers/1)
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         Command::Text(run) => run.conduct(),
         Command::Fork(run) => run.conduct(),
         Command::Snapshot(run) => run.conduct(),
+        Command::Trial(run) => run.conduct(),
         Command::Papers { json } => simulate_papers(json),
         Command::Install { peers } => {
             let install = |peers: &[String]| install::install(&peers::select(peers)?, &mut |line| say(line));

@@ -8,9 +8,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use megapage_bench::answer::Program;
-use megapage_bench::arguments::{index_size, scale};
+use megapage_bench::arguments::{index_size, scale, share};
 use megapage_bench::workload::{Measurement, retrieval};
-use megapage_lab::workload::{first_touch, fork, index, keep, pattern, probe, steady};
+use megapage_lab::workload::{first_touch, fork, index, keep, pattern, probe, service, steady};
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
@@ -77,6 +77,18 @@ enum Workload {
         /// The share of base pages that hold more than zeros.
         #[arg(long, default_value_t = 1.0)]
         filled: f64,
+    },
+    /// Say 'ready', then serve requests that the kernel counts, until it is killed.
+    Service {
+        /// What a request does.
+        #[arg(value_enum)]
+        kind: service::Kind,
+        /// Its memory.
+        #[arg(long, default_value = "64m")]
+        size: Bytes,
+        /// The share of a request that reaches the memory; of a cache, what an entry that it does not hold costs more: 0 to 1.
+        #[arg(long, default_value_t = 1.0, value_parser = share)]
+        share: f64,
     },
     /// Start with memory that outlives the program.
     Keep {
@@ -192,6 +204,9 @@ fn main() -> ExitCode {
         Workload::Probe { size, filled } => {
             let options = probe::Options { size: size.0, filled };
             return WORKLOAD.ended(probe::run(&options, BufReader::new(io::stdin()), io::stdout()));
+        }
+        Workload::Service { kind, size, share } => {
+            return WORKLOAD.ended(service::run(&service::Options { kind, size, share }, io::stdout()));
         }
         Workload::FirstTouch { size } => {
             return WORKLOAD.found(first_touch::run(size));

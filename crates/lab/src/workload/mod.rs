@@ -7,5 +7,6 @@ pub mod keep;
 pub mod pattern;
 pub mod probe;
 pub mod requests;
+pub mod service;
 pub mod steady;
 mod way;

@@ -1,0 +1,202 @@
+//! A service whose requests the kernel counts: each ends with a write of one byte. What huge pages do for it is known from
+//! what a request does.
+
+use anyhow::{Context, Result, ensure};
+use megapage_bench::workload::idle;
+use megapage_bench::workload::random::{Random, mix};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_own_status;
+use megapage_units::{BASE_PAGE, Bytes};
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Reads at random, each of which waits for the one before, in all of the memory.
+    Random,
+    /// The same in a part that caches and TLB cover.
+    Small,
+    /// Reads one word after the other.
+    Sequential,
+    /// Small matrices in the caches.
+    Compute,
+    /// A cache that keeps within a budget of resident memory: it looks at what is resident and holds fewer entries where that is
+    /// more. Two base pages in five of its memory are never touched: on huge pages they are resident as well.
+    Budgeted,
+}
+
+impl Kind {
+    /// As on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Random => "random",
+            Kind::Small => "small",
+            Kind::Sequential => "sequential",
+            Kind::Compute => "compute",
+            Kind::Budgeted => "budgeted",
+        }
+    }
+}
+
+/// What the service does.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What a request does.
+    pub kind: Kind,
+    /// Its memory.
+    pub size: Bytes,
+    /// The share of a request that reaches the memory; of a cache, what an entry that it does not hold costs more: 0 to 1.
+    pub share: f64,
+}
+
+/// The line by which it says that its memory is filled.
+pub const READY: &str = "ready";
+/// Steps of a request: of a fraction of a millisecond in all.
+const STEPS: u64 = 2000;
+/// What stands for a read in a request that does not reach the memory, in rounds of arithmetic.
+const ROUNDS: u64 = 24;
+/// Bytes that caches and TLB cover.
+const COVERED: usize = 128 << 10;
+/// How often a cache looks at what is resident.
+const LOOK: Duration = Duration::from_millis(50);
+/// Of five base pages a cache touches so many.
+const TOUCHED: usize = 3;
+const WORDS: usize = BASE_PAGE / 8;
+
+struct Service {
+    kind: Kind,
+    share: f64,
+    memory: Vec<u64>,
+    random: Random,
+    at: usize,
+    sum: u64,
+    /// Resident bytes that a cache may have, and the share of its entries that it holds.
+    budget: f64,
+    held: f64,
+    looked: Instant,
+}
+
+impl Service {
+    fn prepare(options: &Options) -> Result<Service> {
+        let words = usize::try_from(options.size.0 / 8).context("more than fits an address space")?;
+        ensure!(words >= COVERED / 8, "at least {} are needed", Bytes(COVERED as u64));
+        // Not touched by the allocator: the pages come from the kernel.
+        let mut memory = vec![0u64; words];
+        let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
+        for (at, page) in memory.chunks_exact_mut(WORDS).enumerate().filter(|(at, _)| touched(*at)) {
+            page.iter_mut().enumerate().for_each(|(word, to)| *to = mix((at * WORDS + word) as u64));
+        }
+        let resident = resident()?;
+        Ok(Service {
+            kind: options.kind,
+            share: options.share,
+            memory,
+            random: Random::new(61),
+            at: 0,
+            sum: 0,
+            // A tenth more than it has now.
+            budget: 1.1 * resident,
+            held: 1.0,
+            looked: Instant::now(),
+        })
+    }
+
+    fn request(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Random => self.reads(self.memory.len()),
+            Kind::Small => self.reads(COVERED / 8),
+            Kind::Sequential => {
+                for _ in 0..STEPS * 4 {
+                    self.sum = self.sum.wrapping_mul(31).wrapping_add(self.memory[self.at]);
+                    self.at = (self.at + 1) % self.memory.len();
+                }
+            }
+            Kind::Compute => self.sum ^= idle::compute(1).to_bits(),
+            Kind::Budgeted => self.look_up()?,
+        }
+        black_box(self.sum);
+        Ok(())
+    }
+
+    fn reads(&mut self, words: usize) {
+        let reaching = (STEPS as f64 * self.share) as u64;
+        for step in 0..STEPS {
+            // Spread evenly over the request.
+            if step * reaching / STEPS != (step + 1) * reaching / STEPS {
+                let at = mix(self.sum ^ step) as usize % words;
+                self.sum = self.sum.wrapping_add(self.memory[at]);
+            } else {
+                self.arithmetic();
+            }
+        }
+    }
+
+    fn arithmetic(&mut self) {
+        for _ in 0..ROUNDS {
+            self.sum = mix(self.sum);
+        }
+    }
+
+    /// An entry of the cache: one that it does not hold is computed anew.
+    fn look_up(&mut self) -> Result<()> {
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.held = (self.budget / resident()?).min(1.0);
+        }
+        let missed = !self.random.chance(self.held);
+        let more = if missed { (STEPS as f64 * self.share * 4.0) as u64 } else { 0 };
+        (0..STEPS + more).for_each(|_| self.arithmetic());
+        Ok(())
+    }
+}
+
+fn resident() -> Result<f64> {
+    Ok(read_own_status(&KernelRoot::live()).context("what is resident")?.rss.0 as f64)
+}
+
+/// Says that it is ready, and serves requests until it is killed.
+pub fn run(options: &Options, mut output: impl Write) -> Result<()> {
+    let mut service = Service::prepare(options)?;
+    let mut sink = File::options().write(true).open("/dev/null").context("/dev/null")?;
+    writeln!(output, "{READY}").and_then(|()| output.flush()).context("standard output")?;
+    loop {
+        service.request()?;
+        sink.write_all(b".").context("/dev/null")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(kind: Kind, share: f64) -> Service {
+        Service::prepare(&Options { kind, size: Bytes::mib(10), share }).unwrap()
+    }
+
+    #[test]
+    fn a_cache_that_has_more_resident_memory_holds_less() {
+        let mut cache = service(Kind::Budgeted, 0.5);
+        cache.request().unwrap();
+        assert_eq!(cache.held, 1.0);
+        cache.budget /= 2.0;
+        cache.looked -= LOOK;
+        cache.request().unwrap();
+        assert!(cache.held < 0.8, "{}", cache.held);
+        let touched = cache.memory.chunks(WORDS).filter(|page| page.iter().any(|word| *word != 0)).count();
+        assert_eq!(touched * 5, (10 << 20) / BASE_PAGE * TOUCHED);
+    }
+
+    #[test]
+    fn requests_of_all_kinds_end_and_reach_what_they_should() {
+        for kind in [Kind::Random, Kind::Small, Kind::Sequential, Kind::Compute] {
+            let mut service = service(kind, 0.25);
+            let before = service.sum;
+            (0..3).for_each(|_| service.request().unwrap());
+            assert_ne!(service.sum, before, "{kind:?}");
+        }
+        assert!(Service::prepare(&Options { kind: Kind::Small, size: Bytes(4096), share: 1.0 }).is_err());
+    }
+}

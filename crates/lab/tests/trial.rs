@@ -1,0 +1,52 @@
+//! `megapage-lab trial` end to end, on one service that is hurt: that it runs what it says and judges by what it found. Which
+//! decision is made on a machine that does other things is not judged here.
+
+mod built;
+
+use megapage_testing::{MachineLock, copied, require_root};
+use serde_json::Value;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The experiment by a copy of the laboratory, with the programs that it needs beside it.
+fn trial(directory: &Path, arguments: &[&str]) -> Output {
+    let lab = directory.join("megapage-lab");
+    // /proc/self/exe leads to the file, not to the link: the file itself has to have a neighbour.
+    if !lab.exists() {
+        copied(env!("CARGO_BIN_EXE_megapage-lab"), &lab);
+        copied(built::megapage(), directory.join("megapage"));
+        let workload = env!("CARGO_BIN_EXE_megapage-lab-workload");
+        symlink(workload, directory.join("megapage-lab-workload")).unwrap();
+    }
+    let mut command = Command::new(lab);
+    command.arg("trial").args(arguments).env("MEGAPAGE_LIBRARY", built::library());
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_service_is_tried_and_judged() {
+    if !require_root() {
+        return;
+    }
+    let _lock = MachineLock::take();
+    let directory = tempfile::tempdir().unwrap();
+    let output = trial(directory.path(), &["budgeted-100%", "--most", "20", "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "trial");
+    let row = &report["rows"][0];
+    assert_eq!((&row["case"], &row["truth"]), (&"budgeted-100%".into(), &"hurts".into()), "{report:#}");
+    assert_ne!(row["decision"], "gains", "{report:#}");
+    assert!(row["cost_share"].as_f64().unwrap() <= 0.01 && row["huge_share"] == 0.0, "{report:#}");
+    assert_eq!(report["gates"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn cases_that_are_not_known_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = trial(directory.path(), &["fast"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("'fast' is no case of trial"), "{output:?}");
+}
