@@ -61,9 +61,11 @@ impl Budget {
     }
 }
 
-/// What a switch takes from a service: at most the work itself, and all of the service for as long as its memory was worked on.
+/// What a switch takes from a service at most: all of it for as long as its memory was worked on, and a processor for the rest of
+/// the work.
 fn loss(cost: Cost, cores: f64) -> f64 {
-    cost.processor.as_secs_f64() + cost.held.as_secs_f64() * cores
+    let rest = cost.processor.saturating_sub(cost.held);
+    cost.held.as_secs_f64() * cores.max(1.0) + rest.as_secs_f64()
 }
 
 #[cfg(test)]
@@ -78,15 +80,15 @@ mod tests {
     fn a_switch_waits_until_the_service_has_worked_a_hundred_times_as_long() {
         let second = Duration::from_secs(1);
         let mut budget = Budget::new(0.01, cost(10), cost(0), 1.0);
-        // 20 ms of work and waiting each way: 4 s of the service.
-        assert!(!budget.allows(second * 3) && budget.allows(second * 4));
+        // 10 ms of work and waiting each way: 2 s of the service.
+        assert!(!budget.allows(second) && budget.allows(second * 3));
         budget.note(true, cost(10), 1.0);
         budget.note(false, cost(5), 1.0);
-        assert!((budget.spent() - 0.03).abs() < 1e-9);
-        assert!(!budget.allows(second * 6) && budget.allows(second * 7));
+        assert!((budget.spent() - 0.015).abs() < 1e-9);
+        assert!(!budget.allows(second * 3) && budget.allows(second * 4));
         // A service on four processors loses more by waiting, and has more to lose.
         let budget = Budget::new(0.01, cost(10), cost(0), 4.0);
-        assert!(budget.allows(second * 10) && !budget.allows(second * 9));
+        assert!(budget.allows(second * 9) && !budget.allows(second * 7));
     }
 
     #[test]
@@ -94,9 +96,9 @@ mod tests {
         let (second, none) = (Duration::from_secs(1), Duration::ZERO);
         let budget = Budget::new(0.01, cost(10), cost(0), 1.0);
         let window = budget.window(none, none, 1.0, second * 600).as_secs_f64();
-        assert!((window - 2.3).abs() < 1e-6, "{window}");
+        assert!((window - 1.15).abs() < 1e-6, "{window}");
         let settled = budget.window(none, second, 1.0, second * 600).as_secs_f64();
-        assert!((settled - 1.3).abs() < 1e-6, "{settled}");
+        assert!((settled - 0.15).abs() < 1e-6, "{settled}");
         assert_eq!(budget.window(second * 10, none, 1.0, second * 600), second * 10);
         assert_eq!(budget.window(second, none, 0.0, second * 60), second * 60, "one that is idle");
     }
