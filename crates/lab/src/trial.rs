@@ -55,16 +55,16 @@ const fn case(name: &'static str, kind: Kind, mib: u64, share: f64, truth: Truth
 }
 
 const CASES: [Case; 20] = [
-    case("random-12m", Kind::Random, 12, 1.0, Truth::Gains),
-    case("random-16m", Kind::Random, 16, 1.0, Truth::Gains),
-    case("random-24m", Kind::Random, 24, 1.0, Truth::Gains),
-    case("random-32m", Kind::Random, 32, 1.0, Truth::Gains),
+    case("random-48m", Kind::Random, 48, 1.0, Truth::Gains),
+    case("random-80m", Kind::Random, 80, 1.0, Truth::Gains),
+    case("random-96m", Kind::Random, 96, 1.0, Truth::Gains),
+    case("random-128m", Kind::Random, 128, 1.0, Truth::Gains),
     case("random-64m", Kind::Random, 64, 1.0, Truth::Gains),
-    case("random-half", Kind::Random, 32, 0.5, Truth::Gains),
-    case("random-third", Kind::Random, 32, 0.33, Truth::Gains),
-    case("random-quarter", Kind::Random, 32, 0.25, Truth::Gains),
-    case("random-fifth", Kind::Random, 32, 0.2, Truth::Gains),
-    case("random-sixth", Kind::Random, 32, 0.16, Truth::Gains),
+    case("random-half", Kind::Random, 64, 0.5, Truth::Gains),
+    case("random-third", Kind::Random, 64, 0.33, Truth::Gains),
+    case("random-quarter", Kind::Random, 64, 0.25, Truth::Gains),
+    case("random-fifth", Kind::Random, 64, 0.2, Truth::Gains),
+    case("random-sixth", Kind::Random, 64, 0.16, Truth::Gains),
     case("compute", Kind::Compute, 16, 1.0, Truth::Nothing),
     case("compute-32m", Kind::Compute, 32, 1.0, Truth::Nothing),
     case("sequential", Kind::Sequential, 32, 1.0, Truth::Nothing),
@@ -86,7 +86,7 @@ pub struct TrialExperiment {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..=60_000))]
     period: u64,
     /// Seconds that one trial may take
-    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=3600))]
     most: u64,
     /// The least gain that is worth it, in percent
     #[arg(long, default_value_t = 2.0)]
@@ -162,7 +162,7 @@ impl Experiment for TrialExperiment {
     fn needs(&self) -> Needs {
         Needs {
             root: Some("a trial switches another process's memory"),
-            memory: Bytes::mib(256),
+            memory: Bytes::mib(512),
             smaller: "fewer cases",
             ..Needs::default()
         }
