@@ -2,7 +2,7 @@
 
 mod human;
 
-use crate::output::{end_progress, print, say, show_progress};
+use crate::output::{print, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::trusted::read_bounded;
 use megapage_plan::recording::MOST_BYTES;
@@ -10,10 +10,8 @@ use megapage_plan::{Options, SCHEMA, plan, read};
 use megapage_report::json;
 use megapage_units::Bytes;
 use std::fs::File;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 /// Plan what huge pages would bring a fleet, from recordings of its hosts
@@ -81,18 +79,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
         seed: args.seed,
         threads: available_parallelism().map_or(1, usize::from),
     };
-    let terminal = std::io::stderr().is_terminal();
-    let shown = AtomicU64::new(u64::MAX);
-    let progress = |share: f64| {
-        let per_cent = (share * 100.0) as u64;
-        if terminal && shown.swap(per_cent, Ordering::Relaxed) != per_cent {
-            show_progress(&format!("simulating hosts, {per_cent} %"));
-        }
-    };
-    let found = plan(recordings, &options, &progress)?;
-    if terminal {
-        end_progress();
-    }
+    let found =
+        plan(recordings, &options, &|share| progress(format!("simulating hosts, {:.0} %", share * 100.0)))?;
     print(&if args.json { json(SCHEMA, &found) + "\n" } else { human::plan(&found) })?;
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }

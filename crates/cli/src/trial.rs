@@ -1,6 +1,6 @@
 //! `megapage trial`.
 
-use crate::output::{end_progress, print, say, show_progress};
+use crate::output::{print, progress, say};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_judge::{Better, Progress};
 use megapage_kernel::KernelRoot;
@@ -13,7 +13,6 @@ use megapage_systemd::{UnitName, processes};
 use megapage_trial::{Kind, Metric, MetricOptions, Options, Per, SCHEMA, Target, Trial, human};
 use megapage_units::shown::shell_path;
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -89,21 +88,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&trial.dry_run().into_iter().map(|line| line + "\n").collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let on_terminal = std::io::stderr().is_terminal();
-    let report = trial.run(&mut |progress: &Progress| {
-        if on_terminal {
-            show_progress(&format!(
-                "{:.0} s, {} blocks: {}",
-                progress.seconds,
-                progress.blocks,
-                progress.gain.in_words()
-            ));
-        }
-    });
-    if on_terminal {
-        end_progress();
-    }
-    let report = report?;
+    let report = trial.run(&mut |so_far: &Progress| {
+        progress(format!("{} blocks: {}", so_far.blocks, so_far.gain.in_words()));
+    })?;
     print(&if args.json { json(SCHEMA, &report) + "\n" } else { human(&report) })?;
     Ok(ExitCode::from(u8::from(!report.is_decided())))
 }
