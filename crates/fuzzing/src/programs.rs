@@ -82,7 +82,7 @@ pub fn sizes(data: &[u8]) {
         assert!(target.pid.0 > 0);
     }
     if let Ok(heap) = text.parse::<Heap>() {
-        assert_eq!(heap.name(), text);
+        assert_eq!(heap.name().parse::<Heap>(), Ok(heap), "what is shown is read");
     }
     if let Ok(fork) = text.parse::<Fork>() {
         assert_eq!(fork.name(), text);

@@ -68,11 +68,16 @@ fn write() {
         let mut state = state();
         let elapsed = state.since.map_or(Duration::ZERO, |since| since.elapsed());
         let Some(what) = state.what.as_ref().filter(|_| elapsed >= QUICK) else { continue };
-        let columns = crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns).max(20));
-        let line = line(what, elapsed, columns);
+        let size = crossterm::terminal::size().ok();
+        let line = line(what, elapsed, columns(size.map(|(columns, _)| columns)));
         let _ = write!(io::stderr(), "\r{}\x1b[K", in_locale(&line));
         state.shown = true;
     }
+}
+
+/// The columns of a terminal that says so many: one that does not know says 0.
+fn columns(said: Option<u16>) -> usize {
+    said.filter(|columns| *columns > 0).map_or(80, |columns| usize::from(columns).max(20))
 }
 
 /// The line for a terminal of so many columns, of which the last stays free: some terminals go on to the next line there.
@@ -90,6 +95,7 @@ mod tests {
     fn the_line_fits_and_steers_nothing() {
         let seconds = Duration::from_secs(75);
         assert_eq!(line("observing redis", seconds, 80), "megapage: observing redis, 75 s");
+        assert_eq!([None, Some(0), Some(7), Some(132)].map(columns), [80, 80, 20, 132]);
         let long = line(&"a\x1b[2J\n".repeat(50), seconds, 60);
         assert_eq!(long.chars().count(), 59);
         assert!(!long.chars().any(shown::is_steering) && long.ends_with("…, 75 s"), "{long}");
