@@ -3,7 +3,19 @@
 use crate::fleet::{Fleet, Host};
 use crate::replay::Replays;
 use megapage_simulate::random::Random;
+use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// How many times as fast: lower end, likely, upper end of an interval of about 90 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// The lower end.
+    pub low: f64,
+    /// The best guess.
+    pub likely: f64,
+    /// The upper end.
+    pub high: f64,
+}
 
 /// Blocks of time into which a host's recording is divided.
 const BLOCKS: usize = 24;

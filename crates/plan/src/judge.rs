@@ -1,7 +1,7 @@
 //! The verdict on one service: whether huge pages are worth it, by which means, or why not.
 
 use crate::fleet::{Fleet, Host};
-use crate::plan::Gain;
+use crate::gain::Gain;
 use crate::recording::Service;
 use crate::statistics::quantile;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};

@@ -18,8 +18,9 @@ mod statistics;
 #[cfg(test)]
 mod synthetic;
 
+pub use gain::Gain;
 pub use judge::{Means, Verdict, WORTH_IT};
-pub use plan::{Gain, HostPlan, Options, Plan, PlanError, ServicePlan, plan};
+pub use plan::{HostPlan, Options, Plan, PlanError, ServicePlan, plan};
 pub use statistics::{plain_quantile, quantile};
 
 /// Reads the recordings of one file: what `megapage record` has written, or an answer of Prometheus.

@@ -1,7 +1,7 @@
 //! The plan: what huge pages would bring each service, and what each host needs for it.
 
 use crate::fleet::Fleet;
-use crate::gain::{DAY, gains};
+use crate::gain::{DAY, Gain, gains};
 use crate::judge::{Means, Traits, Verdict};
 use crate::need::simultaneous;
 use crate::recording::{Recording, Service};
@@ -56,17 +56,6 @@ pub enum PlanError {
     /// A host could not be replayed.
     #[error("a host cannot be replayed: {0}")]
     Replay(#[from] CompareError),
-}
-
-/// How many times as fast: lower end, likely, upper end of an interval of about 90 %.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Gain {
-    /// The lower end.
-    pub low: f64,
-    /// The best guess.
-    pub likely: f64,
-    /// The upper end.
-    pub high: f64,
 }
 
 /// Values with an interval, such as processor seconds a day.

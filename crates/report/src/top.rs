@@ -1,5 +1,6 @@
 //! The machine and its processes at a glance: who is on huge pages, who is hot, what translation costs, what changed.
 
+mod cells;
 mod columns;
 #[doc(hidden)]
 pub mod daemon;

@@ -1,6 +1,6 @@
 //! Which columns of the table fit a terminal.
 
-use super::{Key, Row, Top, daemon, text};
+use super::{Key, Row, Top, cells, daemon};
 use crate::value::{change, fit, percent, size, time};
 use megapage_snapshot::{MissedWhy, PAGES};
 use megapage_units::Bytes;
@@ -59,9 +59,9 @@ pub(super) const ALL: [Column; 14] = [
     number("COVERAGE%", 9, Key::Coverage, |row| {
         known(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES))))
     }),
-    number("COST%", 16, Key::Cost, |row| known(row.translation.as_ref().map(text::cost))),
+    number("COST%", 16, Key::Cost, |row| known(row.translation.as_ref().map(cells::cost))),
     number("BLOAT", 6, Key::Bloat, |row| {
-        known(row.bloat_bytes.map(|bytes| text::bloat(bytes, row.bloat_share)))
+        known(row.bloat_bytes.map(|bytes| cells::bloat(bytes, row.bloat_share)))
     }),
     number("HUGE+-", 6, Key::Change, |row| known(row.huge_change_bytes.map(change))),
     number("SWAP", 5, Key::Swap, |row| size(Bytes(row.swap_bytes))),

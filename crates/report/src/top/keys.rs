@@ -1,6 +1,6 @@
 //! What the keys and columns of `megapage top` mean: its last line, and its help.
 
-use super::text::{CALM, LEAST_WRAP, fields};
+use super::cells::{CALM, LEAST_WRAP, fields};
 use crate::WIDTH;
 use crate::line::{Line, Style};
 

@@ -1,5 +1,6 @@
 //! The table of `megapage top`, for a terminal of any size and for a pipe.
 
+use super::cells::{CALM, FIELD, LEAST_WRAP, field, fields};
 use super::columns::Columns;
 use super::keys::Prompt;
 use super::{Key, Row, Top, daemon};
@@ -7,7 +8,7 @@ use crate::WIDTH;
 use crate::line::{self, Line, Paint, Style, wrap};
 use crate::value::{count, percent, size, time};
 use megapage_snapshot::thp::ThpSettings;
-use megapage_snapshot::{CostSource, Missed, MissedWhy, Pool, TranslationCost};
+use megapage_snapshot::{CostSource, Missed, MissedWhy, Pool};
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
@@ -15,12 +16,6 @@ use std::time::Duration;
 const MOST_DECISIONS: usize = 6;
 /// On a terminal, one line of so many may be a decision.
 const LINES_TO_A_DECISION: usize = 6;
-/// What a line about the machine is called has so many columns.
-const FIELD: usize = 11;
-pub(super) const CALM: Style = Style::DIM;
-
-/// Lines are not broken to fewer columns than this: they would leave no line for the processes.
-pub(super) const LEAST_WRAP: usize = 40;
 /// Where a terminal is small, one of so many of its lines, and at least so many, are processes, if there are as many:
 /// notes and what is left out of the machine's lines make room, these first.
 const LINES_TO_A_PROCESS: usize = 3;
@@ -113,17 +108,6 @@ fn leave_out(lines: &mut Vec<Line>, name: &str) {
         }
         !within
     });
-}
-
-fn field(name: &str, text: impl AsRef<str>) -> Line {
-    Line::of(Style::BOLD, format!("{name:<FIELD$}")).with(Style::PLAIN, text)
-}
-
-/// As [`field`], with further lines where the text is too long for one.
-pub(super) fn fields(name: &str, text: &str, width: usize) -> Vec<Line> {
-    let lines = wrap(Style::PLAIN, text, width - FIELD);
-    let names = std::iter::once(name).chain(std::iter::repeat(""));
-    names.zip(lines).map(|(name, line)| field(name, line.show(Paint::Plain, usize::MAX))).collect()
 }
 
 fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize, columns: usize) -> Vec<Line> {
@@ -315,25 +299,8 @@ fn row_line(row: &Row, columns: &Columns) -> Line {
     line
 }
 
-/// `12.3 m 10.0-15.1`: the share, its mark (measured, estimated, tried), the interval.
-pub(super) fn cost(cost: &TranslationCost) -> String {
-    let mark = match cost.source {
-        CostSource::Measured => 'm',
-        CostSource::Estimated => 'e',
-        CostSource::Tried => 't',
-    };
-    let [share, low, high] = [cost.share, cost.low, cost.high].map(percent);
-    format!("{share} {mark} {low}-{high}")
-}
-
 fn processes(count: usize) -> String {
     if count == 1 { "1 process".into() } else { format!("{count} processes") }
-}
-
-/// `>17M` where not all was scanned.
-pub(super) fn bloat(bytes: u64, scanned: Option<f64>) -> String {
-    let more = if scanned.is_some_and(|share| share < 1.0) { ">" } else { "" };
-    format!("{more}{}", size(Bytes(bytes)))
 }
 
 /// What the values' marks mean, where one is shown, and who could not be observed.
