@@ -18,6 +18,9 @@ const SHORTEST_SLICE: Duration = Duration::from_millis(50);
 const MOST_BLOCKS: usize = 2000;
 /// After so many blocks of which none had a value the metric is none.
 const MOST_EMPTY: u32 = 4;
+/// Windows that the guard has to stop before a change counts as harm: one may meet a pause that has nothing to do with it, and what
+/// is decided here the next start uses.
+const STOPS: u32 = 2;
 /// A window is no longer than this part of the whole time.
 const LONGEST: u32 = 8;
 
@@ -151,6 +154,8 @@ struct Trial<'a, S> {
     blocks: Vec<Block>,
     empty: u32,
     harm: Option<Harm>,
+    /// Windows that the guard has stopped, after which the service was itself again.
+    stops: u32,
 }
 
 /// Runs a trial. At its end the memory is huge only where that gains and `terms.keep` says so; also after a stop, as far as the
@@ -167,6 +172,7 @@ pub fn conduct<S: Service>(service: &mut S, terms: &Terms, progress: &mut dyn Fn
         blocks: Vec::new(),
         empty: 0,
         harm: None,
+        stops: 0,
     };
     let mut stopped = None;
     let decision = match trial.run(progress) {
@@ -235,11 +241,17 @@ impl<S: Service> Trial<'_, S> {
             values[usize::from(huge)] = match self.window(huge, next) {
                 Err(End::Harmed { value, log, after }) => {
                     if let Some(harm) = self.confirm(log, after)? {
-                        self.harm = Some(harm);
-                        self.note(huge_first, [values[0], value]);
-                        return Ok(Some(Decision::Hurts));
+                        self.stops += 1;
+                        if self.stops >= STOPS {
+                            self.harm = Some(harm);
+                            self.note(huge_first, [values[0], value]);
+                            return Ok(Some(Decision::Hurts));
+                        }
+                        // Only windows on huge pages are cut short: such a value would not be as likely to be high.
+                        None
+                    } else {
+                        value
                     }
-                    value
                 }
                 value => value?,
             };
