@@ -3,25 +3,13 @@
 
 mod built;
 
-use megapage_testing::{MachineLock, copied, require_root};
+use megapage_testing::{MachineLock, require_root};
 use serde_json::Value;
-use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
-/// The experiment by a copy of the laboratory, with the programs that it needs beside it.
 fn trial(directory: &Path, arguments: &[&str]) -> Output {
-    let lab = directory.join("megapage-lab");
-    // /proc/self/exe leads to the file, not to the link: the file itself has to have a neighbour.
-    if !lab.exists() {
-        copied(env!("CARGO_BIN_EXE_megapage-lab"), &lab);
-        copied(built::megapage(), directory.join("megapage"));
-        let workload = env!("CARGO_BIN_EXE_megapage-lab-workload");
-        symlink(workload, directory.join("megapage-lab-workload")).unwrap();
-    }
-    let mut command = Command::new(lab);
-    command.arg("trial").args(arguments).env("MEGAPAGE_LIBRARY", built::library());
-    command.stdin(Stdio::null()).output().unwrap()
+    built::experiment(directory, "trial", arguments)
 }
 
 #[test]
