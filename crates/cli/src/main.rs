@@ -130,7 +130,6 @@ impl Command {
             Command::Map(args) if !args.watches() => "sampling",
             Command::Pool(args) if args.changes() => "sizing pools",
             Command::Simulate(_) => "simulating",
-            Command::Record(_) => "recording",
             Command::Plan(_) => "reading recordings",
             Command::Trial(_) => "switching a few huge pages on and off, to learn what that costs",
             Command::Segments(_) => "reading segments",
