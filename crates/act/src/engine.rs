@@ -197,7 +197,7 @@ impl Engine {
                 Speed::Fine => pace.pause.ease(),
                 Speed::Slow => {
                     pauses.slow += 1;
-                    pace.pause.start(clock.now(), latency);
+                    pace.pause.start_after(call, clock.now(), latency);
                     if !clock.urgent {
                         return None;
                     }

@@ -235,7 +235,7 @@ pub struct Act {
     /// The first such while; it doubles each time that this happens again...
     #[serde(with = "text::time")]
     pub pause: Duration,
-    /// ...up to this.
+    /// ...up to this, and after a slow call up to a hundred times what a region of it took.
     #[serde(with = "text::time")]
     pub pause_most: Duration,
 }

@@ -40,8 +40,8 @@ def once(what, holder, *options, allowed=(0, 1)):
 
 
 vm.still_khugepaged()
-with vm.Holder("--mib", "64", "--mmap") as holder:
-    once("64 MiB", holder)
+with vm.Holder("--mib", "40", "--mmap") as holder:
+    once("40 MiB", holder)
     once("again", holder)
 with vm.Holder("--mib", "16", "--block", "5000") as holder:
     once("small blocks", holder)

@@ -160,6 +160,14 @@ pub(crate) struct Call {
     pub at: Option<usize>,
 }
 
+impl Call {
+    /// The processor time for which the process's mmap lock was held at a stretch: that of one region where the lock was
+    /// given up between two, as a collapse does, else that of all.
+    pub(crate) fn busy_of_region(&self) -> Duration {
+        if self.held < self.took { self.busy / self.regions.max(1) as u32 } else { self.busy }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,8 @@ pub struct Latency {
     /// The first time for which a process, or after a refusal for lack of memory all promotions, are left alone. It
     /// doubles each time that this happens again...
     pub pause: Duration,
-    /// ...up to this.
+    /// ...up to this, and after a slow call up to a hundred times what a region took: then the process can wait for 1 % of
+    /// the time at most, and on a machine on which each region is that slow promotion still comes to an end.
     pub pause_most: Duration,
 }
 
@@ -45,6 +46,8 @@ const CLEAN_CALLS: u32 = 64;
 
 /// How many times as long as a slow call one may wait before its process is left alone.
 const LATE: u32 = 10;
+/// The longest pause after a slow call, in times of what a region of it took.
+const SHARE: u32 = 100;
 
 /// A time without work that doubles each time it is started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,8 +68,18 @@ impl Pause {
     }
 
     pub fn start(&mut self, now: Duration, latency: &Latency) {
+        self.start_within(now, latency, latency.pause_most);
+    }
+
+    /// After a slow call.
+    pub fn start_after(&mut self, call: Call, now: Duration, latency: &Latency) {
+        let most = latency.pause_most.min(call.busy_of_region().saturating_mul(SHARE));
+        self.start_within(now, latency, most.max(latency.pause));
+    }
+
+    fn start_within(&mut self, now: Duration, latency: &Latency, most: Duration) {
         let factor = 1u32.checked_shl(self.times).unwrap_or(u32::MAX);
-        self.until = now + latency.pause.saturating_mul(factor).min(latency.pause_most);
+        self.until = now + latency.pause.saturating_mul(factor).min(most);
         self.times = self.times.saturating_add(1);
         self.clean = 0;
     }
@@ -132,10 +145,8 @@ pub(super) enum Speed {
 
 impl Speed {
     pub fn of(call: Call, latency: &Latency) -> Speed {
-        // A collapse gives the lock up between two regions: what a process waits for is one of them, and where one is that
-        // expensive, the next call names no other. The other calls keep the lock to their end.
-        let busy = if call.held < call.took { call.busy / call.regions.max(1) as u32 } else { call.busy };
-        if busy > latency.slow {
+        // What a process waits for is one region, and where one is that expensive, the next call names no other.
+        if call.busy_of_region() > latency.slow {
             Speed::Slow
         } else if call.busy > latency.slow || call.took > latency.slow * LATE {
             Speed::Late
@@ -226,6 +237,12 @@ mod tests {
         }
         assert_eq!(length(&mut pause), latency.pause_most.as_millis());
         let now = Duration::from_secs(5000);
+        // A slow machine: 20 ms for each region.
+        pause.start_after(call(1, 20_000), now, &latency);
+        assert_eq!(pause.until(), now + Duration::from_secs(2));
+        pause.start_after(call(1, 1_000_000), now, &latency);
+        assert_eq!(pause.until(), now + latency.pause_most);
+        let now = Duration::from_secs(6000);
         pause.start_once(now, &latency);
         assert!(!pause.is_over(now) && pause.is_over(now + latency.pause));
     }
