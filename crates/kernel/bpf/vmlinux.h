@@ -43,11 +43,20 @@ struct vm_area_struct {
 #define VM_HUGETLB 0x00400000
 
 /* uapi/linux/bpf.h: map types, flags, and helpers by number. */
+#define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
 #define BPF_F_MMAPABLE (1U << 10)
+#define BPF_NOEXIST 1
 
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*const bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*const bpf_get_ns_current_pid_tgid)(u64 device, u64 inode, void *numbers, u32 size) = (void *)120;
+static u64 (*const bpf_get_attach_cookie)(void *context) = (void *)174;
 static long (*const bpf_find_vma)(struct task_struct *task, u64 address, void *callback, void *context,
 				  u64 flags) = (void *)180;
 static long (*const bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;

@@ -13,6 +13,8 @@ pub mod accounting;
 pub mod background;
 mod base_pages;
 pub mod buddyinfo;
+#[cfg(feature = "bpf")]
+pub mod calls;
 pub mod canary;
 pub mod cgroup;
 pub mod clear_refs;

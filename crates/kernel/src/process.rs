@@ -279,6 +279,15 @@ pub fn read_exe(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
 }
 
+/// A name by which we can open a file as `pid` knows it, whatever its mount namespace and root: at an absolute `path`, or without
+/// one the program that it executes. Source: proc_pid_root(5), proc_pid_exe(5).
+pub fn path_of_its_file(root: &KernelRoot, pid: Pid, path: Option<&str>) -> PathBuf {
+    match path {
+        None => root.path(format!("proc/{pid}/exe")),
+        Some(path) => root.path(format!("proc/{pid}/root")).join(path.trim_start_matches('/')),
+    }
+}
+
 /// The working directory of `pid`, by its link: as for [`read_exe`], the same user's or CAP_SYS_PTRACE.
 pub fn read_cwd(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     let path = root.path(format!("proc/{pid}/cwd"));
@@ -341,7 +350,13 @@ mod tests {
         assert!(status.rss > Bytes::kib(100) && status.peak_rss >= status.rss_anonymous);
         assert!(status.threads >= 1 && !status.is_zombie());
         assert!(read_start_time(&root, status.pid).unwrap() > 0);
-        assert_eq!(read_exe(&root, status.pid).unwrap(), std::env::current_exe().unwrap());
+        let exe = std::env::current_exe().unwrap();
+        assert_eq!(read_exe(&root, status.pid).unwrap(), exe);
+        let id =
+            |path: &std::path::Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
+        for path in [None, exe.to_str()] {
+            assert_eq!(id(&path_of_its_file(&root, status.pid, path)), id(&exe));
+        }
         assert!(!read_cmdline(&root, status.pid).unwrap().is_empty());
         assert!(list_processes(&root).unwrap().contains(&status.pid));
         let threads = list_threads(&root, status.pid).unwrap();

@@ -16,6 +16,12 @@ pub enum Metric {
     Calls,
     /// `segments`: TCP segments that the service's network receives.
     Segments,
+    /// `function:[FILE ]NAME`: calls of a function.
+    Function(Point),
+    /// `latency:[FILE ]NAME`: how long a function takes, on average.
+    Latency(Point),
+    /// `usdt:[FILE ]PROVIDER:NAME`: how often the service passes a place that its program announces.
+    Usdt(Point),
     /// `prometheus:URL QUERY`: an instant query to the API of Prometheus at that URL.
     Prometheus {
         /// Such as `http://127.0.0.1:9090`.
@@ -36,13 +42,32 @@ pub enum Metric {
     Psi(Resource),
 }
 
+/// A place in a program's code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// A path as the service sees it, or the name of a file that it has mapped; `None`: the program of its first process.
+    pub file: Option<String>,
+    /// Who announces it: of USDT alone.
+    pub provider: Option<String>,
+    /// Of a function or of a place that is announced.
+    pub name: String,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.iter().try_for_each(|file| write!(f, "{file} "))?;
+        self.provider.iter().try_for_each(|provider| write!(f, "{provider}:"))?;
+        f.write_str(&self.name)
+    }
+}
+
 /// Why a text names no metric.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadMetric {
     /// No such metric.
     #[error(
-        "'{0}' is no metric: requests, calls, segments, psi:cpu|memory|io, 'prometheus:URL QUERY', 'scrape:URL NAME' or \
-         'command:SHELL'"
+        "'{0}' is no metric: requests, calls, segments, psi:cpu|memory|io, 'function:[FILE ]NAME', 'latency:[FILE ]NAME', \
+         'usdt:[FILE ]PROVIDER:NAME', 'prometheus:URL QUERY', 'scrape:URL NAME' or 'command:SHELL'"
     )]
     Unknown(String),
     /// A part is missing.
@@ -68,6 +93,26 @@ impl FromStr for Metric {
             }
             Ok((url.to_string(), asked.trim().to_string()))
         };
+        // The last word, and what stands before it.
+        let point = |rest: &str, is_static: bool| -> Result<Point, BadMetric> {
+            let (file, name) = match rest.trim().rsplit_once(char::is_whitespace) {
+                Some((file, name)) => (Some(file.trim().to_string()), name),
+                None => (None, rest.trim()),
+            };
+            let (provider, name) = match name.split_once(':') {
+                Some((provider, name)) if is_static && !provider.is_empty() => {
+                    (Some(provider.to_string()), name)
+                }
+                _ if is_static => {
+                    return Err(incomplete("PROVIDER:NAME follows, such as postgresql:query__done"));
+                }
+                _ => (None, name),
+            };
+            if name.is_empty() {
+                return Err(incomplete("a name follows"));
+            }
+            Ok(Point { file, provider, name: name.to_string() })
+        };
         match text.split_once(':') {
             None => match text {
                 "requests" => Ok(Metric::Requests),
@@ -75,6 +120,9 @@ impl FromStr for Metric {
                 "segments" => Ok(Metric::Segments),
                 _ => Err(BadMetric::Unknown(text.into())),
             },
+            Some(("function", rest)) => Ok(Metric::Function(point(rest, false)?)),
+            Some(("latency", rest)) => Ok(Metric::Latency(point(rest, false)?)),
+            Some(("usdt", rest)) => Ok(Metric::Usdt(point(rest, true)?)),
             Some(("prometheus", rest)) => {
                 let (url, query) = two(rest, "a query follows the URL, after a space")?;
                 Ok(Metric::Prometheus { url, query })
@@ -135,6 +183,9 @@ impl fmt::Display for Metric {
             Metric::Requests => f.write_str("requests"),
             Metric::Calls => f.write_str("calls"),
             Metric::Segments => f.write_str("segments"),
+            Metric::Function(point) => write!(f, "function:{point}"),
+            Metric::Latency(point) => write!(f, "latency:{point}"),
+            Metric::Usdt(point) => write!(f, "usdt:{point}"),
             Metric::Prometheus { url, query } => write!(f, "prometheus:{url} {query}"),
             Metric::Scrape { url, name } => write!(f, "scrape:{url} {name}"),
             Metric::Command(shell) => write!(f, "command:{shell}"),
@@ -159,6 +210,10 @@ mod tests {
             "psi:cpu",
             "psi:memory",
             "psi:io",
+            "function:handle_request",
+            "latency:/usr/lib/x/libserver.so.1 handle_request",
+            "usdt:postgresql:query__done",
+            "usdt:libpython3.11.so.1.0 python:gc__done",
         ] {
             let metric: Metric = text.parse().unwrap();
             assert_eq!(metric.to_string(), text);
@@ -173,6 +228,10 @@ mod tests {
             ("prometheus:http://a:9090", "a query follows"),
             ("scrape:https://a x", "begins with http://"),
             ("command: ", "a shell command follows"),
+            ("function:", "a name follows"),
+            ("latency: ", "a name follows"),
+            ("usdt:query__done", "PROVIDER:NAME follows"),
+            ("usdt:postgresql:", "a name follows"),
             ("", "is no metric"),
         ] {
             let error = text.parse::<Metric>().unwrap_err().to_string();

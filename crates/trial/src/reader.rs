@@ -1,5 +1,6 @@
 //! Readers of metrics: each gives two sums that grow, see [`Reading`].
 
+mod calls;
 mod command;
 mod http;
 mod requests;
@@ -9,6 +10,7 @@ use crate::processor::Processor;
 use command::Command;
 use megapage_judge::{Better, Reading};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::calls::CallCounter;
 use megapage_kernel::cgroup::{GroupAccounts, Resource, machine_stalled};
 use megapage_units::Pid;
 use requests::Counted;
@@ -34,6 +36,10 @@ pub(crate) struct Reader {
 
 enum Source {
     Counted(Counted),
+    /// Calls of the service's functions.
+    Calls(CallCounter),
+    /// How long they take: their time in microseconds, and their number.
+    Latency(CallCounter),
     /// A count from outside, and what it had come to before it began anew.
     Counter {
         value: Value,
@@ -135,6 +141,19 @@ impl Reader {
                     better: Better::More,
                 }
             }
+            Metric::Function(point) | Metric::Usdt(point) => {
+                let base = Base::Cpu(Processor::of(service.root, None, service.pids));
+                let what = if point.provider.is_some() { "passes of" } else { "calls of" };
+                let words = format!("{what} {point} per {}", base.in_words());
+                let source = Source::Calls(calls::open(service, point, false)?);
+                Reader { source, base, words, better: Better::More }
+            }
+            Metric::Latency(point) => Reader {
+                source: Source::Latency(calls::open(service, point, true)?),
+                base: Base::Own,
+                words: format!("microseconds that a call of {point} takes"),
+                better: Better::Less,
+            },
             Metric::Prometheus { url, query } => {
                 outside(Value::Http(http::Source::query(url, query, patience)))?
             }
@@ -163,6 +182,14 @@ impl Reader {
         let base = self.base.seconds();
         match &mut self.source {
             Source::Counted(counted) => Ok(Reading { amount: counted.read(), base }),
+            Source::Calls(counter) => {
+                let calls = counter.read().map_err(|error| error.to_string())?;
+                Ok(Reading { amount: calls.calls as f64, base })
+            }
+            Source::Latency(counter) => {
+                let calls = counter.read().map_err(|error| error.to_string())?;
+                Ok(Reading { amount: calls.time.as_secs_f64() * 1e6, base: calls.returns as f64 })
+            }
             Source::Counter { value, last, before } => {
                 let now = value.read()?;
                 if now < *last {
@@ -229,6 +256,94 @@ mod tests {
         assert!(counter.read().unwrap_err().contains("no number"));
         std::fs::remove_file(&directory).unwrap();
         assert!(open(&metric, Kind::Gauge).err().unwrap().contains("status 1"));
+    }
+
+    /// A child that is killed when the test ends.
+    struct Killed(std::process::Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Opens the metric on a process of its own; `None` where this machine cannot.
+    fn on_a_child(command: &[&str], metric: &str) -> Option<(Killed, Result<Reader, String>)> {
+        if !megapage_testing::require_root() {
+            return None;
+        }
+        let Ok(child) = std::process::Command::new(command[0]).args(&command[1..]).spawn() else {
+            megapage_testing::skip(&format!("there is no {}", command[0]));
+            return None;
+        };
+        let child = Killed(child);
+        let (root, pids) = (KernelRoot::live(), [Pid(child.0.id() as i32)]);
+        let program = root.path(format!("proc/{}/exe", pids[0]));
+        megapage_testing::wait_for("execve", || {
+            program.read_link().is_ok_and(|path| path.ends_with(command[0]))
+        });
+        let service = Service { root: &root, pids: &pids, group: None };
+        let options = MetricOptions { kind: Kind::Gauge, per: Per::Second, better: Better::More };
+        let metric = metric.parse().unwrap();
+        let opened = Reader::open(&metric, &options, &service, Duration::from_secs(5), &mut |_| {});
+        if let Err(why) = &opened
+            && why.starts_with("BPF:")
+        {
+            megapage_testing::skip(why);
+            return None;
+        }
+        Some((child, opened))
+    }
+
+    /// What the readings grow to, once the base has.
+    fn grown(mut reader: Reader) -> Reading {
+        let first = reader.read().unwrap();
+        let mut last = first;
+        megapage_testing::wait_for("calls", || {
+            last = reader.read().unwrap();
+            last.amount > first.amount + 100.0 && last.base > first.base
+        });
+        Reading { amount: last.amount - first.amount, base: last.base - first.base }
+    }
+
+    /// Debian's perl exports its functions.
+    const PERL: [&str; 3] =
+        ["perl", "-e", "for (;;) { $x += rand() for 1 .. 100; select(undef, undef, undef, 0.001) }"];
+
+    #[test]
+    fn a_function_is_counted_and_timed() {
+        let Some((_child, reader)) = on_a_child(&PERL, "function:Perl_pp_rand") else { return };
+        let reader = reader.unwrap();
+        assert_eq!(
+            (reader.words.as_str(), reader.better),
+            ("calls of Perl_pp_rand per CPU second", Better::More)
+        );
+        let counted = grown(reader);
+        assert!(counted.amount >= 100.0 && counted.base > 0.0, "{counted:?}");
+        let (_child, reader) = on_a_child(&PERL, "latency:Perl_pp_sselect").unwrap();
+        let reader = reader.unwrap();
+        assert_eq!(reader.better, Better::Less);
+        let timed = grown(reader);
+        let microseconds = timed.amount / timed.base;
+        assert!(microseconds >= 1000.0, "it sleeps for a millisecond: {microseconds}");
+        let (_child, none) = on_a_child(&PERL, "function:no_such_function").unwrap();
+        assert!(none.err().unwrap().contains("it has no function no_such_function"));
+    }
+
+    #[test]
+    fn what_a_program_announces_is_counted_once_it_is_looked_at() {
+        let python =
+            ["/usr/bin/python3.11", "-c", "import gc, time\nwhile True: gc.collect(0); time.sleep(0.0001)"];
+        let Some((_child, reader)) = on_a_child(&python, "usdt:python:gc__done") else { return };
+        let reader = match reader {
+            Err(why) if why.contains("was built without") => return megapage_testing::skip(&why),
+            reader => reader.unwrap(),
+        };
+        let counted = grown(reader);
+        assert!(counted.amount > 100.0 && counted.base > 0.0, "{counted:?}");
+        let (_child, none) = on_a_child(&python, "usdt:python:no_such_place").unwrap();
+        assert!(none.err().unwrap().contains("announces no python:no_such_place"));
     }
 
     #[test]

@@ -1,0 +1,244 @@
+//! Calls of a function of running programs: how many, and how long they take, counted by a BPF program at the function's
+//! breakpoint (Documentation/trace/uprobetracer.rst). Layouts as in `bpf/calls.bpf.c`.
+
+use crate::KernelRoot;
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, UprobeOpts};
+use megapage_units::Pid;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a program is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallSite {
+    /// Where a function begins, by its name in the file's symbol tables.
+    Function(String),
+    /// A place that a program announces (USDT, `sys/sdt.h`).
+    Static {
+        /// Of the instruction, in bytes from the start of the file.
+        offset: u64,
+        /// Of the counter by which the kernel says to the program that it is looked at; 0 where it has none.
+        semaphore: u64,
+    },
+}
+
+/// What was counted since the calls are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Calls that began.
+    pub calls: u64,
+    /// Calls that returned after they were seen to begin. 0 where the time is not taken.
+    pub returns: u64,
+    /// How long these took, all together.
+    pub time: Duration,
+}
+
+/// Counts calls until it is dropped. Each call costs the program about a microsecond, twice that where time is taken.
+#[derive(Debug)]
+pub struct CallCounter {
+    // The links end before the programs that they run.
+    _links: Vec<Link>,
+    object: Object,
+}
+
+/// Why calls are not counted.
+#[derive(Debug, thiserror::Error)]
+pub enum NoCalls {
+    /// The programs cannot be loaded.
+    #[error("BPF: {0} (it takes root, or CAP_BPF and CAP_PERFMON, and Linux 5.15)")]
+    Load(String),
+    /// No breakpoint can be set.
+    #[error("{}: {why}", file.display())]
+    Attach {
+        /// The file.
+        file: PathBuf,
+        /// What the kernel, or the reader of its symbols, says.
+        why: String,
+    },
+}
+
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.o")));
+
+/// The only key of a map with one element.
+const ONLY: [u8; 4] = [0; 4];
+
+impl CallCounter {
+    /// Counts at `site` of `file` in each of `pids`; `timed`: also the time from each call to its return, which a function
+    /// has and a static probe has not. A process that has ended has no more calls.
+    ///
+    /// Of a function that calls itself, the outermost call is timed up to its first return: choose another.
+    pub fn open(
+        root: &KernelRoot,
+        pids: &[Pid],
+        file: &Path,
+        site: &CallSite,
+        timed: bool,
+    ) -> Result<CallCounter, NoCalls> {
+        let load = |error: libbpf_rs::Error| NoCalls::Load(error.to_string());
+        libbpf_rs::set_print(None);
+        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(load)?;
+        let object = open.load().map_err(load)?;
+        let numbers = own_pid_namespace(root).map_err(|error| NoCalls::Load(error.to_string()))?;
+        map(&object, "numbers").and_then(|map| map.update(&ONLY, &numbers, MapFlags::ANY)).map_err(load)?;
+        let mut counter = CallCounter { _links: Vec::new(), object };
+        let programs: &[(&str, bool)] =
+            if timed { &[("begin_call", false), ("end_call", true)] } else { &[("count_call", false)] };
+        for pid in pids {
+            for (name, at_return) in programs {
+                let link = counter.attach(name, *pid, file, site, *at_return);
+                let link = link.map_err(|error| NoCalls::Attach {
+                    file: file.into(),
+                    why: match (error.kind(), site) {
+                        (libbpf_rs::ErrorKind::NotFound, CallSite::Function(name)) => {
+                            format!("it has no function {name}")
+                        }
+                        _ => error.to_string(),
+                    },
+                })?;
+                counter._links.push(link);
+            }
+        }
+        Ok(counter)
+    }
+
+    fn attach(
+        &mut self,
+        program: &str,
+        pid: Pid,
+        file: &Path,
+        site: &CallSite,
+        at_return: bool,
+    ) -> Result<Link, libbpf_rs::Error> {
+        let (name, offset, semaphore) = match site {
+            CallSite::Function(name) => (Some(name.clone()), 0, 0),
+            CallSite::Static { offset, semaphore } => (None, *offset, *semaphore),
+        };
+        let options = UprobeOpts {
+            cookie: pid.0 as u64,
+            retprobe: at_return,
+            func_name: name,
+            ref_ctr_offset: semaphore as usize,
+            ..UprobeOpts::default()
+        };
+        let found = self.object.progs_mut().find(|it| it.name() == program);
+        let found = found.ok_or_else(|| io::Error::other(format!("no BPF program {program}")))?;
+        found.attach_uprobe_with_opts(pid.0, file, offset as usize, options)
+    }
+
+    /// What was counted so far.
+    pub fn read(&self) -> io::Result<Calls> {
+        let error = |error: libbpf_rs::Error| io::Error::other(error.to_string());
+        let values = map(&self.object, "counts").and_then(|map| map.lookup_percpu(&ONLY, MapFlags::ANY));
+        let values = values.map_err(error)?.unwrap_or_default();
+        let mut all = Calls::default();
+        for value in values {
+            let words: Vec<u64> = value
+                .chunks_exact(8)
+                .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
+                .collect();
+            if let [calls, returns, nanoseconds, ..] = words[..] {
+                all.calls += calls;
+                all.returns += returns;
+                all.time += Duration::from_nanos(nanoseconds);
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, libbpf_rs::Error> {
+    let found = object.maps().find(|map| map.name() == name);
+    found.ok_or_else(|| io::Error::other(format!("no BPF map {name}")).into())
+}
+
+/// `struct numbers` of the namespace whose numbers we know processes by.
+fn own_pid_namespace(root: &KernelRoot) -> io::Result<[u8; 16]> {
+    let status = rustix::fs::stat(root.path("proc/self/ns/pid"))?;
+    // As the kernel has it, not as stat(2) packs it.
+    let device =
+        u64::from(rustix::fs::major(status.st_dev)) << 20 | u64::from(rustix::fs::minor(status.st_dev));
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&device.to_ne_bytes());
+    bytes[8..].copy_from_slice(&status.st_ino.to_ne_bytes());
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glibc::glibc_version;
+    use crate::maps::read_maps;
+    use std::hint::black_box;
+    use std::thread;
+
+    #[inline(never)]
+    extern "C" fn is_called(milliseconds: u64) -> u64 {
+        thread::sleep(Duration::from_millis(black_box(milliseconds)));
+        black_box(milliseconds)
+    }
+
+    fn own() -> Pid {
+        Pid(std::process::id().cast_signed())
+    }
+
+    /// The file that holds our code at `address`, and where.
+    fn place(address: u64) -> (PathBuf, CallSite) {
+        let maps = read_maps(&KernelRoot::live(), own()).unwrap();
+        let mapping = maps.iter().find(|it| it.range.start() <= address && address < it.range.end()).unwrap();
+        let offset = address - mapping.range.start() + mapping.offset;
+        (mapping.name.clone().into(), CallSite::Static { offset, semaphore: 0 })
+    }
+
+    fn open(pid: Pid, file: &Path, site: &CallSite, timed: bool) -> Option<Result<CallCounter, NoCalls>> {
+        if !megapage_testing::require_root() {
+            return None;
+        }
+        match CallCounter::open(&KernelRoot::live(), &[pid], file, site, timed) {
+            Err(NoCalls::Load(why)) => {
+                megapage_testing::skip(&format!("no BPF programs here: {why}"));
+                None
+            }
+            counter => Some(counter),
+        }
+    }
+
+    #[test]
+    fn each_call_is_counted_and_timed_and_none_of_another_process() {
+        let (file, site) = place(is_called as *const () as u64);
+        let Some(timed) = open(own(), &file, &site, true) else { return };
+        let timed = timed.unwrap();
+        let counted = open(own(), &file, &site, false).unwrap().unwrap();
+        // Its breakpoint lies in a file that it does not map.
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let others = open(Pid(other.id() as i32), &file, &site, false).unwrap();
+        let threads: Vec<_> = (0..4).map(|_| thread::spawn(|| is_called(20))).collect();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        let calls = timed.read().unwrap();
+        assert_eq!((calls.calls, calls.returns), (4, 4), "{calls:?}");
+        assert!(calls.time >= Duration::from_millis(80), "{calls:?}");
+        assert_eq!(counted.read().unwrap(), Calls { calls: 4, ..Calls::default() });
+        if let Ok(others) = others {
+            assert_eq!(others.read().unwrap(), Calls::default());
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+        drop(timed);
+        is_called(0);
+        assert_eq!(counted.read().unwrap().calls, 5);
+    }
+
+    #[test]
+    fn functions_are_found_by_name_or_said_to_be_none() {
+        let (libc, _) = place(libc::gnu_get_libc_version as *const () as u64);
+        let function = |name: &str| open(own(), &libc, &CallSite::Function(name.into()), false);
+        let Some(counter) = function("gnu_get_libc_version") else { return };
+        let counter = counter.unwrap();
+        let before = counter.read().unwrap().calls;
+        black_box(glibc_version());
+        assert!(counter.read().unwrap().calls > before);
+        let error = function("gnu_get_libc_colour").unwrap().unwrap_err().to_string();
+        assert!(error.ends_with(": it has no function gnu_get_libc_colour"), "{error}");
+    }
+}
