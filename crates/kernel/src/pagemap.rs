@@ -241,6 +241,18 @@ impl Pagemap {
         self.read_range(range).map_err(|source| KernelError::Io { path: self.path.clone(), source })
     }
 
+    /// How many of the present base pages of `range` lie right behind the page before them in physical memory too, as a
+    /// share of those of which the page before is present, 0 to 1. `None` where there are none, or without CAP_SYS_ADMIN,
+    /// which the numbers of page frames take. About 15 us for 2 MiB.
+    pub fn contiguity(&self, range: VirtRange) -> Result<Option<f64>, KernelError> {
+        let frames: Vec<Option<u64>> = self.entries(range)?.into_iter().map(Entry::frame).collect();
+        let pairs = frames.windows(2).filter_map(|pair| pair[0].zip(pair[1]));
+        let (count, beside) = pairs.fold((0u32, 0u32), |(count, beside), (one, next)| {
+            (count + 1, beside + u32::from(next == one + 1))
+        });
+        Ok((count > 0).then(|| f64::from(beside) / f64::from(count)))
+    }
+
     /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
     /// program, or one with which KSM has merged them. `None` where the kernel (before 6.7) does not report the shared
     /// page of zeros separately, which belongs to no process. About 15 us for a region on base pages.

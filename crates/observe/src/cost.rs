@@ -3,6 +3,7 @@
 
 mod cached;
 pub mod calibrate;
+mod contiguity;
 pub mod estimate;
 pub mod pmu;
 pub mod probe;

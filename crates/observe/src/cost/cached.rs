@@ -13,7 +13,7 @@ const ENOUGH: u32 = 3;
 /// that leaves of its caches, changes.
 const FRESH: u64 = 300;
 const FILE: &str = "access-times.json";
-const SCHEMA: &str = "megapage.access-times/2";
+const SCHEMA: &str = "megapage.access-times/3";
 
 /// What timings hold for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -151,7 +151,13 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     }
     let could_be_huge =
         touches.promotable_pages as f64 / ((touches.promotable_pages + touches.other_pages) as f64).max(1.0);
-    let demand = Demand { visits: &visits, stream: order.streaming * in_order, could_be_huge, times };
+    let demand = Demand {
+        visits: &visits,
+        stream: order.streaming * in_order,
+        contiguity: touches.contiguity,
+        could_be_huge,
+        times,
+    };
     let found = demand.shares();
     let noise = statistical(strata);
     let class = match () {
@@ -268,6 +274,8 @@ struct Demand<'a> {
     visits: &'a [Visits],
     /// Pages per second that are visited in order.
     stream: f64,
+    /// How far these lie side by side in physical memory.
+    contiguity: Option<f64>,
     /// The share of base pages that could be huge.
     could_be_huge: f64,
     times: &'a AccessTimes,
@@ -351,7 +359,8 @@ impl Demand<'_> {
     }
 
     /// What a stream would save: at full speed what was timed; the slower it is, the more of it is fetched ahead of its
-    /// use.
+    /// use. What was timed are pages that lie apart: at each the processor has to begin anew with fetching ahead, which it
+    /// has not where the next page lies right behind.
     fn stream(&self) -> [f64; 3] {
         // Of the two largest: both lie in memory, and the differences are small.
         let steps = self.times.steps();
@@ -361,11 +370,18 @@ impl Demand<'_> {
         };
         let base = mean(|timed| timed.base);
         let busy = (self.stream * base * 1e-9).min(1.0);
-        let of = |saved: f64, hidden: f64| busy * saved.max(0.0) * busy.powf(hidden);
+        let apart = self.contiguity.map(|share| (1.0 - share).clamp(0.0, 1.0));
+        // How much of it is not hidden behind computing: nothing up to a share of its full speed, all from another on. The
+        // rate is an estimate from below.
+        let of = |ratio: f64, (none, all): (f64, f64)| {
+            let shows = ((busy - none) / (all - none)).clamp(0.0, 1.0);
+            busy * (1.0 - 1.0 / ratio.max(1.0)) * shows
+        };
         [
-            of(1.0 - 1.0 / mean(|timed| timed.ratio[0]).max(1.0), 3.0),
-            of(1.0 - 1.0 / mean(|timed| timed.base / timed.huge).max(1.0), 1.0),
-            of(1.0 - 1.0 / mean(|timed| timed.ratio[1]).max(1.0), 0.0),
+            apart.unwrap_or(0.0) * of(mean(|timed| timed.ratio[0]), (0.7, 1.0)),
+            apart.unwrap_or(0.5) * of(mean(|timed| timed.base / timed.huge), (0.4, 0.8)),
+            // A break costs more than its share where the pieces between breaks are short.
+            apart.unwrap_or(1.0).sqrt() * of(mean(|timed| timed.ratio[1]), (0.0, 0.5)),
         ]
     }
 }

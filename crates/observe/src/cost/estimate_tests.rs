@@ -71,6 +71,7 @@ fn sample(
         parallel: 1.0,
         cpu_seconds: 8.0,
         seconds: 8.0,
+        contiguity: Some(0.0),
     }
 }
 
@@ -174,6 +175,26 @@ fn the_order_of_touches_separates_streaming_from_chasing_at_equal_coverage() {
     assert_eq!((scan.class, chase.class), (AccessClass::Streaming, AccessClass::Dependent));
     assert!(chase.gain.likely > scan.gain.likely + 0.1, "{} {}", chase.gain.likely, scan.gain.likely);
     assert!(scan.gain.low < 1.03 && chase.gain.low > 1.03, "{} {}", scan.gain.low, chase.gain.low);
+}
+
+#[test]
+fn a_stream_gains_where_its_pages_lie_apart_and_it_waits_for_memory() {
+    // As on a machine whose prefetchers stop where page frames do: 195 ns a page, and 128.
+    let mut times = AccessTimes::guessed();
+    times = AccessTimes::from_table(times.steps().to_vec()).unwrap();
+    let gain = |speed: f64, contiguity: Option<f64>| {
+        let touches = Touches { contiguity, ..in_order(128, speed) };
+        estimate(&touches, &GEOMETRY, &times).unwrap().gain
+    };
+    let full = 0.97 / 195e-9;
+    let [apart, half, beside] = [0.0, 0.5, 1.0].map(|share| gain(full, Some(share)));
+    assert!((1.25..1.6).contains(&apart.likely) && apart.low > 1.05, "{apart:?}");
+    assert!(half.likely < apart.likely && half.high >= half.likely, "{half:?}");
+    assert!(beside.high < 1.02, "{beside:?}");
+    // One that computes for as long again hides it.
+    assert!(gain(full / 2.0, Some(0.0)).likely < 1.05);
+    let unknown = gain(full, None);
+    assert!(unknown.low < 1.001 && unknown.likely < apart.likely && unknown.high > 1.25, "{unknown:?}");
 }
 
 #[test]

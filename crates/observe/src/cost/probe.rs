@@ -4,6 +4,7 @@
 //! the last reading. So every bit that is cleared is charged as if its page were touched, and no more bits are cleared
 //! than keep the target's slow-down within the budget even then. Reading costs it nothing.
 
+use super::contiguity;
 use super::touches::{History, Reading, Touches, neighbours_among};
 use crate::tracker::{PageBits, TrackError, Tracker};
 use megapage_kernel::clear_refs::clear_accessed;
@@ -485,6 +486,7 @@ impl Run<'_> {
         // A process that has ended has no clock any more.
         self.touches.cpu_seconds = self.now().map_or(self.cpu, |now| now.cpu);
         self.touches.parallel = (self.touches.cpu_seconds / seconds.max(1e-6)).max(1.0);
+        self.touches.contiguity = contiguity::of_sampled(self.root, self.pid, &self.touches);
         self.touches
     }
 }

@@ -71,6 +71,10 @@ pub struct Touches {
     pub cpu_seconds: f64,
     /// Seconds that this took.
     pub seconds: f64,
+    /// How far neighbours among its base pages are neighbours in physical memory, too, 0 to 1; `None` where that is not
+    /// known.
+    #[serde(default)]
+    pub contiguity: Option<f64>,
 }
 
 /// Pages (or huge regions) that were first touched between two moments, or not at all.
@@ -176,6 +180,7 @@ impl Touches {
         self.huge_regions = later.huge_regions;
         self.cpu_seconds += later.cpu_seconds;
         self.seconds = seconds;
+        self.contiguity = later.contiguity.or(self.contiguity);
     }
 
     /// The rate at which pages are touched that were not for a while, for a process that goes through its memory in

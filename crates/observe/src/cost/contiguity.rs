@@ -1,0 +1,25 @@
+//! How far neighbours among a process's base pages are neighbours in physical memory, too.
+
+use super::touches::Touches;
+use megapage_kernel::KernelRoot;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_units::{HUGE_2M, Pid, VirtRange};
+use std::collections::BTreeSet;
+
+/// Regions that are looked at: about 1 ms.
+const MOST_REGIONS: usize = 64;
+
+/// The share of pages that lie right behind the page before them, 0 to 1, in those regions on base pages that were sampled.
+/// `None` where there are none, where numbers of page frames are not to be read (CAP_SYS_ADMIN), or the process has ended.
+pub(super) fn of_sampled(root: &KernelRoot, pid: Pid, touches: &Touches) -> Option<f64> {
+    let starts: BTreeSet<u64> =
+        touches.histories.iter().filter(|it| it.promotable && !it.huge).map(|it| it.start).collect();
+    let step = starts.len().div_ceil(MOST_REGIONS).max(1);
+    let pagemap = Pagemap::open(root, pid).ok()?;
+    let shares = starts.iter().step_by(step).filter_map(|start| {
+        let range = VirtRange::new(*start, start.checked_add(HUGE_2M as u64)?)?;
+        pagemap.contiguity(range).ok().flatten()
+    });
+    let (count, sum) = shares.fold((0u32, 0.0), |(count, sum), share| (count + 1, sum + share));
+    (count > 0).then(|| sum / f64::from(count))
+}
