@@ -263,13 +263,38 @@ fn persist_writes_only_when_told_to() {
     assert!(json["applied"] == true && !cfg.exists());
 }
 
+/// 123 of 128 GiB, as an article recommends it: written, with what it leaves, and taken away again.
+#[test]
+fn persist_warns_of_a_small_remainder_and_writes_the_line() {
+    let (_directory, root, cfg) = image();
+    let sizes = hugetlb::page_sizes(&KernelRoot::live()).unwrap();
+    if !sizes.contains(&PageSize::HUGE_1G) {
+        return skip("this processor has no pages of 1 GiB");
+    }
+    let line = ["1g=123", "--default-size", "1g", "--thp", "never", "--memory", "128g", "--root", &root];
+    let applied = pool(&[&["persist"], &line[..], &["--apply"]].concat());
+    assert_eq!(applied.status, 0, "{}", applied.err);
+    assert!(applied.out.contains("# Warning: 123 GiB in pools leave 3 GiB of 128 GiB"), "{}", applied.out);
+    let written = fs::read_to_string(&cfg).unwrap();
+    let words = "transparent_hugepage=never default_hugepagesz=1G hugepagesz=1G hugepages=123";
+    assert!(written.contains(words), "{written}");
+    let json = pool(&[&["persist"], &line[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["memory"]["left_bytes"], 3u64 << 30);
+    assert_eq!(pool(&["persist", "--remove", "--apply", "--root", &root]).status, 0);
+    assert!(!cfg.exists());
+}
+
 #[test]
 fn persist_refuses_in_one_line() {
     let (_directory, root, _) = image();
     let refuse = |arguments: &[&str], expected: &str| {
         refused(&[&["persist"], arguments, &["--root", &root]].concat(), expected);
     };
-    refuse(&["2m=2000", "--memory", "2g"], "below the safe floor of 512 MiB");
+    refuse(&["2m=2000", "--memory", "2g"], "below the 512 MiB that a machine needs to boot");
+    refuse(&["2m=1", "--default-size", "3m"], "--default-size: ");
+    refuse(&["2m=1", "--thp", "sometimes"], "invalid value 'sometimes'");
+    refuse(&["--remove", "--thp", "never"], "cannot be used with");
     refuse(&["2m=1", "--memory", "much"], "--memory: ");
     refuse(&["2m=+1"], "a value of its own");
     refuse(&["2m"], "'2m' is not a pool");

@@ -95,6 +95,8 @@ pub fn pool_persist(data: &[u8]) {
         pools,
         overcommit: Vec::new(),
         cma: None,
+        default_size: None,
+        thp: None,
         at_boot: true,
         loader: None,
         root: image.path().to_path_buf(),

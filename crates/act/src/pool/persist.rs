@@ -1,21 +1,25 @@
 //! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the remainder.
 //!
 //! A call states the whole: what it does not name is not persistent. Nothing is written where the pools would leave the
-//! machine too little to boot with (`hugepages=2000` on 2 GiB ends in a panic before anything could be repaired), so
-//! that there is no `force` here.
+//! machine too little to boot with ([`LEAST`]: `hugepages=2000` on 2 GiB ends in a panic before anything could be
+//! repaired), so that there is no `force` here. A machine that boots, but has less than the safe floor for everything
+//! else, may be what its owner wants: that is a warning.
 
 mod boot;
 mod files;
+mod memory;
 mod nodes;
 
 pub use boot::{BootPool, Loader, parameters};
 pub use files::{BACKUP_SUFFIX, Edit, MARKER};
+pub use memory::{LEAST, PersistMemory};
 
 use super::error::PoolError;
-use super::plan::{floor, resolve_size};
+use super::plan::resolve_size;
 use super::spec::{Amount, Quantity, Spec};
 use megapage_kernel::ability::Release;
 use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::tree::Tree;
 use megapage_kernel::{KernelRoot, MemInfo, meminfo};
 use megapage_units::{Bytes, PageSize};
@@ -35,6 +39,10 @@ pub struct PersistRequest {
     pub overcommit: Vec<Spec>,
     /// Memory to set aside at boot for 1 GiB pages at run time (`hugetlb_cma=`): `4g`, or `0:2g,1:2g`.
     pub cma: Option<String>,
+    /// The page size that programs get which name none (`default_hugepagesz=`).
+    pub default_size: Option<PageSize>,
+    /// THP from the first process on (`transparent_hugepage=`): always, madvise or never.
+    pub thp: Option<ThpEnabled>,
     /// Boot parameters for the default size too.
     pub at_boot: bool,
     /// `None`: found out by the files that are there.
@@ -55,6 +63,10 @@ pub struct PersistPlan {
     pub edits: Vec<Edit>,
     /// The boot parameters.
     pub boot_parameters: Vec<String>,
+    /// Memory at the next boot; `None` where everything is removed.
+    pub memory: Option<PersistMemory>,
+    /// What may fail after the next boot, with its values.
+    pub warnings: Vec<String>,
     /// What else there is to know, such as another file that sets the same.
     pub notes: Vec<String>,
     /// What is left to do by hand for the files to take effect.
@@ -80,18 +92,21 @@ pub enum PersistError {
     Nothing,
     /// Would not leave enough to boot with.
     #[error(
-        "{pools} in pools would leave {left} of {total} for everything else, below the safe floor of {floor}; keep less"
+        "{} in pools would leave {} of {} for everything else, below the {LEAST} that a machine needs to boot; keep less",
+        .0.pools, .0.left, .0.total
     )]
-    TooMuch {
-        /// All pools and CMA.
-        pools: Bytes,
-        /// What is left.
-        left: Bytes,
-        /// The machine's memory.
-        total: Bytes,
-        /// The floor.
-        floor: Bytes,
+    TooMuch(PersistMemory),
+    /// `--default-size` that the kernel does not know.
+    #[error("--default-size {size}: this kernel has no pool of {size} pages; it has {known}")]
+    DefaultSize {
+        /// The size asked for.
+        size: PageSize,
+        /// The sizes that there are.
+        known: String,
     },
+    /// A word of `transparent_hugepage=` that the kernel does not take.
+    #[error("transparent_hugepage={0}: the kernel takes always, madvise or never at boot")]
+    Thp(ThpEnabled),
     /// Only vm.nr_overcommit_hugepages is persistent, and it is of the default size.
     #[error("'{spec}': only the overcommit limit of the default size ({default}) can be kept")]
     OvercommitOfSize {
@@ -184,19 +199,60 @@ struct Kept {
 
 /// Works out the files that keep the pools asked for, and refuses what is unknown, contradictory or unsafe.
 pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPlan, PersistError> {
-    let info = meminfo(root)?;
+    let mut info = meminfo(root)?;
+    let running = info.default_huge_size;
+    info.default_huge_size = default_at_boot(root, request, running)?;
     let kept = kept(root, &info, request)?;
-    let total = request.memory.or(info.total).ok_or(PoolError::NoMeminfo)?;
     let pools = Bytes(kept.bytes.min(u64::MAX.into()) as u64);
-    let left = total.saturating_sub(pools);
-    if left < floor(total) {
-        return Err(PersistError::TooMuch { pools, left, total, floor: floor(total) });
+    let memory = match request.memory {
+        Some(installed) => PersistMemory::of_installed(installed, pools),
+        None => PersistMemory::of_running(info.total.ok_or(PoolError::NoMeminfo)?, pools),
+    };
+    if memory.cannot_boot() {
+        return Err(PersistError::TooMuch(memory));
     }
     let note = nodes::check(root, &request.root, &kept.boot, kept.cma.as_deref())?;
-    let words = parameters(&kept.boot, kept.cma.as_deref());
+    let thp = match request.thp {
+        Some(ThpEnabled::Inherit) => return Err(PersistError::Thp(ThpEnabled::Inherit)),
+        word => word.map(|word| word.to_string()),
+    };
+    let words = parameters(&kept.boot, kept.cma.as_deref(), request.default_size, thp.as_deref());
     let mut plan = assemble(request, &kept.sysctl, words)?;
+    plan.warnings.extend(memory.warning());
+    plan.memory = Some(memory);
     plan.notes.extend(note);
+    if let Some(size) = info.default_huge_size.filter(|size| Some(*size) != running) {
+        plan.notes.push(format!(
+            "from the next boot on, MAP_HUGETLB and SHM_HUGETLB without a size, mounts of hugetlbfs without pagesize= \
+             and vm.nr_hugepages mean pages of {size}"
+        ));
+        if kept.sysctl.is_empty() {
+            plan.notes.extend(other_sysctls(&open(&request.root)?)?);
+        }
+    }
     Ok(plan)
+}
+
+/// The default page size of the boot that the files are for: what the request says, else the kernel's own where an
+/// earlier call's `default_hugepagesz=` goes with this one, else the present one.
+fn default_at_boot(
+    root: &KernelRoot,
+    request: &PersistRequest,
+    running: Option<PageSize>,
+) -> Result<Option<PageSize>, PersistError> {
+    let Some(size) = request.default_size else {
+        let ours = boot::keeps_default_size(&open(&request.root)?)?;
+        return Ok(if ours { running.map(|_| PageSize::HUGE_2M) } else { running });
+    };
+    let known = hugetlb::page_sizes(root)?;
+    if known.is_empty() {
+        return Err(PoolError::NoHugetlb.into());
+    }
+    if !known.contains(&size) {
+        let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(PersistError::DefaultSize { size, known });
+    }
+    Ok(Some(size))
 }
 
 /// The edits that remove everything that was persistent.
@@ -281,7 +337,8 @@ fn kept(root: &KernelRoot, info: &MemInfo, request: &PersistRequest) -> Result<K
         kept.bytes += bytes;
         kept.cma = Some(words);
     }
-    if present && kept.sysctl.is_empty() && kept.boot.is_empty() {
+    let only_pools = request.default_size.is_none() && request.thp.is_none();
+    if present && only_pools && kept.sysctl.is_empty() && kept.boot.is_empty() {
         return Err(PersistError::Nothing);
     }
     Ok(kept)
@@ -376,7 +433,16 @@ fn assemble(
     }
     let notes = if sysctl.is_empty() { Vec::new() } else { other_sysctls(tree)? };
     let commands = edits.iter().flat_map(Edit::commands).collect();
-    Ok(PersistPlan { root: root.clone(), edits, boot_parameters: words, notes, next, commands })
+    Ok(PersistPlan {
+        root: root.clone(),
+        edits,
+        boot_parameters: words,
+        memory: None,
+        warnings: Vec::new(),
+        notes,
+        next,
+        commands,
+    })
 }
 
 /// Other sysctl files that set the same; sysctl.d(5): the file whose name sorts last wins.

@@ -6,8 +6,9 @@ use clap::ValueEnum;
 use megapage_act::pool::Spec;
 use megapage_act::pool::persist::{Edit, Loader, PersistPlan, PersistRequest, forget, persist};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::thp::ThpEnabled;
 use megapage_report::json;
-use megapage_units::Bytes;
+use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,6 +28,12 @@ pub struct Args {
     /// Set memory aside at boot for 1 GiB pages at run time (hugetlb_cma): 4g, or 0:2g,1:2g.
     #[arg(long, value_name = "SIZE")]
     cma: Option<String>,
+    /// The page size of programs that name none, from the next boot on (default_hugepagesz): 1g.
+    #[arg(long, value_name = "SIZE")]
+    default_size: Option<String>,
+    /// THP from the next boot on (transparent_hugepage), before any service starts.
+    #[arg(long, value_enum, value_name = "WORD")]
+    thp: Option<ThpWord>,
     /// Use boot parameters for the default size too: before memory is fragmented.
     #[arg(long)]
     boot: bool,
@@ -34,7 +41,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = LoaderChoice::Auto)]
     loader: LoaderChoice,
     /// Remove everything that was kept.
-    #[arg(long, conflicts_with_all = ["pools", "overcommit", "cma", "boot"])]
+    #[arg(long, conflicts_with_all = ["pools", "overcommit", "cma", "default_size", "thp", "boot"])]
     remove: bool,
     /// Write the files.
     #[arg(long)]
@@ -61,6 +68,16 @@ enum LoaderChoice {
     Grub,
     /// /etc/kernel/cmdline and the boot entries.
     SystemdBoot,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ThpWord {
+    /// For all programs.
+    Always,
+    /// For those that ask.
+    Madvise,
+    /// For none.
+    Never,
 }
 
 #[derive(Serialize)]
@@ -91,6 +108,10 @@ fn request(args: &Args) -> Result<PersistRequest> {
         Ok(memory) => Ok(memory),
         Err(error) => bail!("--memory: {error}"),
     });
+    let default_size = args.default_size.as_deref().map(|text| match text.parse::<PageSize>() {
+        Ok(size) => Ok(size),
+        Err(error) => bail!("--default-size: {error}"),
+    });
     if !args.root.is_dir() {
         bail!("--root '{}' is not a directory", args.root.display());
     }
@@ -98,6 +119,12 @@ fn request(args: &Args) -> Result<PersistRequest> {
         pools: specs(&args.pools)?,
         overcommit: specs(&args.overcommit)?,
         cma: args.cma.clone(),
+        default_size: default_size.transpose()?,
+        thp: args.thp.map(|word| match word {
+            ThpWord::Always => ThpEnabled::Always,
+            ThpWord::Madvise => ThpEnabled::Madvise,
+            ThpWord::Never => ThpEnabled::Never,
+        }),
         at_boot: args.boot,
         loader: match args.loader {
             LoaderChoice::Auto => None,
@@ -122,6 +149,9 @@ fn human(plan: &PersistPlan, applied: bool) -> String {
         for command in &plan.commands {
             text += &format!("{command}\n");
         }
+    }
+    for warning in &plan.warnings {
+        text += &format!("# Warning: {warning}.\n");
     }
     for note in &plan.notes {
         text += &format!("# Note: {note}.\n");

@@ -1,10 +1,11 @@
 //! The kernel's boot parameters for hugetlb pages, and where boot loaders keep them.
 //!
-//! Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages, hugepagesz, hugetlb_cma); grub-mkconfig's
-//! `/etc/default/grub.d` (Debian, Ubuntu); kernel-install(8) and the Boot Loader Specification.
+//! Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages, hugepagesz, default_hugepagesz, hugetlb_cma,
+//! transparent_hugepage); grub-mkconfig's `/etc/default/grub.d` (Debian, Ubuntu); kernel-install(8) and the Boot Loader
+//! Specification.
 
 use super::PersistError;
-use super::files::{BACKUP_SUFFIX, Edit, listed, read};
+use super::files::{BACKUP_SUFFIX, Edit, MARKER, listed, read};
 use megapage_kernel::tree::Tree;
 use megapage_units::{Bytes, PageSize};
 
@@ -12,8 +13,15 @@ use std::path::PathBuf;
 
 /// Boot entries that are edited at most.
 const MOST_ENTRIES: usize = 1000;
-/// The parameters that are megapage's to set. `default_hugepagesz` is left alone.
+/// The parameters that are megapage's to set wherever it sets a pool.
 const OURS: [&str; 3] = ["hugepagesz=", "hugepages=", "hugetlb_cma="];
+/// Those that it sets on request alone. Others' stay, so that [`RECORD`] says which are ours.
+const ON_REQUEST: [&str; 2] = [DEFAULT_SIZE, "transparent_hugepage="];
+const DEFAULT_SIZE: &str = "default_hugepagesz=";
+/// GRUB's configuration reads it after `/etc/default/grub`.
+const GRUB: &str = "etc/default/grub.d/60-megapage.cfg";
+/// With systemd-boot: the words among [`ON_REQUEST`] that megapage has put into the command lines.
+const RECORD: &str = "etc/kernel/megapage.words";
 
 /// Whose files hold the kernel's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +42,18 @@ pub struct BootPool {
 }
 
 /// The parameters in the order that the kernel needs: each `hugepagesz=` before the `hugepages=` that it is for,
-/// the largest size first, as a gigabyte in one piece is the hardest to find.
-pub fn parameters(pools: &[BootPool], cma: Option<&str>) -> Vec<String> {
+/// the largest size first, as a gigabyte in one piece is the hardest to find. `thp`: always, madvise or never.
+pub fn parameters(
+    pools: &[BootPool],
+    cma: Option<&str>,
+    default_size: Option<PageSize>,
+    thp: Option<&str>,
+) -> Vec<String> {
     let mut pools: Vec<&BootPool> = pools.iter().collect();
     pools.sort_by_key(|pool| std::cmp::Reverse(pool.size));
-    let mut words: Vec<String> = cma.map(|cma| format!("hugetlb_cma={cma}")).into_iter().collect();
+    let mut words: Vec<String> = thp.map(|word| format!("transparent_hugepage={word}")).into_iter().collect();
+    words.extend(cma.map(|cma| format!("hugetlb_cma={cma}")));
+    words.extend(default_size.map(|size| format!("{DEFAULT_SIZE}{}", memparse(size.bytes()))));
     for pool in pools {
         words.push(format!("hugepagesz={}", memparse(pool.size.bytes())));
         words.push(format!("hugepages={}", pool.pages));
@@ -83,9 +98,35 @@ pub fn edits(tree: &Tree, loader: Loader, words: &[String]) -> Result<Vec<Edit>,
     }
 }
 
-/// The file that GRUB's configuration reads after `/etc/default/grub`.
+/// Whether an earlier call has set the default page size.
+pub fn keeps_default_size(tree: &Tree) -> Result<bool, PersistError> {
+    let grub =
+        read(tree, &tree.root().join(GRUB))?.filter(|text| text.starts_with(MARKER)).unwrap_or_default();
+    let mut words = grub.split(['"', ' ']).map(str::to_string).chain(recorded(tree)?);
+    Ok(words.any(|word| word.starts_with(DEFAULT_SIZE)))
+}
+
+/// The words on request that are in systemd-boot's command lines by an earlier call.
+fn recorded(tree: &Tree) -> Result<Vec<String>, PersistError> {
+    let text =
+        read(tree, &tree.root().join(RECORD))?.filter(|text| text.starts_with(MARKER)).unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(lines.flat_map(str::split_whitespace).map(str::to_string).collect())
+}
+
+/// `hugepages=` of `hugepages=512`.
+fn kind(word: &str) -> &str {
+    word.find('=').map_or(word, |at| &word[..=at])
+}
+
+/// The kinds of words that nothing else may set once these are set.
+fn exclusive(words: &[String]) -> impl Iterator<Item = &'static str> + '_ {
+    let requested = ON_REQUEST.into_iter().filter(|own| words.iter().any(|word| kind(word) == *own));
+    OURS.into_iter().chain(requested)
+}
+
 fn grub_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> {
-    let own = tree.root().join("etc/default/grub.d/60-megapage.cfg");
+    let own = tree.root().join(GRUB);
     if !words.is_empty() {
         let mut others = vec![tree.root().join("etc/default/grub")];
         others.extend(
@@ -98,7 +139,7 @@ fn grub_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> 
             let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
             let mut found = lines
                 .flat_map(|line| line.split(['"', '\'', ' ', '=']))
-                .filter(|word| OURS.iter().any(|ours| ours.strip_suffix('=') == Some(word)));
+                .filter(|word| exclusive(words).any(|ours| ours.strip_suffix('=') == Some(word)));
             if let Some(word) = found.next() {
                 return Err(PersistError::Foreign { word: word.to_string(), path });
             }
@@ -109,14 +150,15 @@ fn grub_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> 
 }
 
 fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> {
-    let mut edits = Vec::new();
+    let ours = recorded(tree)?;
+    let on_request: Vec<&str> =
+        words.iter().map(String::as_str).filter(|word| ON_REQUEST.contains(&kind(word))).collect();
+    let record = (!on_request.is_empty()).then(|| on_request.join(" ") + "\n");
+    let mut edits = vec![Edit::own(tree, tree.root().join(RECORD), record)?];
     let cmdline = tree.root().join("etc/kernel/cmdline");
-    edits.extend(with_backup(tree, cmdline, words, |text, words| {
-        let kept = text.split_whitespace().map(str::to_string);
-        join(kept, words) + "\n"
-    })?);
+    edits.extend(with_backup(tree, cmdline, words, &ours, |text, words| join(text, &ours, words) + "\n")?);
     for entry in entries(tree)? {
-        edits.extend(with_backup(tree, entry, words, |text, words| {
+        edits.extend(with_backup(tree, entry, words, &ours, |text, words| {
             // Several `options` lines are one command line: the words go to the end of the last.
             let last =
                 text.lines().enumerate().filter(|(_, line)| is_options(line)).last().map(|(index, _)| index);
@@ -127,8 +169,7 @@ fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, Persis
                     if !is_options(line) {
                         return line.to_string();
                     }
-                    let kept = line.split_whitespace().map(str::to_string);
-                    join(kept, if Some(index) == last { words } else { &[] })
+                    join(line, &ours, if Some(index) == last { words } else { &[] })
                 })
                 .collect();
             if last.is_none() && !words.is_empty() {
@@ -146,20 +187,24 @@ fn is_options(line: &str) -> bool {
     line.split_whitespace().next() == Some("options")
 }
 
-fn is_ours(word: &str) -> bool {
-    OURS.iter().any(|ours| word.starts_with(ours))
+/// Whether an earlier call has put this word into a file that has a copy of its former text.
+fn is_ours(word: &str, recorded: &[String]) -> bool {
+    OURS.contains(&kind(word)) || recorded.iter().any(|ours| ours == word)
 }
 
-fn join(kept: impl Iterator<Item = String>, words: &[String]) -> String {
-    kept.filter(|word| !is_ours(word)).chain(words.iter().cloned()).collect::<Vec<_>>().join(" ")
+/// The command line without our former words, then with the new ones.
+fn join(line: &str, recorded: &[String], words: &[String]) -> String {
+    let others = line.split_whitespace().filter(|word| !is_ours(word, recorded));
+    others.chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 /// Edits of a file that another program owns: a copy of what it held, and the file itself. That there is a copy is
-/// also what says that the hugetlb words in the file are ours.
+/// also what says that the hugetlb words in the file are ours; `recorded` says it of those on request.
 fn with_backup(
     tree: &Tree,
     path: PathBuf,
     words: &[String],
+    recorded: &[String],
     change: impl Fn(&str, &[String]) -> String,
 ) -> Result<Vec<Edit>, PersistError> {
     let mut name = path.clone().into_os_string();
@@ -167,13 +212,18 @@ fn with_backup(
     let mut backup = Edit::of(tree, PathBuf::from(name))?;
     let mut edit = Edit::of(tree, path)?;
     let Some(before) = edit.before.clone() else { return Ok(Vec::new()) };
-    if backup.before.is_none() {
-        if words.is_empty() {
-            return Ok(Vec::new());
-        }
-        if let Some(word) = before.split_whitespace().find(|word| is_ours(word)) {
-            return Err(PersistError::Foreign { word: word.to_string(), path: edit.path });
-        }
+    let first = backup.before.is_none();
+    if first && words.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_foreign =
+        |word: &&str| exclusive(words).any(|own| own == kind(word)) && (first || !is_ours(word, recorded));
+    if !words.is_empty()
+        && let Some(word) = before.split_whitespace().find(is_foreign)
+    {
+        return Err(PersistError::Foreign { word: word.to_string(), path: edit.path });
+    }
+    if first {
         backup.after = Some(before.clone());
     }
     edit.after = Some(change(&before, words));

@@ -51,6 +51,8 @@ impl Image {
             pools: pools.iter().map(|text| text.parse().unwrap()).collect(),
             overcommit: Vec::new(),
             cma: None,
+            default_size: None,
+            thp: None,
             at_boot: false,
             loader: None,
             root: self.path("image"),
@@ -227,13 +229,112 @@ fn a_machine_that_could_not_boot_is_refused() {
     let error = image.plan(&request).unwrap_err().to_string();
     assert_eq!(
         error,
-        "3.91 GiB in pools would leave 0 B of 2 GiB for everything else, below the safe floor of 512 MiB; keep less"
+        "3.91 GiB in pools would leave 0 B of 2 GiB for everything else, below the 512 MiB that a machine needs to boot; \
+         keep less"
     );
     request = image.request(&["2m=700"]);
     request.memory = Some(Bytes::gib(2));
     image.plan(&request).unwrap();
-    assert!(image.refusal(&["1g=23"]).contains("below the safe floor of 1.20 GiB"));
-    assert!(image.refusal(&["1g=99999999999999999"]).contains("below the safe floor"));
+    assert!(image.refusal(&["1g=24"]).contains("24 GiB in pools would leave 0 B of 24 GiB"));
+    assert!(image.refusal(&["1g=99999999999999999"]).contains("needs to boot"));
+    // What boots, but leaves little, is the owner's to decide.
+    let plan = image.plan(&image.request(&["1g=23"])).unwrap();
+    assert!(
+        plan.warnings[0]
+            .contains("leave 1 GiB of 24 GiB for everything else: 4.2 %, below the safe floor of 1.20 GiB")
+    );
+    assert!(image.plan(&image.request(&["1g=22"])).unwrap().warnings.is_empty());
+}
+
+/// The command line that articles recommend for a search in 100 GiB: of 128 GiB, 123 pages of 1 GiB, nothing else.
+fn gigabytes(image: &Image) -> PersistRequest {
+    PersistRequest {
+        default_size: Some(PageSize::HUGE_1G),
+        thp: Some(ThpEnabled::Never),
+        memory: Some(Bytes::gib(128)),
+        ..image.request(&["1g=123"])
+    }
+}
+
+#[test]
+fn nearly_all_memory_in_gigabyte_pages_is_written_with_a_warning() {
+    let image = Image::new(&[
+        ("etc/default/grub", "GRUB_CMDLINE_LINUX=\"quiet\"\n"),
+        ("etc/sysctl.d/9.conf", "vm.nr_hugepages=9\n"),
+    ]);
+    let before = image.everything();
+    let plan = image.plan(&gigabytes(&image)).unwrap();
+    let line = "transparent_hugepage=never default_hugepagesz=1G hugepagesz=1G hugepages=123";
+    assert_eq!(plan.boot_parameters.join(" "), line);
+    let memory = plan.memory.unwrap();
+    assert_eq!((memory.left, memory.descriptors), (Bytes::gib(3), Bytes::gib(2)));
+    assert!(plan.warnings.len() == 1 && plan.warnings[0].contains("2.3 %"), "{:?}", plan.warnings);
+    assert!(plan.notes[0].contains("vm.nr_hugepages mean pages of 1g"), "{:?}", plan.notes);
+    assert!(plan.notes[1].contains("9.conf sets vm.nr_hugepages too"), "{:?}", plan.notes);
+    plan.apply().unwrap();
+    assert!(image.text("etc/default/grub.d/60-megapage.cfg").unwrap().contains(line));
+    assert!(image.plan(&gigabytes(&image)).unwrap().is_no_op());
+    // As 1 GiB was the default by our own parameter, 2 MiB is it again without.
+    image.write(
+        "kernel/proc/meminfo",
+        "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 1048576 kB\n",
+    );
+    let plan = image.plan(&image.request(&["2m=512"])).unwrap();
+    assert!(
+        plan.boot_parameters.is_empty()
+            && plan.edits[0].after.as_deref().unwrap().contains("vm.nr_hugepages = 512")
+    );
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.everything(), before, "byte for byte");
+}
+
+#[test]
+fn with_systemd_boot_words_of_others_stay_and_ours_go() {
+    let image = Image::new(&[CMDLINE, ENTRY]);
+    let before = image.everything();
+    image.plan(&gigabytes(&image)).unwrap().apply().unwrap();
+    let line = "transparent_hugepage=never default_hugepagesz=1G hugepagesz=1G hugepages=123";
+    assert_eq!(image.text(CMDLINE.0).unwrap(), format!("root=/dev/vda1 rw {line}\n"));
+    assert!(image.text(ENTRY.0).unwrap().ends_with(&format!("options rw quiet {line}\n")));
+    assert!(image.plan(&gigabytes(&image)).unwrap().is_no_op());
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.everything(), before, "byte for byte");
+
+    // Set by hand after the pool was: not ours to take away, and not ours to set.
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    image.write(
+        "image/etc/kernel/cmdline",
+        "root=/dev/vda1 rw hugepagesz=1G hugepages=2 transparent_hugepage=madvise\n",
+    );
+    let refused = image.plan(&gigabytes(&image)).unwrap_err().to_string();
+    assert!(
+        refused.contains("cmdline: sets transparent_hugepage=madvise already, not by megapage"),
+        "{refused}"
+    );
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.text("etc/kernel/cmdline").unwrap(), "root=/dev/vda1 rw transparent_hugepage=madvise\n");
+}
+
+#[test]
+fn a_default_size_and_thp_need_no_pool_and_are_checked() {
+    let image = Image::new(&[GRUB]);
+    image.write("kernel/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n");
+    let mut request = image.request(&[]);
+    request.default_size = Some(PageSize::HUGE_1G);
+    assert_eq!(image.plan(&request).unwrap().boot_parameters, ["default_hugepagesz=1G"]);
+    request.overcommit = vec!["2m=4".parse().unwrap()];
+    let refused = image.plan(&request).unwrap_err().to_string();
+    assert!(refused.contains("only the overcommit limit of the default size (1g)"), "{refused}");
+    request.overcommit.clear();
+    request.default_size = Some(PageSize::new(64 << 10).unwrap());
+    let refused = image.plan(&request).unwrap_err().to_string();
+    assert_eq!(refused, "--default-size 64k: this kernel has no pool of 64k pages; it has 2m, 1g");
+    request.default_size = None;
+    request.thp = Some(ThpEnabled::Always);
+    let refused = image.plan(&request).unwrap_err().to_string();
+    assert!(refused.ends_with("grub: sets transparent_hugepage already, not by megapage; take it out first"));
+    request.thp = Some(ThpEnabled::Inherit);
+    assert!(matches!(image.plan(&request), Err(PersistError::Thp(_))));
 }
 
 #[test]

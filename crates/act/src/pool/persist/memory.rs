@@ -1,0 +1,95 @@
+//! What the persistent pools leave for everything else at the next boot.
+
+use crate::pool::plan::floor;
+use megapage_observe::wire;
+use megapage_units::Bytes;
+use serde::Serialize;
+
+/// What a machine needs to boot beside its pools: kernel, initramfs and the first services. Below it `hugepages=` ends
+/// in a panic that only another boot parameter repairs.
+pub const LEAST: Bytes = Bytes::mib(512);
+
+/// A struct page of 64 bytes describes 4 KiB.
+const DESCRIBED_BY_A_BYTE: u64 = 64;
+
+/// Memory at the next boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PersistMemory {
+    /// `MemTotal`, or the memory of the machine that will boot.
+    #[serde(serialize_with = "wire::bytes", rename = "total_bytes")]
+    pub total: Bytes,
+    /// Page descriptors of the kernel, 1/64 of all memory; zero where `total` is a `MemTotal`, which they are not in.
+    #[serde(serialize_with = "wire::bytes", rename = "descriptors_bytes")]
+    pub descriptors: Bytes,
+    /// All pools, and the memory of `hugetlb_cma=`.
+    #[serde(serialize_with = "wire::bytes", rename = "pools_bytes")]
+    pub pools: Bytes,
+    /// The remainder.
+    #[serde(serialize_with = "wire::bytes", rename = "left_bytes")]
+    pub left: Bytes,
+    /// Below this it is a warning.
+    #[serde(serialize_with = "wire::bytes", rename = "floor_bytes")]
+    pub floor: Bytes,
+}
+
+impl PersistMemory {
+    /// Of a running machine's `MemTotal`.
+    pub(super) fn of_running(total: Bytes, pools: Bytes) -> PersistMemory {
+        PersistMemory::of(total, Bytes::ZERO, pools)
+    }
+
+    /// Of a machine with this much memory built in.
+    pub(super) fn of_installed(total: Bytes, pools: Bytes) -> PersistMemory {
+        PersistMemory::of(total, Bytes(total.0 / DESCRIBED_BY_A_BYTE), pools)
+    }
+
+    fn of(total: Bytes, descriptors: Bytes, pools: Bytes) -> PersistMemory {
+        let left = total.saturating_sub(descriptors).saturating_sub(pools);
+        PersistMemory { total, descriptors, pools, left, floor: floor(total) }
+    }
+
+    /// Whether the machine would not come up.
+    pub(super) fn cannot_boot(&self) -> bool {
+        self.left < LEAST
+    }
+
+    /// What may fail, where less than the safe floor is left.
+    pub(super) fn warning(&self) -> Option<String> {
+        let PersistMemory { total, descriptors, pools, left, floor } = *self;
+        (left < floor).then(|| {
+            let share = 100.0 * left.0 as f64 / total.0 as f64;
+            let descriptors = match descriptors {
+                Bytes::ZERO => String::new(),
+                some => format!(" (less {some} of page descriptors)"),
+            };
+            format!(
+                "{pools} in pools leave {left} of {total}{descriptors} for everything else: {share:.1} %, below the safe \
+                 floor of {floor}. The kernel, the page cache and all programs that do not ask for hugetlb pages share \
+                 it: what needs more of it is refused memory (ENOMEM), swapped out or killed by the OOM killer"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_remainder_is_a_warning_and_too_small_a_one_is_not_to_be_had() {
+        let of = |pools| PersistMemory::of_installed(Bytes::gib(128), Bytes::gib(pools));
+        assert_eq!(of(119).warning(), None);
+        assert_eq!((of(123).left, of(123).cannot_boot()), (Bytes::gib(3), false));
+        let warning = of(123).warning().unwrap();
+        assert!(
+            warning.starts_with(
+                "123 GiB in pools leave 3 GiB of 128 GiB (less 2 GiB of page descriptors) for everything else: 2.3 %, \
+                 below the safe floor of 6.40 GiB."
+            ),
+            "{warning}"
+        );
+        assert!(of(126).cannot_boot() && of(500).cannot_boot());
+        // MemTotal holds no descriptors.
+        assert_eq!(PersistMemory::of_running(Bytes::gib(128), Bytes::gib(123)).left, Bytes::gib(5));
+    }
+}
