@@ -1,6 +1,7 @@
 //! What programs say when huge pages fail them, and what it means.
 
 use serde::Serialize;
+use std::sync::LazyLock;
 
 /// A message that is known: how releases word it, and what it means.
 struct Message {
@@ -17,6 +18,7 @@ struct Message {
 const MORE_PAGES: &str =
     "megapage pool list says what is available; megapage pool set 2MB:+N makes more, as root";
 const JVM: &str = "JVM";
+const LIBHUGETLBFS: &str = "libhugetlbfs";
 
 /// The first that fits counts.
 const MESSAGES: &[Message] = &[
@@ -30,10 +32,35 @@ const MESSAGES: &[Message] = &[
     },
     Message {
         // -XX:+UseSHM, and Java 6, which knew nothing else.
+        forms: &[&["Failed to reserve shared memory", "= 12)"]],
+        program: JVM,
+        meaning: "a System V segment was refused with errno 12 (ENOMEM): the pool has too few pages, for root too. Where root \
+                  succeeds and another user does not, the kernel is older than Linux 2.6.30 (RHEL 5): it counted the segment as \
+                  locked memory, and RLIMIT_MEMLOCK (32 KiB) was too small, also for members of vm.hugetlb_shm_group. Later \
+                  kernels answer errno 1 there",
+        remedy: "megapage pool set 2MB:+N as root, and leave -XX:+UseSHM out: since Java 7 the JVM maps the pool, which needs no \
+                 right. On such a kernel: the user's group in vm.hugetlb_shm_group, and memlock in /etc/security/limits.conf as \
+                 large as heap and code cache",
+    },
+    Message {
+        forms: &[&["Failed to reserve shared memory", "= 1)"]],
+        program: JVM,
+        meaning: "a System V segment was refused with errno 1 (EPERM): the user is not in the group of vm.hugetlb_shm_group and \
+                  lacks CAP_IPC_LOCK; before Linux 5.16 a sufficient RLIMIT_MEMLOCK replaced both",
+        remedy: "leave -XX:+UseSHM out: since Java 7 the JVM maps the pool, which needs no right; megapage doctor --user NAME says \
+                 how the user gets it",
+    },
+    Message {
         forms: &[&["Failed to reserve shared memory"]],
         program: JVM,
-        meaning: "a System V segment was refused: errno 12, the pool is too short; errno 1, the user is not in \
-                  vm.hugetlb_shm_group; errno 22, kernel.shmmax is too small",
+        meaning: "a System V segment was refused: errno 22, kernel.shmmax is too small; errno 28, kernel.shmall",
+        remedy: "leave -XX:+UseSHM out: since Java 7 the JVM maps the pool, which needs no right",
+    },
+    Message {
+        forms: &[&["Large pages using UseSHM are not configured on this system"]],
+        program: JVM,
+        meaning: "the JVM tried a System V segment of one huge page and was refused: the user may not have one \
+                  (vm.hugetlb_shm_group, CAP_IPC_LOCK), or the pool was empty",
         remedy: "leave -XX:+UseSHM out: since Java 7 the JVM maps the pool, which needs no right",
     },
     Message {
@@ -115,6 +142,13 @@ const MESSAGES: &[Message] = &[
         remedy: MORE_PAGES,
     },
     Message {
+        forms: &[&["Using --huge-unlink=never may create data leaks"]],
+        program: "DPDK",
+        meaning: "pages of an earlier run are mapped again with their old bytes, which makes the start fast: whoever may read the \
+                  files of the hugetlbfs could have put them there",
+        remedy: "a mount of its own: mode=0700 and the user's uid; megapage's segments reuse only what the same user left",
+    },
+    Message {
         forms: &[&["unable to map backing store for guest RAM: Cannot allocate memory"]],
         program: "QEMU",
         meaning: "the pool was too short for the guest's memory: QEMU ends",
@@ -127,7 +161,11 @@ const MESSAGES: &[Message] = &[
         remedy: "megapage doctor",
     },
     Message {
-        forms: &[&["Transparent Huge Pages (THP) support enabled in your kernel"]],
+        // The second: LATENCY DOCTOR.
+        forms: &[
+            &["Transparent Huge Pages (THP) support enabled in your kernel"],
+            &["I detected a non zero amount of anonymous huge pages used by your process"],
+        ],
         program: "Redis",
         meaning: "THP are set to 'always': after a fork (BGSAVE) each first write to a huge page splits it",
         remedy: "set 'madvise', and start Redis by megapage run, which gives it huge pages all the same",
@@ -193,9 +231,58 @@ const MESSAGES: &[Message] = &[
     },
     Message {
         forms: &[&["New heap segment map at", "failed"]],
-        program: "libhugetlbfs",
-        meaning: "HUGETLB_MORECORE found the pool too short: this malloc is on base pages, and the program goes on",
+        program: LIBHUGETLBFS,
+        meaning: "HUGETLB_MORECORE found the pool too short: this malloc is on base pages, and the program goes on. Pages that \
+                  others have reserved are not to be had: Free less Rsvd is what is available. (glibc up to 2.33: later ones lack \
+                  the hook that HUGETLB_MORECORE works by)",
         remedy: MORE_PAGES,
+    },
+    Message {
+        forms: &[&["Not setting up morecore because it's not available"]],
+        program: LIBHUGETLBFS,
+        meaning: "HUGETLB_MORECORE does nothing: glibc 2.34 removed the hook __morecore, and malloc stays on base pages. This is \
+                  reported with HUGETLB_VERBOSE=3 alone",
+        remedy: "megapage run PROGRAM; or GLIBC_TUNABLES=glibc.malloc.hugetlb=2 (glibc 2.35: pages of the pool; 1: THP)",
+    },
+    Message {
+        forms: &[
+            &["While overriding shmget(", "to add SHM_HUGETLB"],
+            &["Using small pages for shmget despite HUGETLB_SHM"],
+        ],
+        program: LIBHUGETLBFS,
+        meaning: "HUGETLB_SHM could not make a System V segment huge: Cannot allocate memory, the pool is too short; Operation not \
+                  permitted, the user is not in vm.hugetlb_shm_group. The segment is on base pages, and the program goes on",
+        remedy: "megapage doctor --user NAME says which; megapage run --shm 2m PROGRAM does the same",
+    },
+    Message {
+        forms: &[
+            &["libhugetlbfs", "Executable has too many segments"],
+            &["LD_PRELOAD is incompatible with segment remapping"],
+            &["Segment remapping has been DISABLED"],
+            &["libhugetlbfs", "Layout problem with segments"],
+        ],
+        program: LIBHUGETLBFS,
+        meaning: "HUGETLB_ELFMAP remaps at most 3 segments, of a program linked for it (-Wl,-zcommon-page-size=2M): the program's \
+                  code and data stay on base pages",
+        remedy: "megapage run --text auto PROGRAM remaps code of any number of segments, without linking it anew",
+    },
+    Message {
+        forms: &[
+            &["libhugetlbfs", "Hugepages unavailable"],
+            &["libhugetlbfs", "Hugepage size", "unavailable"],
+            &["Failed to reserve", "huge pages for new region"],
+            &["get_huge_pages: New region mapping failed"],
+        ],
+        program: LIBHUGETLBFS,
+        meaning: "no pool of that size has enough free pages, or no hugetlbfs of it is mounted: what was asked for is on base pages",
+        remedy: MORE_PAGES,
+    },
+    Message {
+        forms: &[&["Using mlock ulimits for SHM_HUGETLB"]],
+        program: "Linux",
+        meaning: "a program without CAP_IPC_LOCK, and not in vm.hugetlb_shm_group, made a System V segment of huge pages up to its \
+                  RLIMIT_MEMLOCK. Since Linux 5.16 ('obsolete' in the message) it is refused with errno 1 (EPERM)",
+        remedy: "sysctl -w vm.hugetlb_shm_group=GID, with the user in that group",
     },
 ];
 
@@ -214,10 +301,17 @@ pub struct Explained {
     pub remedy: &'static str,
 }
 
-/// Which message a line is.
+/// The forms of each message, in lower case.
+static FORMS: LazyLock<Vec<Vec<Vec<String>>>> = LazyLock::new(|| {
+    let form = |parts: &&[&str]| parts.iter().map(|part| part.to_ascii_lowercase()).collect();
+    MESSAGES.iter().map(|message| message.forms.iter().map(form).collect()).collect()
+});
+
+/// Which message a line is. Articles and tickets that quote one change its capitals.
 fn place(line: &str) -> Option<usize> {
-    let has = |form: &&[&str]| form.iter().all(|part| line.contains(part));
-    MESSAGES.iter().position(|message| message.forms.iter().any(has))
+    let line = line.to_ascii_lowercase();
+    let has = |form: &Vec<String>| form.iter().all(|part| line.contains(part));
+    FORMS.iter().position(|forms| forms.iter().any(has))
 }
 
 /// The messages in `text` that are known, each once, in the order of their first occurrence.
@@ -266,6 +360,10 @@ ready
         assert_eq!(times, [2, 1, 1]);
         assert!(found[0].line.ends_with("(errno = 12).") && found[0].meaning.contains("too few pages"));
         assert!(found[1].remedy.contains("UseSHM") && found[2].meaning.contains("ordinary memory"));
+        let shared =
+            |errno| explain(&format!("Failed to reserve shared memory. (error = {errno})"))[0].meaning;
+        assert!(shared(12).contains("RLIMIT_MEMLOCK (32 KiB)") && shared(1).contains("CAP_IPC_LOCK"));
+        assert!(shared(22).contains("kernel.shmmax"));
         assert!(explain("all is well\n").is_empty());
     }
 
