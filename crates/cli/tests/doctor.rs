@@ -392,3 +392,30 @@ fn bad_input_has_one_clear_line() {
         assert!(output.stdout.is_empty() && said.contains(expected), "{said}");
     }
 }
+
+/// libhugetlbfs' variable, which glibc heeds no more from 2.34 on: in the environment of the caller, and of a process.
+#[test]
+fn a_dead_morecore_is_named() {
+    let dead = megapage_kernel::glibc::glibc_version().is_none_or(|version| version >= (2, 34));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
+    let value = json(
+        &command.args(["doctor", "--only-read", "--json"]).env("HUGETLB_MORECORE", "yes").output().unwrap(),
+    );
+    assert_eq!(has_finding(&value, "morecore-dead"), dead);
+    assert!(!has_finding(&json(&doctor(&["--only-read", "--json"])), "morecore-dead"));
+
+    let mut sleeping = Command::new("sleep").arg("60").env("HUGETLB_MORECORE", "2M").spawn().unwrap();
+    // Until it is the program that was asked for, and has its C library.
+    let mut value = Value::Null;
+    for _ in 0..100 {
+        let output = doctor(&["--why", &sleeping.id().to_string(), "--json"]);
+        value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if value["name"] == "sleep" && (!dead || !value["start"].as_array().unwrap().is_empty()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    sleeping.kill().unwrap();
+    sleeping.wait().unwrap();
+    assert_eq!(value["start"][0]["id"] == "morecore-dead", dead, "{value:#}");
+}

@@ -117,7 +117,7 @@ kinds! {
         "It was built without CONFIG_HUGETLBFS, or does not support the processor's page sizes.",
         [];
     POOL_EMPTY, "pool-empty", Note, "No hugetlb pages of the default size are reserved",
-        "The pool may not grow on demand either: mmap(MAP_HUGETLB) and shmget(SHM_HUGETLB) fail with errno 12 (ENOMEM), for root too. The JVM's \"Failed to reserve shared memory. (error = 12)\" is this.",
+        "The pool may not grow on demand either: mmap(MAP_HUGETLB) and shmget(SHM_HUGETLB) fail with errno 12 (ENOMEM), for root too. The JVM's \"Failed to reserve shared memory. (error = 12)\" is this; where root gets pages and a user errno 12, see `shm-not-permitted`.",
         ["megapage pool set 2MB:+512"];
     POOL_TAKEN, "pool-taken", Blocker, "Every hugetlb page of this size is in use or reserved",
         "A new mapping gets Free minus Rsvd, and fails with errno 12 (ENOMEM): pages that others have reserved are theirs, touched or not.",
@@ -134,10 +134,10 @@ kinds! {
 
     // Users and limits.
     SHM_NOT_PERMITTED, "shm-not-permitted", Blocker, "This user may not make SysV segments of hugetlb pages",
-        "Only a note while no page is reserved. shmget(SHM_HUGETLB) fails with errno 1 (EPERM) unless the caller is in the group of vm.hugetlb_shm_group or has CAP_IPC_LOCK in the machine's own user namespace. mmap(MAP_HUGETLB) needs no permission. The JVM's \"Large pages using UseSHM are not configured on this system\" is this.",
+        "Only a note while no page is reserved. shmget(SHM_HUGETLB) fails with errno 1 (EPERM) unless the caller is in the group of vm.hugetlb_shm_group or has CAP_IPC_LOCK in the machine's own user namespace. mmap(MAP_HUGETLB) needs no permission. The JVM's \"Large pages using UseSHM are not configured on this system\" is this. Before Linux 2.6.30 (RHEL 5) the answer was errno 12 (ENOMEM): the segment counted as locked memory, so that RLIMIT_MEMLOCK (32 KiB) had to be raised as well, also for the group's members, and root alone succeeded; until Linux 5.16 a sufficient RLIMIT_MEMLOCK replaced the group.",
         ["groupadd --force hugepages", "usermod --append --groups hugepages USER", "sysctl -w vm.hugetlb_shm_group=$(getent group hugepages | cut -d: -f3)"];
     SHM_BY_MEMLOCK, "shm-by-memlock", Warning, "SysV segments of hugetlb pages are limited by RLIMIT_MEMLOCK",
-        "Older kernels let users outside vm.hugetlb_shm_group use SHM_HUGETLB up to RLIMIT_MEMLOCK; larger segments fail with errno 1 (EPERM).",
+        "Before Linux 5.16 users outside vm.hugetlb_shm_group may use SHM_HUGETLB up to RLIMIT_MEMLOCK; larger segments fail with errno 1 (EPERM), before Linux 2.6.30 with errno 12 (ENOMEM).",
         ["sysctl -w vm.hugetlb_shm_group=GID", "USER - memlock unlimited    # in /etc/security/limits.d/hugepages.conf", "LimitMEMLOCK=infinity    # in the systemd unit"];
     SHMMAX_SMALL, "shmmax-small", Warning, "SysV segments may not be as large as the memory that could back them",
         "shmget(2) fails with errno 22 (EINVAL) above kernel.shmmax, and with errno 28 (ENOSPC) when all segments exceed kernel.shmall base pages.",
@@ -216,6 +216,9 @@ kinds! {
     TUNABLE_DEAD, "tunable-dead", Warning, "GLIBC_TUNABLES asks for huge pages that are not to be had",
         "glibc silently falls back to base pages.",
         ["megapage run --require PROGRAM"];
+    MORECORE_DEAD, "morecore-dead", Warning, "HUGETLB_MORECORE does nothing with this glibc",
+        "libhugetlbfs puts malloc on huge pages by glibc's hook __morecore, which glibc 2.34 removed: malloc stays on base pages, without a warning. libhugetlbfs' other parts (HUGETLB_SHM, HUGETLB_ELFMAP) still work.",
+        ["megapage run PROGRAM", "GLIBC_TUNABLES=glibc.malloc.hugetlb=2 PROGRAM    # glibc 2.35: pages of the pool; 1: THP"];
 
     // The program.
     PROGRAM_PRIVILEGED, "program-privileged", Warning, "The program gets rights that its caller lacks",

@@ -7,6 +7,8 @@ mod surroundings;
 mod thp;
 mod user;
 
+pub(crate) use surroundings::asks_for_heap;
+
 use crate::facts::Facts;
 use crate::finding::Finding;
 use megapage_units::shown::shell_path;

@@ -65,13 +65,14 @@ Locked memory (mlock(2)) can be huge. The kernel shows neither khugepaged's posi
 shared with other processes are counted in the first 16 GiB.
 
 Exit status: 0 everything present is huge or cannot be; 1 something stands in the way; 2 no such process or address. `--json`
-prints `megapage.doctor-why/1`: the process's backing, the region asked for, and the groups of ranges with their findings.
+prints `megapage.doctor-why/1`: the process's backing, the region asked for, findings about how the process was started
+(`morecore-dead`), and the groups of ranges with their findings.
 
 ## What a log says
 
 `megapage doctor --log FILE` (`-`: standard input) explains messages about huge pages of JVMs of each release, PostgreSQL,
-MariaDB, MySQL, MongoDB, ClickHouse, DPDK, QEMU, Redis, memcached, PHP, libhugetlbfs and Kubernetes, and bus errors of any
-program: the first such line, how often it came, what happened, and what helps. It reads the first 64 MiB. `megapage doctor
+MariaDB, MySQL, MongoDB, ClickHouse, DPDK, QEMU, Redis, memcached, PHP, libhugetlbfs, the kernel and Kubernetes, and bus errors of
+any program, in capitals or not: the first such line, how often it came, what happened, and what helps. It reads the first 64 MiB. `megapage doctor
 --log -u UNIT` reads the journal of a service instead, since the machine has started (journalctl). Exit status: 0 no known message; 1 at least one; 2 unreadable file. `--json` prints
 `megapage.doctor-log/1`: the messages.
 

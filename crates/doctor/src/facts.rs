@@ -217,6 +217,8 @@ pub struct Facts {
     pub glibc: Option<(u32, u32)>,
     /// The environment's GLIBC_TUNABLES.
     pub tunables: Option<String>,
+    /// The environment's HUGETLB_MORECORE.
+    pub morecore: Option<String>,
     /// The trials that were made.
     pub trials: Vec<Tried>,
     /// Why no trials were made; `None`: they were.

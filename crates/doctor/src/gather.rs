@@ -31,6 +31,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// The variable by which libhugetlbfs is asked to put malloc on huge pages: yes, a page size, or thp.
+pub(crate) const MORECORE: &str = "HUGETLB_MORECORE";
 /// The largest page that a trial takes: a gigabyte takes a second to clear, and is scarce.
 const LARGEST_TRIED: Bytes = Bytes::mib(32);
 /// Trials of hugetlbfs mounts; more are judged by what was read.
@@ -150,6 +152,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         },
         glibc: glibc::glibc_version(),
         tunables: std::env::var("GLIBC_TUNABLES").ok(),
+        morecore: std::env::var(MORECORE).ok(),
         trials: Vec::new(),
         untried: None,
         reach: program.as_ref().and_then(|program| reach(root, request, &user, program)),

@@ -371,6 +371,20 @@ fn a_tunable_is_dead_where_its_pages_are_not_to_be_had() {
 }
 
 #[test]
+fn morecore_is_dead_from_glibc_2_34_on() {
+    let dead = |value: &str, glibc| {
+        let facts = Facts { morecore: Some(value.into()), glibc, ..healthy() };
+        find(&facts, &catalog::MORECORE_DEAD)
+    };
+    assert!(dead("yes", Some((2, 33))).is_none());
+    assert!(dead("no", Some((2, 36))).is_none());
+    let finding = dead("2M", Some((2, 34))).unwrap();
+    assert_eq!(finding.evidence[0].value, "2M");
+    assert!(finding.remedy[0].starts_with("megapage run"));
+    assert_eq!(dead("thp", None).unwrap().evidence[1].value, "another C library");
+}
+
+#[test]
 fn remedies_are_filled_in() {
     let mut facts = healthy();
     facts.sysctls.hugetlb_shm_group = Some(0);

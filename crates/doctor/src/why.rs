@@ -9,10 +9,12 @@ mod reasons;
 
 pub use gather::{WhyError, gather_why};
 
-use crate::catalog::Severity;
+use crate::catalog::{MORECORE_DEAD, Severity};
+use crate::checks::asks_for_heap;
 use crate::finding::Finding;
 use facts::{Place, WhyFacts};
 use megapage_observe::{BackingBytes, Leaf, Mapping, MappingKind, wire};
+use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, Pid, VirtRange};
 use reasons::{is_huge, reasons};
 use serde::Serialize;
@@ -145,6 +147,8 @@ pub struct Why {
     pub at: Option<At>,
     /// Whether the kernel can promote the process's memory on request (MADV_COLLAPSE).
     pub collapse: bool,
+    /// What is wrong with how the process was started, for all its ranges.
+    pub start: Vec<Finding>,
     /// The ranges that are not huge and hold something, most memory first. For one address, that one, also where
     /// nothing is present.
     pub groups: Vec<Group>,
@@ -160,6 +164,7 @@ impl Why {
             backing: process.backing,
             at: None,
             collapse: facts.collapse,
+            start: dead_morecore(facts).into_iter().collect(),
             groups: Vec::new(),
         };
         match address {
@@ -186,11 +191,29 @@ impl Why {
         Ok(why)
     }
 
-    /// Whether a range could be huge but for its decisive reason: whether that is more than a note anywhere.
+    /// Whether a range could be huge but for its decisive reason, or for how the process was started: whether that is
+    /// more than a note anywhere.
     pub fn has_findings(&self) -> bool {
-        let mut decisive = self.groups.iter().filter_map(|group| group.reasons.first());
-        decisive.any(|reason| reason.severity > Severity::Note)
+        let decisive = self.groups.iter().filter_map(|group| group.reasons.first());
+        self.start.iter().chain(decisive).any(|reason| reason.severity > Severity::Note)
     }
+}
+
+/// HUGETLB_MORECORE with a C library that has no __morecore. Up to 2.33 glibc's file has the version in its name
+/// (libc-2.31.so); 2.34, which removed the hook, made it libc.so.6.
+fn dead_morecore(facts: &WhyFacts) -> Option<Finding> {
+    let morecore = facts.morecore.as_ref().filter(|it| asks_for_heap(&it.value))?;
+    let libc = morecore.libc.as_deref()?;
+    if libc.rsplit('/').next().is_some_and(|file| file.starts_with("libc-2.")) {
+        return None;
+    }
+    let pid = facts.process.id.pid;
+    let finding = Finding::new(
+        &MORECORE_DEAD,
+        format!("HUGETLB_MORECORE in the environment of process {pid}"),
+        &morecore.value,
+    );
+    Some(finding.and("its C library", libc).fill("PROGRAM", &shell_word(&facts.process.name)))
 }
 
 fn at(address: u64, place: &Place<'_>) -> At {

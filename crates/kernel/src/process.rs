@@ -305,6 +305,18 @@ pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelEr
     Ok(arguments)
 }
 
+/// The value of the variable `name` in the environment that `pid` was started with, as far as the first 256 KiB say
+/// (proc_pid_environ(5)); `None` where it is not set. What the program has changed since does not show.
+pub fn read_environment_variable(
+    root: &KernelRoot,
+    pid: Pid,
+    name: &str,
+) -> Result<Option<String>, KernelError> {
+    let (text, _) = root.read_cut(format!("proc/{pid}/environ"))?;
+    let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+    Ok(value.map(str::to_string))
+}
+
 /// Processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)), and helper processes
 /// ([`crate::helper`]) for it.
 pub fn own_thread_time() -> Duration {
@@ -398,6 +410,18 @@ mod tests {
         assert!((0..5).any(|_| waited() < Duration::from_millis(50)));
         let start = own_thread_time();
         while own_thread_time() - start < Duration::from_millis(2) {}
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        std::fs::create_dir_all(tree.path().join("proc/7")).unwrap();
+        std::fs::write(tree.path().join("proc/7/environ"), "HOMES=no\0HOME=/root=1\0EMPTY=\0").unwrap();
+        let read = |name| read_environment_variable(&root, Pid(7), name).unwrap();
+        assert_eq!((read("HOME").as_deref(), read("EMPTY").as_deref()), (Some("/root=1"), Some("")));
+        assert_eq!(read("HO"), None);
+        assert!(read_environment_variable(&root, Pid(8), "HOME").unwrap_err().is_gone());
     }
 
     #[test]

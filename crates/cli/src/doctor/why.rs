@@ -32,6 +32,11 @@ pub fn human(why: &Why) -> String {
         text += &wrapped(&counts, "", "    ");
         text += &folios(at);
     }
+    for finding in &why.start {
+        text += "\n";
+        text += &found(finding);
+        text += &meaning(finding);
+    }
     let mut explained = HashSet::new();
     for group in why.groups.iter().take(MOST_SHOWN) {
         text += "\n";
@@ -60,7 +65,7 @@ pub fn human(why: &Why) -> String {
         text.push('\n');
         text += &wrapped(&format!("{present} in {} further mappings; --json shows them", rest.len()), "", "");
     }
-    if why.groups.is_empty() {
+    if why.groups.is_empty() && why.start.is_empty() {
         text += "\nNothing stands in the way.\n";
     }
     if why.has_findings() {

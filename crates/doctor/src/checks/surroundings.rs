@@ -13,6 +13,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings.extend(memory_group(facts));
     findings.extend(confinement(facts));
     findings.extend(glibc(facts));
+    findings.extend(morecore(facts));
     findings
 }
 
@@ -151,6 +152,26 @@ fn glibc(facts: &Facts) -> Vec<Finding> {
         Some((where_, what)) => Finding::new(&catalog::TUNABLE_DEAD, source, value).and(where_, what),
     });
     findings
+}
+
+/// The first glibc without __morecore.
+const WITHOUT_MORECORE: (u32, u32) = (2, 34);
+
+/// libhugetlbfs' variable where nothing heeds it any more. With another C library nothing ever did.
+fn morecore(facts: &Facts) -> Option<Finding> {
+    let value = facts.morecore.as_deref().filter(|value| asks_for_heap(value))?;
+    let version = match facts.glibc {
+        Some(version) if version < WITHOUT_MORECORE => return None,
+        Some((major, minor)) => format!("{major}.{minor}"),
+        None => "another C library".into(),
+    };
+    let finding = Finding::new(&catalog::MORECORE_DEAD, "HUGETLB_MORECORE in the environment", value);
+    Some(finding.and("the version of glibc", version))
+}
+
+/// Whether HUGETLB_MORECORE=`value` asks for anything; see libhugetlbfs(7).
+pub(crate) fn asks_for_heap(value: &str) -> bool {
+    !value.eq_ignore_ascii_case("no") && value != "0"
 }
 
 /// The last setting of `glibc.malloc.hugetlb` in the colon-separated list, as the loader takes it.

@@ -87,6 +87,7 @@ pub(super) fn healthy() -> Facts {
         confinement: Confinement::default(),
         glibc: Some((2, 36)),
         tunables: None,
+        morecore: None,
         trials: Vec::new(),
         untried: None,
         program: None,
@@ -228,6 +229,7 @@ pub(super) fn cases() -> Vec<Case> {
             facts.tunables = Some("glibc.malloc.hugetlb=2".into());
             facts.pools[0].counts = pool(0, 0, 0);
         }),
+        (&MORECORE_DEAD, |facts| facts.morecore = Some("yes".into())),
         (&PROGRAM_PRIVILEGED, |facts| {
             with_program(facts, |program| program.privilege = Some(Privilege::SetUser(0)));
         }),

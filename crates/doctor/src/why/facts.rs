@@ -25,6 +25,15 @@ pub struct Tmpfs {
     pub huge: String,
 }
 
+/// That a process was started with libhugetlbfs' HUGETLB_MORECORE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Morecore {
+    /// Its value.
+    pub value: String,
+    /// The C library that the process has mapped, where one is found.
+    pub libc: Option<String>,
+}
+
 /// Everything that the reasons are found in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WhyFacts {
@@ -47,6 +56,8 @@ pub struct WhyFacts {
     pub tmpfs: Vec<Tmpfs>,
     /// Whether the kernel promotes memory of a running process on request.
     pub collapse: bool,
+    /// HUGETLB_MORECORE in the environment that the process was started with; `None` also where that may not be read.
+    pub morecore: Option<Morecore>,
 }
 
 /// One region and the mapping that it is looked at for.

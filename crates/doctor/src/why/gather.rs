@@ -1,13 +1,14 @@
 //! Gathers what the reasons are found in. Changes nothing, not even a bit of the process.
 
 use super::Target;
-use super::facts::{MappingExtra, Tmpfs, WhyFacts};
+use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
+use crate::gather::MORECORE;
 use megapage_kernel::ability::COLLAPSE;
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::mounts::mounts;
 use megapage_kernel::pagemap::Pagemap;
-use megapage_kernel::process::read_status;
+use megapage_kernel::process::{read_environment_variable, read_status};
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::collapse_limits;
 use megapage_kernel::{KernelError, KernelRoot};
@@ -88,6 +89,7 @@ pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyErro
         memory_group: Cgroups::read(root, Some(pid)).map_err(lift)?.memory,
         tmpfs: tmpfs(root)?,
         collapse: COLLAPSE.is_there(root),
+        morecore: morecore(root, pid, &process.mappings),
         machine: snapshot.machine,
         process,
     })
@@ -95,6 +97,17 @@ pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyErro
 
 fn gone(pid: Pid) -> Missed {
     Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }
+}
+
+/// What the process was started with. Readable with the right that its page tables take, too.
+fn morecore(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Option<Morecore> {
+    let value = read_environment_variable(root, pid, MORECORE).ok()??;
+    let is_libc = |name: &str| {
+        let file = name.rsplit('/').next().unwrap_or(name);
+        file == "libc.so.6" || file.starts_with("libc-2.") || file.starts_with("ld-musl-")
+    };
+    let libc = mappings.iter().map(|mapping| &mapping.name).find(|name| is_libc(name)).cloned();
+    Some(Morecore { value, libc })
 }
 
 /// A mapping that has changed since it was observed has no extras.

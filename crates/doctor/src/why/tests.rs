@@ -1,7 +1,7 @@
 //! Every reason on fabricated facts: a region that only waits for khugepaged, and one thing changed.
 
 use super::catalog::*;
-use super::facts::{MappingExtra, Tmpfs, WhyFacts};
+use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
 use super::*;
 use crate::catalog::{
     CGROUP_MEMORY_TIGHT, KHUGEPAGED_OFF, Kind, SHMEM_THP_OFF, THP_ABSENT, THP_DISABLED, THP_NEVER,
@@ -70,7 +70,22 @@ fn waiting() -> WhyFacts {
             Tmpfs { point: "/dev/shm/huge".into(), huge: "always".into() },
         ],
         collapse: true,
+        morecore: None,
     }
+}
+
+#[test]
+fn morecore_does_nothing_where_the_c_library_has_no_hook() {
+    let with = |value: &str, libc: Option<&str>| {
+        let morecore = Some(Morecore { value: value.into(), libc: libc.map(str::to_string) });
+        Why::of(&WhyFacts { morecore, ..waiting() }, None).unwrap().start
+    };
+    let found = with("yes", Some("/usr/lib/x86_64-linux-gnu/libc.so.6"));
+    assert_eq!(found.iter().map(|it| it.id).collect::<Vec<_>>(), ["morecore-dead"]);
+    assert!(found[0].evidence[1].value.ends_with("libc.so.6") && found[0].remedy[0] == "megapage run server");
+    assert!(with("yes", Some("/usr/lib/x86_64-linux-gnu/libc-2.31.so")).is_empty(), "it has the hook");
+    assert!(with("no", Some("/usr/lib/x86_64-linux-gnu/libc.so.6")).is_empty());
+    assert!(with("yes", None).is_empty(), "a static program has no library to say so");
 }
 
 fn thp(facts: &mut WhyFacts) -> &mut ThpSettings {
