@@ -6,6 +6,7 @@ mod abilities;
 mod finding;
 mod header;
 mod tidy;
+mod values;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask header  make include/megapage.h anew from crates/capi
-       cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel";
+       cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
+       cargo xtask values  make the values of bench/results in pages of docs/ anew";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
         ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
         ["abilities"] => repository().and_then(|root| abilities::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["values"] => repository().and_then(|root| values::write(&root)).map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -43,6 +43,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(vendored::check(root)?);
     findings.extend(crate::header::check(root)?);
     findings.extend(crate::abilities::check(root));
+    findings.extend(crate::values::check(root)?);
 
     findings.sort();
     for finding in &findings {

@@ -124,7 +124,10 @@ impl Commands {
             {
                 Some(format!("the Makefile has no target '{argument}'"))
             }
-            "cargo" if argument == "xtask" && !matches!(words.get(2), Some(&"tidy" | &"header")) => {
+            "cargo"
+                if argument == "xtask"
+                    && !matches!(words.get(2), Some(&"tidy" | &"header" | &"abilities" | &"values")) =>
+            {
                 Some(format!("xtask has no command '{}'", words.get(2).unwrap_or(&"")))
             }
             _ => None,
