@@ -5,6 +5,7 @@ use megapage_act::pool::persist::{PersistRequest, forget, persist};
 use megapage_act::pool::{Loan, Spec};
 use megapage_daemon::{Config, SavedState};
 use megapage_kernel::effective_uid;
+use megapage_kernel::thp::ThpEnabled;
 use megapage_observe::cost::calibrate::AccessTimes;
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -83,20 +84,22 @@ pub fn loan(data: &[u8]) {
 /// Pools that are persistent over a boot, in the files of GRUB, systemd-boot and sysctl below a root: applied once, there is
 /// nothing left to do; forgotten, what boot loaders had is there again.
 ///
-/// The input: a line of pools, such as `2m=512 1g=0:1,1:1`, then the files.
+/// The input: a line of pools, such as `2m=512 1g=0:1,1:1`, with `default-size` and `thp` where these are requested, too;
+/// then the files.
 pub fn pool_persist(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
-    let pools: Result<Vec<Spec>, _> =
-        String::from_utf8_lossy(&data[..end]).split_whitespace().take(8).map(str::parse).collect();
-    let Ok(pools) = pools else { return };
+    let line = String::from_utf8_lossy(&data[..end]);
+    let (options, pools): (Vec<&str>, Vec<&str>) =
+        line.split_whitespace().take(8).partition(|word| ["default-size", "thp"].contains(word));
+    let Ok(pools) = pools.into_iter().map(str::parse).collect::<Result<Vec<Spec>, _>>() else { return };
     let machine = Tree::of(MACHINE.as_bytes());
     let image = Tree::of(&data[end..]);
     let request = PersistRequest {
         pools,
         overcommit: Vec::new(),
         cma: None,
-        default_size: None,
-        thp: None,
+        default_size: options.contains(&"default-size").then_some(PageSize::HUGE_1G),
+        thp: options.contains(&"thp").then_some(ThpEnabled::Never),
         at_boot: true,
         loader: None,
         root: image.path().to_path_buf(),
@@ -119,8 +122,15 @@ pub fn pool_persist(data: &[u8]) {
     assert!(again.is_no_op(), "applied once is enough: {:?}", again.edits);
     let Ok(forgotten) = forget(&request) else { return };
     forgotten.apply().expect("what was written can be taken away");
-    let words = ["hugepagesz=", "hugepages="];
+    let words = ["hugepagesz=", "hugepages=", "transparent_hugepage="];
     let after = texts(image.path());
+    // Without files of an earlier call what was written is taken away, and nothing else.
+    let is_ours = |path: &Path| {
+        path.strip_prefix(image.path()).is_ok_and(|path| path.to_string_lossy().contains("megapage"))
+    };
+    if !before.keys().any(|path| is_ours(path)) {
+        assert!(before == after, "{before:?} became {after:?}");
+    }
     for (path, text) in after.iter().filter(|(path, _)| !before.contains_key(*path)) {
         assert!(!words.iter().any(|word| text.contains(word)), "{} keeps {text}", path.display());
     }

@@ -9,7 +9,7 @@ use super::files::{BACKUP_SUFFIX, Edit, MARKER, listed, read};
 use megapage_kernel::tree::Tree;
 use megapage_units::{Bytes, PageSize};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Boot entries that are edited at most.
 const MOST_ENTRIES: usize = 1000;
@@ -150,13 +150,23 @@ fn grub_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> 
 }
 
 fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, PersistError> {
-    let ours = recorded(tree)?;
+    let cmdline = tree.root().join("etc/kernel/cmdline");
+    let recorded = recorded(tree)?;
+    let inherited = match read(tree, &backup_of(&cmdline))? {
+        None => Vec::new(),
+        Some(_) => {
+            let text = read(tree, &cmdline)?.unwrap_or_default();
+            text.split_whitespace().filter(|word| is_ours(word, &recorded)).map(str::to_string).collect()
+        }
+    };
+    let ours = Ours { recorded, inherited };
     let on_request: Vec<&str> =
         words.iter().map(String::as_str).filter(|word| ON_REQUEST.contains(&kind(word))).collect();
     let record = (!on_request.is_empty()).then(|| on_request.join(" ") + "\n");
     let mut edits = vec![Edit::own(tree, tree.root().join(RECORD), record)?];
-    let cmdline = tree.root().join("etc/kernel/cmdline");
-    edits.extend(with_backup(tree, cmdline, words, &ours, |text, words| join(text, &ours, words) + "\n")?);
+    edits.extend(with_backup(tree, cmdline, words, &ours, |text, words| {
+        join(text, &ours.recorded, words) + "\n"
+    })?);
     for entry in entries(tree)? {
         edits.extend(with_backup(tree, entry, words, &ours, |text, words| {
             // Several `options` lines are one command line: the words go to the end of the last.
@@ -169,7 +179,7 @@ fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, Persis
                     if !is_options(line) {
                         return line.to_string();
                     }
-                    join(line, &ours, if Some(index) == last { words } else { &[] })
+                    join(line, &ours.recorded, if Some(index) == last { words } else { &[] })
                 })
                 .collect();
             if last.is_none() && !words.is_empty() {
@@ -198,47 +208,63 @@ fn join(line: &str, recorded: &[String], words: &[String]) -> String {
     others.chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
+/// What earlier calls have put into command lines.
+struct Ours {
+    /// The words on request.
+    recorded: Vec<String>,
+    /// All words of ours in /etc/kernel/cmdline, which kernel-install(8) copies into the entries of new kernels.
+    inherited: Vec<String>,
+}
+
+fn backup_of(path: &Path) -> PathBuf {
+    let mut name = path.to_path_buf().into_os_string();
+    name.push(BACKUP_SUFFIX);
+    PathBuf::from(name)
+}
+
 /// Edits of a file that another program owns: a copy of what it held, and the file itself. That there is a copy is
-/// also what says that the hugetlb words in the file are ours; `recorded` says it of those on request.
+/// also what says that the hugetlb words in the file are ours, and the record says it of those on request. An entry that
+/// was made since, with our words in it, has no copy and gets none.
 fn with_backup(
     tree: &Tree,
     path: PathBuf,
     words: &[String],
-    recorded: &[String],
+    ours: &Ours,
     change: impl Fn(&str, &[String]) -> String,
 ) -> Result<Vec<Edit>, PersistError> {
-    let mut name = path.clone().into_os_string();
-    name.push(BACKUP_SUFFIX);
-    let mut backup = Edit::of(tree, PathBuf::from(name))?;
+    let mut backup = Edit::of(tree, backup_of(&path))?;
     let mut edit = Edit::of(tree, path)?;
     let Some(before) = edit.before.clone() else { return Ok(Vec::new()) };
-    let first = backup.before.is_none();
-    if first && words.is_empty() {
+    let has_copy = backup.before.is_some();
+    let is_inherited = |word: &str| ours.inherited.iter().any(|inherited| inherited == word);
+    let inherits = !has_copy && before.split_whitespace().any(is_inherited);
+    if words.is_empty() && !has_copy && !inherits {
         return Ok(Vec::new());
     }
-    let is_foreign =
-        |word: &&str| exclusive(words).any(|own| own == kind(word)) && (first || !is_ours(word, recorded));
+    let is_foreign = |word: &&str| {
+        let known = if has_copy { is_ours(word, &ours.recorded) } else { is_inherited(word) };
+        !known && exclusive(words).any(|own| own == kind(word))
+    };
     if !words.is_empty()
         && let Some(word) = before.split_whitespace().find(is_foreign)
     {
         return Err(PersistError::Foreign { word: word.to_string(), path: edit.path });
     }
-    if first {
-        backup.after = Some(before.clone());
-    }
     edit.after = Some(change(&before, words));
-    if words.is_empty() {
-        // Byte for byte what it was, unless another program has changed it since.
-        let former = backup.before.clone();
-        if former.as_deref().is_some_and(|former| {
-            former.split_whitespace().eq(edit.after.iter().flat_map(|text| text.split_whitespace()))
-        }) {
-            edit.after = former;
-        }
-        backup.after = None;
-        return Ok(vec![edit, backup]);
+    if inherits {
+        return Ok(vec![edit]);
     }
-    Ok(vec![backup, edit])
+    if !words.is_empty() {
+        if !has_copy {
+            backup.after = Some(before);
+        }
+        return Ok(vec![backup, edit]);
+    }
+    // Byte for byte what it was, unless another program has changed it since.
+    let former = backup.before.clone().filter(|former| change(former, &[]) == change(&before, &[]));
+    edit.after = former.or(edit.after);
+    backup.after = None;
+    Ok(vec![edit, backup])
 }
 
 /// The boot entries, wherever the boot partition is mounted.

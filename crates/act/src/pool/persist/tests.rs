@@ -315,6 +315,38 @@ fn with_systemd_boot_words_of_others_stay_and_ours_go() {
     assert_eq!(image.text("etc/kernel/cmdline").unwrap(), "root=/dev/vda1 rw transparent_hugepage=madvise\n");
 }
 
+/// kernel-install(8) makes it of /etc/kernel/cmdline, our words included.
+#[test]
+fn the_entry_of_a_later_kernel_is_changed_along_and_cleaned() {
+    let image = Image::new(&[CMDLINE, ENTRY]);
+    image.plan(&gigabytes(&image)).unwrap().apply().unwrap();
+    let later = "efi/loader/entries/debian-6.19.conf";
+    let line = image.text(CMDLINE.0).unwrap();
+    image.write(&format!("image/{later}"), &format!("linux /vmlinuz-6.19\noptions {line}"));
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    assert_eq!(
+        image.text(later).unwrap(),
+        "linux /vmlinuz-6.19\noptions root=/dev/vda1 rw hugepagesz=1G hugepages=2\n"
+    );
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.text(later).unwrap(), "linux /vmlinuz-6.19\noptions root=/dev/vda1 rw\n");
+    assert_eq!(image.everything().len(), 3, "and the two that were there");
+    // Words that are not those of the command line are another's.
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    image.write("image/efi/loader/entries/other.conf", "options hugepagesz=1G hugepages=5\n");
+    assert!(image.refusal(&["1g=3"]).contains("other.conf: sets hugepages=5 already"));
+}
+
+/// An `options` line without a word is a line all the same.
+#[test]
+fn an_odd_entry_is_put_back_as_it_was() {
+    let image = Image::new(&[("boot/loader/entries/odd.conf", "options\n\toptions  a   b\ntitle x\n")]);
+    let before = image.everything();
+    image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
+    forget(&image.request(&[])).unwrap().apply().unwrap();
+    assert_eq!(image.everything(), before);
+}
+
 #[test]
 fn a_default_size_and_thp_need_no_pool_and_are_checked() {
     let image = Image::new(&[GRUB]);
