@@ -3,16 +3,18 @@
 //! Every option has an effect and a default; one that is not known is an error. Errors are one line: file, line, what,
 //! how to repair it.
 
+mod pace;
 pub mod text;
 mod validate;
 
+pub use pace::PublishedPace;
 pub(crate) use validate::uid;
 
 use crate::observability::{LogConfig, MetricsConfig};
 use megapage_act::execute::ExecutorOptions;
 use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
-use megapage_decide::{Pace, Policy, by_name};
+use megapage_decide::{OWN, Pace, Policy, known};
 use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
@@ -134,6 +136,8 @@ pub struct Config {
     pub act: Act,
     /// Bounds on what a policy may ask for, whatever policy it is.
     pub limits: Limits,
+    /// The published policies: how fast they promote.
+    pub pace: PublishedPace,
     /// The policy "megapage": who is entitled to how much.
     pub shares: Shares,
     /// The policy "megapage": weights, caps and guaranteed shares, by name or control group.
@@ -312,7 +316,7 @@ fn one() -> f64 {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            policy: "megapage".into(),
+            policy: OWN.into(),
             interval: Duration::from_secs(1),
             on_exit: OnExit::Leave,
             nice: -10,
@@ -324,6 +328,7 @@ impl Default for Config {
             pressure: PressureWatch::default(),
             act: Act::default(),
             limits: Limits::default(),
+            pace: PublishedPace::default(),
             shares: Shares::default(),
             claims: Vec::new(),
             metrics: MetricsConfig::default(),
@@ -467,8 +472,8 @@ impl Config {
 
     /// The policy, with its parameters.
     pub fn make_policy(&self) -> Option<Box<dyn Policy>> {
-        if self.policy != "megapage" {
-            return by_name(&self.policy);
+        if self.policy != OWN {
+            return known(&self.policy).map(|known| known.make_at(self.pace.of_decide()));
         }
         let claims = self.claims.iter().filter_map(Claim::entitlement).collect();
         let guarantee = self.shares.guarantee_percent / 100.0;

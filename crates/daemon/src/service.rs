@@ -12,7 +12,7 @@ use crate::rights;
 use crate::saved_state::SavedState;
 use crate::settings::Settings;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
-use megapage_decide::Obtained;
+use megapage_decide::{OWN, Obtained};
 use megapage_kernel::pressure::Trigger;
 use megapage_kernel::spawn::{Signals, set_nice, signal, wait_any_readable};
 use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic_time};
@@ -268,7 +268,11 @@ impl<'a> Service<'a> {
 
     /// What it goes by, in one line.
     fn describe(&self) -> String {
-        let policy = &self.daemon.config().policy;
+        let config = self.daemon.config();
+        let policy = match config.policy.as_str() {
+            OWN => OWN.to_string(),
+            published => format!("{published} at {}", config.pace.describe()),
+        };
         format!("policy {policy}, {}, {}", self.daemon.sampling(), self.daemon.costing())
     }
 

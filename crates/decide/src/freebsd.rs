@@ -4,12 +4,25 @@
 //! Sources: Navarro, Iyer, Druschel, Cox, "Practical, transparent operating system support for superpages" (OSDI 2002);
 //! sys/vm/vm_reserv.c: the partially populated reservation that has not changed for longest is broken first.
 
-use crate::{Answer, Fault, FaultSize, Policy, Reason, Reservation, Tick};
+use crate::pace::Rounds;
+use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Reservation, Tick};
 use megapage_snapshot::{Leaf, PAGES};
 
-/// The policy. It has no state: population decides.
+/// The policy. Population decides. FreeBSD has no pace, since a reservation becomes huge without a copy; where there are
+/// no reservations each promotion is a copy, and then it may be held to the pace of the others.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FreeBsd;
+pub struct FreeBsd {
+    /// Regions promoted in a round; `None`: all that are full.
+    pace: Option<Pace>,
+    rounds: Rounds,
+}
+
+impl FreeBsd {
+    /// The policy, promoting so many regions in a round.
+    pub fn at(pace: Pace) -> FreeBsd {
+        FreeBsd { pace: Some(pace), rounds: Rounds::default() }
+    }
+}
 
 impl Policy for FreeBsd {
     fn name(&self) -> &'static str {
@@ -17,11 +30,14 @@ impl Policy for FreeBsd {
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
+        let mut due = self.pace.map_or(u64::MAX, |pace| self.rounds.due(tick.now(), pace));
         for process in tick.processes() {
             for region in &process.regions {
                 let answer = match region.leaf {
-                    Leaf::Base if region.present == PAGES => {
-                        tick.promote(process, region, Reason::FullyPopulated)
+                    Leaf::Base if region.present == PAGES && due > 0 => {
+                        let answer = tick.promote(process, region, Reason::FullyPopulated);
+                        due -= u64::from(answer == Answer::Accepted);
+                        answer
                     }
                     Leaf::Huge2m if region.present < PAGES => {
                         tick.demote(process, region, Reason::Depopulated)
@@ -55,6 +71,12 @@ impl Policy for FreeBsd {
         partial
             .min_by_key(|(_, reservation)| (reservation.changed, reservation.process, reservation.region))
             .map(|(at, _)| at)
+    }
+
+    fn untried(&mut self, action: &Action) {
+        if matches!(action, Action::Promote { .. }) {
+            self.rounds.give_back(1);
+        }
     }
 
     fn tracked(&self) -> usize {

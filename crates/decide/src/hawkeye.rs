@@ -52,8 +52,8 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// As the paper describes it. Where it gives no number (how many zero pages are too many; khugepaged's pace), the
-    /// choice is ours and stated in docs/policies.md.
+    /// As the paper describes it. Where it gives no number (how many zero pages are too many; the pace), the choice
+    /// is ours and stated in docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {
             name: "hawkeye-g",
@@ -65,7 +65,7 @@ impl Parameters {
             },
             sample_every: Duration::from_secs(30),
             window: Duration::from_secs(1),
-            promote: Pace { work: 8, every: Duration::from_secs(10) },
+            promote: Pace::PAPERS,
             lowest_bucket: 0,
             least_cost: 0.02,
             equal_cost: 0.01,
@@ -94,6 +94,7 @@ impl Parameters {
                 from_zero: true,
             },
             sample_every: Duration::from_secs(6),
+            promote: Pace::KHUGEPAGED,
             lowest_bucket: 1,
             equal_cost: 0.0,
             least_candidates: (8, 2),
@@ -103,6 +104,11 @@ impl Parameters {
             least_cost: 0.0,
             ..Parameters::paper()
         }
+    }
+
+    /// The same, promoting so many regions in a round.
+    pub const fn at(self, pace: Pace) -> Parameters {
+        Parameters { promote: pace, ..self }
     }
 
     /// The same under another name.

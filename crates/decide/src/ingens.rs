@@ -63,7 +63,7 @@ impl Parameters {
             eager_below: Some(0.5),
             // 90 % of 512.
             utilised: 461,
-            promote: Pace { work: 4096, every: Duration::from_secs(10) },
+            promote: Pace::PAPERS.in_pages(PAGES),
             sample_every: Duration::from_secs(2),
             hot_rounds: 5,
             frequency: Frequency { weight: 0.4, hot: 6.0 },
@@ -71,11 +71,17 @@ impl Parameters {
         }
     }
 
+    /// The same, promoting so many regions in a round.
+    pub fn at(self, pace: Pace) -> Parameters {
+        Parameters { promote: pace.in_pages(PAGES), ..self }
+    }
+
     /// As the released kernel does it: 90 % always, a sample every 4 s, 0.7 and 0.3 as weights.
     pub const fn code() -> Parameters {
         Parameters {
             name: "ingens-code",
             eager_below: None,
+            promote: Pace::KHUGEPAGED.in_pages(PAGES),
             sample_every: Duration::from_secs(4),
             frequency: Frequency { weight: 0.3, hot: 6.0 },
             fairness: Fairness::Need,

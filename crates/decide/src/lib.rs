@@ -33,7 +33,7 @@ pub use fault::{Fault, FaultSize, Headroom, Reservation};
 pub use guard::{SavedDemotion, SavedRegion};
 pub use limits::Limits;
 pub use pace::Pace;
-pub use policy::{Known, POLICIES, Policy, by_name};
+pub use policy::{Known, OWN, POLICIES, Policy, by_name, known};
 pub use tick::{Answer, Tick};
 
 use guard::{Guard, Kind};

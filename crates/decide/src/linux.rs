@@ -33,7 +33,7 @@ impl Parameters {
         Parameters {
             name: "linux",
             enabled: ThpEnabled::Always,
-            scan: Pace { work: 4096, every: Duration::from_secs(10) },
+            scan: Pace::KHUGEPAGED.in_pages(PAGES),
             alloc_sleep: Duration::from_secs(60),
             max_ptes_none: PAGES - 1,
             max_ptes_swap: 64,
@@ -43,6 +43,11 @@ impl Parameters {
     /// `madvise`: only where the program asks.
     pub fn madvise() -> Parameters {
         Parameters { name: "linux-madvise", enabled: ThpEnabled::Madvise, ..Parameters::always() }
+    }
+
+    /// The same, with a scan of so many regions in a round.
+    pub fn at(self, pace: Pace) -> Parameters {
+        Parameters { scan: pace.in_pages(PAGES), ..self }
     }
 
     /// `never`: base pages only.

@@ -11,6 +11,22 @@ pub struct Pace {
     pub every: Duration,
 }
 
+impl Pace {
+    /// khugepaged's, and so that of the released kernels of Ingens and HawkEye: 4096 base pages, 8 regions, every 10 s
+    /// (`khugepaged/pages_to_scan` and `scan_sleep_millisecs`, mm/khugepaged.c; HawkEye: mm/huge_memory.c). In regions.
+    pub const KHUGEPAGED: Pace = Pace { work: 8, every: Duration::from_secs(10) };
+
+    /// The one at which the papers compare policies, 8 regions a second. It is inferred, not published: HawkEye (ASPLOS
+    /// 2019) reports about 1000 s for Linux and Ingens to go once through a Graph500 or an XSBench, and runs six of
+    /// them at a time in 96 GB (recalled), so that each has at most 8192 regions. At [`Pace::KHUGEPAGED`] that takes 10,000 s. In regions.
+    pub const PAPERS: Pace = Pace { work: 8, every: Duration::from_secs(1) };
+
+    /// The same in base pages, `pages` for each region.
+    pub(crate) const fn in_pages(self, pages: u16) -> Pace {
+        Pace { work: self.work.saturating_mul(pages as u64), every: self.every }
+    }
+}
+
 /// Most rounds that are synthetic for when steps are further apart than rounds.
 const MOST_ROUNDS: u64 = 1024;
 

@@ -6,7 +6,7 @@ use crate::hawkeye_pmu::HawkEyePmu;
 use crate::ingens::{self, Ingens};
 use crate::linux::{self, Linux};
 use crate::megapage::{self, Megapage};
-use crate::{Action, Fault, FaultSize, Outcome, Reservation, Tick, hawkeye};
+use crate::{Action, Fault, FaultSize, Outcome, Pace, Reservation, Tick, hawkeye};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -71,14 +71,52 @@ pub struct Known {
     pub name: &'static str,
     /// What it is, in one line.
     pub what: &'static str,
-    make: fn() -> Box<dyn Policy>,
+    make: fn(Option<Pace>) -> Box<dyn Policy>,
 }
 
 impl Known {
     /// The policy, with its parameters by default.
     pub fn make(&self) -> Box<dyn Policy> {
-        (self.make)()
+        (self.make)(None)
     }
+
+    /// The same, but promoting (Linux: looking at) no more than so many regions in a round; `megapage` however soon they
+    /// would pay. One that never promotes is as by default.
+    pub fn make_at(&self, pace: Pace) -> Box<dyn Policy> {
+        (self.make)(Some(pace))
+    }
+
+    /// Whether it reproduces a published system: all but `megapage`.
+    pub fn is_published(&self) -> bool {
+        self.name != OWN
+    }
+}
+
+/// The name of the policy that is this project's own.
+pub const OWN: &str = "megapage";
+
+fn linux(parameters: linux::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
+    Box::new(Linux::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+}
+
+fn ingens(parameters: ingens::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
+    Box::new(Ingens::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+}
+
+fn by_coverage(parameters: hawkeye::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
+    Box::new(HawkEyeG::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+}
+
+fn by_counters(parameters: hawkeye::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
+    Box::new(HawkEyePmu::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+}
+
+fn own(pace: Option<Pace>) -> Box<dyn Policy> {
+    let parameters = megapage::Parameters::default();
+    Box::new(Megapage::new(match pace {
+        Some(pace) => megapage::Parameters { promote: pace, promote_quick: pace, ..parameters },
+        None => parameters,
+    }))
 }
 
 /// All policies and parameter sets. Parameters beyond these are given to the constructors of the modules.
@@ -86,61 +124,66 @@ pub const POLICIES: &[Known] = &[
     Known {
         name: "linux",
         what: "Linux, THP always: huge on first touch, khugepaged from low to high addresses",
-        make: || Box::new(Linux::new(linux::Parameters::always())),
+        make: |pace| linux(linux::Parameters::always(), pace),
     },
     Known {
         name: "linux-4k",
         what: "Linux, THP never",
-        make: || Box::new(Linux::new(linux::Parameters::never())),
+        make: |pace| linux(linux::Parameters::never(), pace),
     },
     Known {
         name: "freebsd",
         what: "FreeBSD: reserve on first touch, promote what is fully populated",
-        make: || Box::new(FreeBsd),
+        make: |pace| Box::new(pace.map_or_else(FreeBsd::default, FreeBsd::at)),
     },
     Known {
         name: "ingens",
         what: "Ingens as in its paper: eager below a fragmentation of 0.5, else at 90 % utilisation",
-        make: || Box::new(Ingens::new(ingens::Parameters::paper())),
+        make: |pace| ingens(ingens::Parameters::paper(), pace),
     },
     Known {
         name: "ingens-code",
         what: "Ingens as released: at 90 % utilisation always",
-        make: || Box::new(Ingens::new(ingens::Parameters::code())),
+        make: |pace| ingens(ingens::Parameters::code(), pace),
     },
     Known {
         name: "hawkeye-g",
         what: "HawkEye-G as in its paper: the highest access coverage first, over all processes",
-        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::paper())),
+        make: |pace| by_coverage(hawkeye::Parameters::paper(), pace),
     },
     Known {
         name: "hawkeye-pmu",
         what: "HawkEye-PMU as in its paper: the highest translation cost first",
-        make: || Box::new(HawkEyePmu::new(hawkeye::Parameters::paper().named("hawkeye-pmu"))),
+        make: |pace| by_counters(hawkeye::Parameters::paper().named("hawkeye-pmu"), pace),
     },
     Known {
         name: "hawkeye-4k",
         what: "HawkEye-G with base pages at faults",
-        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::paper().base_faults().named("hawkeye-4k"))),
+        make: |pace| by_coverage(hawkeye::Parameters::paper().base_faults().named("hawkeye-4k"), pace),
     },
     Known {
         name: "hawkeye-code",
         what: "HawkEye-G as released: logarithmic buckets, always to the head, eager recovery",
-        make: || Box::new(HawkEyeG::new(hawkeye::Parameters::code())),
+        make: |pace| by_coverage(hawkeye::Parameters::code(), pace),
     },
     Known {
         name: "hawkeye-pmu-code",
         what: "HawkEye-PMU as released: the highest cost of the processes with eight regions to gain from",
-        make: || Box::new(HawkEyePmu::new(hawkeye::Parameters::code().named("hawkeye-pmu-code"))),
+        make: |pace| by_counters(hawkeye::Parameters::code().named("hawkeye-pmu-code"), pace),
     },
     Known {
-        name: "megapage",
+        name: OWN,
         what: "the highest gain for each byte first, with guaranteed shares and moving watermarks",
-        make: || Box::new(Megapage::new(megapage::Parameters::default())),
+        make: own,
     },
 ];
 
+/// What is known of the policy of this name.
+pub fn known(name: &str) -> Option<&'static Known> {
+    POLICIES.iter().find(|known| known.name == name)
+}
+
 /// The policy of this name.
 pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
-    POLICIES.iter().find(|known| known.name == name).map(Known::make)
+    known(name).map(Known::make)
 }

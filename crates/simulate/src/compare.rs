@@ -1,7 +1,7 @@
 //! One workload under several policies.
 
 use crate::machine::{Machine, Run, Setup};
-use crate::testbed::{Speed, limits, policy};
+use crate::testbed::{Speed, policy};
 use crate::trace::{Invalid, Trace};
 use megapage_decide::{POLICIES, Policy, by_name};
 use serde::Serialize;
@@ -67,29 +67,46 @@ pub fn compare(
     threads: usize,
     progress: impl Fn(f64) + Sync,
 ) -> Result<Comparison, CompareError> {
+    let jobs: Vec<(&str, Setup)> = policies.iter().map(|name| (name.as_str(), setup.clone())).collect();
+    let runs = run_all(trace, &jobs, speed, threads, progress)?;
+    Ok(Comparison {
+        origin: trace.origin.clone(),
+        memory_bytes: setup.memory.0,
+        fragmentation: setup.fragmentation,
+        virtualized: setup.virtualized,
+        seed: setup.seed,
+        runs,
+    })
+}
+
+/// Simulates `trace` under each policy on its machine, in this order, on so many threads. `progress` is called, now and
+/// then, with the share of all work that is done.
+pub(crate) fn run_all(
+    trace: &Trace,
+    jobs: &[(&str, Setup)],
+    speed: Option<Speed>,
+    threads: usize,
+    progress: impl Fn(f64) + Sync,
+) -> Result<Vec<Run>, CompareError> {
     trace.check()?;
-    if setup.memory.0 < 16 << 20 {
-        return Err(CompareError::TooSmall(setup.memory));
-    }
-    for name in policies {
+    for (name, setup) in jobs {
+        if setup.memory.0 < 16 << 20 {
+            return Err(CompareError::TooSmall(setup.memory));
+        }
         if make(name, speed).is_none() {
             let known: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
-            return Err(CompareError::Policy { name: name.clone(), known: known.join(", ") });
+            return Err(CompareError::Policy { name: name.to_string(), known: known.join(", ") });
         }
     }
     let next = AtomicUsize::new(0);
-    let shares = Mutex::new(vec![0.0; policies.len()]);
-    let results: Mutex<Vec<Option<Run>>> = Mutex::new(vec![None; policies.len()]);
+    let shares = Mutex::new(vec![0.0; jobs.len()]);
+    let results: Mutex<Vec<Option<Run>>> = Mutex::new(vec![None; jobs.len()]);
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = policies.get(at) else { return Ok(()) };
+            let Some((name, setup)) = jobs.get(at) else { return Ok(()) };
             let Some(policy) = make(name, speed) else { continue };
-            let mut setup = setup.clone();
-            if let Some(speed) = speed {
-                setup.limits = limits(name, speed, setup.step, setup.limits);
-            }
-            let machine = Machine::new(setup, trace, policy)?;
+            let machine = Machine::new(setup.clone(), trace, policy)?;
             let run = machine.run(|machine| {
                 let mut shares = lock(&shares);
                 shares[at] = machine.progress();
@@ -99,21 +116,14 @@ pub fn compare(
         }
     };
     let ended: Vec<Result<(), Invalid>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..threads.clamp(1, policies.len().max(1))).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads.clamp(1, jobs.len().max(1))).map(|_| scope.spawn(work)).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     for result in ended {
         result?;
     }
-    Ok(Comparison {
-        origin: trace.origin.clone(),
-        memory_bytes: setup.memory.0,
-        fragmentation: setup.fragmentation,
-        virtualized: setup.virtualized,
-        seed: setup.seed,
-        runs: lock(&results).drain(..).flatten().collect(),
-    })
+    let runs = lock(&results).drain(..).flatten().collect();
+    Ok(runs)
 }
 
 fn make(name: &str, speed: Option<Speed>) -> Option<Box<dyn Policy>> {

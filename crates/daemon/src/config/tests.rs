@@ -45,6 +45,12 @@ fn errors_name_file_line_and_remedy() {
     assert!(error("[[claim]]\nweight = 1.0").contains("either a name or a cgroup"));
     assert!(error("[[claim]]\nname = \"a\"\ncap = \"1g\"\nleast = \"2g\"").contains(":4: claim.least"));
     assert!(error("policy = \"linux\"\n[[claim]]\nname = \"a\"").contains("only policy 'megapage'"));
+    let pace = |text: &str| error(&format!("policy = \"ingens\"\n[pace]\n{text}"));
+    assert_eq!(pace("regions = 0"), "/etc/x.toml:3: pace.regions: 0 is not from 1 to 65536");
+    assert_eq!(pace("interval = \"5ms\""), "/etc/x.toml:3: pace.interval: 5ms is not from 10ms to 1h");
+    assert!(pace("every = \"5s\"").starts_with("/etc/x.toml:3: unknown field `every`"));
+    let own = error("[pace]\nregions = 16");
+    assert!(own.starts_with("/etc/x.toml:1: pace: only published policies have a pace"), "{own}");
     assert!(error("[act]\nlatency_guard = \"0ms\"").contains("act.latency_guard"));
     assert!(error("[limits]\nleast_zeros = 0").contains(":2: limits.least_zeros: must be from 1 to 512"));
     assert!(error("on_exit = \"maybe\"").contains("unknown variant"));
@@ -59,6 +65,17 @@ fn a_missing_file_is_the_default_or_an_error() {
     assert_eq!(Config::read(path, false).unwrap(), Config::default());
     let error = Config::read(path, true).unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/daemon.toml: cannot be read: No such file"), "{error}");
+}
+
+#[test]
+fn the_shipped_file_explains_every_default() {
+    let shipped = include_str!("../../../../dist/megapage/daemon.toml");
+    let pace = &Config::default().to_toml();
+    let table = pace.split("[pace]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert_eq!(table.lines().count(), 2, "{table}");
+    for line in table.lines() {
+        assert!(shipped.contains(&format!("#{line}\n")), "{line}");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a configuration must hold to besides its form.
 
-use super::Config;
+use super::{Config, PublishedPace};
 use crate::{instance, saved_state};
-use megapage_decide::POLICIES;
+use megapage_decide::{OWN, POLICIES};
 use megapage_kernel::identity::account;
 use megapage_observe::TrackerKind;
 use regex_lite::Regex;
@@ -65,7 +65,22 @@ impl Config {
         time("pressure.stall", pressure.stall, Duration::from_millis(1), pressure.within)?;
         time("pressure.look", pressure.look, Duration::from_millis(10), Duration::from_secs(10))?;
         self.check_act()?;
+        self.check_pace()?;
         self.check_claims()
+    }
+
+    fn check_pace(&self) -> Result<(), Wrong> {
+        let pace = &self.pace;
+        if !(1..=65_536).contains(&pace.regions) {
+            return wrong("pace.regions", format!("{} is not from 1 to 65536", pace.regions));
+        }
+        time("pace.interval", pace.interval, Duration::from_millis(10), Duration::from_secs(3600))?;
+        if self.policy == OWN && *pace != PublishedPace::default() {
+            let what = "only published policies have a pace; policy 'megapage' is bounded by \
+                        act.promoted_per_second: set that, or choose another policy";
+            return wrong("pace", what);
+        }
+        Ok(())
     }
 
     fn check_processes(&self) -> Result<(), Wrong> {
@@ -145,7 +160,7 @@ impl Config {
         if !(0.0..=100.0).contains(&self.shares.guarantee_percent) {
             return wrong("shares.guarantee_percent", "must be from 0 to 100");
         }
-        if self.policy != "megapage" && !self.claims.is_empty() {
+        if self.policy != OWN && !self.claims.is_empty() {
             let what = format!("policy '{}' knows no claims, only policy 'megapage' does", self.policy);
             return wrong("claim", what);
         }

@@ -19,7 +19,7 @@ fn holed(n: u64) -> Region {
 
 fn acts_on(process: Process) -> bool {
     let seen = snapshot(SECOND, 0.5, vec![process]);
-    !run(SECOND, &seen, &mut state(FreeBsd)).is_empty()
+    !run(SECOND, &seen, &mut state(FreeBsd::default())).is_empty()
 }
 
 #[test]
@@ -54,13 +54,13 @@ fn guarded_ranges_are_left_alone() {
 fn a_process_without_thp_is_demoted_but_not_promoted() {
     let mut without = process(20, vec![full(0), holed(1)]);
     without.thp_disabled = true;
-    let actions = run(SECOND, &snapshot(SECOND, 0.5, vec![without]), &mut state(FreeBsd));
+    let actions = run(SECOND, &snapshot(SECOND, 0.5, vec![without]), &mut state(FreeBsd::default()));
     assert_eq!((promoted(&actions), demoted(&actions)), (vec![], vec![(20, 1)]));
 }
 
 #[test]
 fn a_process_that_forks_is_left_alone_while_it_shares_and_where_it_forks_often_until_it_was_quiet() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = |children| {
         let mut process = process(20, vec![full(0)]);
         process.sharing_children = Some(children);
@@ -81,16 +81,17 @@ fn a_child_in_the_snapshot_that_has_not_executed_anything_counts_as_a_fork() {
     let mut child = process(21, vec![]);
     child.parent = Pid(20);
     let pair = |child: &Process| snapshot(SECOND, 0.5, vec![parent.clone(), child.clone()]);
-    assert_eq!(promoted(&run(SECOND, &pair(&child), &mut state(FreeBsd))), [(20, 0)]);
+    assert_eq!(promoted(&run(SECOND, &pair(&child), &mut state(FreeBsd::default()))), [(20, 0)]);
     child.id.start_stack = parent.id.start_stack;
-    assert_eq!(run(SECOND, &pair(&child), &mut state(FreeBsd)), []);
+    assert_eq!(run(SECOND, &pair(&child), &mut state(FreeBsd::default())), []);
 }
 
 #[test]
 fn bytes_and_actions_of_a_step_are_bounded() {
     let regions: Vec<Region> = (0..100).map(full).collect();
     let seen = snapshot(SECOND, 0.5, vec![process(20, regions)]);
-    let count = |limits: Limits| run(SECOND, &seen, &mut State::new(Box::new(FreeBsd), limits)).len();
+    let count =
+        |limits: Limits| run(SECOND, &seen, &mut State::new(Box::new(FreeBsd::default()), limits)).len();
     assert_eq!(count(Limits { moved: Bytes::mib(21), ..Limits::default() }), 10);
     assert_eq!(count(Limits { actions: 7, ..Limits::default() }), 7);
     assert_eq!(count(Limits::default()), 100);
@@ -98,7 +99,7 @@ fn bytes_and_actions_of_a_step_are_bounded() {
 
 #[test]
 fn a_demoted_region_is_promoted_again_only_after_the_cool_down_and_a_change() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = |region: Region, in_use| snapshot(SECOND, in_use, vec![process(20, vec![region])]);
     assert_eq!(demoted(&run(SECOND, &seen(holed(0), 0.9), &mut state)), [(20, 0)]);
     // The demotion has taken effect, then all pages are there, but it is too early.
@@ -109,7 +110,7 @@ fn a_demoted_region_is_promoted_again_only_after_the_cool_down_and_a_change() {
 
 #[test]
 fn nothing_has_changed_so_it_stays_demoted_unless_memory_is_plentiful() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = |region: Region, in_use| snapshot(SECOND, in_use, vec![process(20, vec![region])]);
     let holed = Region { present: 511, ..holed(0) };
     assert_eq!(demoted(&run(SECOND, &seen(holed, 0.9), &mut state)), [(20, 0)]);
@@ -120,7 +121,7 @@ fn nothing_has_changed_so_it_stays_demoted_unless_memory_is_plentiful() {
 
 #[test]
 fn a_promotion_without_effect_is_tried_less_and_less_often() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0)])]);
     let tries: Vec<u64> =
         (0..20_000).filter(|second| !run(SECOND * *second as u32, &seen, &mut state).is_empty()).collect();
@@ -136,7 +137,7 @@ fn promote(process: ProcessId, region: u64) -> Action {
 /// Promotions of regions 0 and 1, tried each second for an hour, of which the first is answered with `obtained`: when
 /// each is tried again.
 fn after(obtained: Obtained) -> (Option<u64>, Option<u64>) {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0), full(1)])]);
     run(SECOND, &seen, &mut state);
     state.note(SECOND, &Outcome { action: promote(id(20), at(0)), obtained });
@@ -162,7 +163,7 @@ fn each_failure_is_backed_off_from_in_its_way() {
 
 #[test]
 fn who_is_gone_is_forgotten_who_could_not_be_read_is_not() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0)])]);
     run(SECOND, &seen, &mut state);
     assert_eq!(state.tracked(), 2);
@@ -177,7 +178,7 @@ fn who_is_gone_is_forgotten_who_could_not_be_read_is_not() {
 
 #[test]
 fn a_region_that_is_gone_is_forgotten() {
-    let mut state = state(FreeBsd);
+    let mut state = state(FreeBsd::default());
     let seen = |regions| snapshot(SECOND, 0.5, vec![process(20, regions)]);
     run(SECOND, &seen(vec![full(0), full(1), full(2)]), &mut state);
     assert_eq!(state.tracked(), 4);
@@ -194,5 +195,5 @@ fn a_process_that_no_snapshot_could_show_is_left_alone() {
     assert!(unsound(vec![Region { start: u64::MAX - (1 << 21) + 1, ..full(0) }]));
     assert!(unsound(vec![full(0), base(1, 513)]));
     let twice: Snapshot = snapshot(SECOND, 0.5, vec![process(20, vec![full(0)]), process(20, vec![full(1)])]);
-    assert_eq!(promoted(&run(SECOND, &twice, &mut state(FreeBsd))), [(20, 0)]);
+    assert_eq!(promoted(&run(SECOND, &twice, &mut state(FreeBsd::default()))), [(20, 0)]);
 }

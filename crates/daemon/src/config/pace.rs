@@ -1,0 +1,112 @@
+//! How fast the published policies promote.
+
+use super::text;
+use megapage_decide::Pace;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The pace of the published policies (linux, freebsd, ingens, hawkeye-g, hawkeye-pmu and their variants): rounds of so
+/// many regions. The policy "megapage" is bounded by `act.promoted_per_second` instead.
+///
+/// The default, 8 regions a second, is that of the papers' testbed as inferred from HawkEye (ASPLOS 2019), where Linux and
+/// Ingens take about 1000 s for a Graph500 of at most 16 GB: see [`Pace::PAPERS`]. Linux's khugepaged and the released kernels
+/// of Ingens and HawkEye are set to 8 regions every 10 s unless configured: `interval = "10s"`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PublishedPace {
+    /// Regions of 2 MiB that a round promotes (linux: looks at), as khugepaged's `pages_to_scan` divided by 512; 1 to 65536.
+    pub regions: u64,
+    /// From one round to the next, as khugepaged's `scan_sleep_millisecs`; 10ms to 1h. Rounds that fall between two passes are
+    /// made up for in the next one, at most 1024.
+    #[serde(with = "text::time")]
+    pub interval: Duration,
+}
+
+impl Default for PublishedPace {
+    fn default() -> PublishedPace {
+        PublishedPace { regions: Pace::PAPERS.work, interval: Pace::PAPERS.every }
+    }
+}
+
+impl PublishedPace {
+    /// As decide takes it.
+    pub fn of_decide(&self) -> Pace {
+        Pace { work: self.regions, every: self.interval }
+    }
+
+    /// In words, for the log.
+    pub fn describe(&self) -> String {
+        format!("{} regions every {}", self.regions, text::of_duration(self.interval))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use megapage_decide::{Action, State, step};
+    use megapage_snapshot::{
+        Accessed, CostSource, Counters, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region,
+        Snapshot, TranslationCost,
+    };
+    use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+    use std::time::Duration;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    /// A process with more than any policy promotes; each second with other regions than before.
+    fn snapshot(second: u64) -> Snapshot {
+        let (now, free) = (Duration::from_secs(second), Bytes::gib(12));
+        let accessed =
+            Some(Accessed { coverage: PAGES, average: f32::from(PAGES), last: Some(now), sampled: now });
+        let region = |n: u64| Region {
+            accessed,
+            ..Region::of_base_pages(BASE + (1000 * second + n) * HUGE_2M as u64, PAGES)
+        };
+        let process = Process {
+            rss: Bytes::mib(400),
+            rss_anonymous: Bytes::mib(400),
+            mappings: vec![Mapping::anonymous(VirtRange::new(BASE, BASE + (1 << 40)).unwrap())],
+            regions: (0..200).map(region).collect(),
+            translation: Some(TranslationCost {
+                share: 0.3,
+                low: 0.3,
+                high: 0.3,
+                source: CostSource::Measured,
+            }),
+            ..Process::without_memory(ProcessId { pid: Pid(20), start_ticks: 1, start_stack: 1 }, "p")
+        };
+        Snapshot {
+            taken: now,
+            machine: Machine {
+                memory: Memory { total: Bytes::gib(16), free, available: free, ..Memory::default() },
+                nodes: vec![Node { node: 0, free, huge_available: 6144, fragmentation: Some(0.0) }],
+                pools: Vec::new(),
+                thp: None,
+                counters: Counters::new(),
+                pressure: None,
+            },
+            sampling: None,
+            processes: vec![process],
+            missed: Vec::new(),
+        }
+    }
+
+    /// How many regions are promoted in ten passes, a second apart.
+    fn promoted(text: &str) -> usize {
+        let config = Config::parse("x", text).unwrap();
+        let mut state = State::new(config.make_policy().unwrap(), config.limits.of_decide());
+        let pass = |second| step(Duration::from_secs(second), &snapshot(second), &mut state);
+        let actions = (1..=10).flat_map(pass);
+        actions.filter(|action| matches!(action, Action::Promote { .. })).count()
+    }
+
+    #[test]
+    fn published_policies_keep_the_pace_that_is_set() {
+        for policy in ["linux", "freebsd", "ingens", "hawkeye-g", "hawkeye-pmu"] {
+            let at = |pace: &str| promoted(&format!("policy = \"{policy}\"\n{pace}"));
+            assert_eq!(at(""), 80, "{policy}: 8 a second, as in the papers");
+            assert_eq!(at("[pace]\ninterval = \"10s\""), 8, "{policy}");
+            assert_eq!(at("[pace]\nregions = 32\ninterval = \"2s\""), 160, "{policy}");
+        }
+    }
+}
