@@ -1,8 +1,9 @@
 //! One simulated process: its page tables, by regions, and where it is in its program.
 
+use crate::hardware::WalkCosts;
 use crate::memory::Owner;
 use crate::trace::{Operation, Program, Span};
-use crate::translation::Part;
+use crate::translation::{Part, Translation, translation};
 use megapage_snapshot::{AccessClass, Accessed, PAGES, ProcessId};
 use megapage_units::{Bytes, HUGE_2M};
 use serde::Serialize;
@@ -84,6 +85,10 @@ pub struct Account {
     pub disturbed_seconds: f64,
     /// The most memory it ever had resident, in bytes.
     pub peak_bytes: u64,
+    /// Seconds that translation would have taken in addition, had all its memory been on base pages.
+    pub saved_seconds: f64,
+    /// Regions that became huge at a page fault.
+    pub huge_faults: u64,
     /// Promotions of its regions.
     pub promotions: u64,
     /// Demotions and recoveries of its regions.
@@ -117,7 +122,9 @@ pub(crate) struct Process {
     pub huge_regions: u64,
     /// Whether the load on the TLB has changed since it was last worked out.
     pub load_changed: bool,
-    pub translation: crate::translation::Translation,
+    pub translation: Translation,
+    /// The same for the same load on base pages.
+    pub translation_on_base: Translation,
     /// A sample under way: which regions, and over how many seconds.
     pub sampling: Option<(Vec<u32>, f64)>,
     /// No sample before that time, in seconds.
@@ -160,7 +167,8 @@ impl Process {
             content_pages: 0,
             huge_regions: 0,
             load_changed: true,
-            translation: Default::default(),
+            translation: Translation::default(),
+            translation_on_base: Translation::default(),
             sampling: None,
             next_sample: 0.0,
             samples: 0,
@@ -270,6 +278,22 @@ impl Process {
             load.push(part(huge, huge * f64::from(pattern.pages), true));
         }
         load
+    }
+
+    /// Works out what translation costs, where the load has changed since.
+    pub fn translate(&mut self, costs: &WalkCosts, nested: bool) {
+        if !self.load_changed {
+            return;
+        }
+        self.load_changed = false;
+        let mut load = self.load();
+        self.translation = translation(costs, &load, nested);
+        self.translation_on_base = if load.iter().any(|part| part.huge && part.regions > 0.0) {
+            load.iter_mut().for_each(|part| part.huge = false);
+            translation(costs, &load, nested)
+        } else {
+            self.translation
+        };
     }
 
     /// Pages visited, visits per second of work, and class of a region.

@@ -59,6 +59,9 @@ impl Machine {
         let Some(owner) = region.owner.filter(|_| region.present > 0 && !region.huge) else {
             return Obtained::Impossible;
         };
+        if !self.has_budget() {
+            return Obtained::NoMemory;
+        }
         let work = self.setup.hardware.work.clone();
         let mut cost = work.collapse_ns;
         if region.reserved && self.memory.is_contiguous(owner) {
@@ -115,7 +118,7 @@ impl Machine {
                 return;
             }
             let Some(moved) = self.memory.compact() else { return };
-            self.daemon += f64::from(moved) * self.setup.hardware.work.migrate_ns * 1e-9;
+            self.compacted += f64::from(moved) * self.setup.hardware.work.migrate_ns * 1e-9;
         }
     }
 

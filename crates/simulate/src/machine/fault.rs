@@ -65,9 +65,10 @@ impl Machine {
                     made.handler_ns += f64::from(dirty) * costs.zero_base_ns;
                     made.warm += u64::from(dirty);
                     let full = self.processes[at].regions[number as usize].present == PAGES;
-                    if reserves && full && self.memory.is_contiguous(owner) {
+                    if reserves && full && self.memory.is_contiguous(owner) && self.has_budget() {
                         made.handler_ns += self.setup.hardware.work.remap_ns;
                         self.processes[at].change(number, |region| region.huge = true);
+                        self.processes[at].account.huge_faults += 1;
                     }
                 }
             }
@@ -96,6 +97,9 @@ impl Machine {
 
     /// Maps a huge page where there is none yet; `false` where none is free.
     fn fault_huge(&mut self, at: usize, number: u32, owner: Owner, made: &mut Made) -> bool {
+        if !self.has_budget() {
+            return false;
+        }
         let Some(zeroed) = self.memory.take_huge(owner, self.state.prefers_zeroed()) else { return false };
         let costs = &self.setup.hardware.faults;
         made.faults += 1;
@@ -106,6 +110,7 @@ impl Machine {
             region.zero_page = 0;
             region.huge = true;
         });
+        self.processes[at].account.huge_faults += 1;
         true
     }
 

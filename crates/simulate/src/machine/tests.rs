@@ -141,3 +141,41 @@ fn reruns_of_a_marked_part_do_it_as_often_again() {
     assert!((run.processes[0].account.work_seconds - 8.0).abs() < 1e-9);
     assert!((run.processes[0].seconds(run.seconds) - 12.0).abs() < 0.1);
 }
+
+#[test]
+fn what_huge_pages_save_is_the_difference_to_base_pages() {
+    let trace = trace(vec![
+        touch(0, 256),
+        Operation::Access { span: Span::new(0, 256), pages: 512, visits: 2e5, class: AccessClass::Random },
+        Operation::Work { seconds: 300.0 },
+    ]);
+    let (base, huge) = (run(1, &trace, "linux-4k"), run(1, &trace, "linux"));
+    assert_eq!((base.saved_seconds, base.made_huge, base.saved_ns_per_promotion), (0.0, 0, None));
+    let walks = |run: &Run| run.processes[0].account.translation_seconds;
+    let saved = walks(&base) - walks(&huge);
+    assert!((huge.saved_seconds / saved - 1.0).abs() < 1e-9, "{} {saved}", huge.saved_seconds);
+    assert_eq!((huge.made_huge, huge.promotions), (256, 0), "all at faults");
+    let each = huge.saved_ns_per_promotion.unwrap();
+    assert!((each - saved * 1e9 / 256.0).abs() < 1.0, "{each}");
+    let share = saved / (saved + huge.total_seconds()) * 100.0;
+    assert!((huge.gain_percent() - share).abs() < 1e-9);
+}
+
+#[test]
+fn no_more_is_huge_at_once_than_the_budget() {
+    let trace = trace(vec![
+        touch(0, 256),
+        Operation::Access { span: Span::new(0, 256), pages: 512, visits: 2e5, class: AccessClass::Random },
+        Operation::Work { seconds: 100.0 },
+    ]);
+    for known in megapage_decide::POLICIES {
+        let setup = Setup { budget: Some(40), ..Setup::new(Bytes::gib(1)) };
+        let mut machine = Machine::new(setup, &trace, known.make()).unwrap();
+        while machine.step() {
+            let huge = machine.processes[0].huge_regions;
+            assert!(huge <= 40 && machine.is_conserved(), "{}: {huge}", known.name);
+        }
+        let run = machine.finish();
+        assert_eq!(run.made_huge, if known.name == "linux-4k" { 0 } else { 40 }, "{}", known.name);
+    }
+}
