@@ -1,5 +1,6 @@
 //! `megapage simulate`.
 
+mod curve;
 mod human;
 mod plots;
 mod record;
@@ -42,21 +43,38 @@ impl Args {
 enum SimulateCommand {
     /// Record what running processes do with their memory, as a trace
     Record(record::Args),
+    Curve(Box<curve::Args>),
     /// List workloads and policies
     List,
 }
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Policies, separated by commas [default: all but those named after released code]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Write memory.svg, cost.svg and huge-pages.svg to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+    /// Write the workload as a trace to this file, and simulate nothing
+    #[arg(long, value_name = "FILE", requires = "workload")]
+    save_trace: Option<PathBuf>,
+    /// Print JSON (schema megapage.simulate/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// What runs, and on which machine.
+#[derive(Debug, clap::Args)]
+struct MachineArgs {
     /// A generated workload (see megapage simulate list)
     #[arg(long, value_name = "NAME", conflicts_with = "trace")]
     workload: Option<String>,
     /// A trace, as `megapage simulate record` writes it
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Policies, separated by commas [default: all but those named after released code]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    policy: Vec<String>,
     /// The machine's memory [default: the workload's]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
@@ -79,15 +97,6 @@ struct RunArgs {
     /// Source of all randomness
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write memory.svg, cost.svg and huge-pages.svg to this directory
-    #[arg(long, value_name = "DIRECTORY")]
-    svg: Option<PathBuf>,
-    /// Write the workload as a trace to this file, and simulate nothing
-    #[arg(long, value_name = "FILE", requires = "workload")]
-    save_trace: Option<PathBuf>,
-    /// Print JSON (schema megapage.simulate/1)
-    #[arg(long)]
-    json: bool,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -128,6 +137,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     match args.command {
         None => run(args.run),
         Some(SimulateCommand::Record(args)) => record::main(&args),
+        Some(SimulateCommand::Curve(args)) => curve::main(&args),
         Some(SimulateCommand::List) => {
             print(&human::list())?;
             Ok(ExitCode::SUCCESS)
@@ -136,13 +146,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 fn run(args: RunArgs) -> Result<ExitCode> {
-    let (trace, setup) = prepare(&args)?;
+    let (trace, setup) = prepare(&args.machine)?;
     if let Some(file) = &args.save_trace {
         write_report(file, write(&trace).as_bytes()).with_context(|| file.display().to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
-    let comparison = compare(&trace, &setup, &policies, args.speed.0, threads(), |done| {
+    let comparison = compare(&trace, &setup, &policies, args.machine.speed.0, threads(), |done| {
         progress(format!("simulating, {:.0} %", done * 100.0));
     })?;
     if let Some(directory) = &args.svg {
@@ -163,7 +173,7 @@ fn run(args: RunArgs) -> Result<ExitCode> {
 /// The longest trace that is read, in bytes.
 const LONGEST: u64 = 256 << 20;
 
-fn prepare(args: &RunArgs) -> Result<(Trace, Setup)> {
+fn prepare(args: &MachineArgs) -> Result<(Trace, Setup)> {
     let (trace, setup) = match (&args.workload, &args.trace) {
         (Some(name), _) => {
             let Some(workload) = by_name(name) else {

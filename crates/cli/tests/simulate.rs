@@ -37,6 +37,11 @@ fn a_trace_is_replayed_under_each_policy_and_drawn() {
     assert_eq!(runs.len(), 2);
     assert_eq!(runs[0]["processes"][0]["account"]["faults"], 60 * 512);
     assert_eq!(runs[1]["processes"][0]["account"]["faults"], 60);
+    assert_eq!(
+        (&runs[0]["saved_ns_per_promotion"], &runs[1]["made_huge"]),
+        (&serde_json::Value::Null, &60.into())
+    );
+    assert!(runs[1]["saved_ns_per_promotion"].as_f64().unwrap() > 0.0);
 
     let text = megapage(&["--trace", trace, "--policy", "linux", "--svg", plots.to_str().unwrap()]);
     let table = stdout(&text);
@@ -45,6 +50,35 @@ fn a_trace_is_replayed_under_each_policy_and_drawn() {
     for name in ["memory.svg", "cost.svg", "huge-pages.svg"] {
         assert!(fs::read_to_string(plots.join(name)).unwrap().contains("</svg>"), "{name}");
     }
+}
+
+#[test]
+fn a_curve_rises_from_nothing_and_is_drawn() {
+    let directory = tempfile::tempdir().unwrap();
+    let (trace, svg) = (directory.path().join("a.trace"), directory.path().join("a.svg"));
+    fs::write(&trace, TRACE).unwrap();
+    let (trace, svg) = (trace.to_str().unwrap(), svg.to_str().unwrap());
+    let shown = megapage(&["curve", "--trace", trace, "--svg", svg]);
+    let table = stdout(&shown);
+    assert!(shown.status.success(), "{shown:?}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    for policy in ["megapage", "hawkeye-pmu", "hawkeye-g", "ingens", "freebsd", "linux"] {
+        assert!(table.contains(policy), "{table}");
+    }
+    let picture = fs::read_to_string(svg).unwrap();
+    assert!(picture.contains("</svg>") && picture.contains("hawkeye-pmu"));
+
+    let output =
+        megapage(&["curve", "--trace", trace, "--policy", "linux", "--budget", "50,0,100", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&json["schema"], &json["footprint_regions"]),
+        (&"megapage.simulate.curve/1".into(), &60.into())
+    );
+    let points = json["curves"][0]["points"].as_array().unwrap();
+    let gains: Vec<f64> = points.iter().map(|point| point["gain_percent"].as_f64().unwrap()).collect();
+    assert_eq!((points.len(), gains[0], &points[1]["made_huge"]), (3, 0.0, &30.into()));
+    assert!(gains.is_sorted() && gains[2] > gains[1], "{gains:?}");
 }
 
 #[test]
@@ -74,6 +108,9 @@ fn bad_input_is_one_line_and_status_2() {
         (&["--trace", "/nonexistent"], "No such file"),
         (&["--trace", bad], "line 7: 'soon' is not seconds"),
         (&["--trace", small], "give it with --memory"),
+        (&["curve"], "give --workload NAME or --trace FILE"),
+        (&["curve", "--workload", "vm", "--budget", "101"], "give per cent from 0 to 100"),
+        (&["curve", "--workload", "vm", "--policy", "best"], "no policy is named 'best'"),
         (&["record", "0"], "no process 0"),
     ] {
         let output = megapage(arguments);

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+pub mod curve;
 pub mod hardware;
 pub mod machine;
 pub mod memory;

@@ -2,6 +2,7 @@
 
 use megapage_decide::POLICIES;
 use megapage_report::table;
+use megapage_simulate::curve::Curves;
 use megapage_simulate::workload::WORKLOADS;
 use megapage_simulate::{Comparison, Fate, Run};
 use megapage_units::Bytes;
@@ -54,6 +55,19 @@ pub fn comparison(comparison: &Comparison) -> String {
             ]
         }),
     );
+    out.push('\n');
+    out += &table(
+        &["policy", "walks saved s", "% of base time", "made huge", "us saved each"],
+        comparison.runs.iter().map(|run| {
+            vec![
+                run.policy.clone(),
+                format!("{:.1}", run.saved_seconds),
+                format!("{:.2}", run.gain_percent()),
+                run.made_huge.to_string(),
+                run.saved_ns_per_promotion.map_or("-".to_string(), |each| format!("{:.0}", each / 1e3)),
+            ]
+        }),
+    );
     out += &against(comparison);
     if several {
         out.push('\n');
@@ -72,6 +86,38 @@ pub fn comparison(comparison: &Comparison) -> String {
                 })
             }),
         );
+    }
+    out
+}
+
+/// A column for each policy, a line for each budget.
+pub fn curves(found: &Curves) -> String {
+    let mut out = format!(
+        "{}; {} of memory, fragmentation {:.2}{}\n{} in use; gain: translation time saved, in % of the time on base pages\n\n",
+        found.origin,
+        Bytes(found.memory_bytes),
+        found.fragmentation,
+        if found.virtualized { ", virtualised" } else { "" },
+        Bytes(found.footprint_regions << 21),
+    );
+    let names = found.curves.iter().map(|curve| curve.policy.as_str());
+    let head: Vec<&str> = ["budget %", "regions"].into_iter().chain(names).collect();
+    let first = found.curves.first().map_or(&[][..], |curve| &curve.points);
+    out += &table(
+        &head,
+        first.iter().enumerate().map(|(at, point)| {
+            let gains = found.curves.iter().filter_map(|curve| curve.points.get(at));
+            let gains = gains.map(|point| {
+                // What ran out of memory did not do the same work.
+                let mark = if point.complete { "" } else { "*" };
+                format!("{:.2}{mark}", point.gain_percent)
+            });
+            let budget = [format!("{}", point.budget_percent), point.budget_regions.to_string()];
+            budget.into_iter().chain(gains).collect::<Vec<_>>()
+        }),
+    );
+    if found.curves.iter().flat_map(|curve| &curve.points).any(|point| !point.complete) {
+        out += "* not all programs finished\n";
     }
     out
 }

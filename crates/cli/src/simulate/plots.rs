@@ -1,6 +1,7 @@
 //! Runs as charts, as the papers draw them.
 
 use megapage_report::chart::{Chart, Line, svg};
+use megapage_simulate::curve::{Curve, Curves};
 use megapage_simulate::{Comparison, Point, ProcessResult, Run};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -42,6 +43,21 @@ pub fn all(comparison: &Comparison) -> [(&'static str, String); 3] {
             chart("Huge pages of each process", "2 MiB pages", each(|point| point.huge_pages as f64)),
         ),
     ]
+}
+
+/// The curves of all policies in one picture.
+pub fn curves(found: &Curves) -> String {
+    let line = |curve: &Curve| Line {
+        name: curve.policy.clone(),
+        points: curve.points.iter().map(|point| (point.budget_percent, point.gain_percent)).collect(),
+        pale: false,
+    };
+    svg(&Chart {
+        title: format!("What huge pages are worth ({})", found.origin),
+        x: "budget of huge pages, % of the memory in use".to_string(),
+        y: "translation time saved, % of the time on base pages".to_string(),
+        lines: found.curves.iter().map(line).collect(),
+    })
 }
 
 fn lines(comparison: &Comparison, of: impl Fn(usize, &Run) -> Vec<Line>) -> Vec<Line> {

@@ -7,8 +7,8 @@ use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
 /// NPB conjugate gradient, class D: a sparse matrix is streamed while five vectors of 1.5 million values (12 MB each,
-/// NPB's `na`) are read at random, by column numbers. They lie behind the matrix. Half of the visits are assumed to
-/// go to either.
+/// NPB's `na`) are read at random, by column numbers. They lie behind the matrix. One visit in twenty is assumed to go to
+/// the matrix.
 pub(super) fn cg(hardware: &Hardware) -> Program {
     let vectors = Span::of_bytes(0, Bytes::mib(60)).count;
     let all = Span::of_bytes(0, Bytes::gib(16)).count;
