@@ -1,5 +1,6 @@
 //! Each published policy under `megapage daemon`, on processes whose memory is laid out so that what is that policy's own
-//! shows in the order of its promotions. All run at once: they promote eight regions in ten seconds, as in their papers.
+//! shows in the order of its promotions. All run at once, at khugepaged's pace of eight regions in ten seconds: samples come
+//! between rounds.
 
 mod user;
 
@@ -117,7 +118,7 @@ impl Live {
              [processes]\ninclude = ['^no-such-name$']\npids = [{pids}]\n\
              [observe]\nbudget_percent = 100\nown_percent = 100\nown_percent_busy = 100\n\
              [act]\ntime = '10s'\nlatency_guard = '10s'\npause = '1ms'\npause_most = '1ms'\n\
-             [metrics]\nsocket = '{at}/socket'\ndecisions = 1000\n",
+             [pace]\ninterval = '10s'\n[metrics]\nsocket = '{at}/socket'\ndecisions = 1000\n",
             at = directory.path().display(),
             pids = pids.join(", "),
         );

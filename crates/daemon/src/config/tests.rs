@@ -68,17 +68,6 @@ fn a_missing_file_is_the_default_or_an_error() {
 }
 
 #[test]
-fn the_shipped_file_explains_every_default() {
-    let shipped = include_str!("../../../../dist/megapage/daemon.toml");
-    let pace = &Config::default().to_toml();
-    let table = pace.split("[pace]\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    assert_eq!(table.lines().count(), 2, "{table}");
-    for line in table.lines() {
-        assert!(shipped.contains(&format!("#{line}\n")), "{line}");
-    }
-}
-
-#[test]
 fn every_policy_can_be_made() {
     for known in megapage_decide::POLICIES {
         let config = Config { policy: known.name.into(), ..Config::default() };
