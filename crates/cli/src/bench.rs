@@ -180,7 +180,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             let output = Output { check: false, json, save };
             let megapage = std::env::current_exe().context("where this program lies")?;
             let run = |progress: &mut dyn FnMut(&str)| command::run(&options, &megapage, progress);
-            return measure(&output, run, command::human, |_| true);
+            return measure(&output, run, command::human, |_, _| {}, |_| true);
         }
         BenchArgs::Access { cases, scale, common } => (Bench::Access, cases, scale, common),
         BenchArgs::Release { cases, scale, wait, quiet, common } => {
@@ -202,21 +202,24 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let place = Place::of_this_program()?;
     let run = |progress: &mut dyn FnMut(&str)| run::run(&options, &place, progress);
-    measure(&common.output, run, run::human, run::Report::is_clean)
+    let carry = |save: &mut Save, report: &mut run::Report| save.carry(report.head.bench, &mut report.gates);
+    measure(&common.output, run, run::human, carry, run::Report::is_clean)
 }
 
-/// Runs a bench; shows and saves its report as `output` asks, and with `--check` answers with whether it is clean.
+/// Runs a bench; shows and saves its report as `output` asks, with what `carry` adds of the one in the file, and with `--check` answers with whether it is clean.
 fn measure<R: Serialize>(
     output: &Output,
     run: impl FnOnce(&mut dyn FnMut(&str)) -> Result<R>,
     human: fn(&R) -> String,
+    carry: fn(&mut Save, &mut R),
     is_clean: fn(&R) -> bool,
 ) -> Result<ExitCode> {
-    let save = Save::open(output.save.as_deref())?;
-    let report = run(&mut |line| match line.strip_prefix("absent:") {
+    let mut save = Save::open(output.save.as_deref())?;
+    let mut report = run(&mut |line| match line.strip_prefix("absent:") {
         Some(_) => say(line),
         None => progress(line),
     })?;
+    carry(&mut save, &mut report);
     let json = save.write(&report)?;
     print(&if output.json { json } else { human(&report) })?;
     Ok(ExitCode::from(u8::from(output.check && !is_clean(&report))))

@@ -93,7 +93,12 @@ pub fn require_ours(
 /// A symbolic link is followed where it is root's or the caller's own, as `/dev/stdout` is; another user's is refused, in
 /// whatever directory (the kernel, by fs.protected_symlinks, refuses it in sticky ones alone).
 pub fn create_report(path: &Path) -> io::Result<File> {
-    open_report(path, File::options().write(true).create(true).truncate(true))
+    open_by(path, File::options().write(true).create(true).truncate(true))
+}
+
+/// The same, and what the file holds stays.
+pub fn open_report(path: &Path) -> io::Result<File> {
+    open_by(path, File::options().write(true).create(true).truncate(false))
 }
 
 /// Opens the file at `path`, which a user has named for a record, for reading and for writing at its end; makes it, for its
@@ -106,10 +111,10 @@ pub fn append_report(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
-    open_report(path, &mut options)
+    open_by(path, &mut options)
 }
 
-fn open_report(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
+fn open_by(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     match options.custom_flags(libc::O_NOFOLLOW).open(path) {
         Err(error) if is_link_in_the_way(&error) => {

@@ -7,7 +7,7 @@
 use crate::child::{Stopped, check, stop_signals};
 use crate::install;
 use anyhow::{Result, bail, ensure};
-use megapage_bench::run::{Gate, Head, MachineReport, Place, gates_table, heading, must_fit};
+use megapage_bench::run::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
 use megapage_report::chart::Chart;
@@ -165,8 +165,8 @@ pub struct Report<F> {
     /// The finding.
     #[serde(flatten)]
     pub found: F,
-    /// The demands, and whether they hold.
-    pub gates: Vec<Gate>,
+    /// The demands, whether they hold, and what they were before.
+    pub gates: Vec<Judged>,
 }
 
 impl<F: Found> Report<F> {
@@ -306,7 +306,7 @@ pub fn conduct<E: Experiment>(
     let found = experiment.measure(&mut Stage { plan, place, signals: &signals, progress })?;
     // Again: what an experiment that was killed had left is put back by now.
     head.machine = MachineReport::read()?;
-    let gates = found.gates();
+    let gates = found.gates().into_iter().map(Judged::from).collect();
     Ok(Report { head, runs: plan.runs, found, gates })
 }
 

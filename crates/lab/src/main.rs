@@ -128,9 +128,10 @@ impl<E: Experiment + clap::Args> Run<E> {
             return Ok(ExitCode::SUCCESS);
         }
         let place = experiment::place()?;
-        let save = Save::open(self.save.as_deref())?;
+        let mut save = Save::open(self.save.as_deref())?;
         let mut progress = progress(|line| say(line));
-        let report = experiment::conduct(&self.experiment, &plan, &place, &mut progress)?;
+        let mut report = experiment::conduct(&self.experiment, &plan, &place, &mut progress)?;
+        save.carry(E::NAME, &mut report.gates);
         let json = save.write(&report)?;
         if let Some(path) = &self.save {
             save_charts(path, &report.found)?;

@@ -1,7 +1,9 @@
 //! The runner: every case under every peer, round after round, and what came of it.
 
+mod build;
 mod cases;
 mod gates;
+mod judged;
 mod pool;
 mod process;
 mod report;
@@ -23,7 +25,10 @@ use process::Ran;
 use std::env;
 use std::path::{Path, PathBuf};
 
+pub use build::{BuildReport, SOURCE_VARIABLE};
 pub use cases::{Bench, ReleaseOptions};
+pub(crate) use judged::Former;
+pub use judged::{Judged, Was};
 pub use pool::Pool;
 pub use report::{CaseReport, Gate, Head, MachineReport, PeerReport, Report, Row};
 pub(crate) use statistics::milliseconds;
@@ -149,7 +154,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     }
     drop(pool);
     report.finish(options);
-    report.gates = gates::judge(&report, options);
+    report.gates = gates::judge(&report, options).into_iter().map(Judged::from).collect();
     Ok(report)
 }
 

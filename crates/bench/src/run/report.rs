@@ -1,7 +1,9 @@
 //! What a bench found, as data.
 
 use super::Options;
+use super::build::BuildReport;
 use super::cases::Case;
+use super::judged::Judged;
 use super::process::Ran;
 use super::statistics::{Clock, Spread};
 use crate::peers::{self, BASELINE, Peer};
@@ -31,8 +33,8 @@ pub struct Report {
     pub clock: Clock,
     /// What each case found.
     pub cases: Vec<CaseReport>,
-    /// What is demanded of megapage, and whether it holds.
-    pub gates: Vec<Gate>,
+    /// What is demanded of megapage, whether it holds, and what it was before.
+    pub gates: Vec<Judged>,
 }
 
 /// One demand and whether it holds.
@@ -55,6 +57,8 @@ pub struct Head {
     pub bench: &'static str,
     /// When it began, in seconds since 1970.
     pub began_unix_seconds: u64,
+    /// Of which build.
+    pub build: BuildReport,
     /// Where.
     pub machine: MachineReport,
 }
@@ -66,6 +70,7 @@ impl Head {
         Ok(Head {
             bench,
             began_unix_seconds: began.map_or(0, |time| time.as_secs()),
+            build: BuildReport::of_this_program(),
             machine: MachineReport::read()?,
         })
     }

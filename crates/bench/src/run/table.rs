@@ -1,6 +1,7 @@
 //! What a bench found, for people.
 
-use super::report::{CaseReport, Gate, Head, Report, Row};
+use super::judged::Judged;
+use super::report::{CaseReport, Head, Report, Row};
 use super::statistics::{Clock, Spread, milliseconds};
 use megapage_report::table;
 use megapage_units::Bytes;
@@ -55,11 +56,17 @@ pub fn heading(head: &Head) -> String {
     )
 }
 
-/// The demands, and whether they hold.
-pub fn gates_table(gates: &[Gate]) -> String {
-    let rows = gates.iter().map(|gate| {
-        let verdict = if gate.holds { "holds" } else { "FAILS" };
-        [verdict.to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()]
+/// The demands, and whether they hold; below each what it was.
+pub fn gates_table(gates: &[Judged]) -> String {
+    let verdict = |holds: bool| if holds { "holds" } else { "FAILS" };
+    let rows = gates.iter().flat_map(|gate| {
+        let now =
+            [verdict(gate.holds).to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()];
+        let was = gate.was.iter().map(|was| {
+            let verdict = format!("was: {}", verdict(was.holds));
+            [verdict, gate.case.into(), was.demand.clone(), was.found.clone()]
+        });
+        std::iter::once(now).chain(was)
     });
     table(&["gate", "case", "demand", "found"], rows)
 }
