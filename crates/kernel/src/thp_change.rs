@@ -27,24 +27,48 @@ pub struct ThpControls {
     pub scan_sleep: Option<Duration>,
     /// `khugepaged/alloc_sleep_millisecs`: how long it sleeps after it got no huge page; whole milliseconds.
     pub alloc_sleep: Option<Duration>,
+    /// `khugepaged/max_ptes_none`: of the 512 base pages of a huge page so many may be absent where khugepaged collapses it.
+    pub max_ptes_none: Option<u64>,
+    /// `shrink_underused`: whether reclaim splits huge pages of which more than `max_ptes_none` base pages hold zeros alone.
+    /// Since Linux 6.12; of no effect on a kernel without it, which splits none.
+    pub shrink_underused: Option<bool>,
 }
 
 /// The files that are changed, in the order in which they are written.
-const FILES: [&str; 4] = [
+const FILES: [&str; 6] = [
     "khugepaged/pages_to_scan",
     "khugepaged/scan_sleep_millisecs",
     "khugepaged/alloc_sleep_millisecs",
-    "enabled",
+    MAX_PTES_NONE,
+    SHRINK_UNDERUSED,
+    ENABLED,
 ];
+const MAX_PTES_NONE: &str = "khugepaged/max_ptes_none";
+const SHRINK_UNDERUSED: &str = "shrink_underused";
+const ENABLED: &str = "enabled";
+/// Files that some kernels lack: there they are neither noted nor set.
+const OPTIONAL: [&str; 2] = [MAX_PTES_NONE, SHRINK_UNDERUSED];
 
 impl ThpControls {
+    /// Everything as it was found.
+    pub const AS_FOUND: ThpControls = ThpControls {
+        enabled: None,
+        pages_to_scan: None,
+        scan_sleep: None,
+        alloc_sleep: None,
+        max_ptes_none: None,
+        shrink_underused: None,
+    };
+
     /// The texts for [`FILES`].
-    fn texts(&self) -> [Option<String>; 4] {
+    fn texts(&self) -> [Option<String>; 6] {
         let milliseconds = |time: Duration| time.as_millis().to_string();
         [
             self.pages_to_scan.map(|pages| pages.to_string()),
             self.scan_sleep.map(milliseconds),
             self.alloc_sleep.map(milliseconds),
+            self.max_ptes_none.map(|pages| pages.to_string()),
+            self.shrink_underused.map(|on| u8::from(on).to_string()),
             self.enabled.map(|enabled| enabled.to_string()),
         ]
     }
@@ -85,7 +109,7 @@ impl ThpChange {
     /// The same for `enabled` alone: what else is set meanwhile, by whomever, stays. The other fields of what is given to
     /// [`ThpChange::set`] are of no effect.
     pub fn begin_enabled(root: &KernelRoot) -> Result<ThpChange, KernelError> {
-        ThpChange::of(root, &FILES[3..])
+        ThpChange::of(root, &[ENABLED])
     }
 
     fn of(root: &KernelRoot, files: &[&'static str]) -> Result<ThpChange, KernelError> {
@@ -104,7 +128,10 @@ impl ThpChange {
         let recovered = record::recover(root);
         let mut former = Vec::new();
         for file in files.iter().copied() {
-            former.push((file, chosen(root, file)?));
+            match chosen(root, file) {
+                Err(error) if error.is_gone() && OPTIONAL.contains(&file) => {}
+                text => former.push((file, text?)),
+            }
         }
         let files = former.iter().map(|(file, text)| (root.path(relative(file)), text.clone())).collect();
         let record = Record::new(root, &former);
@@ -117,8 +144,12 @@ impl ThpChange {
         &self.recovered
     }
 
-    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back.
+    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back. ENOENT where
+    /// `max_ptes_none` is asked for and this kernel has none.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
+        if controls.max_ptes_none.is_some() && self.former.len() > 1 {
+            self.root.read(relative(MAX_PTES_NONE))?;
+        }
         let texts: Vec<(&str, Option<String>)> = FILES.into_iter().zip(controls.texts()).collect();
         let text_for = |file: &str, former: &str| {
             let text = texts.iter().find(|(name, _)| *name == file).and_then(|(_, text)| text.clone());
@@ -191,12 +222,44 @@ mod tests {
         pages_to_scan: Some(1 << 20),
         scan_sleep: Some(Duration::ZERO),
         alloc_sleep: Some(Duration::from_millis(1)),
+        ..ThpControls::AS_FOUND
     };
+    /// The files of [`tree`].
+    const THERE: [&str; 4] = [FILES[0], FILES[1], FILES[2], ENABLED];
+
+    #[test]
+    fn how_empty_a_huge_page_may_be_is_set_where_the_kernel_has_such_settings() {
+        let sparse = ThpControls { max_ptes_none: Some(64), shrink_underused: Some(true), ..HARD };
+        let (_keep, root) = tree();
+        let mut change = ThpChange::begin(&root).unwrap();
+        assert!(change.set(&sparse).unwrap_err().is_gone(), "a setting that is asked for is not skipped");
+        drop(change);
+        let directory = "sys/kernel/mm/transparent_hugepage";
+        let write = |file: &str, text: &str| {
+            std::fs::write(root.path(format!("{directory}/{file}")), text).unwrap();
+        };
+        write(MAX_PTES_NONE, "511\n");
+        let found = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
+        // Before Linux 6.12 no kernel splits, and none needs to be told.
+        let mut change = ThpChange::begin(&root).unwrap();
+        change.set(&sparse).unwrap();
+        assert_eq!(found(MAX_PTES_NONE), "64");
+        drop(change);
+        write(SHRINK_UNDERUSED, "0\n");
+        let mut change = ThpChange::begin(&root).unwrap();
+        change.set(&sparse).unwrap();
+        assert_eq!((found(MAX_PTES_NONE), found(SHRINK_UNDERUSED)), ("64".into(), "1".into()));
+        drop(change);
+        assert_eq!((found(MAX_PTES_NONE), found(SHRINK_UNDERUSED)), ("511".into(), "0".into()));
+        let lines = sparse.shell_lines();
+        assert!(lines.contains(&format!("echo 64 > {}", path(MAX_PTES_NONE))), "{lines:?}");
+        assert_eq!(lines.last(), Some(&format!("echo always > {}", path(ENABLED))));
+    }
 
     #[test]
     fn settings_are_changed_and_put_back() {
         let (_keep, root) = tree();
-        let found = || FILES.map(|file| root.read(relative(file)).unwrap());
+        let found = || THERE.map(|file| root.read(relative(file)).unwrap());
         let mut change = ThpChange::begin(&root).unwrap();
         change.set(&HARD).unwrap();
         assert_eq!(found(), ["1048576", "0", "1", "always"]);

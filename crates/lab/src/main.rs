@@ -44,7 +44,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Install the libraries of peers that 'megapage bench' compares with (apt-get, pip)
+    /// Install the libraries of peers that 'megapage bench' compares with (apt-get, pip, cargo)
     Install {
         /// Peers by name [default: all]
         peers: Vec<String>,

@@ -4,6 +4,8 @@ mod build;
 mod cases;
 mod gates;
 mod judged;
+mod kept;
+mod mount;
 mod pool;
 mod process;
 mod report;
@@ -17,9 +19,10 @@ use crate::peers::{self, Peer, Start};
 use crate::signals::stop_signals;
 use anyhow::{Context, Result, ensure};
 use cases::Case;
+use kept::Kept;
 use megapage_act::pool::floor;
 use megapage_kernel::spawn::Signals;
-use megapage_kernel::{KernelRoot, meminfo};
+use megapage_kernel::{KernelRoot, effective_uid, meminfo};
 use megapage_units::Bytes;
 use process::Ran;
 use std::env;
@@ -29,7 +32,10 @@ pub use build::{BuildReport, SOURCE_VARIABLE};
 pub use cases::{Bench, ReleaseOptions};
 pub(crate) use judged::Former;
 pub use judged::{Judged, Was};
+pub use kept::{Holding, PoolOrReason};
+pub use mount::{Mount, empty};
 pub use pool::Pool;
+pub use process::command_under;
 pub use report::{CaseReport, Gate, Head, MachineReport, PeerReport, Report, Row};
 pub(crate) use statistics::milliseconds;
 pub use statistics::{Clock, Interval, Spread};
@@ -97,13 +103,16 @@ impl Place {
     }
 
     /// Why `peer` cannot run here; `None` where it can.
-    fn absence(&self, peer: &Peer) -> Option<String> {
+    pub fn absence(&self, peer: &Peer) -> Option<String> {
         match peer.start {
             Start::Preload(library) if library.find().is_none() => {
                 Some(format!("{} is not installed: {}", library.file, library.how_to_install()))
             }
             Start::OwnLibrary if !self.library.exists() => {
                 Some(format!("{} is missing: cargo build --release", self.library.display()))
+            }
+            _ if peer.needs_hugetlbfs() && effective_uid() != 0 => {
+                Some("a hugetlbfs has to be mounted for it: run this as root".into())
             }
             _ => None,
         }
@@ -118,16 +127,27 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
     let peers = peers::select(&options.peers)?;
     let mut cases = cases::select(options)?;
-    let mut report = Report::begin(options, &cases, &peers, |peer| place.absence(peer))?;
-    let present: Vec<_> = peers.into_iter().filter(|peer| place.absence(peer).is_none()).collect();
+    let wants_mount = |peer: &&&Peer| peer.needs_hugetlbfs() && place.absence(peer).is_none();
+    // Unmounted before the pool shrinks, and with the signals still held back.
+    let signals = stop_signals()?;
+    let mount = peers.iter().find(wants_mount).map(|_| Mount::new()).transpose();
+    let absence = |peer: &Peer| match &mount {
+        Err(error) if peer.needs_hugetlbfs() => place.absence(peer).or(Some(format!("{error:#}"))),
+        _ => place.absence(peer),
+    };
+    let mut report = Report::begin(options, &cases, &peers, absence)?;
+    let present: Vec<_> = peers.into_iter().filter(|peer| absence(peer).is_none()).collect();
+    let hugetlbfs = mount.as_ref().ok().and_then(Option::as_ref).map(Mount::path);
     for peer in report.peers.iter().filter(|peer| peer.absent.is_some()) {
         progress(&format!("absent: {}: {}", peer.name, peer.absent.as_deref().unwrap_or_default()));
     }
-    let signals = stop_signals()?;
-    let mut pool = PoolOrReason::take();
+    let mut can_give = Bytes(u64::MAX);
     for case in &mut cases {
-        fit(case)?;
+        can_give = can_give.min(fit(case)?);
     }
+    report.pool = kept::holding(&cases, &present, can_give);
+    let mut pool = Kept::new(report.pool, &cases, options.warm_up > 0);
+    let present = kept::turns(report.pool, &present);
 
     let rounds = options.warm_up + options.runs;
     let total = rounds as usize * cases.len() * present.len();
@@ -136,11 +156,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         let counted = round >= options.warm_up;
         for (case, case_report) in cases.iter().zip(&mut report.cases) {
             for peer in &present {
-                let note = pool.give(if peer.pool { case.pool } else { Bytes::ZERO });
-                if options.warm_up > 0 {
-                    warm::warm(case.pool, peer.pool);
-                }
-                let ran = run_once(case, peer, place, &signals)?;
+                let note = pool.prepare(case, peer);
+                let ran = run_once(case, peer, place, hugetlbfs.as_deref(), &signals)?;
                 done += 1;
                 let kind = if counted { "" } else { ", warm-up" };
                 let brief = match &ran {
@@ -152,16 +169,24 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
             }
         }
     }
+    drop(mount);
     drop(pool);
     report.finish(options);
     report.gates = gates::judge(&report, options).into_iter().map(Judged::from).collect();
     Ok(report)
 }
 
-fn run_once(case: &Case, peer: &Peer, place: &Place, signals: &Signals) -> Result<Ran> {
+fn run_once(
+    case: &Case,
+    peer: &Peer,
+    place: &Place,
+    hugetlbfs: Option<&Path>,
+    signals: &Signals,
+) -> Result<Ran> {
     let mut measurements = Vec::new();
     for _ in 0..case.repeats {
-        match process::run(peer, place, &case.arguments, signals)? {
+        let command = command_under(peer, place, &case.arguments, case.memory, hugetlbfs)?;
+        match process::run(command, signals)? {
             Ran::Well(found) => measurements.push(found),
             failed => return Ok(failed),
         }
@@ -169,39 +194,11 @@ fn run_once(case: &Case, peer: &Peer, place: &Place, signals: &Signals) -> Resul
     Ok(Ran::Well(statistics::median_measurement(measurements)))
 }
 
-/// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
-pub enum PoolOrReason {
-    /// It can be sized.
-    Pool(Pool),
-    /// It cannot, and why.
-    Reason(String),
-}
-
-impl PoolOrReason {
-    /// The pool as it is.
-    pub fn take() -> PoolOrReason {
-        match Pool::take() {
-            Ok(pool) => PoolOrReason::Pool(pool),
-            Err(error) => PoolOrReason::Reason(format!("{error:#}")),
-        }
-    }
-
-    /// Gives the next run a pool of `bytes`; what stood in the way, if anything did.
-    pub fn give(&mut self, bytes: Bytes) -> Option<String> {
-        let outcome = match self {
-            PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
-            PoolOrReason::Reason(_) if bytes == Bytes::ZERO => Ok(()),
-            PoolOrReason::Reason(reason) => Err(reason.clone()),
-        };
-        outcome.err().map(|why| format!("no pool of {bytes}: {why}"))
-    }
-}
-
-/// Trims the case's pool to what the machine can give; refuses a case whose workload itself does not fit.
-fn fit(case: &mut Case) -> Result<()> {
+/// Trims the case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not fit.
+fn fit(case: &mut Case) -> Result<Bytes> {
     let can_give = must_fit(&case.title, case.memory, "a smaller --size or --scale")?;
     case.pool = case.pool.min(can_give);
-    Ok(())
+    Ok(can_give)
 }
 
 /// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use megapage_kernel::spawn::{
     ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_readable,
 };
-use megapage_units::Pid;
+use megapage_units::{Bytes, Pid};
 use std::io::{Read, pipe};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -28,12 +28,11 @@ pub(super) enum Ran {
     Failed(String),
 }
 
-/// Starts `workload` with `arguments` under `peer` and waits for it. An error is one of the runner itself,
-/// or the user's request to stop.
-pub(super) fn run(peer: &Peer, place: &Place, arguments: &[String], signals: &Signals) -> Result<Ran> {
+/// Starts `command`, a workload under a peer, and waits for it. An error is one of the runner itself, or the user's request to
+/// stop.
+pub(super) fn run(mut command: Command, signals: &Signals) -> Result<Ran> {
     let (mut out, out_end) = pipe().context("pipe")?;
     let (mut said, stderr_end) = pipe().context("pipe")?;
-    let mut command = command(peer, place, arguments)?;
     command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
     let start = Instant::now();
     let pid =
@@ -72,7 +71,14 @@ fn startup(spent: Spent) -> Measurement {
     measurement
 }
 
-fn command(peer: &Peer, place: &Place, arguments: &[String]) -> Result<Command> {
+/// The workload program of `place` with `arguments` under `peer`; it takes `memory`, and `hugetlbfs` is mounted for it.
+pub fn command_under(
+    peer: &Peer,
+    place: &Place,
+    arguments: &[String],
+    memory: Bytes,
+    hugetlbfs: Option<&Path>,
+) -> Result<Command> {
     let mut command = match peer.start {
         Start::Run(options) => {
             let mut command = Command::new(&place.megapage);
@@ -95,7 +101,7 @@ fn command(peer: &Peer, place: &Place, arguments: &[String]) -> Result<Command> 
             preload(&mut command, &path);
         }
     }
-    command.envs(peer.variables.iter().copied()).args(arguments);
+    command.envs(peer.environment(memory, hugetlbfs)).args(arguments);
     Ok(command)
 }
 

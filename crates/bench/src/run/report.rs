@@ -4,6 +4,7 @@ use super::Options;
 use super::build::BuildReport;
 use super::cases::Case;
 use super::judged::Judged;
+use super::kept::Holding;
 use super::process::Ran;
 use super::statistics::{Clock, Spread};
 use crate::peers::{self, BASELINE, Peer};
@@ -27,6 +28,8 @@ pub struct Report {
     pub runs: u32,
     /// Rounds before them that do not count. With at least one, all values are of warm memory.
     pub warm_up_runs: u32,
+    /// How the pool of 2 MiB pages was held.
+    pub pool: Holding,
     /// What sizes and work were multiplied by.
     pub scale: f64,
     /// The clock that spreads, ratios and gates are taken from.
@@ -163,6 +166,7 @@ impl Report {
             head: Head::begin(options.bench.name())?,
             runs: options.runs,
             warm_up_runs: options.warm_up,
+            pool: Holding::None,
             scale: options.scale,
             clock: options.clock,
             cases: cases.iter().map(case_report).collect(),

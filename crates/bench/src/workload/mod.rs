@@ -8,8 +8,9 @@ pub mod release;
 pub mod retrieval;
 
 use anyhow::{Context, Result};
-use megapage_kernel::smaps::{backing, read_own_smaps};
+use megapage_kernel::smaps::{Mapping, backing, read_own_smaps};
 use megapage_kernel::{KernelRoot, process_cpu_time};
+use megapage_units::PageSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,8 +33,8 @@ pub struct Measurement {
     pub backing: HeapBacking,
 }
 
-/// Resident bytes of a process's heap (private, writable, anonymous mappings that are no stack), by what the
-/// kernel backs them with. They do not overlap.
+/// Resident bytes of a process's heap (private, writable, anonymous mappings that are no stack, and private ones of files on a
+/// hugetlbfs), by what the kernel backs them with. They do not overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapBacking {
     /// On 1 GiB hugetlb pages.
@@ -50,7 +51,13 @@ impl HeapBacking {
     /// What the kernel says of the calling process now.
     pub fn of_this_process() -> Result<HeapBacking> {
         let mappings = read_own_smaps(&KernelRoot::live()).context("how this process's memory is backed")?;
-        let bytes = backing(mappings.iter().filter(|mapping| mapping.is_heap_like()));
+        // An allocator may have its heap in a file on a hugetlbfs.
+        let is_heap = |mapping: &&Mapping| {
+            let on_hugetlb =
+                mapping.kernel_page_size > PageSize::BASE && mapping.permissions.starts_with("rw");
+            mapping.is_heap_like() || on_hugetlb && mapping.permissions.ends_with('p')
+        };
+        let bytes = backing(mappings.iter().filter(is_heap));
         Ok(HeapBacking {
             hugetlb_1g: bytes.hugetlb_1g.0,
             hugetlb_2m: bytes.hugetlb_2m.0,

@@ -3,6 +3,7 @@
 use super::daemon::Daemon;
 use crate::experiment::select;
 use anyhow::{Context, Result};
+use megapage_bench::peers::{KERNEL_SETTINGS, KernelSetting};
 use megapage_bench::run::Place;
 use megapage_decide::by_name;
 use megapage_kernel::spawn::Signals;
@@ -36,17 +37,8 @@ pub struct Configuration {
 pub const OURS: &str = "megapage";
 /// The same beside a kernel that makes every fault huge: the daemon takes back what is bloat.
 pub const OURS_ALWAYS: &str = "megapage-always";
-/// Base pages alone.
-pub const NEVER: &str = "thp-never";
-/// khugepaged at its defaults,
-pub const ALWAYS: &str = "thp-always";
-/// and without a pause.
-pub const HARD: &str = "thp-hard";
-
-const fn kernel(name: &'static str, enabled: ThpEnabled) -> Configuration {
-    let controls =
-        ThpControls { enabled: Some(enabled), pages_to_scan: None, scan_sleep: None, alloc_sleep: None };
-    Configuration { name, who: Who::Kernel(controls) }
+const fn kernel(setting: KernelSetting) -> Configuration {
+    Configuration { name: setting.name, who: Who::Kernel(setting.controls) }
 }
 
 const fn daemon(name: &'static str) -> Configuration {
@@ -54,20 +46,14 @@ const fn daemon(name: &'static str) -> Configuration {
 }
 
 /// All, in the order of a round.
-pub const CONFIGURATIONS: [Configuration; 11] = [
-    kernel(NEVER, ThpEnabled::Never),
-    kernel("thp-madvise", ThpEnabled::Madvise),
-    kernel(ALWAYS, ThpEnabled::Always),
-    Configuration {
-        name: HARD,
-        who: Who::Kernel(ThpControls {
-            enabled: Some(ThpEnabled::Always),
-            // 4 GiB in one go.
-            pages_to_scan: Some(1 << 20),
-            scan_sleep: Some(Duration::ZERO),
-            alloc_sleep: Some(Duration::ZERO),
-        }),
-    },
+pub const CONFIGURATIONS: [Configuration; 14] = [
+    kernel(KERNEL_SETTINGS[0]),
+    kernel(KERNEL_SETTINGS[1]),
+    kernel(KERNEL_SETTINGS[2]),
+    kernel(KERNEL_SETTINGS[3]),
+    kernel(KERNEL_SETTINGS[4]),
+    kernel(KERNEL_SETTINGS[5]),
+    kernel(KERNEL_SETTINGS[6]),
     daemon(OURS),
     Configuration { name: OURS_ALWAYS, who: Who::Daemon(OURS, ThpEnabled::Always) },
     daemon("hawkeye-pmu"),
@@ -78,12 +64,7 @@ pub const CONFIGURATIONS: [Configuration; 11] = [
 ];
 
 /// Before and after a measurement: khugepaged is idle, and nothing becomes huge by itself.
-pub const AT_REST: ThpControls = ThpControls {
-    enabled: Some(ThpEnabled::Never),
-    pages_to_scan: None,
-    scan_sleep: None,
-    alloc_sleep: None,
-};
+pub const AT_REST: ThpControls = ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::AS_FOUND };
 
 impl Configuration {
     /// The ones of these names; all where none is named. Fails where one is unknown.
@@ -95,7 +76,7 @@ impl Configuration {
     pub fn controls(&self) -> ThpControls {
         match self.who {
             Who::Kernel(controls) => controls,
-            Who::Daemon(_, enabled) => ThpControls { enabled: Some(enabled), ..ThpControls::default() },
+            Who::Daemon(_, enabled) => ThpControls { enabled: Some(enabled), ..ThpControls::AS_FOUND },
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the daemon takes for itself while there is nothing to do: much memory in many processes, of which most sleep, one
 //! reads in order on base pages and one at random on pages that are huge already.
 
-use super::configuration::Running;
+use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::worker::{Steady, Worker, rate};
 use super::{Failure, Measured, Stage};
 use crate::child::sleep;
@@ -146,7 +146,12 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Cost> {
 
 /// What is judged has a turn in each round; the others have one each, spread over the rounds.
 fn is_turn(configuration: super::Configuration, index: usize, round: usize, rounds: usize) -> bool {
-    configuration.name == super::configuration::OURS || index % rounds == round
+    is_ours(configuration.name) || index % rounds == round
+}
+
+/// Whether it is a configuration of megapage, whose own cost is judged.
+fn is_ours(name: &str) -> bool {
+    [OURS, OURS_ALWAYS].contains(&name)
 }
 
 /// What one start of the daemon came to.
@@ -210,7 +215,7 @@ fn watch(
     stage: &mut Stage<'_>,
 ) -> Result<Sample> {
     let scaled = |time: Duration| time.mul_f64(stage.scale.max(0.02));
-    let is_judged = configuration == super::configuration::OURS;
+    let is_judged = is_ours(configuration);
     let (settle, counted, within) = match is_judged {
         true => (scaled(SETTLE), scaled(COUNTED), scaled(PASS_WITHIN)),
         false => (scaled(SETTLE_BRIEFLY), scaled(COUNTED_BRIEFLY), scaled(PASS_WITHIN_BRIEFLY)),
@@ -344,23 +349,30 @@ impl Measured for Cost {
         super::table::cost(self)
     }
 
+    /// Of both configurations of megapage. The beginning, which the share leaves out, is shown beside it.
     fn gates(&self) -> Vec<Gate> {
-        let ours = self.rows.iter().filter(|row| row.configuration == super::configuration::OURS);
+        let ours = self.rows.iter().filter(|row| is_ours(row.configuration));
         ours.flat_map(|row| {
             let share = row.own_share.median;
+            let prefix = match row.configuration {
+                OURS => String::new(),
+                other => format!("{other}: "),
+            };
             let own = Gate {
                 case: "cost",
                 demand: format!(
-                    "at most {:.0} % of one processor with {} in {} processes and nothing to do",
+                    "{prefix}at most {:.0} % of one processor with {} in {} processes and nothing to do",
                     100.0 * OWN,
                     Bytes(self.resident_bytes),
                     self.processes
                 ),
                 found: format!(
-                    "{:.2} % ({:.2} to {:.2}){}",
+                    "{:.2} % ({:.2} to {:.2}), after {:.0} s at the start that took {:.2} s of a processor{}",
                     100.0 * share,
                     100.0 * row.own_share.min,
                     100.0 * row.own_share.max,
+                    row.start_seconds,
+                    row.start_cpu_seconds.median,
                     match (self.is_whole, row.whole_passes) {
                         (false, _) => ", with less memory than is demanded",
                         (true, false) => ", and no pass was seen to end",
@@ -371,7 +383,7 @@ impl Measured for Cost {
             };
             let slow = row.slowdowns.iter().map(|found| Gate {
                 case: "cost",
-                demand: format!("{}: slower by at most {:.0} %", found.program, 100.0 * SLOWDOWN),
+                demand: format!("{prefix}{}: slower by at most {:.0} %", found.program, 100.0 * SLOWDOWN),
                 found: format!(
                     "{:+.2} % ({:+.2} to {:+.2})",
                     100.0 * found.slowdown.median,
@@ -390,22 +402,31 @@ impl Measured for Cost {
 mod tests {
     use super::*;
 
+    fn cost_of(
+        configuration: &'static str,
+        share: f64,
+        slower: f64,
+        is_whole: bool,
+        whole_passes: bool,
+    ) -> Cost {
+        let one = |median| Spread { median, min: median, max: median };
+        let row = CostRow {
+            configuration,
+            starts: 3,
+            start_seconds: 20.0,
+            start_cpu_seconds: one(1.0),
+            own_share: one(share),
+            whole_passes,
+            slowdowns: vec![Slowdown { program: "random", slowdown: one(slower) }],
+            became_huge_bytes: 0,
+        };
+        Cost { resident_bytes: 1, processes: 2, is_whole, rows: vec![row], failures: Vec::new() }
+    }
+
     #[test]
     fn a_costly_daemon_and_a_slower_program_fail() {
         let judge_passes = |share: f64, slower: f64, is_whole: bool, whole_passes: bool| -> Vec<bool> {
-            let one = |median| Spread { median, min: median, max: median };
-            let row = CostRow {
-                configuration: super::super::configuration::OURS,
-                starts: 3,
-                start_seconds: 20.0,
-                start_cpu_seconds: one(1.0),
-                own_share: one(share),
-                whole_passes,
-                slowdowns: vec![Slowdown { program: "random", slowdown: one(slower) }],
-                became_huge_bytes: 0,
-            };
-            let cost =
-                Cost { resident_bytes: 1, processes: 2, is_whole, rows: vec![row], failures: Vec::new() };
+            let cost = cost_of(OURS, share, slower, is_whole, whole_passes);
             cost.gates().iter().map(|gate| gate.holds).collect()
         };
         let judge = |share, slower, is_whole| judge_passes(share, slower, is_whole, true);
@@ -418,16 +439,22 @@ mod tests {
         assert_eq!(judge(0.011, 0.001, true), [false, true]);
         assert_eq!(judge(0.009, 0.02, true), [true, false]);
         assert_eq!(judge(0.009, 0.001, false), [false, true], "of less memory nothing is proved");
+        // So is the configuration beside a kernel that makes every fault huge, and the beginning is shown.
+        let gates = cost_of(OURS_ALWAYS, 0.04, 0.001, true, true).gates();
+        assert_eq!(gates.iter().map(|gate| gate.holds).collect::<Vec<_>>(), [false, true]);
+        assert!(gates[0].demand.starts_with("megapage-always: at most 1 %"), "{:?}", gates[0]);
+        assert!(gates[0].found.contains("20 s at the start that took 1.00 s"), "{:?}", gates[0]);
+        assert!(cost_of("linux", 0.04, 0.001, true, true).gates().is_empty());
     }
 
     #[test]
     fn what_is_judged_has_a_turn_in_each_round_and_the_others_one_each() {
-        use super::super::configuration::{CONFIGURATIONS, OURS, Who};
+        use super::super::configuration::{CONFIGURATIONS, Who};
         for rounds in [1, 2, 3, 5, 9] {
             let daemons = CONFIGURATIONS.into_iter().filter(|one| matches!(one.who, Who::Daemon(..)));
             for (index, configuration) in daemons.enumerate() {
                 let turns = (0..rounds).filter(|round| is_turn(configuration, index, *round, rounds)).count();
-                assert_eq!(turns, if configuration.name == OURS { rounds } else { 1 });
+                assert_eq!(turns, if is_ours(configuration.name) { rounds } else { 1 });
             }
         }
     }

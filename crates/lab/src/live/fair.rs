@@ -2,7 +2,7 @@
 //! pages huge and for two processors. All begin on base pages, as after a start on a fragmented machine; the insensitive
 //! ones were there first and hold two thirds of the memory.
 
-use super::configuration::{HARD, NEVER, OURS, Running, Who};
+use super::configuration::{OURS, Running, Who};
 use super::promote::{LEAST_GAIN, work_for};
 use super::trial::Trial;
 use super::worker::{Steady, Worker};
@@ -11,6 +11,7 @@ use crate::child::sleep;
 use crate::experiment::{Order, Section};
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, bail, ensure};
+use megapage_bench::peers::{HARD, NEVER};
 use megapage_bench::run::warm;
 use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::thp::ThpEnabled;

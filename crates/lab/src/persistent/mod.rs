@@ -14,7 +14,7 @@ mod table;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::Result;
 use megapage_bench::arguments::{index_size, size};
-use megapage_bench::run::{Gate, Place, Pool};
+use megapage_bench::run::{Gate, Place, Pool, warm};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use place::Mounted;
@@ -224,6 +224,8 @@ fn on_hugetlbfs<T>(
     let version = dpdk.as_ref().map(|dpdk| dpdk.version.clone());
     let mut pool = Pool::take()?;
     pool.set(bytes)?;
+    // Once, for both sides and all rounds: whoever takes a page first would pay for the host to find it.
+    warm(bytes, true);
     let mounted = Mounted::new()?;
     // Dropped before the pool, on every way out: pages that the mount's files hold cannot be taken out of the pool. The
     // signals are dropped after both, by the caller: one that has come ends this process when its mask is restored.

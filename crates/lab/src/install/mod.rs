@@ -1,22 +1,30 @@
 //! Installs what experiments need: peers' libraries, servers, compilers.
 
+mod crates;
+
 use anyhow::{Context, Result, bail};
 use megapage_bench::peers::{Package, Peer, Start, python_target};
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Installs what `peers` lack, by apt-get and pip. Each command is given to `say` before it runs.
+/// Installs what `peers` lack, by apt-get, pip and cargo. Each command is given to `say` before it runs.
 pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
     let absent = peers.iter().filter_map(|peer| match peer.start {
-        Start::Preload(library) if library.find().is_none() => Some(library.package),
+        Start::Preload(library) if library.find().is_none() => Some(library),
         _ => None,
     });
-    let (mut debian, mut python) = (Vec::new(), Vec::new());
-    for package in absent {
-        let (list, name) = match package {
+    let (mut debian, mut python, mut built) = (Vec::new(), Vec::new(), Vec::new());
+    for library in absent {
+        let (list, name) = match library.package {
             Package::Debian(name) => (&mut debian, name.to_string()),
             Package::Python(name, version) => (&mut python, format!("{name}=={version}")),
+            Package::Crate(..) => {
+                if !built.contains(&library) {
+                    built.push(library);
+                }
+                continue;
+            }
         };
         if !list.contains(&name) {
             list.push(name);
@@ -30,7 +38,8 @@ pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
         command.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]);
         carry_out(command.arg(python_target()).args(python), say)?;
     }
-    Ok(())
+    // Last: the others are there then, whatever becomes of it.
+    built.into_iter().try_for_each(|library| crates::build(library, say))
 }
 
 /// Installs Debian packages. Each command is given to `say` before it runs.

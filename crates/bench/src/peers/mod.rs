@@ -1,8 +1,19 @@
-//! The peers: every way to give a program's heap its pages that the benches compare, in one table.
+//! The peers at their best: every way to give a program its pages that the benches compare, each with its settings, the reason
+//! for them and where they are described. The manual's tables are made of these.
+
+mod kernel;
+mod manual;
+mod table;
+
+pub use kernel::{ALWAYS, HARD, KERNEL_SETTINGS, KERNEL_SOURCE, KernelSetting, NEVER, TUNED, is_tuned};
+pub use manual::{allocators_table, kernel_table};
+pub use table::{BASELINE, FOREIGN_VARIABLES, LIBRARY_ALONE, OURS, PEERS, SHORT};
+pub(crate) use table::{JEMALLOC, MIMALLOC_3, TCMALLOC};
 
 use anyhow::{Result, bail};
+use megapage_units::Bytes;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How a peer gets hold of the program.
@@ -34,6 +45,8 @@ pub enum Package {
     Debian(&'static str),
     /// A package of the Python index at this version, of which only the library is used.
     Python(&'static str, &'static str),
+    /// The sources in a crate of crates.io at this version, built as a library.
+    Crate(&'static str, &'static str),
 }
 
 /// One configuration.
@@ -47,103 +60,14 @@ pub struct Peer {
     pub variables: &'static [(&'static str, &'static str)],
     /// Whether it can use hugetlb pages: then a pool is reserved for its runs.
     pub pool: bool,
+    /// Why it is set so.
+    pub why: &'static str,
+    /// Where the settings are described.
+    pub source: &'static str,
 }
 
-/// The configuration that all others are measured against: glibc, which never asks for huge pages.
-pub const BASELINE: &str = "glibc";
-/// The configuration that the gates are about: megapage's default.
-pub const OURS: &str = "megapage";
-/// The configuration whose start-up cost is bounded: the library alone.
-pub const LIBRARY_ALONE: &str = "megapage-library";
-/// The configuration that takes memory to be short: what it releases is measured, not how fast it is.
-pub const SHORT: &str = "megapage-short";
-
-const MIMALLOC_2: Library =
-    Library { file: "libmimalloc.so.2.0", package: Package::Debian("libmimalloc2.0") };
-pub(crate) const MIMALLOC_3: Library =
-    Library { file: "libmimalloc.so.3", package: Package::Python("cmeel-mimalloc", "3.4.3") };
-pub(crate) const JEMALLOC: Library =
-    Library { file: "libjemalloc.so.2", package: Package::Debian("libjemalloc2") };
-pub(crate) const TCMALLOC: Library =
-    Library { file: "libtcmalloc_minimal.so.4", package: Package::Debian("libtcmalloc-minimal4") };
-const LIBHUGETLBFS: Library =
-    Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };
-
-/// Every peer, in the order in which a round runs them.
-pub const PEERS: &[Peer] = &[
-    Peer { name: BASELINE, start: Start::Plain, variables: &[], pool: false },
-    Peer {
-        name: "glibc-thp",
-        start: Start::Plain,
-        variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
-        pool: false,
-    },
-    Peer {
-        name: "glibc-hugetlb",
-        start: Start::Plain,
-        variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")],
-        pool: true,
-    },
-    Peer {
-        name: "libhugetlbfs",
-        start: Start::Preload(LIBHUGETLBFS),
-        variables: &[("HUGETLB_MORECORE", "yes")],
-        pool: true,
-    },
-    Peer { name: "mimalloc2", start: Start::Preload(MIMALLOC_2), variables: &[], pool: false },
-    Peer {
-        name: "mimalloc2-large",
-        start: Start::Preload(MIMALLOC_2),
-        variables: &[("MIMALLOC_LARGE_OS_PAGES", "1")],
-        pool: true,
-    },
-    Peer { name: "mimalloc3", start: Start::Preload(MIMALLOC_3), variables: &[], pool: false },
-    Peer {
-        name: "mimalloc3-large",
-        start: Start::Preload(MIMALLOC_3),
-        variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
-        pool: true,
-    },
-    Peer {
-        name: "jemalloc-thp",
-        start: Start::Preload(JEMALLOC),
-        variables: &[("MALLOC_CONF", "thp:always")],
-        pool: false,
-    },
-    Peer { name: "tcmalloc", start: Start::Preload(TCMALLOC), variables: &[], pool: false },
-    Peer { name: OURS, start: Start::Run(&[]), variables: &[], pool: true },
-    Peer { name: "megapage-thp", start: Start::Run(&["--heap", "thp"]), variables: &[], pool: false },
-    Peer {
-        name: LIBRARY_ALONE,
-        start: Start::OwnLibrary,
-        variables: &[("MEGAPAGE_HEAP", "auto")],
-        pool: true,
-    },
-    Peer {
-        name: SHORT,
-        start: Start::OwnLibrary,
-        // More than any machine has: memory is always short of it.
-        variables: &[("MEGAPAGE_HEAP", "thp"), ("MEGAPAGE_SHORT_BELOW", "9223372036854775807")],
-        pool: false,
-    },
-];
-
-/// Variables that any peer heeds: removed from the environment before each run, so that none reaches another.
-pub const FOREIGN_VARIABLES: &[&str] = &[
-    "LD_PRELOAD",
-    "GLIBC_TUNABLES",
-    "HUGETLB_MORECORE",
-    "HUGETLB_ELFMAP",
-    "HUGETLB_SHM",
-    "MALLOC_CONF",
-    "MALLOC_ARENA_MAX",
-    "MALLOC_TOP_PAD_",
-    "MIMALLOC_LARGE_OS_PAGES",
-    "MIMALLOC_ALLOW_LARGE_OS_PAGES",
-    "MIMALLOC_RESERVE_HUGE_OS_PAGES",
-    "MEGAPAGE_HEAP",
-    "MEGAPAGE_SHORT_BELOW",
-];
+/// What stands for the mount of 2 MiB pages in the value of a variable.
+const HUGETLBFS: &str = "{hugetlbfs}";
 
 impl Peer {
     /// The peer of that name.
@@ -154,6 +78,21 @@ impl Peer {
     /// Whether it is one of megapage's own.
     pub fn is_ours(&self) -> bool {
         matches!(self.start, Start::OwnLibrary | Start::Run(_))
+    }
+
+    /// Whether it needs a mounted hugetlbfs.
+    pub fn needs_hugetlbfs(&self) -> bool {
+        self.variables.iter().any(|(_, value)| value.contains(HUGETLBFS))
+    }
+
+    /// Its variables for a workload that takes `memory`, with what the bench has mounted at `hugetlbfs`.
+    pub fn environment(&self, memory: Bytes, hugetlbfs: Option<&Path>) -> Vec<(&'static str, String)> {
+        let mount = hugetlbfs.map_or_else(String::new, |path| path.display().to_string());
+        let value = |value: &str| {
+            let value = value.replace("{gib}", &memory.0.div_ceil(1 << 30).to_string());
+            value.replace("{kib}", &memory.0.div_ceil(1 << 10).to_string()).replace(HUGETLBFS, &mount)
+        };
+        self.variables.iter().map(|(name, text)| (*name, value(text))).collect()
     }
 
     /// How it is selected, in the words of a shell.
@@ -181,6 +120,7 @@ impl Library {
         let directories = match self.package {
             Package::Debian(_) => system_libraries(),
             Package::Python(..) => vec![python_libraries()],
+            Package::Crate(..) => vec![crate_libraries()],
         };
         directories.into_iter().map(|directory| directory.join(self.file)).find(|path| path.exists())
     }
@@ -193,6 +133,9 @@ impl Library {
                 "python3 -m pip install --no-deps --target {} {name}=={version}",
                 python_target().display()
             ),
+            Package::Crate(name, version) => {
+                format!("'megapage-lab install' in a source tree builds it from {name} {version}")
+            }
         }
     }
 }
@@ -215,13 +158,20 @@ pub fn python_libraries() -> PathBuf {
     python_target().join("cmeel.prefix/lib")
 }
 
+/// Where what is built from crates lies.
+pub fn crate_libraries() -> PathBuf {
+    python_target().join("built")
+}
+
 /// The version of the library behind `peer`: of the package, as far as it can be determined.
 pub fn version(peer: &Peer) -> Option<String> {
     let package = match peer.start {
         Start::Plain => "libc6",
         Start::Preload(library) => match library.package {
             Package::Debian(name) => name,
-            Package::Python(name, version) => return Some(format!("{name} {version}")),
+            Package::Python(name, version) | Package::Crate(name, version) => {
+                return Some(format!("{name} {version}"));
+            }
         },
         Start::OwnLibrary | Start::Run(_) => return Some(format!("megapage {}", env!("CARGO_PKG_VERSION"))),
     };
@@ -263,6 +213,24 @@ mod tests {
             for (name, _) in peer.variables {
                 assert!(FOREIGN_VARIABLES.contains(name), "{name} of {} is not cleared", peer.name);
             }
+        }
+    }
+
+    #[test]
+    fn settings_that_depend_on_the_work_are_filled_in() {
+        let of = |name: &str, mount: Option<&Path>| {
+            Peer::named(name).unwrap().environment(Bytes(3 * (1 << 30) + 1), mount)
+        };
+        assert_eq!(of("mimalloc3-gigantic", None)[0].1, "4");
+        assert_eq!(of("mimalloc3-reserved", None)[1].1, "3145729KiB");
+        assert_eq!(of("tcmalloc-memfs", Some(Path::new("/mnt/x")))[0].1, "/mnt/x/tcmalloc.");
+        let needs: Vec<&str> =
+            PEERS.iter().filter(|peer| peer.needs_hugetlbfs()).map(|peer| peer.name).collect();
+        assert_eq!(needs, ["tcmalloc-memfs"]);
+        for peer in PEERS {
+            let values = peer.environment(Bytes::mib(1), Some(Path::new("/x")));
+            assert!(values.iter().all(|(_, value)| !value.contains('{')), "{}: {values:?}", peer.name);
+            assert!(!peer.why.is_empty() && !peer.source.is_empty(), "{}", peer.name);
         }
     }
 

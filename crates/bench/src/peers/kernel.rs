@@ -1,0 +1,105 @@
+//! The kernel as a peer: settings of transparent huge pages alone, without any program of megapage's.
+
+use megapage_kernel::thp::ThpEnabled;
+use megapage_kernel::thp_change::ThpControls;
+use std::time::Duration;
+
+/// One way to set the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSetting {
+    /// As on the command line and in every table.
+    pub name: &'static str,
+    /// What is set.
+    pub controls: ThpControls,
+    /// Why it is a peer, or what it is the best setting for.
+    pub why: &'static str,
+}
+
+/// Where the settings are described.
+pub const KERNEL_SOURCE: &str = "https://docs.kernel.org/admin-guide/mm/transhuge.html";
+/// Base pages alone.
+pub const NEVER: &str = "thp-never";
+/// khugepaged at its defaults.
+pub const ALWAYS: &str = "thp-always";
+/// khugepaged without a pause, whatever a huge page would waste.
+pub const HARD: &str = "thp-hard";
+
+/// khugepaged without a pause, which makes huge whatever has at most `max_ptes_none` base pages missing.
+const fn hard(name: &'static str, max_ptes_none: u64, why: &'static str) -> KernelSetting {
+    let controls = ThpControls {
+        enabled: Some(ThpEnabled::Always),
+        // 4 GiB in one go.
+        pages_to_scan: Some(1 << 20),
+        scan_sleep: Some(Duration::ZERO),
+        alloc_sleep: Some(Duration::ZERO),
+        max_ptes_none: Some(max_ptes_none),
+        shrink_underused: Some(true),
+    };
+    KernelSetting { name, controls, why }
+}
+
+const fn enabled(name: &'static str, enabled: ThpEnabled, why: &'static str) -> KernelSetting {
+    KernelSetting { name, controls: ThpControls { enabled: Some(enabled), ..ThpControls::AS_FOUND }, why }
+}
+
+/// khugepaged tuned: what it scans, it scans as hard as it can; how empty a huge page may be is what differs. Each gate
+/// against it is against the one of them that is best by what the gate measures.
+pub const TUNED: [KernelSetting; 4] = [
+    hard(
+        "thp-hard-0",
+        0,
+        "collapses only what is present in full; reclaim splits any huge page with a base page of zeros: least memory",
+    ),
+    hard(
+        "thp-hard-64",
+        64,
+        "an eighth of a huge page may be missing: little memory, most dense heaps collapse",
+    ),
+    hard(
+        "thp-hard-255",
+        255,
+        "half of a huge page may be missing: more coverage, bloat at most doubles a range",
+    ),
+    hard(
+        HARD,
+        511,
+        "one base page suffices: soonest, most memory; the kernel's splitting of underused pages is off at 511",
+    ),
+];
+
+/// All settings of the kernel alone, in the order of a round.
+pub const KERNEL_SETTINGS: [KernelSetting; 7] = [
+    enabled(NEVER, ThpEnabled::Never, "base pages: what everything is measured against"),
+    enabled(
+        "thp-madvise",
+        ThpEnabled::Madvise,
+        "what most distributions ship: huge only where a program asks",
+    ),
+    enabled(
+        ALWAYS,
+        ThpEnabled::Always,
+        "huge from the first touch; khugepaged at its defaults for what remains",
+    ),
+    TUNED[0],
+    TUNED[1],
+    TUNED[2],
+    TUNED[3],
+];
+
+/// Whether `name` is khugepaged tuned.
+pub fn is_tuned(name: &str) -> bool {
+    TUNED.iter().any(|setting| setting.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tuned_settings_differ_in_how_empty_a_page_may_be_alone() {
+        let bare = |setting: &KernelSetting| ThpControls { max_ptes_none: None, ..setting.controls };
+        assert!(TUNED.iter().all(|setting| bare(setting) == bare(&TUNED[0])), "{TUNED:?}");
+        assert_eq!(TUNED.map(|setting| setting.controls.max_ptes_none.unwrap()), [0, 64, 255, 511]);
+        assert!(is_tuned("thp-hard") && !is_tuned(ALWAYS));
+    }
+}

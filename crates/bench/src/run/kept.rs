@@ -1,0 +1,168 @@
+//! The pool of a bench: set once for all peers and touched once. Pages that come to the pool anew are, behind a hypervisor,
+//! touched for the first time, which costs several times as much as what is measured; and who takes them first would pay.
+
+use super::cases::Case;
+use super::{Pool, warm};
+use crate::peers::Peer;
+use megapage_units::Bytes;
+use serde::Serialize;
+
+/// How the pool is held over a bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holding {
+    /// No peer wants one.
+    None,
+    /// One for all cases, peers and rounds.
+    Kept,
+    /// Pool and workload do not fit beside each other: in each case of each round the peers without a pool come first, then it
+    /// is set and touched once for the others.
+    ByTurns,
+}
+
+/// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
+pub enum PoolOrReason {
+    /// It can be sized.
+    Pool(Pool),
+    /// It cannot, and why.
+    Reason(String),
+}
+
+impl PoolOrReason {
+    /// The pool as it is.
+    pub fn take() -> PoolOrReason {
+        match Pool::take() {
+            Ok(pool) => PoolOrReason::Pool(pool),
+            Err(error) => PoolOrReason::Reason(format!("{error:#}")),
+        }
+    }
+
+    /// Gives the next runs a pool of `bytes`; what stood in the way, if anything did.
+    pub fn give(&mut self, bytes: Bytes) -> Option<String> {
+        let outcome = match self {
+            PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
+            PoolOrReason::Reason(_) if bytes == Bytes::ZERO => Ok(()),
+            PoolOrReason::Reason(reason) => Err(reason.clone()),
+        };
+        outcome.err().map(|why| format!("no pool of {bytes}: {why}"))
+    }
+}
+
+/// How to hold the pool for these cases where the machine can give so much memory.
+pub(super) fn holding(cases: &[Case], peers: &[&Peer], can_give: Bytes) -> Holding {
+    let most = |of: fn(&Case) -> Bytes| cases.iter().map(of).max().unwrap_or_default();
+    if peers.iter().all(|peer| !peer.pool) {
+        Holding::None
+    } else if most(|case| case.pool) + most(|case| case.memory) <= can_give {
+        Holding::Kept
+    } else {
+        Holding::ByTurns
+    }
+}
+
+/// The peers in the order of a round.
+pub(super) fn turns<'a>(holding: Holding, peers: &[&'a Peer]) -> Vec<&'a Peer> {
+    let mut peers = peers.to_vec();
+    if holding == Holding::ByTurns {
+        peers.sort_by_key(|peer| peer.pool);
+    }
+    peers
+}
+
+/// The pool of a bench that runs.
+pub(super) struct Kept {
+    pool: PoolOrReason,
+    holding: Holding,
+    /// What it holds for all cases, where it is kept.
+    whole: Bytes,
+    /// What it was set to last, and what stood in the way.
+    now: Option<(Bytes, Option<String>)>,
+    /// Whether memory is touched before it is measured.
+    touches: bool,
+}
+
+impl Kept {
+    pub(super) fn new(holding: Holding, cases: &[Case], touches: bool) -> Kept {
+        let whole = cases.iter().map(|case| case.pool).max().unwrap_or_default();
+        Kept { pool: PoolOrReason::take(), holding, whole, now: None, touches }
+    }
+
+    /// Prepares a run of `case` under `peer`: what stood in the way of its pool, if anything did.
+    pub(super) fn prepare(&mut self, case: &Case, peer: &Peer) -> Option<String> {
+        let bytes = wanted(self.holding, self.whole, case, peer);
+        if self.now.as_ref().is_none_or(|(now, _)| *now != bytes) {
+            let why = self.pool.give(bytes);
+            if self.touches && bytes > Bytes::ZERO {
+                warm::warm(bytes, true);
+            }
+            self.now = Some((bytes, why));
+        }
+        // What a run has freed lies free, and goes back to the host: it is touched before each.
+        if self.touches && !peer.pool {
+            warm::warm(case.memory, false);
+        }
+        self.now.as_ref().and_then(|(_, why)| why.clone()).filter(|_| peer.pool)
+    }
+}
+
+/// What the pool is to hold while `peer` runs.
+fn wanted(holding: Holding, whole: Bytes, case: &Case, peer: &Peer) -> Bytes {
+    match holding {
+        Holding::Kept => whole,
+        Holding::ByTurns if peer.pool => case.pool,
+        Holding::ByTurns | Holding::None => Bytes::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(memory: u64, pool: u64) -> Case {
+        let (memory, pool) = (Bytes::mib(memory), Bytes::mib(pool));
+        Case { name: "x", title: "x".into(), arguments: Vec::new(), repeats: 1, memory, pool }
+    }
+
+    fn peers() -> Vec<&'static Peer> {
+        ["mimalloc3-large", "glibc", "megapage", "jemalloc-thp"].map(|name| Peer::named(name).unwrap()).into()
+    }
+
+    /// How often the pool would be set in two rounds.
+    fn changes(holding: Holding, cases: &[Case]) -> usize {
+        let (mut now, mut changes) = (None, 0);
+        for _ in 0..2 {
+            for case in cases {
+                for peer in turns(holding, &peers()) {
+                    let bytes = wanted(holding, Bytes::mib(400), case, peer);
+                    changes += usize::from(now != Some(bytes));
+                    now = Some(bytes);
+                }
+            }
+        }
+        changes
+    }
+
+    #[test]
+    fn one_pool_is_kept_for_all_where_it_fits_beside_the_work() {
+        let cases = [case(100, 200), case(300, 400)];
+        assert_eq!(holding(&cases, &peers(), Bytes::mib(700)), Holding::Kept);
+        assert_eq!(changes(Holding::Kept, &cases), 1, "set once, whatever the case and the peer");
+        assert_eq!(turns(Holding::Kept, &peers()), peers());
+        let base = [Peer::named("glibc").unwrap()];
+        assert_eq!(holding(&cases, &base, Bytes::mib(700)), Holding::None);
+        assert_eq!(wanted(Holding::None, Bytes::mib(400), &cases[0], base[0]), Bytes::ZERO);
+    }
+
+    #[test]
+    fn where_it_does_not_fit_it_is_set_once_for_all_who_want_it_in_a_case_of_a_round() {
+        let cases = [case(100, 200), case(300, 400)];
+        assert_eq!(holding(&cases, &peers(), Bytes::mib(699)), Holding::ByTurns);
+        let order: Vec<bool> = turns(Holding::ByTurns, &peers()).iter().map(|peer| peer.pool).collect();
+        assert_eq!(order, [false, false, true, true]);
+        assert_eq!(
+            changes(Holding::ByTurns, &cases),
+            2 * 2 * 2,
+            "taken back and set in each case of each round"
+        );
+    }
+}
