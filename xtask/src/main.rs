@@ -5,6 +5,8 @@
 mod abilities;
 mod finding;
 mod header;
+mod peers;
+mod results;
 mod tidy;
 mod values;
 
@@ -16,7 +18,9 @@ const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask header  make include/megapage.h anew from crates/capi
        cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
-       cargo xtask values  make the values of bench/results in pages of docs/ anew";
+       cargo xtask values  make the values of bench/results in pages of docs/ anew
+       cargo xtask peers   make the tables of peers in docs/bench.md and docs/lab.md anew from crates/bench
+       cargo xtask results  make the lines of where megapage leads and loses in bench/results/README.md anew from the results";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +29,8 @@ fn main() -> ExitCode {
         ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
         ["abilities"] => repository().and_then(|root| abilities::write(&root)).map(|()| ExitCode::SUCCESS),
         ["values"] => repository().and_then(|root| values::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["peers"] => repository().and_then(|root| peers::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["results"] => repository().and_then(|root| results::write(&root)).map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

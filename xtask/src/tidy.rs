@@ -44,6 +44,8 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(crate::header::check(root)?);
     findings.extend(crate::abilities::check(root));
     findings.extend(crate::values::check(root)?);
+    findings.extend(crate::peers::check(root));
+    findings.extend(crate::results::check(root)?);
 
     findings.sort();
     for finding in &findings {

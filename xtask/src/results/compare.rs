@@ -1,0 +1,135 @@
+//! Comparisons of one value of megapage's with one of another's, and how they come out.
+
+use serde_json::Value;
+
+/// What always counts as equal, and what never does, however far runs lie apart.
+const LEAST_NOISE: f64 = 0.02;
+const MOST_NOISE: f64 = 0.10;
+
+/// A median with its ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    pub median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Of an object with `median`, `min` and `max`, or of a number, which has no ends.
+    pub(super) fn of(value: &Value) -> Option<Spread> {
+        if let Some(median) = value.as_f64() {
+            return Some(Spread { median, min: median, max: median });
+        }
+        let number = |name: &str| value.get(name).and_then(Value::as_f64);
+        Some(Spread { median: number("median")?, min: number("min")?, max: number("max")? })
+    }
+
+    /// Of all values of several runs; `None` of none.
+    pub(super) fn over(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => (values[middle - 1] + values[middle]) / 2.0,
+            _ => values[middle],
+        };
+        Some(Spread { median, min, max })
+    }
+
+    /// The same the other way round: what is better where it is more becomes better where it is less.
+    pub(super) fn inverse(self) -> Spread {
+        Spread { median: 1.0 / self.median, min: 1.0 / self.max, max: 1.0 / self.min }
+    }
+
+    fn noise(self) -> f64 {
+        (self.max - self.min) / 2.0 / self.median
+    }
+}
+
+/// How megapage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Leads,
+    Level,
+    Loses,
+}
+
+/// Less is better, on both sides.
+#[derive(Clone, Debug)]
+pub(super) struct Comparison {
+    /// What was measured.
+    pub what: String,
+    /// Whom it is compared with.
+    pub against: String,
+    pub ours: Spread,
+    pub theirs: Spread,
+}
+
+impl Comparison {
+    /// Level within the noise that the runs themselves show: half the distance of the ends of the noisier side, as in the benches'
+    /// gates.
+    pub(super) fn standing(&self) -> Standing {
+        let noise = self.ours.noise().max(self.theirs.noise()).clamp(LEAST_NOISE, MOST_NOISE);
+        match self.ratio() {
+            ratio if ratio > 1.0 + noise => Standing::Loses,
+            ratio if ratio < 1.0 / (1.0 + noise) => Standing::Leads,
+            _ => Standing::Level,
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        self.ours.median / self.theirs.median
+    }
+
+    /// In words: a share of the other's, or how many times less where that is much less.
+    pub(super) fn text(&self) -> String {
+        let Comparison { what, against, .. } = self;
+        match self.ratio() {
+            ratio if ratio < 0.05 => format!("{what} 1/{:.0} of {against}", 1.0 / ratio),
+            ratio if ratio >= 20.0 => format!("{what} {ratio:.0} times {against}"),
+            ratio => format!("{what} {ratio:.2} of {against}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn standing(ours: f64, theirs: f64, noise: f64) -> Standing {
+        let spread =
+            |median: f64| Spread { median, min: median * (1.0 - noise), max: median * (1.0 + noise) };
+        let of =
+            Comparison { what: "x".into(), against: "y".into(), ours: spread(ours), theirs: spread(theirs) };
+        of.standing()
+    }
+
+    #[test]
+    fn noise_decides_what_is_level() {
+        assert_eq!(standing(1.05, 1.0, 0.01), Standing::Loses);
+        assert_eq!(standing(1.05, 1.0, 0.06), Standing::Level);
+        assert_eq!(standing(1.0, 1.05, 0.01), Standing::Leads);
+        assert_eq!(standing(1.015, 1.0, 0.0), Standing::Level);
+        assert_eq!(standing(1.12, 1.0, 0.9), Standing::Loses, "noise without bound excuses nothing");
+    }
+
+    #[test]
+    fn values_are_read_as_reports_write_them() {
+        let spread = Spread::of(&json!({ "median": 2.0, "min": 1.0, "max": 4.0 })).unwrap();
+        assert_eq!((spread.median, spread.inverse().median, spread.inverse().max), (2.0, 0.5, 1.0));
+        assert!(Spread::of(&json!(null)).is_none() && Spread::of(&json!({ "median": 1.0 })).is_none());
+        assert_eq!(Spread::over([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert!(Spread::over([]).is_none());
+        let of = |ours: f64| Comparison {
+            what: "start".into(),
+            against: "dpdk".into(),
+            ours: Spread::over([ours]).unwrap(),
+            theirs: Spread::over([100.0]).unwrap(),
+        };
+        assert_eq!(of(1.0).text(), "start 1/100 of dpdk");
+        assert_eq!(of(75.0).text(), "start 0.75 of dpdk");
+        assert_eq!(of(2500.0).text(), "start 25 times dpdk");
+    }
+}
