@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs install uninstall packages image book clean
+.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs results install uninstall packages image book clean
 
 .DEFAULT_GOAL := all
 
@@ -41,6 +41,7 @@ check: ## style, lints, invariants, unit tests: before each commit
 	cargo xtask tidy
 	scripts/deny
 	python3 -B bench/programs/test_bench.py --quiet
+	python3 -B bench/test_results.py --quiet
 	cargo test --locked --quiet --lib --bins --no-run
 	scripts/make-room
 	$(if $(MACHINE),scripts/with-usual-settings) cargo test --locked --quiet --lib --bins
@@ -90,8 +91,8 @@ lab: build
 	cargo build --release --locked -p megapage-lab
 
 # The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
-# an hour and a quarter. Those of the daemon are in docs/lab.md.
-bench: lab ## the benches against every peer (over an hour)
+# two hours and a half with all peers. Those of the daemon are in docs/lab.md; `make results` measures all.
+bench: lab ## the benches against every peer (over two hours)
 	$(CARGO_TARGET_DIR)/release/megapage-lab install
 	$(CARGO_TARGET_DIR)/release/megapage bench access --save bench/results/access.json
 	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --save bench/results/retrieval.json
@@ -109,6 +110,14 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/install.py
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
+
+# All of bench/results of this build and machine, ten hours; as root. What is there of the same build is skipped: stopped or failed,
+# the same command goes on. FORCE=1 measures all; ONLY=NAME,... these; bench/results.py --list shows the steps and their times.
+# A peer that cannot be installed is named in the results.
+results: lab ## all of bench/results afresh, on one machine, of one build; resumable (ten hours); FORCE, ONLY
+	-$(CARGO_TARGET_DIR)/release/megapage-lab install
+	-bench/programs/install.py
+	bench/results.py $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 
 # The program, its libraries and the workloads of its bench (the library for C with header and pkg-config file, Python's
 # package), manual pages, completions for bash, zsh and fish, the daemon's unit, its configuration (one that is there is kept),

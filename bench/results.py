@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Measures all results of bench/results afresh, on one machine and of one build: what `make results` runs.
+
+usage: bench/results.py [--list] [--only NAME,...] [--force] [--megapage DIRECTORY]
+
+Steps run one after the other, in the order of --list, which shows how long each takes. A step that was recorded with the same
+build on the same machine is skipped, unless --force: so the command can be stopped (Ctrl-C) and started again. After a failure
+it goes on with the next step; the last lines name what failed, and the status is 1. A gate that does not hold is no failure.
+What is done with which build is in target/results/state.json. Run it as root, on a machine that does nothing else.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
+STATE = TARGET / "results/state.json"
+# What decides a result, besides the drivers that are scripts.
+PROGRAMS = ("megapage", "megapage-workload", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so")
+# Where each schema says of which build it is.
+BUILD_FIELDS = ("build", "megapage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One result: what is run for it, and about how long that takes on two processors, in minutes."""
+
+    name: str
+    minutes: int
+    command: tuple
+    # A status that is a finding, and no failure of the step.
+    finding: int = 0
+
+    @property
+    def path(self):
+        return RESULTS / f"{self.name}.json"
+
+
+def bench(name, minutes, *arguments):
+    return Step(name, minutes, ("{megapage}", "bench", name, *arguments, "--save", "{save}"))
+
+
+def lab(name, minutes, *arguments):
+    return Step(name, minutes, ("{lab}", *arguments, "--save", "{save}"))
+
+
+# First what changes no setting of the machine, briefest first, then the daemon's, and last what takes hours.
+STEPS = (
+    bench("idle", 3),
+    bench("startup", 1),
+    lab("fault", 3, "fault"),
+    lab("malloc", 8, "malloc", "--install"),
+    lab("restart", 10, "restart", "--install"),
+    lab("fork", 12, "fork", "--install"),
+    lab("snapshot", 12, "snapshot", "--install"),
+    bench("access", 35),
+    bench("release", 20),
+    bench("retrieval", 40),
+    lab("text-generated", 6, "text", "generated", "--install"),
+    lab("text", 25, "text", "--install", "cc1plus", "mariadb", "node", "postgres"),
+    lab("observe", 16, "observe", "--install"),
+    lab("plan", 12, "plan", "--seconds", "6"),
+    lab("trial", 60, "trial"),
+    lab("cost", 20, "cost", "--runs", "5"),
+    lab("promote", 12, "promote"),
+    lab("promote-relief", 8, "promote", "--configurations",
+        "thp-always,thp-hard-0,thp-hard-64,thp-hard-255,thp-hard,megapage"),
+    lab("fair", 40, "fair"),
+    lab("bloat-recovery", 4, "bloat", "recovery"),
+    lab("bloat", 50, "bloat", "--install", "--runs", "5"),
+    Step("soak-services", 62, ("scripts/soak-services", "--megapage", "{megapage}", "--save", "{save}"), finding=1),
+    Step("programs", 150, ("bench/programs/driver.py", "--megapage", "{megapage}", "--save", "{save}",
+                           "--table", "docs/programs-bench.md"), finding=1),
+)
+
+
+def digest(directory):
+    """Tells one build from another: of the programs and libraries that are measured."""
+    found = hashlib.sha256()
+    for name in PROGRAMS:
+        path = directory / name
+        if not path.exists():
+            raise SystemExit(f"results: {path} is missing: make lab builds it")
+        found.update(f"{name}\n".encode())
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]
+
+
+def machine():
+    """Tells one machine from another: its processor, memory and kernel."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return f"{len(models)} x {models[0] if models else platform.machine()}, {memory} GiB, {platform.release()}"
+
+
+def source():
+    """The commit, with `+` where files that git tracks differ from it; empty outside a repository."""
+    def git(*arguments):
+        done = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+    commit = git("rev-parse", "--short=12", "HEAD")
+    # The results are made by this, and are no part of the build.
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results", ":!docs")
+    return commit + ("+" if commit and changed else "")
+
+
+def file_digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else None
+
+
+def read_state(path):
+    """What is done; nothing where the file is missing or damaged."""
+    try:
+        state = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def write_state(path, state):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(state, indent=1) + "\n")
+    part.replace(path)
+
+
+def is_done(step, state, build, host):
+    """Whether the result that is there is the one that was recorded with this build, on this machine."""
+    entry = state.get(step.name)
+    if not isinstance(entry, dict):
+        return False
+    same = entry.get("build") == build and entry.get("machine") == host
+    return same and entry.get("result") is not None and entry["result"] == file_digest(step.path)
+
+
+def lacks(path):
+    """What a result does not say and should; None where it says all."""
+    try:
+        report = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        return f"{path.name} holds no result: {error}"
+    if "schema" not in report or not report.get("machine"):
+        return f"{path.name} does not name its schema and machine"
+    if not any(report.get(field) for field in BUILD_FIELDS):
+        return f"{path.name} does not name its build"
+    return None
+
+
+def run_step(step, directory, environment):
+    """Runs it: why it failed, or None."""
+    places = {"{megapage}": str(directory / "megapage"), "{lab}": str(directory / "megapage-lab"), "{save}": str(step.path)}
+    command = [places.get(word, word) for word in step.command]
+    before = step.path.stat().st_mtime_ns if step.path.exists() else None
+    try:
+        status = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        return f"{command[0]} did not start: {error}"
+    if status == -signal.SIGINT or status == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if status not in (0, step.finding):
+        return f"status {status}"
+    if not step.path.exists() or step.path.stat().st_mtime_ns == before:
+        return f"status {status}, and no new {step.path.name}"
+    return lacks(step.path)
+
+
+def run(steps, directory, force, state_path, say=print):
+    """Runs the steps that are to do; the failures, each as (name, why)."""
+    build, host = digest(directory), machine()
+    environment = os.environ | {"MEGAPAGE_BENCH_SOURCE": source()}
+    failures = []
+    state = read_state(state_path)
+    to_do = [step for step in steps if force or not is_done(step, state, build, host)]
+    say(f"results: build {build}, {host}; {len(to_do)} of {len(steps)} to do, about {total(to_do)}")
+    for number, step in enumerate(to_do, 1):
+        remaining = total(to_do[number - 1:])
+        say(f"results: {number}/{len(to_do)} {step.name}: about {step.minutes} min, with all that follows {remaining}")
+        begun = time.monotonic()
+        why = run_step(step, directory, environment)
+        if why is not None:
+            failures.append((step.name, why))
+            say(f"results: {step.name} FAILED: {why}")
+            continue
+        state[step.name] = {
+            "build": build, "machine": host, "result": file_digest(step.path),
+            "minutes": round((time.monotonic() - begun) / 60, 1),
+            "ended": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
+        write_state(state_path, state)
+    return failures
+
+
+def total(steps):
+    minutes = sum(step.minutes for step in steps)
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def select(names):
+    """The steps of these names, in the order of the table; all where none is named."""
+    known = [step.name for step in STEPS]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"results: '{unknown[0]}' is no result; known: {', '.join(known)}", file=sys.stderr)
+        sys.exit(2)
+    return [step for step in STEPS if not names or step.name in names]
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="show the steps and how long each takes, and what is done")
+    parser.add_argument("--only", default="", help="these steps, separated by commas")
+    parser.add_argument("--force", action="store_true", help="also what was recorded with the same build")
+    parser.add_argument("--megapage", type=pathlib.Path, default=TARGET / "release", help="where the programs are")
+    options = parser.parse_args(arguments)
+    steps = select([name for name in options.only.split(",") if name])
+    if options.list:
+        for step in steps:
+            print(f"{step.name:16} {step.minutes:4} min  {' '.join(step.command)}")
+        print(f"{'all':16} {total(steps)}")
+        return 0
+    if os.geteuid() != 0:
+        print("results: pools, settings and other processes are root's: run this as root", file=sys.stderr)
+        return 2
+    try:
+        failures = run(steps, options.megapage, options.force, STATE)
+    except KeyboardInterrupt:
+        print("results: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    if subprocess.run(("cargo", "xtask", "results"), cwd=ROOT, check=False).returncode != 0:
+        failures.append(("bench/results/README.md", "cargo xtask results failed"))
+    for name, why in failures:
+        print(f"results: failed: {name}: {why}")
+    print(f"results: {len(steps) - len(failures)} there, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
