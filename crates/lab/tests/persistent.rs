@@ -14,7 +14,13 @@ fn place() -> Place {
 
 fn restart(cases: &[&str]) -> RestartExperiment {
     let cases = cases.iter().map(|name| name.to_string()).collect();
-    RestartExperiment { cases, size: Bytes::mib(64), index: Bytes::mib(1), alone: true }
+    RestartExperiment {
+        cases,
+        size: Bytes::mib(64),
+        index: Bytes::mib(1),
+        alone: true,
+        peers: vec!["glibc-thp".into()],
+    }
 }
 
 #[test]
@@ -42,6 +48,9 @@ fn memory_and_an_index_in_it_are_found_again() {
     assert!(found.starts.iter().all(|row| row.wall_ms.median > 0.0));
     let index = found.index.as_ref().unwrap();
     assert!(index.same_answers && index.recall >= 0.99, "{index:?}");
+    let built: Vec<&str> =
+        found.rebuilds.iter().filter(|row| row.built_ms.is_some()).map(|row| row.peer).collect();
+    assert_eq!(built, ["glibc", "glibc-thp"], "{:?}", found.rebuilds);
     assert!(report.gates.iter().any(|gate| gate.demand == "the same answers" && gate.holds));
     assert!(report.human().lines().all(|line| line.chars().count() <= 100));
     let json = megapage_report::json("megapage.bench/1", &report);

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use megapage_bench::answer::Program;
 use megapage_bench::arguments::{index_size, scale, share};
 use megapage_bench::workload::{Measurement, retrieval};
-use megapage_lab::workload::{first_touch, fork, index, keep, pattern, probe, service, steady};
+use megapage_lab::workload::{blocks, first_touch, fork, index, keep, pattern, probe, service, steady};
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
@@ -89,6 +89,12 @@ enum Workload {
         /// The share of a request that reaches the memory; of a cache, what an entry that it does not hold costs more: 0 to 1.
         #[arg(long, default_value_t = 1.0, value_parser = share)]
         share: f64,
+    },
+    /// Allocate, write and free blocks of 64 bytes to 1 GiB.
+    Blocks {
+        /// Memory that they fit into, up to 16g.
+        #[arg(long, default_value = "1g", value_parser = index_size)]
+        size: Bytes,
     },
     /// Start with memory that outlives the program.
     Keep {
@@ -216,6 +222,7 @@ fn main() -> ExitCode {
             return WORKLOAD.found(fork::run(options));
         }
         Workload::Retrieval(options) => retrieval::run(options),
+        Workload::Blocks { size } => blocks::run(size),
         Workload::Keep { what } => keep(what),
         Workload::Pattern { case, scale, work, seconds, serve } => {
             let mut pattern = pattern::Pattern::prepare(case, scale);

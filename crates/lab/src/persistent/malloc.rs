@@ -1,11 +1,13 @@
 //! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf shows it.
 
 use super::Bench;
+use super::allocators::{self, AllocatorRow};
 use super::cost::Cost;
 use super::dpdk::{Unlink, read_malloc_perf};
 use super::process::timed;
 use crate::workload::keep::{KINDS, SIZES};
 use anyhow::{Context, Result};
+use megapage_bench::peers::Peer;
 use megapage_bench::run::Gate;
 use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
@@ -20,6 +22,8 @@ pub struct Malloc {
     pub size_bytes: u64,
     /// One for each mode, kind and size that fits.
     pub rows: Vec<MallocRow>,
+    /// The same blocks on allocators' heaps.
+    pub allocators: Vec<AllocatorRow>,
 }
 
 /// One size.
@@ -61,7 +65,7 @@ impl Malloc {
 
 type Costs = BTreeMap<(&'static str, u64), Cost>;
 
-pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
+pub(super) fn run(bench: &mut Bench<'_>, size: Bytes, peers: &[&'static Peer]) -> Result<Malloc> {
     let mut rows = Vec::new();
     for (mode, unlink) in [("clean", Unlink::Existing), ("dirty", Unlink::Never)] {
         let (mut ours, mut theirs): (Vec<Costs>, Vec<Costs>) = (Vec::new(), Vec::new());
@@ -90,7 +94,8 @@ pub(super) fn run(bench: &mut Bench<'_>, size: Bytes) -> Result<Malloc> {
         }
     }
     bench.mounted.clear()?;
-    Ok(Malloc { size_bytes: size.0, rows })
+    let allocators = allocators::blocks(bench, peers, size)?;
+    Ok(Malloc { size_bytes: size.0, rows, allocators })
 }
 
 fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Costs> {

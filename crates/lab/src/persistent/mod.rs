@@ -3,6 +3,7 @@
 //! Architecture invariant: both sides have the same pages, the same sizes and modes and a hugetlbfs of their own, which
 //! is unmounted at the end, after a failure and after a signal; what they leave in it is removed between runs.
 
+mod allocators;
 mod cost;
 mod dpdk;
 mod malloc;
@@ -20,6 +21,7 @@ use megapage_units::Bytes;
 use place::Mounted;
 use serde::Serialize;
 
+pub use allocators::{AllocatorRow, BlockRow};
 pub use cost::Cost;
 pub use malloc::{Malloc, MallocRow};
 pub use restart::{IndexReport, Restart, StartRow};
@@ -42,6 +44,9 @@ pub struct RestartExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    #[arg(long, value_delimiter = ',')]
+    pub peers: Vec<String>,
 }
 
 /// What does allocating and freeing in a segment cost, by size, compared with DPDK?
@@ -53,6 +58,9 @@ pub struct MallocExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    #[arg(long, value_delimiter = ',')]
+    pub peers: Vec<String>,
 }
 
 fn pool_size(text: &str) -> Result<Bytes, String> {
@@ -67,6 +75,13 @@ impl RestartExperiment {
     }
 }
 
+impl RestartExperiment {
+    /// What the index takes on a heap, with two threads' counts.
+    fn heap(&self) -> Bytes {
+        self.index + Bytes(4 * self.index.0.min(Bytes::gib(1).0)) + Bytes::mib(512)
+    }
+}
+
 impl Experiment for RestartExperiment {
     const NAME: &'static str = "restart";
     const CASES: &'static [&'static str] = &["starts", "index"];
@@ -76,14 +91,14 @@ impl Experiment for RestartExperiment {
         &self.cases
     }
 
+    fn validate(&self) -> Result<()> {
+        allocators::select(&self.peers).map(|_| ())
+    }
+
     fn needs(&self) -> Needs {
         // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB each from 1 GiB of
         // postings on, and in proportion below.
-        let besides = if self.wants("index") {
-            self.index + Bytes(4 * self.index.0.min(Bytes::gib(1).0)) + Bytes::mib(512)
-        } else {
-            Bytes::mib(256)
-        };
+        let besides = if self.wants("index") { self.heap() } else { Bytes::mib(256) };
         needs(self.pool() + besides, self.alone)
     }
 
@@ -99,6 +114,9 @@ impl Experiment for RestartExperiment {
             }
             if self.wants("index") {
                 found.index = Some(restart::keep_index(bench, self.index)?);
+                let arguments = restart::retrieval_arguments(self.index);
+                let peers = allocators::select(&self.peers)?;
+                found.rebuilds = allocators::rebuilds(bench, &peers, &arguments, self.heap())?;
             }
             Ok(found)
         })?;
@@ -110,6 +128,10 @@ impl Experiment for MallocExperiment {
     const NAME: &'static str = "malloc";
     type Found = MallocFound;
 
+    fn validate(&self) -> Result<()> {
+        allocators::select(&self.peers).map(|_| ())
+    }
+
     fn needs(&self) -> Needs {
         needs(self.size + SLACK + Bytes::mib(256), self.alone)
     }
@@ -119,7 +141,8 @@ impl Experiment for MallocExperiment {
     }
 
     fn measure(&self, stage: &mut Stage<'_>) -> Result<MallocFound> {
-        let run = |bench: &mut Bench<'_>| malloc::run(bench, self.size);
+        let peers = allocators::select(&self.peers)?;
+        let run = |bench: &mut Bench<'_>| malloc::run(bench, self.size, &peers);
         let (dpdk, malloc) = on_hugetlbfs(stage, self.size + SLACK, self.alone, run)?;
         Ok(MallocFound { dpdk, malloc })
     }
@@ -150,6 +173,7 @@ impl Found for RestartFound {
 
     fn sections(&self) -> Vec<Section> {
         let mut sections = table::restart(&self.restart);
+        sections.extend(table::allocators(&self.restart.rebuilds));
         sections.extend(self.dpdk.as_ref().map(Section::text));
         sections
     }
@@ -166,6 +190,7 @@ impl Found for MallocFound {
 
     fn sections(&self) -> Vec<Section> {
         let mut sections = vec![table::malloc(&self.malloc)];
+        sections.extend(table::allocators(&self.malloc.allocators));
         sections.extend(self.dpdk.as_ref().map(Section::text));
         sections
     }
@@ -193,6 +218,7 @@ struct Bench<'a> {
     place: &'a Place,
     signals: &'a Signals,
     mounted: Mounted,
+    pool: &'a mut Pool,
     dpdk: Option<dpdk::Dpdk>,
     progress: &'a mut dyn FnMut(&str),
 }
@@ -230,7 +256,8 @@ fn on_hugetlbfs<T>(
     // Dropped before the pool, on every way out: pages that the mount's files hold cannot be taken out of the pool. The
     // signals are dropped after both, by the caller: one that has come ends this process when its mask is restored.
     let (runs, place, signals) = (stage.plan.runs, stage.place, stage.signals);
-    let mut bench = Bench { runs, place, signals, mounted, dpdk, progress: &mut *stage.progress };
+    let mut bench =
+        Bench { runs, place, signals, mounted, pool: &mut pool, dpdk, progress: &mut *stage.progress };
     let found = measure(&mut bench)?;
     drop(bench);
     Ok((version, found))
@@ -242,11 +269,18 @@ mod tests {
 
     #[test]
     fn a_dry_run_sets_the_pool_and_puts_it_back() {
-        let lines = MallocExperiment { size: Bytes::gib(1), alone: true }.dry_run(&Plan::of(1));
+        let lines =
+            MallocExperiment { size: Bytes::gib(1), alone: true, peers: Vec::new() }.dry_run(&Plan::of(1));
         assert_eq!(lines[0], "megapage pool set 2m=+576");
         assert_eq!(lines.last().unwrap(), "megapage pool set 2m=-576");
         let cases = vec!["index".to_string()];
-        let index = RestartExperiment { cases, size: Bytes::gib(4), index: Bytes::mib(256), alone: true };
+        let index = RestartExperiment {
+            cases,
+            size: Bytes::gib(4),
+            index: Bytes::mib(256),
+            alone: true,
+            peers: Vec::new(),
+        };
         assert_eq!(index.dry_run(&Plan::of(1))[0], "megapage pool set 2m=+192");
     }
 }

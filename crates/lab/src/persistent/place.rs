@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use megapage_bench::run::{Mount, empty};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The sides.
 const SIDES: [&str; 2] = ["megapage", "dpdk"];
@@ -28,6 +28,11 @@ impl Mounted {
     /// The directory of one side: `megapage` or `dpdk`.
     pub(super) fn side(&self, side: &str) -> PathBuf {
         self.path.join(side)
+    }
+
+    /// Where it is mounted.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Removes all that both sides have left.

@@ -1,6 +1,7 @@
 //! How long a program takes to start with its memory, and an index to answer again.
 
 use super::Bench;
+use super::allocators::AllocatorRow;
 use super::dpdk::Unlink;
 use super::process::{Took, spread, timed};
 use anyhow::{Context, Result, ensure};
@@ -30,6 +31,8 @@ pub struct Restart {
     pub starts: Vec<StartRow>,
     /// The index; `None` where it was not asked for.
     pub index: Option<IndexReport>,
+    /// The same index built anew on allocators' heaps: what a program has that does not find it again.
+    pub rebuilds: Vec<AllocatorRow>,
 }
 
 /// A start.
@@ -229,6 +232,12 @@ fn one_start(bench: &Bench<'_>, series: &Series, unlink: Unlink) -> Result<Took>
             Ok(took)
         }
     }
+}
+
+/// Arguments of the workload that builds the index on its heap.
+pub(super) fn retrieval_arguments(size: Bytes) -> Vec<String> {
+    let words = ["retrieval", "--size", &size.0.to_string(), "--queries", &QUERIES.to_string()];
+    words.map(str::to_string).into()
 }
 
 pub(super) fn keep_index(bench: &mut Bench<'_>, size: Bytes) -> Result<IndexReport> {

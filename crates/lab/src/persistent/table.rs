@@ -1,6 +1,6 @@
 //! What these experiments found, for people.
 
-use super::{Cost, Malloc, Restart};
+use super::{AllocatorRow, Cost, Malloc, Restart};
 use crate::experiment::Section;
 use megapage_bench::run::Spread;
 use megapage_units::Bytes;
@@ -43,6 +43,33 @@ pub(super) fn restart(found: &Restart) -> Vec<Section> {
         );
     }
     sections
+}
+
+/// What allocators at their best take: to build the index, or for a block of the smallest, a middle and the largest size that fit.
+pub(super) fn allocators(rows: &[AllocatorRow]) -> Vec<Section> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let block = |row: &AllocatorRow, bytes: u64| {
+        let found = row.blocks.iter().find(|block| block.kind == "malloc" && block.size_bytes == bytes);
+        let whole = |cost: &Cost| cost.allocate_us + cost.memset_us + cost.free_us;
+        found.map_or("-".to_string(), |block| format!("{:.2}", whole(&block.cost)))
+    };
+    let cells = rows.iter().map(|row| {
+        [
+            row.peer.to_string(),
+            row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)),
+            row.built_ms.map_or("-".into(), |built| with_ends(&built)),
+            block(row, 64),
+            block(row, 64 << 10),
+            block(row, 16 << 20),
+        ]
+    });
+    let header = ["allocator", "huge", "index ms", "64 B us", "64 KiB us", "16 MiB us"];
+    let title = "allocators at their best; a block allocated, written and freed";
+    let section = Section::new(title, &header, cells);
+    let notes = rows.iter().flat_map(|row| row.notes.iter().map(move |note| format!("{}: {note}", row.peer)));
+    vec![notes.fold(section, Section::then)]
 }
 
 pub(super) fn malloc(found: &Malloc) -> Section {

@@ -16,7 +16,7 @@ pub const SIZES: [u64; 10] =
 /// What may be in a block, and zeros.
 pub const KINDS: [&str; 2] = ["malloc", "zmalloc"];
 /// The most blocks of one size.
-const MOST_RUNS: usize = 10_000;
+pub(super) const MOST_RUNS: usize = 10_000;
 const TAG: Tag = Tag::named("bench/block");
 
 /// Where the segment is, and how it is opened.

@@ -1,5 +1,6 @@
 //! The experiments' workloads: programs whose work is known, each on the system allocator.
 
+pub mod blocks;
 pub mod first_touch;
 pub mod fork;
 pub mod index;
