@@ -6,6 +6,7 @@
 
 mod compiler;
 mod judge;
+mod loader;
 mod placement;
 mod program;
 mod real;
@@ -26,9 +27,11 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+use loader::Loader;
 
 pub use judge::{Finding, Shown};
 pub use walks::Walks;
@@ -41,6 +44,15 @@ pub struct Text {
     /// Multiply the number of calls, and of transactions, by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
+    /// Another glibc with glibc.elf.thp (2.44), as 'dpkg -x' has unpacked it, for the way glibc
+    #[arg(long, value_name = "DIRECTORY")]
+    pub glibc: Option<PathBuf>,
+}
+
+impl Text {
+    fn loader(&self) -> Result<Option<Loader>> {
+        self.glibc.as_deref().map(Loader::below).transpose()
+    }
 }
 
 /// The cases.
@@ -172,6 +184,10 @@ impl Experiment for Text {
         &self.cases
     }
 
+    fn validate(&self) -> Result<()> {
+        self.loader().map(|_| ())
+    }
+
     fn needs(&self) -> Needs {
         Needs { packages: real::lacking(&self.cases), ..Needs::default() }
     }
@@ -205,6 +221,7 @@ impl Experiment for Text {
             signals: stage.signals,
             directory,
             mount,
+            loader: self.loader()?,
             progress: &mut *stage.progress,
             walk_ns: None,
             random: RefCell::new(Random::new(1)),
@@ -273,6 +290,8 @@ struct Bench<'a> {
     directory: tempfile::TempDir,
     /// A hugetlbfs for libhugetlbfs, or why there is none.
     mount: Result<real::Mount, String>,
+    /// Another glibc for the way of that name.
+    loader: Option<Loader>,
     progress: &'a mut dyn FnMut(&str),
     /// Nanoseconds that a look-up of code in the page table takes, once it was measured.
     walk_ns: Option<f64>,
@@ -347,9 +366,9 @@ impl Bench<'_> {
                 Some(format!("it is not installed: {}", LIBHUGETLBFS.how_to_install()))
             }
             (Way::Libhugetlbfs, None) => self.mount.as_ref().err().cloned(),
-            (Way::Glibc, _) if !real::glibc_has_tunable() => {
-                Some("this glibc has no tunable glibc.elf.thp (2.44 does)".into())
-            }
+            (Way::Glibc, _) if self.loader.is_none() && !loader::systems_has_tunable() => Some(
+                "this glibc has no tunable glibc.elf.thp (2.44 does): --glibc DIRECTORY takes another".into(),
+            ),
             _ => None,
         }
     }
@@ -385,6 +404,7 @@ impl Bench<'_> {
         }
         if way == Way::Glibc {
             command.arg("env").arg("GLIBC_TUNABLES=glibc.elf.thp=1");
+            command.args(self.loader.iter().flat_map(Loader::words));
         }
         command.args(program);
         let (printed, complaint) = Child::output(self.signals, &mut command, LONGEST_RUN)?;

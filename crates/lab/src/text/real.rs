@@ -62,14 +62,6 @@ fn mariadbd() -> Option<PathBuf> {
     find("mariadbd").or_else(|| Some(PathBuf::from("/usr/sbin/mariadbd")).filter(|path| path.is_file()))
 }
 
-/// Whether the dynamic loader knows the tunable.
-pub(super) fn glibc_has_tunable() -> bool {
-    let name = b"glibc.elf.thp";
-    let places = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-    let loader = places.into_iter().find_map(|path| fs::read(path).ok());
-    loader.is_some_and(|bytes| bytes.windows(name.len()).any(|window| window == name))
-}
-
 /// What libhugetlbfs warns of, with HUGETLB_VERBOSE of 2.
 pub(super) fn warning(complaint: &str) -> Option<String> {
     let mut lines = complaint.lines().skip_while(|line| !line.contains("WARNING: "));
