@@ -29,9 +29,12 @@ pub fn size(
     }
 }
 
-/// Reads the bytes of an index's postings: 1 MiB to 16 GiB.
+/// Reads the bytes of an index's postings: 1 MiB or more. Whether so many fit is for the machine to say.
 pub fn index_size(text: &str) -> Result<Bytes, String> {
-    size(Bytes::mib(1), Bytes::gib(16))(text)
+    match text.parse::<Bytes>() {
+        Ok(size) if size < Bytes::mib(1) => Err("1 MiB is the least".into()),
+        read => read.map_err(|error| error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -47,7 +50,8 @@ mod tests {
         assert_eq!((share("0"), share("1")), (Ok(0.0), Ok(1.0)));
         assert!(share("1.5").is_err() && share("-0.1").is_err() && share("NaN").is_err());
         assert_eq!((index_size("1m"), index_size("16g")), (Ok(Bytes::mib(1)), Ok(Bytes::gib(16))));
-        assert_eq!(index_size("17g").unwrap_err(), "1 MiB to 16 GiB are possible");
+        assert_eq!(index_size("64t"), Ok(Bytes::gib(64 << 10)));
+        assert_eq!(index_size("1023k").unwrap_err(), "1 MiB is the least");
         assert!(index_size("8x").unwrap_err().contains("unknown unit"));
     }
 }

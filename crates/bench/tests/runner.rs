@@ -100,5 +100,8 @@ fn what_cannot_be_run_is_refused() {
         noise: 0.5,
     };
     let message = refuse(options(Bench::Retrieval(too_large), &["glibc"]));
-    assert!(message.contains("of memory; ") && message.contains("use a smaller --size"), "{message}");
+    assert!(
+        message.contains("of memory; ") && message.contains("the largest that fits is --size "),
+        "{message}"
+    );
 }

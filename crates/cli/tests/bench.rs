@@ -24,7 +24,7 @@ fn wrong_arguments_are_refused() {
         (&["access", "--size", "8g"], "--size"),
         (&["idle", "--clock", "sun"], "sun"),
         (&["release", "--wait", "60001"], "60001 is not in"),
-        (&["retrieval", "--size", "17g"], "1 MiB to 16 GiB are possible"),
+        (&["retrieval", "--size", "1023k"], "1 MiB is the least"),
         (&["retrieval", "--size", "8x"], "unknown unit"),
         (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
         (&["retrieval", "--noise", "1.5"], "a share is a number from 0 to 1"),
@@ -56,7 +56,9 @@ fn what_does_not_exist_is_named_in_one_line() {
         (&["release", "small"], "'small' is no case of bench release; its cases are random, runs, big"),
         (&["access", "--peers", "glibc,dlmalloc"], "megapage: 'dlmalloc' is no peer; the peers are glibc, "),
         (&["idle", "--peers", "glibc", "--save", unwritable], "result.json: No such file or directory"),
-        (&["retrieval", "--size", "16g", "--threads", "4096", "--peers", "glibc"], "use a smaller --size"),
+        (&["retrieval", "--size", "900t", "--peers", "glibc"], "of which "),
+        (&["retrieval", "--size", "900t", "--peers", "glibc"], "stay free: the largest that fits is --size "),
+        (&["retrieval", "--threads", "999999", "--peers", "glibc"], "none fits: use fewer --threads"),
     ] {
         let output = bench(&copy, arguments);
         assert_refused(&output, 2, expected);

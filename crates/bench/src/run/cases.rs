@@ -4,6 +4,7 @@ use super::Options;
 use crate::workload::{access, release, retrieval};
 use anyhow::{Result, bail};
 use megapage_units::Bytes;
+use std::time::Duration;
 
 /// A bench.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +58,14 @@ pub(super) struct Case {
     pub(super) memory: Bytes,
     /// The pool that a peer of hugetlb pages is given: more, for some allocators take it by the gigabyte.
     pub(super) pool: Bytes,
+    /// No run takes longer: it is killed and counted as failed.
+    pub(super) longest: Duration,
 }
+
+/// The longest run of a case of a few GiB.
+const SHORT_RUN: Duration = Duration::from_secs(600);
+/// What it may take longer for each GiB: to find so much memory and to fill it, on a slow machine.
+const LONGEST_PER_GIB: Duration = Duration::from_secs(20);
 
 /// A program start takes about a millisecond: many make one run.
 const STARTS_PER_RUN: u32 = 100;
@@ -85,7 +93,7 @@ fn all(options: &Options) -> Vec<Case> {
         }
         let title = arguments.join(" ");
         arguments.extend(scale.clone());
-        Case { name, title, arguments, repeats: 1, memory, pool: pool_for(memory) }
+        Case { name, title, arguments, repeats: 1, memory, pool: pool_for(memory), longest: SHORT_RUN }
     };
     match options.bench {
         Bench::Access => access::Case::ALL
@@ -125,13 +133,10 @@ fn scaled_starts(scale: f64) -> u32 {
     ((f64::from(STARTS_PER_RUN) * scale) as u32).clamp(1, 10 * STARTS_PER_RUN)
 }
 
-fn retrieval_case(bench: &'static str, options: retrieval::Options) -> Case {
+/// The retrieval, for a search of this size.
+pub(super) fn retrieval_case(bench: &'static str, options: retrieval::Options) -> Case {
     let retrieval::Options { size, threads, queries, seed, noise } = options;
-    // Beside the postings: the table of lists (24 bytes for each of 2^24), and for each thread the counts
-    // (250,000 x 8,192 bytes); both in proportion below 1 GiB. Allocators add a few per cent to the postings.
-    let share = (size.0 as f64 / Bytes::gib(1).0 as f64).min(1.0);
-    let beside = (24 << 24) as f64 + threads.get() as f64 * (250_000u64 << 13) as f64;
-    let memory = Bytes(size.0 + size.0 / 16 + (beside * share) as u64);
+    let memory = retrieval::memory(size, threads);
     let arguments = [
         bench.to_string(),
         format!("--size={}", size.0),
@@ -141,31 +146,22 @@ fn retrieval_case(bench: &'static str, options: retrieval::Options) -> Case {
         format!("--noise={noise}"),
     ];
     let title = format!("retrieval {size}");
-    Case { name: bench, title, arguments: arguments.into(), repeats: 1, memory, pool: pool_for(memory) }
+    let longest = SHORT_RUN + LONGEST_PER_GIB * u32::try_from(memory.0 >> 30).unwrap_or(u32::MAX);
+    let pool = pool_for(memory);
+    Case { name: bench, title, arguments: arguments.into(), repeats: 1, memory, pool, longest }
+}
+
+/// What to ask for instead of a case that does not fit into `available` bytes.
+pub(super) fn instead(options: &Options, available: Bytes) -> String {
+    let Bench::Retrieval(search) = options.bench else { return "use a smaller --scale".into() };
+    match retrieval::largest(available, search.threads) {
+        Some(size) => format!("the largest that fits is --size {}m", size.0 >> 20),
+        None => format!("with {} threads none fits: use fewer --threads", search.threads),
+    }
 }
 
 /// A tenth more than the workload takes, and the 1 GiB unit in which some allocators take hugetlb pages.
 fn pool_for(memory: Bytes) -> Bytes {
     let unit = if memory < Bytes::mib(512) { Bytes::mib(64) } else { Bytes::gib(1) };
     memory + Bytes(memory.0 / 10) + unit
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::num::NonZeroUsize;
-
-    #[test]
-    fn memory_is_as_the_workload_takes_it() {
-        let options = retrieval::Options {
-            size: Bytes::gib(8),
-            threads: NonZeroUsize::new(2).unwrap(),
-            queries: 1,
-            seed: 1,
-            noise: 0.5,
-        };
-        // Measured on glibc: 13.3 GB resident, of which 0.4 are page-size rounding of the small lists.
-        let memory = retrieval_case("retrieval", options).memory.0 as f64 / 1e9;
-        assert!((13.0..14.0).contains(&memory), "{memory}");
-    }
 }

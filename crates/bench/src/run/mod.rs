@@ -143,7 +143,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     }
     let mut can_give = Bytes(u64::MAX);
     for case in &mut cases {
-        can_give = can_give.min(fit(case)?);
+        can_give = can_give.min(fit(case, options)?);
     }
     report.pool = kept::holding(&cases, &present, can_give);
     let mut pool = Kept::new(report.pool, &cases, options.warm_up > 0);
@@ -186,7 +186,7 @@ fn run_once(
     let mut measurements = Vec::new();
     for _ in 0..case.repeats {
         let command = command_under(peer, place, &case.arguments, case.memory, hugetlbfs)?;
-        match process::run(command, signals)? {
+        match process::run(command, case.longest, signals)? {
             Ran::Well(found) => measurements.push(found),
             failed => return Ok(failed),
         }
@@ -194,9 +194,10 @@ fn run_once(
     Ok(Ran::Well(statistics::median_measurement(measurements)))
 }
 
-/// Trims the case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not fit.
-fn fit(case: &mut Case) -> Result<Bytes> {
-    let can_give = must_fit(&case.title, case.memory, "a smaller --size or --scale")?;
+/// Trims the case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not fit,
+/// and says what would.
+fn fit(case: &mut Case, options: &Options) -> Result<Bytes> {
+    let can_give = must_fit_or(&case.title, case.memory, |can_give| cases::instead(options, can_give))?;
     case.pool = case.pool.min(can_give);
     Ok(can_give)
 }
@@ -204,12 +205,17 @@ fn fit(case: &mut Case) -> Result<Bytes> {
 /// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine
 /// can give.
 pub fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
+    must_fit_or(what, needed, |_| format!("use {instead}"))
+}
+
+fn must_fit_or(what: &str, needed: Bytes, instead: impl FnOnce(Bytes) -> String) -> Result<Bytes> {
     let memory = meminfo(&KernelRoot::live())?;
     let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
     let (least, can_give) = (floor(total), available.saturating_sub(floor(total)));
     ensure!(
         can_give >= needed,
-        "{what} needs {needed} of memory; {available} are available, of which {least} stay free: use {instead}"
+        "{what} needs {needed} of memory; {available} are available, of which {least} stay free: {}",
+        instead(can_give)
     );
     Ok(can_give)
 }

@@ -14,8 +14,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No run takes longer: it is killed and counted as failed.
-const LONGEST_RUN: Duration = Duration::from_secs(600);
 /// How often a waiting runner looks for a signal.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -28,9 +26,9 @@ pub(super) enum Ran {
     Failed(String),
 }
 
-/// Starts `command`, a workload under a peer, and waits for it. An error is one of the runner itself, or the user's request to
-/// stop.
-pub(super) fn run(mut command: Command, signals: &Signals) -> Result<Ran> {
+/// Starts `command`, a workload under a peer, and waits for it, `longest` at most. An error is one of the runner itself, or the
+/// user's request to stop.
+pub(super) fn run(mut command: Command, longest: Duration, signals: &Signals) -> Result<Ran> {
     let (mut out, out_end) = pipe().context("pipe")?;
     let (mut said, stderr_end) = pipe().context("pipe")?;
     command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
@@ -39,7 +37,7 @@ pub(super) fn run(mut command: Command, signals: &Signals) -> Result<Ran> {
         signals.spawn(&mut command).with_context(|| format!("{:?} did not start", command.get_program()))?;
     // The command holds our copies of the pipes' writing ends.
     drop(command);
-    let (event, spent) = wait(pid, start, signals)?;
+    let (event, spent) = wait(pid, start, longest, signals)?;
 
     let (mut line, mut complaint) = (String::new(), String::new());
     out.read_to_string(&mut line).context("what the workload printed")?;
@@ -56,8 +54,8 @@ pub(super) fn run(mut command: Command, signals: &Signals) -> Result<Ran> {
             Err(error) => Ok(Ran::Failed(format!("printed no measurement ({error})"))),
         },
         ChildEvent::Exited(status) => Ok(Ran::Failed(format!("exit status {status}{suffix}"))),
-        ChildEvent::Died(signal::SIGKILL) if spent.wall_ns > LONGEST_RUN.as_nanos() as u64 => {
-            Ok(Ran::Failed(format!("killed after {} s", LONGEST_RUN.as_secs())))
+        ChildEvent::Died(signal::SIGKILL) if spent.wall_ns > longest.as_nanos() as u64 => {
+            Ok(Ran::Failed(format!("killed after {} s", longest.as_secs())))
         }
         ChildEvent::Died(number) => Ok(Ran::Failed(format!("died of signal {number}{suffix}"))),
         ChildEvent::Stopped(_) | ChildEvent::Continued => bail!("waited for an end and heard of {event:?}"),
@@ -106,7 +104,7 @@ pub fn command_under(
 }
 
 /// Waits until `pid` ends: how, and what it took.
-fn wait(pid: Pid, start: Instant, signals: &Signals) -> Result<(ChildEvent, Spent)> {
+fn wait(pid: Pid, start: Instant, longest: Duration, signals: &Signals) -> Result<(ChildEvent, Spent)> {
     let ended = open_pidfd(pid).context("pidfd_open")?;
     let mut killed = false;
     loop {
@@ -132,7 +130,7 @@ fn wait(pid: Pid, start: Instant, signals: &Signals) -> Result<(ChildEvent, Spen
             poll_child(pid).ok();
             bail!("stopped by signal {}", came.number);
         }
-        if wall > LONGEST_RUN && !killed {
+        if wall > longest && !killed {
             killed = true;
             send_signal(pid, signal::SIGKILL).ok();
         }

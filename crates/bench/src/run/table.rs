@@ -73,12 +73,13 @@ pub fn gates_table(gates: &[Judged]) -> String {
 
 /// Values that are shown beside the phases, with their heading and how to write them.
 type Column = (&'static str, &'static str, fn(f64) -> String);
-const VALUES: [Column; 8] = [
+const VALUES: [Column; 9] = [
     ("before_bytes", "before MB", |value| format!("{:.0}", value / 1e6)),
     ("after_bytes", "after MB", |value| format!("{:.0}", value / 1e6)),
     ("after_huge_share", "huge after", |value| format!("{:.0} %", 100.0 * value)),
     ("queries_per_second", "q/s", |value| format!("{value:.1}")),
     ("real_time_rate", "rate", |value| format!("{value:.4}")),
+    ("fingerprint_share", "print", |value| format!("{:.1} %", 100.0 * value)),
     ("lookup_share", "lookup", |value| format!("{:.0} %", 100.0 * value)),
     ("sort_share", "sort", |value| format!("{:.0} %", 100.0 * value)),
     ("recall", "recall", |value| format!("{:.1} %", 100.0 * value)),

@@ -8,8 +8,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use megapage_bench::answer::Program;
-use megapage_bench::arguments::{index_size, scale, share};
+use megapage_bench::arguments::{scale, share};
 use megapage_bench::workload::{Measurement, retrieval};
+use megapage_lab::persistent::memory_size;
 use megapage_lab::workload::{blocks, first_touch, fork, index, keep, pattern, probe, service, steady};
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
@@ -107,7 +108,7 @@ enum Workload {
         #[arg(value_enum)]
         pages: fork::Pages,
         /// Bytes of the heap.
-        #[arg(long, default_value = "1g", value_parser = index_size)]
+        #[arg(long, default_value = "1g", value_parser = memory_size)]
         size: Bytes,
         /// Children that are started in each way.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -119,7 +120,7 @@ enum Workload {
     /// Allocate memory, and write to each 2 MiB of it for the first time.
     FirstTouch {
         /// Bytes, a multiple of 2 MiB.
-        #[arg(long, default_value = "4g", value_parser = index_size)]
+        #[arg(long, default_value = "4g", value_parser = memory_size)]
         size: Bytes,
     },
 }
@@ -136,7 +137,7 @@ enum Keep {
         #[arg(long)]
         directory: PathBuf,
         /// Bytes of postings, up to 16g.
-        #[arg(long, default_value = "4g", value_parser = index_size)]
+        #[arg(long, default_value = "4g", value_parser = memory_size)]
         size: Bytes,
         /// Threads that build and search.
         #[arg(long, default_value = "2")]
@@ -156,7 +157,7 @@ struct KeepArgs {
     #[arg(long)]
     directory: PathBuf,
     /// Its memory, up to 16g.
-    #[arg(long, default_value = "4g", value_parser = index_size)]
+    #[arg(long, default_value = "4g", value_parser = memory_size)]
     size: Bytes,
     /// What becomes of what is there: removed, or reused.
     #[arg(long, value_enum, default_value_t = UnlinkArg::Existing)]
@@ -192,7 +193,7 @@ fn keep(what: Keep) -> Result<Measurement> {
         Keep::Malloc(args) => keep::malloc(&args.options()),
         Keep::Index { directory, size, threads, queries, rebuild } => {
             // The seed and the noise of `retrieval`, whose answers these are compared with.
-            let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.75 };
+            let search = retrieval::Options { size, threads, queries, seed: 1, noise: 0.5 };
             index::run(&index::PersistentOptions { search, directory, rebuild })
         }
     }

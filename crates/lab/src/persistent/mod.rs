@@ -13,8 +13,9 @@ mod restart;
 mod table;
 
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::workload::index::segment_size;
 use anyhow::Result;
-use megapage_bench::arguments::{index_size, size};
+use megapage_bench::arguments::size;
 use megapage_bench::run::{Gate, Place, Pool, warm};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
@@ -39,7 +40,7 @@ pub struct RestartExperiment {
     #[arg(long, default_value = "4g", value_parser = pool_size)]
     pub size: Bytes,
     /// Bytes of the index's postings, 1m to 16g
-    #[arg(long, default_value = "4g", value_parser = index_size)]
+    #[arg(long, default_value = "4g", value_parser = memory_size)]
     pub index: Bytes,
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
@@ -63,6 +64,11 @@ pub struct MallocExperiment {
     pub peers: Vec<String>,
 }
 
+/// Reads bytes, 1 MiB to 16 GiB.
+pub fn memory_size(text: &str) -> Result<Bytes, String> {
+    size(Bytes::mib(1), Bytes::gib(16))(text)
+}
+
 fn pool_size(text: &str) -> Result<Bytes, String> {
     size(Bytes::mib(64), Bytes::gib(64))(text)
 }
@@ -71,7 +77,7 @@ impl RestartExperiment {
     /// Hugetlb pages that it needs, in bytes.
     fn pool(&self) -> Bytes {
         let asked = |case: &str, size: Bytes| if self.wants(case) { size } else { Bytes::ZERO };
-        asked("starts", self.size).max(asked("index", self.index)) + SLACK
+        asked("starts", self.size).max(asked("index", segment_size(self.index))) + SLACK
     }
 }
 
@@ -281,6 +287,7 @@ mod tests {
             alone: true,
             peers: Vec::new(),
         };
-        assert_eq!(index.dry_run(&Plan::of(1))[0], "megapage pool set 2m=+192");
+        // Beside the postings: where 4 million lists begin, 32 MiB, and no fewer than the recorded songs can have.
+        assert_eq!(index.dry_run(&Plan::of(1))[0], "megapage pool set 2m=+211");
     }
 }

@@ -1,9 +1,14 @@
-//! The inverted index, and the synthetic songs that it holds.
+//! What is in the index, and where.
 //!
-//! All postings of the index stand in one imagined row; the lists are consecutive pieces of it, and a
-//! [`Permutation`] says which (song, time) stands where. Read backward, it gives a list's postings one after
-//! the other, so that building is fast; read forward, a song's fingerprints, so that no song is stored.
+//! Some songs are recorded: synthesised, and fingerprinted as queries are ([`super::catalogue`]). The postings of all others fill the
+//! lists up. They stand in one imagined row, the lists are consecutive pieces of it, and a [`Permutation`] says which (song, time)
+//! stands where: so an index of any size is built as fast as memory is written.
+//!
+//! An index of more than 64 GiB is one of several shards: each has songs of its own, and a list for each fingerprint.
 
+use super::audio::SAMPLE_RATE;
+use super::catalogue::Recorded;
+use super::landmark::{BITS, HOP, most_landmarks};
 use super::permutation::Permutation;
 use megapage_units::Bytes;
 use std::num::NonZeroUsize;
@@ -17,21 +22,33 @@ pub const OFFSETS: u32 = 1 << OFFSET_BITS;
 /// A posting is a 32-bit word: the song above, the time in the lowest bits.
 pub(super) const OFFSET_BITS: u32 = 13;
 
-/// Songs in a full index.
-const SONGS: u64 = 250_000;
-/// Bits of a fingerprint in a full index.
-const FINGERPRINT_BITS: u32 = 24;
-/// The smallest index with all songs: about 1,000 fingerprints of each, as many as a query has.
+/// Songs in a full shard.
+const SONGS: u32 = 250_000;
+/// The smallest shard with all songs: about 1,000 fingerprints of each, as many as a query has.
 const FULL: Bytes = Bytes::gib(1);
+/// The largest shard: about 64,000 fingerprints of each song.
+const LARGEST: Bytes = Bytes::gib(64);
+/// The smallest index that is laid out.
+const LEAST: Bytes = Bytes::kib(256);
 /// Lists come in this many lengths at most.
 const LENGTHS: u64 = 4096;
+/// Recorded songs in an index, all shards together; at most one in eight.
+const RECORDED: u32 = 512;
+/// Fingerprints in a second of music, about: how long a song is that has so many.
+const FINGERPRINTS_PER_SECOND: u64 = 1000;
+/// A recorded song is longer than an excerpt, and has no more time steps than there are offsets.
+const SHORTEST_SONG: u64 = 10_000;
+const LONGEST_SONG: u64 = (OFFSETS as u64) * (HOP as u64);
 
 /// How many songs, fingerprints and postings there are, and which posting stands where.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    shards: u32,
+    /// Songs of a shard, recorded ones included: these have the highest numbers.
     songs: u32,
-    fingerprints: u64,
-    /// The length of the lists of each class, and where the class begins in the row of all postings.
+    recorded: u32,
+    fingerprint_bits: u32,
+    /// The length of the lists of each class, and where the class begins in the row of all postings that are not recorded.
     /// Every class has equally many lists.
     lengths: Vec<u32>,
     starts: Vec<u64>,
@@ -40,121 +57,158 @@ pub struct Shape {
     row: Permutation,
     /// Which fingerprint has which list: without it, like fingerprints would have lists of like length.
     ranks: Permutation,
-    /// Fingerprints of every song; the first `longer_songs` have one more.
+    /// Fingerprints of every song that is not recorded; some have one more.
     song_fingerprints: u32,
-    longer_songs: u32,
     /// Time steps from one fingerprint of a song to the next, in units of 2^-32.
     time_step: u64,
 }
 
-impl Shape {
-    /// The shape of an index with `size` of postings, 4 bytes each; from 1 GiB on with 250,000 songs and
-    /// 24-bit fingerprints, below (for tests) with fewer of both in proportion. At least 256 KiB, at most
-    /// 16 GiB are laid out whatever is asked.
-    pub fn for_size(size: Bytes) -> Shape {
-        let size = size.clamp(Bytes::kib(256), Bytes::gib(16));
-        let halvings = (0..).find(|&n| FULL.0 >> n <= size.0).unwrap_or(0);
-        let songs = (SONGS >> halvings) as u32;
-        let fingerprints = 1u64 << (FINGERPRINT_BITS - halvings);
+/// The shards of an index of `size`.
+pub(super) fn shards(size: Bytes) -> u32 {
+    // The largest index of 64-bit bytes has 2^28.
+    size.0.div_ceil(LARGEST.0).max(1) as u32
+}
 
+/// The songs, and the bits of a fingerprint, of a shard of `size`.
+pub(super) fn dimensions(size: Bytes) -> (u32, u32) {
+    let halvings = (0..).find(|&n| FULL.0 >> n <= size.0.max(LEAST.0)).unwrap_or(0);
+    (SONGS >> halvings, BITS - halvings)
+}
+
+impl Shape {
+    /// The shape of an index with about `size` of postings, 4 bytes each; from 1 GiB on with 250,000 songs and
+    /// 24-bit fingerprints, below (for tests) with fewer of both in proportion; from 64 GiB on with so many of each shard. At
+    /// least 256 KiB are laid out whatever is asked.
+    pub fn for_size(size: Bytes) -> Shape {
+        Shape::with_shards(size, shards(size))
+    }
+
+    fn with_shards(size: Bytes, shards: u32) -> Shape {
+        let size = Bytes(size.0 / u64::from(shards)).max(LEAST);
+        let (songs, fingerprint_bits) = dimensions(size);
+        let recorded = (RECORDED / shards).clamp(1, songs / 8);
+        let others = songs - recorded;
+
+        let fingerprints = 1u64 << fingerprint_bits;
         let classes = LENGTHS.min(fingerprints);
         let lists_per_class = fingerprints / classes;
-        let lengths = list_lengths(classes as usize, size.0 as f64 / 4.0 / lists_per_class as f64);
+        let total = size.0 as f64 / 4.0 * f64::from(others) / f64::from(songs);
+        let lengths = list_lengths(classes as usize, total / lists_per_class as f64);
         let mut starts = Vec::with_capacity(lengths.len());
         let mut postings = 0;
         for &length in &lengths {
             starts.push(postings);
             postings += u64::from(length) * lists_per_class;
         }
-        let song_fingerprints = (postings / u64::from(songs)) as u32;
+        let song_fingerprints = (postings / u64::from(others)) as u32;
         Shape {
+            shards,
             songs,
-            fingerprints,
+            recorded,
+            fingerprint_bits,
             lengths,
             starts,
             postings,
             row: Permutation::new(postings),
             ranks: Permutation::new(fingerprints),
             song_fingerprints,
-            longer_songs: (postings % u64::from(songs)) as u32,
             time_step: (u64::from(OFFSETS) << 32) / (u64::from(song_fingerprints) + 1),
         }
     }
 
-    /// Songs in the index.
+    /// Indexes that are searched one after the other.
+    pub fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// Songs in a shard.
     pub fn songs(&self) -> u32 {
         self.songs
     }
 
-    /// Distinct fingerprints: posting lists in the index.
-    pub fn fingerprints(&self) -> u64 {
-        self.fingerprints
+    /// Songs in the index.
+    pub fn all_songs(&self) -> u64 {
+        u64::from(self.songs) * u64::from(self.shards)
     }
 
-    /// Postings in the index.
-    pub fn postings(&self) -> u64 {
+    /// Recorded songs in the index: what queries ask for.
+    pub fn recorded(&self) -> u32 {
+        self.recorded * self.shards
+    }
+
+    /// The shard of recorded song `number`, below [`Shape::recorded`], and its number there.
+    pub fn place_of(&self, number: u32) -> (u32, u32) {
+        (number % self.shards, self.songs - self.recorded + number / self.shards)
+    }
+
+    /// Samples of a recorded song: it is as long as its share of the index.
+    pub fn song_samples(&self) -> usize {
+        let rate = u64::from(SAMPLE_RATE) / FINGERPRINTS_PER_SECOND;
+        (u64::from(self.song_fingerprints) * rate).clamp(SHORTEST_SONG, LONGEST_SONG) as usize
+    }
+
+    /// Posting lists in a shard: distinct fingerprints.
+    pub fn fingerprints(&self) -> u64 {
+        1 << self.fingerprint_bits
+    }
+
+    /// Posting lists in the index.
+    pub fn lists(&self) -> u64 {
+        self.fingerprints() * u64::from(self.shards)
+    }
+
+    /// The list of `fingerprint` in `shard`.
+    pub fn list(&self, shard: u32, fingerprint: u32) -> usize {
+        ((u64::from(shard) << self.fingerprint_bits) | u64::from(fingerprint)) as usize
+    }
+
+    /// The more bits of a fingerprint than a small index has, folded into it.
+    pub(super) fn fold(&self, fingerprint: u32) -> u32 {
+        (fingerprint ^ fingerprint >> self.fingerprint_bits) & ((1 << self.fingerprint_bits) - 1)
+    }
+
+    /// Postings of songs that are not recorded, in a shard. With the other counts, it tells one shape from another.
+    pub fn filling(&self) -> u64 {
         self.postings
     }
 
-    /// The length of the longest posting list.
-    pub fn longest_list(&self) -> u32 {
-        self.lengths.iter().copied().max().unwrap_or(0)
-    }
-
-    /// How many fingerprints `song` has.
-    pub fn fingerprints_of(&self, song: u32) -> u32 {
-        self.song_fingerprints + u32::from(song < self.longer_songs)
+    /// No fewer postings than the index has.
+    pub fn most_postings(&self) -> u64 {
+        let recorded = u64::from(self.recorded()) * most_landmarks(self.song_samples()) as u64;
+        self.postings * u64::from(self.shards) + recorded
     }
 
     /// The time, below [`OFFSETS`], of fingerprint `number` of a song.
-    pub fn time(&self, number: u32) -> u32 {
+    fn time(&self, number: u32) -> u32 {
         ((u64::from(number) * self.time_step) >> 32) as u32
     }
 
-    /// Fingerprint `number` of `song`.
-    pub fn fingerprint(&self, song: u32, number: u32) -> u32 {
-        let regular = u64::from(self.song_fingerprints);
-        // The additional fingerprints of the longer songs stand behind all regular ones.
-        let place = if u64::from(number) < regular {
-            u64::from(song) * regular + u64::from(number)
-        } else {
-            u64::from(self.songs) * regular + u64::from(song)
-        };
-        let slot = self.row.forward(place);
-        let class = self.starts.partition_point(|&start| start <= slot) - 1;
-        let in_class = (slot - self.starts[class]) / u64::from(self.lengths[class]);
-        self.ranks.backward(class as u64 * self.lists_per_class() + in_class) as u32
-    }
-
-    fn lists_per_class(&self) -> u64 {
-        self.fingerprints / self.lengths.len() as u64
-    }
-
-    /// Where the posting list of `fingerprint` stands in the row.
-    pub fn list(&self, fingerprint: u32) -> Range<u64> {
-        let rank = self.ranks.forward(u64::from(fingerprint));
-        let class = (rank / self.lists_per_class()) as usize;
+    /// Where the list of `fingerprint` stands in the row.
+    fn slots(&self, fingerprint: u64) -> Range<u64> {
+        let rank = self.ranks.forward(fingerprint);
+        let lists_per_class = self.fingerprints() / self.lengths.len() as u64;
+        let class = (rank / lists_per_class) as usize;
         let length = u64::from(self.lengths[class]);
-        let first = self.starts[class] + rank % self.lists_per_class() * length;
+        let first = self.starts[class] + rank % lists_per_class * length;
         first..first + length
     }
 
-    /// The posting list of `fingerprint`, in an allocation of exactly its size.
-    fn posting_list(&self, fingerprint: u32) -> Vec<u32> {
-        let slots = self.list(fingerprint);
-        let mut list = Vec::with_capacity((slots.end - slots.start) as usize);
-        list.extend(slots.map(|slot| self.posting(slot)));
-        list
-    }
-
     /// What stands at `slot` of the row.
-    pub fn posting(&self, slot: u64) -> u32 {
-        // At most 16 GiB of postings: a place fits 32 bits, whose division is the faster one.
-        let place = self.row.backward(slot) as u32;
+    fn posting(&self, slot: u64) -> u32 {
+        let place = self.row.backward(slot);
         let regular = self.song_fingerprints;
-        let (song, number) = (place / regular, place % regular);
-        let (song, number) =
-            if song < self.songs { (song, number) } else { (place - self.songs * regular, regular) };
+        let (song, number) = match u32::try_from(place) {
+            // The division of 32 bits is the faster one.
+            Ok(place) => (place / regular, place % regular),
+            Err(_) => ((place / u64::from(regular)) as u32, (place % u64::from(regular)) as u32),
+        };
+        let others = self.songs - self.recorded;
+        // The additional fingerprints of the longer songs stand behind all regular ones.
+        let (song, number) = if song < others {
+            (song, number)
+        } else {
+            ((place - u64::from(others) * u64::from(regular)) as u32, regular)
+        };
         song << OFFSET_BITS | self.time(number)
     }
 }
@@ -182,13 +236,54 @@ fn list_lengths(classes: usize, total: f64) -> Vec<u32> {
     at_median(low)
 }
 
+/// Which postings stand in which list: what an index is built by.
+#[derive(Debug)]
+pub struct Contents {
+    shape: Shape,
+    recorded: Recorded,
+}
+
+impl Contents {
+    /// Records songs with `threads` threads.
+    pub fn prepare(shape: Shape, threads: NonZeroUsize) -> Contents {
+        let recorded = Recorded::of(&shape, threads);
+        Contents { shape, recorded }
+    }
+
+    /// The shape that it is of.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The postings of recorded songs in `list`, and where those of others stand. Together they are at most [`LONGEST_LIST`].
+    fn parts(&self, list: usize) -> (&[u32], Range<u64>) {
+        let recorded = self.recorded.postings(list);
+        let recorded = &recorded[..recorded.len().min(LONGEST_LIST as usize)];
+        let slots = self.shape.slots(list as u64 & (self.shape.fingerprints() - 1));
+        let room = u64::from(LONGEST_LIST) - recorded.len() as u64;
+        (recorded, slots.start..slots.end.min(slots.start + room))
+    }
+
+    /// How long `list` is.
+    pub fn length(&self, list: usize) -> usize {
+        let (recorded, slots) = self.parts(list);
+        recorded.len() + (slots.end - slots.start) as usize
+    }
+
+    /// The postings in `list`.
+    pub fn postings(&self, list: usize) -> impl Iterator<Item = u32> {
+        let (recorded, slots) = self.parts(list);
+        recorded.iter().copied().chain(slots.map(|slot| self.shape.posting(slot)))
+    }
+}
+
 /// Posting lists, wherever they are.
 pub trait Lists: Sync {
     /// The shape that they were built to.
     fn shape(&self) -> &Shape;
 
-    /// The postings of `fingerprint`.
-    fn postings(&self, fingerprint: u32) -> impl Iterator<Item = u32>;
+    /// The postings of `fingerprint` in `shard`.
+    fn postings(&self, shard: u32, fingerprint: u32) -> impl Iterator<Item = u32>;
 }
 
 /// The posting lists, each in an allocation of its own.
@@ -203,16 +298,19 @@ const CHUNK: usize = 1 << 12;
 
 impl Index {
     /// Builds the index with `threads` threads.
-    pub fn build(shape: Shape, threads: NonZeroUsize) -> Index {
-        let mut lists: Vec<Vec<u32>> = vec![Vec::new(); shape.fingerprints as usize];
+    pub fn build(contents: &Contents, threads: NonZeroUsize) -> Index {
+        let shape = contents.shape().clone();
+        let mut lists: Vec<Vec<u32>> = vec![Vec::new(); shape.lists() as usize];
         let chunks = Mutex::new(lists.chunks_mut(CHUNK).enumerate());
         let next = || chunks.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
         std::thread::scope(|scope| {
             for _ in 0..threads.get() {
                 scope.spawn(|| {
                     while let Some((chunk, lists)) = next() {
-                        for (fingerprint, list) in (CHUNK * chunk..).zip(lists) {
-                            *list = shape.posting_list(fingerprint as u32);
+                        for (number, list) in (CHUNK * chunk..).zip(lists) {
+                            // An allocation of exactly its size.
+                            list.reserve_exact(contents.length(number));
+                            list.extend(contents.postings(number));
                         }
                     }
                 });
@@ -226,9 +324,14 @@ impl Index {
         &self.shape
     }
 
-    /// The postings of `fingerprint`.
-    pub fn postings(&self, fingerprint: u32) -> &[u32] {
-        &self.lists[fingerprint as usize]
+    /// Postings in the index.
+    pub fn postings(&self) -> u64 {
+        self.lists.iter().map(|list| list.len() as u64).sum()
+    }
+
+    /// The length of the longest list.
+    pub fn longest_list(&self) -> usize {
+        self.lists.iter().map(Vec::len).max().unwrap_or(0)
     }
 }
 
@@ -237,8 +340,8 @@ impl Lists for Index {
         &self.shape
     }
 
-    fn postings(&self, fingerprint: u32) -> impl Iterator<Item = u32> {
-        Index::postings(self, fingerprint).iter().copied()
+    fn postings(&self, shard: u32, fingerprint: u32) -> impl Iterator<Item = u32> {
+        self.lists[self.shape.list(shard, fingerprint)].iter().copied()
     }
 }
 
@@ -248,37 +351,72 @@ mod tests {
 
     #[test]
     fn the_full_index_is_as_the_workload_states() {
-        for gib in [1, 8, 16] {
+        for gib in [1, 8, 60, 64] {
             let shape = Shape::for_size(Bytes::gib(gib));
-            assert_eq!((shape.songs(), shape.fingerprints()), (250_000, 1 << 24));
-            let bytes = 4 * shape.postings();
-            assert!(bytes <= gib << 30 && bytes as f64 > 0.99 * (gib << 30) as f64, "{gib}: {bytes}");
-            assert!(shape.longest_list() <= LONGEST_LIST);
-            assert!(shape.fingerprints_of(0) >= 1000, "{gib}: {}", shape.fingerprints_of(0));
+            assert_eq!((shape.shards(), shape.songs(), shape.fingerprints()), (1, 250_000, 1 << 24));
+            let all = 4.0 * shape.filling() as f64 * 250_000.0 / f64::from(250_000 - RECORDED);
+            assert!((0.99..1.0001).contains(&(all / (gib << 30) as f64)), "{gib}: {all}");
+            assert!(shape.lengths.iter().all(|&length| length <= LONGEST_LIST));
+            assert!(shape.song_fingerprints >= 1000, "{gib}: {}", shape.song_fingerprints);
         }
-        assert_eq!(Shape::for_size(Bytes::gib(8)).longest_list(), LONGEST_LIST);
+        let seed = Shape::for_size(Bytes::gib(60));
+        assert_eq!(seed.lengths.last(), Some(&LONGEST_LIST));
+        // A minute of each song.
+        assert!((60.0..66.0).contains(&(seed.song_samples() as f64 / f64::from(SAMPLE_RATE))));
     }
 
     #[test]
-    fn every_fingerprint_of_a_song_is_in_its_list() {
-        let shape = Shape::for_size(Bytes::mib(1));
-        let index = Index::build(shape.clone(), NonZeroUsize::MIN);
-        let mut postings = 0;
-        for song in 0..shape.songs() {
-            for number in 0..shape.fingerprints_of(song) {
-                let list = index.postings(shape.fingerprint(song, number));
-                assert!(list.contains(&(song << OFFSET_BITS | shape.time(number))), "{song} {number}");
-                postings += 1;
-            }
+    fn an_index_of_terabytes_has_shards() {
+        for (size, shards) in [(Bytes::gib(65), 2), (Bytes::gib(1024), 16), (Bytes::gib(65536), 1024)] {
+            let shape = Shape::for_size(size);
+            assert_eq!((shape.shards(), shape.all_songs()), (shards, u64::from(shards) * 250_000));
+            let bytes = 4.0 * shape.filling() as f64 * f64::from(shards);
+            assert!((0.98..1.0).contains(&(bytes / size.0 as f64)), "{size}: {bytes}");
+            assert!(shape.recorded() >= shards && shape.recorded() <= RECORDED.max(shards));
+            // The last posting of a row fits its word.
+            let last = shape.posting(shape.filling() - 1);
+            assert!(last >> OFFSET_BITS < shape.songs() - shape.recorded);
         }
-        assert_eq!(postings, shape.postings());
-        assert_eq!(index.lists.iter().map(|list| list.len() as u64).sum::<u64>(), postings);
+    }
+
+    #[test]
+    fn every_posting_stands_in_one_list() {
+        for shards in [1, 3] {
+            let shape = Shape::with_shards(Bytes::mib(u64::from(shards)), shards);
+            let contents = Contents::prepare(shape.clone(), NonZeroUsize::MIN);
+            let index = Index::build(&contents, NonZeroUsize::new(2).unwrap());
+            assert!(index.postings() <= shape.most_postings());
+            let mut of_songs = vec![0u64; shape.all_songs() as usize];
+            for (number, list) in index.lists.iter().enumerate() {
+                assert_eq!(list.len(), contents.length(number));
+                let shard = number / shape.fingerprints() as usize;
+                for posting in list {
+                    of_songs[shard * shape.songs() as usize + (posting >> OFFSET_BITS) as usize] += 1;
+                }
+            }
+            let (recorded, others): (Vec<_>, Vec<_>) = (0..of_songs.len()).partition(|song| {
+                (0..shape.recorded()).any(|number| {
+                    let (shard, own) = shape.place_of(number);
+                    *song == (shard * shape.songs() + own) as usize
+                })
+            });
+            assert_eq!(recorded.len(), shape.recorded() as usize);
+            let regular = u64::from(shape.song_fingerprints);
+            // Where a list is full, postings of songs that are not recorded are left out.
+            let cut =
+                others.iter().filter(|&&song| !(regular..=regular + 1).contains(&of_songs[song])).count();
+            assert!(
+                cut * 10 < others.len() && others.iter().all(|&song| of_songs[song] <= regular + 1),
+                "{cut}"
+            );
+            assert!(recorded.iter().all(|&song| of_songs[song] > 500));
+        }
     }
 
     #[test]
     fn times_ascend_within_a_song() {
         let shape = Shape::for_size(Bytes::mib(1));
-        let last = shape.fingerprints_of(0) - 1;
+        let last = shape.song_fingerprints;
         assert_eq!(shape.time(0), 0);
         assert!((1..=last).all(|number| shape.time(number - 1) <= shape.time(number)));
         assert!(shape.time(last) < OFFSETS);

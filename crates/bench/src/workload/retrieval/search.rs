@@ -1,65 +1,47 @@
 //! A query, and how its song is found.
 
+use super::catalogue::Excerpt;
 use super::index::{Lists, OFFSET_BITS, OFFSETS, Shape};
-use crate::workload::Random;
-
-/// Fingerprints of a query; fewer only where the songs of a small index have fewer.
-pub const QUERY_FINGERPRINTS: u32 = 1000;
-
-/// A noisy excerpt of one song.
-#[derive(Clone, Debug)]
-pub struct Query {
-    song: u32,
-    /// Each fingerprint with its time from the start of the excerpt.
-    fingerprints: Vec<(u32, u32)>,
-}
-
-impl Query {
-    /// The excerpt that `seed` selects, with each fingerprint replaced by a random one with probability `noise`.
-    pub fn excerpt(shape: &Shape, seed: u64, noise: f64) -> Query {
-        let mut random = Random::new(seed);
-        let song = random.below(shape.songs() as usize) as u32;
-        let length = QUERY_FINGERPRINTS.min(shape.fingerprints_of(song));
-        let first = random.below((shape.fingerprints_of(song) - length + 1) as usize) as u32;
-        let fingerprints = (first..first + length).map(|number| {
-            let fingerprint = if random.chance(noise) {
-                random.below(shape.fingerprints() as usize) as u32
-            } else {
-                shape.fingerprint(song, number)
-            };
-            (fingerprint, shape.time(number) - shape.time(first))
-        });
-        Query { song, fingerprints: fingerprints.collect() }
-    }
-
-    /// The song that it was taken from.
-    pub fn song(&self) -> u32 {
-        self.song
-    }
-}
+use super::landmark::{Fingerprinter, Landmark};
 
 /// The song that fits a query best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Its number.
+    /// The shard that has it.
+    pub shard: u32,
+    /// Its number there.
     pub song: u32,
-    /// The time in the song at which the query begins.
+    /// The time step of the song at which the query begins.
     pub offset: u32,
-    /// Fingerprints that agree at that offset; counted up to 255.
-    pub hits: u8,
+    /// Fingerprints that agree at that offset or the next one.
+    pub hits: u16,
 }
 
-/// One thread's counts of hits.
+impl Match {
+    /// Whether it is the song of `excerpt`.
+    pub fn is(&self, excerpt: &Excerpt) -> bool {
+        (self.shard, self.song) == (excerpt.shard, excerpt.song)
+    }
+
+    /// Whether it fits better than `other`; of equals the one with the lowest numbers does.
+    fn is_better(&self, other: &Match) -> bool {
+        let place = |it: &Match| (it.shard, it.song, it.offset);
+        self.hits > other.hits || (self.hits == other.hits && place(self) < place(other))
+    }
+}
+
+/// One thread's transform, and its counts of hits: the forward table of songs and offsets.
 #[derive(Debug)]
 pub struct Searcher {
-    /// One count for each song and offset; all zero between queries.
+    fingerprinter: Fingerprinter,
+    /// One count for each song and offset.
     counts: Vec<u8>,
-    /// The place in `counts` of each hit of the query, in the order found.
+    /// The place in `counts` of each hit of the latest query, in the order found: what is not zero.
     hits: Vec<u32>,
 }
 
 impl Searcher {
-    /// Counts for all songs of `index`, their memory touched.
+    /// Counts for all songs of a shard of `index`, their memory touched.
     pub fn new(index: &impl Lists) -> Searcher {
         let mut searcher = Searcher::untouched(index.shape());
         for page in searcher.counts.chunks_mut(4096) {
@@ -71,17 +53,29 @@ impl Searcher {
 
     /// Counts whose memory is touched when it is needed.
     pub fn untouched(shape: &Shape) -> Searcher {
-        Searcher { counts: vec![0u8; shape.songs() as usize * OFFSETS as usize], hits: Vec::new() }
+        let counts = vec![0u8; shape.songs() as usize * OFFSETS as usize];
+        Searcher { fingerprinter: Fingerprinter::default(), counts, hits: Vec::new() }
     }
 
-    /// Counts every posting of every fingerprint of `query` for its song and offset; how many there were.
-    pub fn count_hits(&mut self, index: &impl Lists, query: &Query) -> u64 {
+    /// The first phase: the fingerprints of an excerpt.
+    pub fn fingerprint(&mut self, shape: &Shape, samples: &[f32]) -> Vec<Landmark> {
+        let mut landmarks = self.fingerprinter.landmarks(samples);
+        landmarks.iter_mut().for_each(|landmark| landmark.fingerprint = shape.fold(landmark.fingerprint));
+        landmarks
+    }
+
+    /// The second phase: empties the forward table, and counts in it every posting of every fingerprint of a query, for its song
+    /// and offset; how many there were.
+    pub fn count_hits(&mut self, index: &impl Lists, shard: u32, query: &[Landmark]) -> u64 {
+        for &place in &self.hits {
+            self.counts[place as usize] = 0;
+        }
         self.hits.clear();
-        for &(fingerprint, query_time) in &query.fingerprints {
+        for &Landmark { fingerprint, time } in query {
             let first = self.hits.len();
-            self.hits.extend(index.postings(fingerprint).map(|posting| {
+            self.hits.extend(index.postings(shard, fingerprint).map(|posting| {
                 // A song that begins after the query does has its offset modulo the number of offsets.
-                let offset = posting.wrapping_sub(query_time) % OFFSETS;
+                let offset = posting.wrapping_sub(time) % OFFSETS;
                 posting >> OFFSET_BITS << OFFSET_BITS | offset
             }));
             for &place in &self.hits[first..] {
@@ -92,24 +86,37 @@ impl Searcher {
         self.hits.len() as u64
     }
 
-    /// The best aligned song, of equals the one with the lowest number; none where nothing was hit.
-    /// Clears the counts for the next query.
-    pub fn best_song(&mut self) -> Option<Match> {
-        // The best of a place is taken when it is met first; its count is zero from then on.
-        let mut best: Option<(u8, u32)> = None;
+    /// The third phase: the best aligned song, of equals the one with the lowest number; none where nothing was hit.
+    ///
+    /// A query's time steps are not those of the song: it begins somewhere within one, and its fingerprints agree at that offset or
+    /// at the next. So both count.
+    pub fn best_song(&self, shard: u32) -> Option<Match> {
+        let mut best: Option<Match> = None;
         for &place in &self.hits {
-            let count = std::mem::take(&mut self.counts[place as usize]);
-            if best.is_none_or(|(hits, other)| count > hits || (count == hits && place < other)) {
-                best = Some((count, place));
+            let (song, offset) = (place >> OFFSET_BITS, place % OFFSETS);
+            let next = if offset + 1 < OFFSETS { self.counts[place as usize + 1] } else { 0 };
+            let hits = u16::from(self.counts[place as usize]) + u16::from(next);
+            let found = Match { shard, song, offset, hits };
+            if best.is_none_or(|best| found.is_better(&best)) {
+                best = Some(found);
             }
         }
-        best.map(|(hits, place)| Match { song: place >> OFFSET_BITS, offset: place % OFFSETS, hits })
+        best
+    }
+
+    /// The better of two matches.
+    pub fn better(one: Option<Match>, other: Option<Match>) -> Option<Match> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(if other.is_better(&one) { other } else { one }),
+            (one, other) => one.or(other),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::index::Index;
+    use super::super::index::{Contents, Index};
+    use super::super::landmark::HOP;
     use super::*;
     use megapage_units::Bytes;
     use std::num::NonZeroUsize;
@@ -117,26 +124,28 @@ mod tests {
     #[test]
     fn an_excerpt_without_noise_is_found_at_its_place() {
         let shape = Shape::for_size(Bytes::mib(4));
-        let index = Index::build(shape.clone(), NonZeroUsize::MIN);
+        let index = Index::build(&Contents::prepare(shape.clone(), NonZeroUsize::MIN), NonZeroUsize::MIN);
         let mut searcher = Searcher::new(&index);
-        for seed in 0..20 {
-            let query = Query::excerpt(&shape, seed, 0.0);
-            assert!(searcher.count_hits(&index, &query) >= u64::from(QUERY_FINGERPRINTS));
-            let best = searcher.best_song().unwrap();
-            assert_eq!((best.song, best.hits), (query.song(), u8::MAX));
-            assert!(searcher.counts.iter().all(|&count| count == 0), "counts are left over");
+        for number in 0..20 {
+            let excerpt = Excerpt::of(&shape, 1, number, 0.0);
+            let query = searcher.fingerprint(&shape, &excerpt.samples);
+            assert!(searcher.count_hits(&index, 0, &query) >= query.len() as u64 / 2);
+            let best = searcher.best_song(0).unwrap();
+            assert!(best.is(&excerpt) && best.hits > 50, "{number}: {best:?}, not {}", excerpt.song);
+            assert!((best.offset as usize).abs_diff(excerpt.first / HOP) <= 1, "{best:?} {}", excerpt.first);
         }
+        assert_eq!(searcher.count_hits(&index, 0, &[]), 0);
+        assert!(searcher.counts.iter().all(|&count| count == 0), "the table is empty again");
+        assert_eq!(searcher.best_song(0), None);
     }
 
     #[test]
-    fn a_query_is_the_same_for_the_same_seed() {
-        let shape = Shape::for_size(Bytes::mib(4));
-        let (one, same) = (Query::excerpt(&shape, 7, 0.5), Query::excerpt(&shape, 7, 0.5));
-        assert_eq!((one.song, &one.fingerprints), (same.song, &same.fingerprints));
-        assert_ne!(one.fingerprints, Query::excerpt(&shape, 8, 0.5).fingerprints);
-        let clean = Query::excerpt(&shape, 7, 0.0);
-        let kept = one.fingerprints.iter().zip(&clean.fingerprints).filter(|(a, b)| a == b).count();
-        // With the same seed the excerpt is the same and half of it is replaced.
-        assert!((400..600).contains(&kept), "{kept}");
+    fn of_equals_the_lowest_number_wins() {
+        let of = |shard, song, hits| Some(Match { shard, song, offset: 5, hits });
+        assert_eq!(Searcher::better(of(0, 7, 3), of(1, 2, 3)), of(0, 7, 3));
+        assert_eq!(Searcher::better(of(0, 7, 3), of(0, 2, 3)), of(0, 2, 3));
+        assert_eq!(Searcher::better(of(0, 7, 3), of(1, 2, 4)), of(1, 2, 4));
+        assert_eq!(Searcher::better(None, of(1, 2, 4)), of(1, 2, 4));
+        assert_eq!(Searcher::better(None, None), None);
     }
 }
