@@ -37,6 +37,23 @@ pub fn index_size(text: &str) -> Result<Bytes, String> {
     }
 }
 
+/// Sizes of an index to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// 1 MiB, and four times as much, and so on, and the largest that fits.
+    All,
+    /// These.
+    These(Vec<Bytes>),
+}
+
+/// Reads sizes of an index, separated by commas, or `all`.
+pub fn sizes(text: &str) -> Result<Sizes, String> {
+    if text == "all" {
+        return Ok(Sizes::All);
+    }
+    text.split(',').map(index_size).collect::<Result<_, _>>().map(Sizes::These)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +70,9 @@ mod tests {
         assert_eq!(index_size("64t"), Ok(Bytes::gib(64 << 10)));
         assert_eq!(index_size("1023k").unwrap_err(), "1 MiB is the least");
         assert!(index_size("8x").unwrap_err().contains("unknown unit"));
+        assert_eq!(sizes("all"), Ok(Sizes::All));
+        assert_eq!(sizes("1m,1g"), Ok(Sizes::These(vec![Bytes::mib(1), Bytes::gib(1)])));
+        assert_eq!(sizes("1m,1k").unwrap_err(), "1 MiB is the least");
+        assert!(sizes("").is_err() && sizes("1m,").is_err());
     }
 }

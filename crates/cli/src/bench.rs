@@ -3,11 +3,13 @@
 use crate::output::{print, progress, say};
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
-use megapage_bench::arguments::scale;
+use megapage_bench::arguments::{Sizes, scale, sizes};
 use megapage_bench::command;
 use megapage_bench::run::{self, Bench, Clock, Options, Place, ReleaseOptions};
 use megapage_bench::save::Save;
 use megapage_bench::workload::retrieval;
+use megapage_kernel::trusted::write_report;
+use megapage_report::chart;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -74,6 +76,10 @@ enum BenchArgs {
     Retrieval {
         #[command(flatten)]
         search: retrieval::Options,
+        /// Compare 4 KiB pages with megapage at these sizes, separated by commas, and say from which on it pays; all: 1m, 4m,
+        /// 16m and so on, up to the largest that fits. Takes 6 --runs or more
+        #[arg(long, value_name = "LIST", conflicts_with = "size", value_parser = sizes)]
+        sizes: Option<Sizes>,
         #[command(flatten)]
         common: Common,
     },
@@ -161,6 +167,7 @@ impl From<ClockArg> for Clock {
 
 /// Runs the bench: 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
+    let mut by_size = None;
     let (bench, cases, scale, common) = match args.bench {
         BenchArgs::Run { runs, ways, clock, status, option, log, seed, dry_run, json, save, command } => {
             let options = command::Options {
@@ -188,7 +195,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
         BenchArgs::Idle { scale, common } => (Bench::Idle, Vec::new(), scale, common),
         BenchArgs::Startup { scale, common } => (Bench::Startup, Vec::new(), scale, common),
-        BenchArgs::Retrieval { search, common } => (Bench::Retrieval(search), Vec::new(), 1.0, common),
+        BenchArgs::Retrieval { search, sizes, common } => {
+            by_size = sizes;
+            (Bench::Retrieval(search), Vec::new(), 1.0, common)
+        }
     };
     let clock = common.clock.into();
     let options = Options {
@@ -201,6 +211,19 @@ pub fn main(args: Args) -> Result<ExitCode> {
         clock,
     };
     let place = Place::of_this_program()?;
+    if let Some(sizes) = by_size {
+        let save = common.output.save.clone();
+        let sweep = |progress: &mut dyn FnMut(&str)| {
+            let found = run::sweep(&options, &sizes, &place, progress)?;
+            // The picture beside the JSON.
+            if let Some(path) = save.map(|path| path.with_extension("svg")) {
+                write_report(&path, chart::svg(&found.chart()).as_bytes())
+                    .with_context(|| path.display().to_string())?;
+            }
+            Ok(found)
+        };
+        return measure(&common.output, sweep, run::SweepReport::human, |_| true);
+    }
     let run = |progress: &mut dyn FnMut(&str)| run::run(&options, &place, progress);
     let carry = |save: &mut Save, report: &mut run::Report| save.carry(report.head.bench, &mut report.gates);
     measure(&common.output, run, run::human, carry, run::Report::is_clean)

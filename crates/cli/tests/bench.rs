@@ -31,6 +31,9 @@ fn wrong_arguments_are_refused() {
         (&["retrieval", "--threads", "0"], "0"),
         (&["retrieval", "--queries", "0"], "0 is not in"),
         (&["retrieval", "--seed", "-3"], "-3"),
+        (&["retrieval", "--sizes", "1m,2q"], "unknown unit"),
+        (&["retrieval", "--sizes", "1k"], "1 MiB is the least"),
+        (&["retrieval", "--sizes", "1m", "--size", "1m"], "cannot be used with"),
     ] {
         assert_refused(&bench(megapage(), arguments), 2, expected);
     }
@@ -59,6 +62,9 @@ fn what_does_not_exist_is_named_in_one_line() {
         (&["retrieval", "--size", "900t", "--peers", "glibc"], "of which "),
         (&["retrieval", "--size", "900t", "--peers", "glibc"], "stay free: the largest that fits is --size "),
         (&["retrieval", "--threads", "999999", "--peers", "glibc"], "none fits: use fewer --threads"),
+        (&["retrieval", "--sizes", "1m"], "--sizes with --runs 5: an interval takes 6 to 1000 pairs"),
+        (&["retrieval", "--sizes", "1m", "--runs", "6", "--peers", "glibc"], "leave --peers out"),
+        (&["retrieval", "--sizes", "1m,900t", "--runs", "6"], "stay free: the largest that fits is --size "),
     ] {
         let output = bench(&copy, arguments);
         assert_refused(&output, 2, expected);

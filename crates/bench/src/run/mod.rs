@@ -10,6 +10,7 @@ mod pool;
 mod process;
 mod report;
 mod statistics;
+mod sweep;
 mod table;
 mod warm;
 
@@ -39,6 +40,7 @@ pub use process::command_under;
 pub use report::{CaseReport, Gate, Head, MachineReport, PeerReport, Report, Row};
 pub(crate) use statistics::milliseconds;
 pub use statistics::{Clock, Interval, Spread};
+pub use sweep::{SizeRow, SweepReport, sweep};
 pub use table::human;
 pub use table::{gates_table, heading};
 
