@@ -1,4 +1,7 @@
 //! The thread that fills the stock: it has the kernel clear pages, no faster than it may, and not while memory is short.
+//!
+//! It does not clear them itself, past the caches, as HawkEye's kernel does: [`extent::fill`] says why that would be a second clearing.
+//! What programs beside it notice is bounded by the rate; `megapage-lab interference` measures it, beside other ways.
 
 use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::pressure::Trigger;

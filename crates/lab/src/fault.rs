@@ -445,7 +445,8 @@ fn clear(pages: u64) -> Result<[Vec<u64>; 3]> {
     Ok([fallocate, memory.clear(Clearing::NonTemporal), memory.clear(Clearing::Plain)])
 }
 
-fn huge_share(memory: &FirstTouch) -> Result<f64> {
+/// The share of `memory` that the kernel says is on huge pages.
+pub(crate) fn huge_share(memory: &FirstTouch) -> Result<f64> {
     let mappings = read_own_smaps(&KernelRoot::live())?;
     let own = mappings.iter().filter(|mapping| mapping.range.intersection(memory.range()).is_some());
     let bytes = backing(own);

@@ -13,6 +13,7 @@ pub mod experiment;
 pub mod fault;
 pub mod fork;
 pub mod install;
+pub mod interference;
 pub mod live;
 pub mod machine;
 pub mod observe;

@@ -8,7 +8,9 @@ use megapage_bench::peers;
 use megapage_bench::save::{Save, progress};
 use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
-use megapage_lab::{fault, fork, install, live, observe, papers, persistent, plan, snapshot, text, trial};
+use megapage_lab::{
+    fault, fork, install, interference, live, observe, papers, persistent, plan, snapshot, text, trial,
+};
 use megapage_units::shown;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -32,6 +34,7 @@ enum Command {
     Fair(Run<live::FairExperiment>),
     Cost(Run<live::CostExperiment>),
     Fault(Run<fault::Fault>),
+    Interference(Run<interference::Interference>),
     Restart(Run<persistent::RestartExperiment>),
     Malloc(Run<persistent::MallocExperiment>),
     Text(Run<text::Text>),
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Fair(run) => run.conduct(),
         Command::Cost(run) => run.conduct(),
         Command::Fault(run) => run.conduct(),
+        Command::Interference(run) => run.conduct(),
         Command::Restart(run) => run.conduct(),
         Command::Malloc(run) => run.conduct(),
         Command::Text(run) => run.conduct(),

@@ -82,12 +82,23 @@ impl FirstTouch {
 
     /// Clears each page, in order; the nanoseconds that each took.
     pub fn clear(&self, how: Clearing) -> Vec<u64> {
-        self.each_page(|address| match how {
+        self.each_page(|address| self.clear_at(address, how))
+    }
+
+    /// Clears page `page`, counted modulo how many there are.
+    pub fn clear_page(&self, page: usize, how: Clearing) {
+        let pages = (self.range.end() - self.range.start()) / self.page;
+        let address = self.range.start() + page % pages * self.page;
+        self.clear_at(ptr::with_exposed_provenance_mut(address), how);
+    }
+
+    fn clear_at(&self, address: *mut u8, how: Clearing) {
+        match how {
             // SAFETY: a page of ours, of this length.
             Clearing::Plain => unsafe { ptr::write_bytes(address, 0, self.page) },
             // SAFETY: a page of ours, of this length, which is a multiple of 64.
             Clearing::NonTemporal => unsafe { clear_past_caches(address, self.page) },
-        })
+        }
     }
 
     fn each_page(&self, work: impl Fn(*mut u8)) -> Vec<u64> {
@@ -158,6 +169,9 @@ mod tests {
             assert!((0..4).all(|page| word(page) == 1));
             memory.clear(how);
             assert!((0..4).all(|page| word(page) == 0));
+            memory.touch();
+            memory.clear_page(6, how);
+            assert_eq!([0, 1, 2, 3].map(word), [1, 1, 0, 1]);
         }
     }
 }
