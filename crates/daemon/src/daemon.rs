@@ -8,6 +8,7 @@ use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
 use crate::select::{Select, Selected};
+use crate::zeroing::Zeroing;
 use megapage_act::execute::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
 use megapage_kernel::process::own_thread_time;
@@ -84,6 +85,7 @@ pub struct Daemon {
     urgent: bool,
     /// Whether time or a budget ran out in the last pass, so that actions are deferred.
     ran_out: bool,
+    zeroing: Zeroing,
     /// Until when processes are left alone that something is left to be done to.
     rests: Rests,
     /// When the last pass began.
@@ -148,6 +150,7 @@ impl Daemon {
             urgent: false,
             ran_out: false,
             rests: Rests::default(),
+            zeroing: Zeroing::default(),
             began: Duration::ZERO,
             cost: Duration::ZERO,
             cpu_after: own_thread_time(),
@@ -273,6 +276,7 @@ impl Daemon {
         let short = std::mem::take(&mut self.alarmed) || pressed;
         let observed = parts.clock.now();
         let actions = step(observed, &snapshot, &mut self.state);
+        self.zeroing.note(&self.state);
         snapshot.machine.pressure = reported;
         let decided = parts.clock.now();
         let looked = own_thread_time().saturating_sub(cpu);

@@ -28,6 +28,7 @@ pub mod service;
 mod settings;
 mod shared;
 mod telemetry;
+mod zeroing;
 
 pub use config::Config;
 pub use daemon::{Daemon, Parts};

@@ -49,12 +49,13 @@ pub struct State {
     guard: Guard,
     limits: Limits,
     last: Option<Duration>,
+    lacked_zeroing: bool,
 }
 
 impl State {
     /// A policy that has seen nothing yet.
     pub fn new(policy: Box<dyn Policy>, limits: Limits) -> State {
-        State { policy, guard: Guard::default(), limits, last: None }
+        State { policy, guard: Guard::default(), limits, last: None, lacked_zeroing: false }
     }
 
     /// The policy's name.
@@ -81,6 +82,11 @@ impl State {
     /// Whether faults on anonymous memory take blocks that were zeroed ahead first.
     pub fn prefers_zeroed(&self) -> bool {
         self.policy.prefers_zeroed()
+    }
+
+    /// Whether the policy has wanted free memory zeroed ahead in a [`step`] so far: what no running kernel does when it is asked.
+    pub fn lacked_zeroing(&self) -> bool {
+        self.lacked_zeroing
     }
 
     /// Which reservation to break when nothing is free, as an index.
@@ -169,6 +175,7 @@ fn tick(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -
     state.last = Some(now);
     let mut tick = Tick::new(now, elapsed, snapshot, &mut state.guard, state.limits, is_model);
     state.policy.tick(&mut tick);
+    state.lacked_zeroing |= tick.lacked_zeroing();
     tick.into_asked()
 }
 

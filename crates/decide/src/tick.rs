@@ -37,6 +37,8 @@ pub struct Tick<'a> {
     scanned: u64,
     /// Whether the machine is a modelled one.
     is_model: bool,
+    /// Whether the policy wanted blocks zeroed ahead, of a machine that is none.
+    lacked_zeroing: bool,
     asked: Vec<Asked>,
 }
 
@@ -65,8 +67,13 @@ impl<'a> Tick<'a> {
             moved: 0,
             scanned: 0,
             is_model,
+            lacked_zeroing: false,
             asked: Vec::new(),
         }
+    }
+
+    pub(crate) fn lacked_zeroing(&self) -> bool {
+        self.lacked_zeroing
     }
 
     pub(crate) fn into_asked(self) -> Vec<Asked> {
@@ -271,8 +278,10 @@ impl<'a> Tick<'a> {
         count
     }
 
-    /// Asks a modelled machine for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`.
+    /// Asks a modelled machine for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`. Of another
+    /// machine it is noted that they were wanted.
     pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
+        self.lacked_zeroing |= !self.is_model && blocks > 0;
         if !self.is_model || !self.guard.can(self.now, Kind::PreZero) || blocks == 0 {
             return Answer::Refused;
         }

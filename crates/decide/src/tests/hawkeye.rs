@@ -158,6 +158,21 @@ fn blocks_are_zeroed_ahead_at_twenty_a_second() {
 }
 
 #[test]
+fn on_a_running_machine_nothing_is_zeroed_and_that_is_known() {
+    let empty = snapshot(SECOND, 0.1, Vec::new());
+    let mut hawkeye = state(HawkEyeG::new(Parameters::paper()));
+    assert!(!hawkeye.lacked_zeroing());
+    assert_eq!(run(SECOND, &empty, &mut hawkeye), []);
+    assert!(hawkeye.lacked_zeroing());
+    let mut modelled = state(HawkEyeG::new(Parameters::paper()));
+    assert!(!step_on_model(SECOND, &empty, &mut modelled).is_empty());
+    assert!(!modelled.lacked_zeroing(), "the model does it");
+    let mut linux = crate::State::new(crate::by_name("linux").unwrap(), crate::Limits::default());
+    crate::step(SECOND, &empty, &mut linux);
+    assert!(!linux.lacked_zeroing());
+}
+
+#[test]
 fn a_failed_region_goes_to_the_end_in_the_code() {
     let mut state = state(HawkEyeG::new(Parameters {
         promote: Pace { work: 1, every: SECOND * 10 },

@@ -1,0 +1,46 @@
+//! Memory that a policy wants zeroed ahead, as HawkEye's kernel does it: what a stock kernel has instead.
+
+use megapage_decide::State;
+use tracing::info;
+
+/// Says once, when the policy first wants memory zeroed ahead, that it is not, and what there is instead.
+#[derive(Debug, Default)]
+pub(crate) struct Zeroing {
+    said: bool,
+}
+
+impl Zeroing {
+    /// To be called after each step.
+    pub(crate) fn note(&mut self, state: &State) {
+        if let Some(line) = self.line(state.policy(), state.lacked_zeroing()) {
+            info!("{line}");
+        }
+    }
+
+    fn line(&mut self, policy: &str, lacks: bool) -> Option<String> {
+        if !lacks || std::mem::replace(&mut self.said, true) {
+            return None;
+        }
+        Some(format!(
+            "policy {policy} wants free huge pages zeroed ahead: Linux has no interface for it, each fault clears its page, and the \
+             policy goes on without; 'megapage pool serve' keeps zeroed pages for programs under 'megapage run --pool', and the \
+             boot parameters init_on_alloc=1 init_on_free=1 clear memory when it is freed"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_once_and_where_it_is_wanted() {
+        let mut zeroing = Zeroing::default();
+        assert_eq!(zeroing.line("linux", false), None);
+        let line = zeroing.line("hawkeye-g", true).unwrap();
+        assert!(
+            line.starts_with("policy hawkeye-g wants free huge pages zeroed ahead: Linux has no interface")
+        );
+        assert_eq!(zeroing.line("hawkeye-g", true), None);
+    }
+}
