@@ -11,9 +11,10 @@ use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage, s
 use crate::fault::huge_share;
 use crate::machine::{Clearing, FirstTouch};
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::run::{Gate, Interval, Spread};
+use megapage_bench::run::{Gate, Interval, Pool, Spread};
 use megapage_bench::workload::Random;
 use megapage_kernel::extent;
+use megapage_kernel::process::own_thread_time;
 use megapage_units::{Bytes, HUGE_2M, PageSize};
 use serde::Serialize;
 use std::hint::black_box;
@@ -28,6 +29,8 @@ const PAPER_LOSS: f64 = 0.06;
 const WANTED: f64 = 0.95;
 /// Pages that are cleared in turn: more than any cache holds.
 const PAGES: usize = 64;
+/// Pages of the pool that all ways take: two have so many for themselves, the third one at a time.
+const POOL: usize = 2 * PAGES + 2;
 /// Clearing runs for so long before the program beside it is measured.
 const RUN_UP: Duration = Duration::from_millis(20);
 /// A line of the caches, in words.
@@ -94,10 +97,11 @@ impl Program {
         }
     }
 
-    /// Works for `slice`; lines read in a second.
+    /// Works for `slice`; lines read in a second of this thread's processor time: that others have the processor is not what
+    /// clearing does to it.
     fn work(&mut self, slice: Duration) -> f64 {
         const STEP: usize = 1 << 12;
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), own_thread_time());
         let mut lines = 0;
         loop {
             match self {
@@ -112,8 +116,8 @@ impl Program {
                 }
             }
             lines += STEP;
-            let took = start.elapsed();
-            if took >= slice {
+            if start.elapsed() >= slice {
+                let took = own_thread_time().saturating_sub(cpu).max(Duration::from_nanos(1));
                 return lines as f64 / took.as_secs_f64();
             }
         }
@@ -130,9 +134,14 @@ enum Cleared {
 }
 
 impl Cleared {
-    fn by(way: Way) -> Result<Cleared> {
+    /// `has_pool`: whether [`POOL`] pages are there to be taken.
+    fn by(way: Way, has_pool: bool) -> Result<Cleared> {
         let ours = |how| -> Result<Cleared> {
-            let memory = FirstTouch::transparent(PAGES * HUGE_2M).context("memory to clear")?;
+            let bytes = PAGES * HUGE_2M;
+            let memory = match has_pool {
+                true => FirstTouch::hugetlb(bytes, PageSize::HUGE_2M).context("pages of the pool")?,
+                false => FirstTouch::transparent(bytes).context("memory to clear")?,
+            };
             memory.touch();
             Ok(Cleared::Ours(memory, how))
         };
@@ -148,8 +157,8 @@ impl Cleared {
                 memory.touch();
                 ensure!(
                     huge_share(&memory)? == 1.0,
-                    "no page for the kernel to clear: the pool of 2 MiB pages has none (megapage pool set 2m:+1), and \
-                     transparent huge pages are off"
+                    "no page for the kernel to clear: the pool of 2 MiB pages has none (root takes some), and \
+                     the kernel gives no transparent huge page: they are off, or free memory is fragmented"
                 );
                 Ok(Cleared::Transparent)
             }
@@ -294,7 +303,13 @@ impl Experiment for Interference {
             }
         }
         let mut running: Vec<Program> = programs.iter().map(|program| Program::of(program, self)).collect();
-        let ways = Way::ALL.into_iter().map(Cleared::by).collect::<Result<Vec<_>>>()?;
+        // For all ways alike, where they can be had; put back at the end.
+        let pool = Pool::take().and_then(|mut pool| {
+            pool.set(Bytes((POOL * HUGE_2M) as u64))?;
+            Ok(pool)
+        });
+        let clear_by = |way| Cleared::by(way, pool.is_ok());
+        let ways = Way::ALL.into_iter().map(clear_by).collect::<Result<Vec<_>>>()?;
         // The round before the first warms memory and caches.
         for round in 0..=stage.plan.runs {
             for turn in Order::Rotating.turns(round, rows.len()) {
@@ -320,12 +335,11 @@ impl Experiment for Interference {
             row.cleared_bytes_per_second =
                 Spread::of(row.cleared_samples.iter().copied()).unwrap_or_default();
         }
-        Ok(InterferenceFound {
-            chase_bytes: self.chase.0,
-            stream_bytes: self.stream.0,
-            kernel_pages: if matches!(ways[2], Cleared::Pool) { "hugetlb" } else { "thp" },
-            rows,
-        })
+        let kernel_pages = if matches!(ways[2], Cleared::Pool) { "hugetlb" } else { "thp" };
+        // The pages first, then what they were added to.
+        drop(ways);
+        drop(pool);
+        Ok(InterferenceFound { chase_bytes: self.chase.0, stream_bytes: self.stream.0, kernel_pages, rows })
     }
 }
 
@@ -435,7 +449,7 @@ mod tests {
             assert!(Program::of(case, &options()).work(Duration::from_millis(1)) > 0.0, "{case}");
         }
         for way in Way::ALL {
-            let cleared = match Cleared::by(way) {
+            let cleared = match Cleared::by(way, false) {
                 Err(error) if way == Way::Kernel => return megapage_testing::skip(&error.to_string()),
                 cleared => cleared.unwrap(),
             };

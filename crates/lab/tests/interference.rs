@@ -3,10 +3,14 @@
 
 mod built;
 
+use megapage_testing::PoolGuard;
+use megapage_units::PageSize;
 use serde_json::Value;
 
 #[test]
 fn every_way_is_measured_beside_every_program() {
+    // Root takes pages into the pool.
+    let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
     let directory = tempfile::tempdir().unwrap();
     let small = ["--chase", "1m", "--stream", "4m", "--slice", "20"];
     let arguments = [&small[..], &["--runs", "2", "--json"]].concat();
@@ -31,6 +35,7 @@ fn every_way_is_measured_beside_every_program() {
         assert!(row["cleared_bytes_per_second"]["min"].as_f64().unwrap() > 0.0, "{row}");
     }
     assert_eq!(report["gates"].as_array().unwrap().len(), 2);
+    assert_eq!(pool.counts().persistent(), pool.former().persistent(), "the pool is put back");
 }
 
 #[test]
