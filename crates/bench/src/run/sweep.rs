@@ -225,7 +225,7 @@ impl SweepReport {
             &table(&["postings", "heap MB", "4 KiB ms", "huge ms", "times as fast", "huge", "pays"], rows);
         match self.pays_from_bytes {
             Some(size) => writeln!(text, "\nhuge pages pay from {} of postings on", Bytes(size)),
-            None => writeln!(text, "\nhuge pages do not pay in the largest of these sizes"),
+            None => writeln!(text, "\nat the largest of these sizes no gain beyond chance was found"),
         }
         .ok();
         text
