@@ -72,6 +72,13 @@
 #define MEGAPAGE_ANY_NODE -1
 
 /**
+ * Flag of megapage_options: the page tables are filled for pages that are reused, too, about 0.3 ms for each GiB on pages
+ * of 2 MiB. Without it opening them takes the same time whatever the size, and the first access to each page takes a minor
+ * fault.
+ */
+#define MEGAPAGE_POPULATE 1
+
+/**
  * Flag of megapage_heap_allocate: all bytes are zero.
  */
 #define MEGAPAGE_ZEROED 1
@@ -139,6 +146,14 @@ typedef struct megapage_options {
    * The permission bits of its files; init gives 0600. Their directory lets in the user alone all the same.
    */
   uint32_t mode;
+  /**
+   * 0 (init) or MEGAPAGE_POPULATE.
+   */
+  uint32_t flags;
+  /**
+   * Always 0.
+   */
+  uint32_t reserved;
 } megapage_options;
 
 /**
@@ -349,7 +364,7 @@ int megapage_options_init(struct megapage_options *options,
 
 /**
  * Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
- * raises SIGBUS for want of them.
+ * raises SIGBUS for want of them. Those that are reused are mapped without being touched (see MEGAPAGE_POPULATE).
  *
  * Errors: -ENOMEM the pool is too small, -EBUSY another process has it, -EEXIST one of another shape is to be reused,
  * -EBADMSG what is to be reused is damaged, -EINVAL.

@@ -10,6 +10,7 @@ from typing import Iterable, Literal, NamedTuple
 PAGES = {"2m": 2 << 20, "1g": 1 << 30}
 UNLINK = {"existing": 0, "always": 1, "never": 2}
 LAYOUT = {"single-file": 0, "file-per-page": 1}
+POPULATE = 1
 ZEROED = 1
 ADVISE_NOW, ADVISE_POPULATE = 1, 2
 REMAP_PAGES = {"thp": 1, "2m": 2, "1g": 3}
@@ -26,7 +27,7 @@ class Handle(ctypes.Structure):
 
 class Options(ctypes.Structure):
     _fields_ = [("size", c_uint64), ("most", c_uint64), ("unlink", c_uint32), ("layout", c_uint32), ("node", c_int32),
-                ("mode", c_uint32)]
+                ("mode", c_uint32), ("flags", c_uint32), ("reserved", c_uint32)]
 
 
 class About(ctypes.Structure):

@@ -127,6 +127,21 @@ class Segments(unittest.TestCase):
             self.assertFalse(values.any(), "no old byte")
             del values
 
+    def test_what_is_found_is_mapped_without_touching_it_unless_populated(self):
+        absent = []
+        for options in ({}, {}, {"populate": True}):
+            with self.segment(**options) as segment:
+                values, found = segment.array("whole", 500_000, "i8")
+                self.assertEqual(found, bool(absent))
+                absent.append(megapage.backing(values).absent)
+                if not found:
+                    values[:] = 7
+                    segment.publish("whole")
+                self.assertEqual(values.sum(), 3_500_000)
+                del values
+        self.assertGreater(absent[1], 1_000_000)
+        self.assertEqual((absent[0], absent[2]), (0, 0))
+
     def test_several_arrays_by_name(self):
         with self.segment() as segment:
             first, _ = segment.array("first", (10, 10), "f4")

@@ -116,7 +116,7 @@ pub extern "C" fn megapage_options_init(options: *mut megapage_options, size: u6
 }
 
 /// Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
-/// raises SIGBUS for want of them.
+/// raises SIGBUS for want of them. Those that are reused are mapped without being touched (see MEGAPAGE_POPULATE).
 ///
 /// Errors: -ENOMEM the pool is too small, -EBUSY another process has it, -EEXIST one of another shape is to be reused,
 /// -EBADMSG what is to be reused is damaged, -EINVAL.

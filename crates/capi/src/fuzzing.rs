@@ -2,6 +2,7 @@
 
 use crate::entry::*;
 use crate::failure::errno::{EBADF, EIO};
+use crate::memory::default_options;
 use crate::types::*;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int};
@@ -69,8 +70,7 @@ impl Opened {
         let name = if more & 1 == 0 { c"one" } else { c"two" }.as_ptr();
         let (is_pool, is_segment, is_heap) =
             (self.pools.contains(&number), self.segments.contains(&number), self.heaps.contains(&number));
-        let mut options =
-            megapage_options { size: 0, most: 0, unlink: 0, layout: 0, node: MEGAPAGE_ANY_NODE, mode: 0o600 };
+        let mut options = default_options(SIZE);
         assert_eq!(megapage_options_init(&raw mut options, SIZE), 0);
         options.unlink = u32::from(more >> 1 & 3);
         options.layout = u32::from(more >> 3 & 3);

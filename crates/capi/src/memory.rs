@@ -2,9 +2,9 @@
 
 use crate::failure::{Failure, errno};
 use crate::types::{
-    MEGAPAGE_1G, MEGAPAGE_2M, MEGAPAGE_ANY_NODE, MEGAPAGE_FILE_PER_PAGE, MEGAPAGE_SINGLE_FILE,
-    MEGAPAGE_UNLINK_ALWAYS, MEGAPAGE_UNLINK_EXISTING, MEGAPAGE_UNLINK_NEVER, MEGAPAGE_ZEROED,
-    megapage_handle, megapage_options, megapage_segment_info,
+    MEGAPAGE_1G, MEGAPAGE_2M, MEGAPAGE_ANY_NODE, MEGAPAGE_FILE_PER_PAGE, MEGAPAGE_POPULATE,
+    MEGAPAGE_SINGLE_FILE, MEGAPAGE_UNLINK_ALWAYS, MEGAPAGE_UNLINK_EXISTING, MEGAPAGE_UNLINK_NEVER,
+    MEGAPAGE_ZEROED, megapage_handle, megapage_options, megapage_segment_info,
 };
 use megapage_segment::heap::{Handle, Request, Tag};
 use megapage_segment::{Heap, Layout, Name, Options, Segment, Unlink};
@@ -31,10 +31,18 @@ pub fn default_options(size: u64) -> megapage_options {
         layout: MEGAPAGE_SINGLE_FILE,
         node: MEGAPAGE_ANY_NODE,
         mode: 0o600,
+        flags: 0,
+        reserved: 0,
     }
 }
 
 pub fn options(name: Name, asked: &megapage_options) -> Result<Options, Failure> {
+    if asked.flags & !MEGAPAGE_POPULATE != 0 || asked.reserved != 0 {
+        return Err(Failure::invalid(format!(
+            "the options have flags {:#x} and reserved {}; flags are MEGAPAGE_POPULATE or 0, reserved is 0",
+            asked.flags, asked.reserved
+        )));
+    }
     Ok(Options {
         name,
         size: Bytes(asked.size),
@@ -55,6 +63,7 @@ pub fn options(name: Name, asked: &megapage_options) -> Result<Options, Failure>
             node => Some(u32::try_from(node).map_err(|_| Failure::invalid(format!("{node} is no node")))?),
         },
         mode: asked.mode,
+        populate: asked.flags & MEGAPAGE_POPULATE != 0,
     })
 }
 

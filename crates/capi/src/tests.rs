@@ -30,7 +30,8 @@ fn pool() -> (tempfile::TempDir, megapage_pool) {
 }
 
 fn options(size: u64) -> megapage_options {
-    let mut options = megapage_options { size: 0, most: 9, unlink: 9, layout: 9, node: 9, mode: 9 };
+    let mut options =
+        megapage_options { size: 0, most: 9, unlink: 9, layout: 9, node: 9, mode: 9, flags: 9, reserved: 9 };
     assert_eq!(megapage_options_init(&raw mut options, size), 0);
     megapage_options { unlink: MEGAPAGE_UNLINK_NEVER, ..options }
 }
@@ -94,6 +95,26 @@ fn a_heap_is_found_again() {
 }
 
 #[test]
+fn reused_pages_are_touched_at_the_first_access_or_when_populated() {
+    let (_tree, pool) = pool();
+    let absent = |flags: u32| {
+        let asked = megapage_options { flags, ..options(8 << 20) };
+        let (mut segment, mut address, mut length) = (0, null_mut(), 0);
+        let answer = megapage_segment_open(pool, c"one".as_ptr(), &raw const asked, &raw mut segment);
+        assert_eq!(answer, 0, "{}", said());
+        assert_eq!(megapage_segment_memory(segment, &raw mut address, &raw mut length), 0);
+        let mut backing = megapage_backing::default();
+        assert_eq!(megapage_backing_of(address, length as usize, &raw mut backing), 0, "{}", said());
+        assert_eq!(megapage_segment_close(segment), 0);
+        backing.absent
+    };
+    assert_eq!(absent(0), 0, "fresh pages are there at once");
+    assert!(absent(0) > 4 << 20);
+    assert_eq!(absent(MEGAPAGE_POPULATE), 0);
+    assert_eq!(megapage_pool_close(pool), 0);
+}
+
+#[test]
 fn handles_that_lead_nowhere_are_errors() {
     let (_tree, pool) = pool();
     let (heap, _) = heap(pool, options(4 << 20));
@@ -145,6 +166,8 @@ fn pointers_and_values_that_make_no_sense_are_errors() {
         megapage_options { node: 4000, ..asked },
         megapage_options { size: 0, ..asked },
         megapage_options { mode: 0o7777, ..asked },
+        megapage_options { flags: 2, ..asked },
+        megapage_options { reserved: 1, ..asked },
     ] {
         assert_eq!(open(name, &raw const bad, &raw mut out), -EINVAL, "{bad:?}: {}", said());
     }

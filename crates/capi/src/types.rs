@@ -31,6 +31,11 @@ pub const MEGAPAGE_FILE_PER_PAGE: u32 = 1;
 /// For node: wherever the kernel takes pages from.
 pub const MEGAPAGE_ANY_NODE: i32 = -1;
 
+/// Flag of megapage_options: the page tables are filled for pages that are reused, too, about 0.3 ms for each GiB on pages
+/// of 2 MiB. Without it opening them takes the same time whatever the size, and the first access to each page takes a minor
+/// fault.
+pub const MEGAPAGE_POPULATE: u32 = 1;
+
 /// Flag of megapage_heap_allocate: all bytes are zero.
 pub const MEGAPAGE_ZEROED: u32 = 1;
 
@@ -65,6 +70,10 @@ pub struct megapage_options {
     pub node: i32,
     /// The permission bits of its files; init gives 0600. Their directory lets in the user alone all the same.
     pub mode: u32,
+    /// 0 (init) or MEGAPAGE_POPULATE.
+    pub flags: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 /// What is known of a segment.

@@ -5,7 +5,7 @@ mod broker_support;
 use broker_support::{Broker, USERS, place, serve};
 use megapage_kernel::descriptors::MOST_DESCRIPTORS;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope, counts};
-use megapage_kernel::{KernelRoot, SharedMapping};
+use megapage_kernel::{KernelRoot, Populate, SharedMapping};
 use megapage_memory::stock::wire::{Request, Verdict};
 use megapage_memory::stock::{TakeError, ask, connect, take};
 use megapage_testing::{PoolGuard, assert_refused, skip};
@@ -150,7 +150,13 @@ fn pages_are_handed_out_zeroed_and_come_back_with_their_process() {
     assert_eq!((granted.count, granted.bytes), (1, 4 << 20), "whole extents, no more than asked for");
     let mapping = SharedMapping::reserve(4 << 20, HUGE_2M).unwrap();
     mapping
-        .append(&granted.extents[0].as_ref().unwrap().try_clone().unwrap().into(), 0, 4 << 20, None)
+        .append(
+            &granted.extents[0].as_ref().unwrap().try_clone().unwrap().into(),
+            0,
+            4 << 20,
+            None,
+            Populate::All,
+        )
         .unwrap();
     assert!(mapping.words(0, (4 << 20) / 8).unwrap().iter().all(|word| word.load(Relaxed) == 0));
     broker.full();

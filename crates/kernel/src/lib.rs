@@ -101,6 +101,6 @@ pub use own_memory::own_memory;
 pub use own_thp::disable_own_thp;
 pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
-pub use shared_mapping::SharedMapping;
+pub use shared_mapping::{Populate, SharedMapping};
 pub use timed_memory::{AccessOrder, TimedMemory, TimedPages};
 pub use user::umask;

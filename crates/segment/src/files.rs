@@ -17,7 +17,7 @@ const SINGLE: &str = "pages";
 /// What the names of files of one page each begin with.
 const PER_PAGE: &str = "page.";
 /// The unit of `st_blocks`, whatever the file system.
-const STAT_BLOCK: u64 = 512;
+pub const STAT_BLOCK: u64 = 512;
 
 /// The name of the file that page `page` lies in.
 pub fn file_name(layout: Layout, page: u64) -> String {

@@ -59,6 +59,9 @@ pub struct Options {
     pub node: Option<u32>,
     /// The permission bits of its files. The directory above lets in the user alone all the same.
     pub mode: u32,
+    /// Whether the page tables are filled for pages that are reused, too: [`Segment::populate`]. Without it opening takes
+    /// the same time whatever the size, and the first access to each page takes a minor fault.
+    pub populate: bool,
 }
 
 impl Options {
@@ -72,6 +75,7 @@ impl Options {
             layout: Layout::default(),
             node: None,
             mode: 0o600,
+            populate: false,
         }
     }
 
@@ -238,6 +242,9 @@ impl Pool {
         {
             let mut segment = self.reuse(options, &header, directory, whole)?;
             segment.grow_at_opening(options.size)?;
+            if options.populate {
+                segment.populate()?;
+            }
             return Ok(segment);
         }
         let removed = files::clear(&directory, self.owner)?;

@@ -1,11 +1,14 @@
 //! Segments on hugetlb pages: what only they can show.
 
 use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+use megapage_kernel::smaps::read_own_smaps;
 use megapage_kernel::{KernelRoot, hugetlb};
 use megapage_segment::heap::{Depth, Heap, Request, Tag};
 use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError, Unlink};
 use megapage_testing::PoolGuard;
 use megapage_units::{Bytes, PageSize};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 2 << 20;
 const TAG: Tag = Tag::named("test/1");
@@ -61,13 +64,13 @@ fn pages_are_kept_by_name_and_given_back_by_removal() {
         let segment = pool.open_segment(&options).unwrap();
         assert_eq!(available(PageSize::HUGE_2M), before - 4, "taken when it is opened, not later");
         assert_eq!(segment.node_of(3).unwrap(), 0);
-        segment.words(3 * PAGE, 1).unwrap()[0].store(9, std::sync::atomic::Ordering::Relaxed);
+        segment.words(3 * PAGE, 1).unwrap()[0].store(9, Relaxed);
         drop(segment);
         assert_eq!(available(PageSize::HUGE_2M), before - 4, "kept");
         let plan = pool.plan(&options).unwrap();
         assert_eq!((plan.reused_pages, plan.new_pages), (4, 0));
         let again = pool.open_segment(&options).unwrap();
-        assert_eq!(again.words(3 * PAGE, 1).unwrap()[0].load(std::sync::atomic::Ordering::Relaxed), 9);
+        assert_eq!(again.words(3 * PAGE, 1).unwrap()[0].load(Relaxed), 9);
         assert_eq!((again.opened().dirty_pages, again.opened().clean_pages), (1, 3));
         drop(again);
         assert_eq!(pool.remove_segment(&name("one")).unwrap().memory, Bytes(4 * PAGE));
@@ -78,6 +81,83 @@ fn pages_are_kept_by_name_and_given_back_by_removal() {
         drop(segment);
         assert_eq!(available(PageSize::HUGE_2M), before);
     }
+}
+
+/// Bytes of the segment that this process's page tables have entries for.
+fn resident(segment: &Segment) -> u64 {
+    let (from, to) = (segment.address() as u64, segment.address() as u64 + segment.size().0);
+    let all = read_own_smaps(&KernelRoot::live()).unwrap();
+    let ours = all.iter().filter(|one| one.range.start() >= from && one.range.end() <= to);
+    ours.map(|one| one.hugetlb.0).sum()
+}
+
+fn word(segment: &Segment, page: u64) -> &AtomicU64 {
+    &segment.words((page + 1) * PAGE - 8, 1).unwrap()[0]
+}
+
+#[test]
+fn what_is_found_again_is_mapped_without_a_fault() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 8) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    for layout in [Layout::SingleFile, Layout::FilePerPage] {
+        let options = Options { layout, ..Options::new(name("one"), Bytes(6 * PAGE)).reuse() };
+        let first = pool.open_segment(&options).unwrap();
+        assert_eq!(resident(&first), 6 * PAGE, "fresh pages are there at once");
+        assert!(first.address().is_multiple_of(1 << 30), "as shared page tables demand");
+        word(&first, 3).store(9, Relaxed);
+        drop(first);
+        let before = available(PageSize::HUGE_2M);
+        let again = pool.open_segment(&options).unwrap();
+        // The header and the states lie in the first page.
+        assert_eq!(resident(&again), PAGE, "{layout:?}");
+        assert_eq!((again.opened().dirty_pages, again.opened().clean_pages), (1, 5));
+        assert_eq!(word(&again, 3).load(Relaxed), 9);
+        assert_eq!(word(&again, 5).swap(8, Relaxed), 0);
+        assert_eq!(resident(&again), 3 * PAGE);
+        assert_eq!(available(PageSize::HUGE_2M), before, "a fault takes no page");
+        drop(again);
+        let whole = pool.open_segment(&Options { populate: true, ..options.clone() }).unwrap();
+        assert_eq!((resident(&whole), whole.opened().dirty_pages), (6 * PAGE, 2));
+        assert_eq!((word(&whole, 3).load(Relaxed), word(&whole, 5).load(Relaxed)), (9, 8));
+        drop(whole);
+        pool.remove_segment(&name("one")).unwrap();
+    }
+}
+
+#[test]
+fn pages_that_the_file_lacks_are_taken_when_it_is_opened() {
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 8) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    let options = Options::new(name("one"), Bytes(4 * PAGE)).reuse();
+    let first = pool.open_segment(&options).unwrap();
+    word(&first, 1).store(5, Relaxed);
+    drop(first);
+    // As long as before, and its last two pages are a hole.
+    let hole = || {
+        let file = std::fs::File::options().write(true).open(pool.path().join("one/pages")).unwrap();
+        file.set_len(2 * PAGE).unwrap();
+        file.set_len(4 * PAGE).unwrap();
+    };
+    hole();
+    let before = available(PageSize::HUGE_2M);
+    let again = pool.open_segment(&options).unwrap();
+    assert_eq!(available(PageSize::HUGE_2M), before - 2, "no fault has to take them");
+    assert_eq!((word(&again, 1).load(Relaxed), word(&again, 3).load(Relaxed)), (5, 0));
+    drop(again);
+    // With none to be had it is an error, not a signal.
+    hole();
+    let others = Options::new(name("others"), Bytes(available(PageSize::HUGE_2M) * PAGE));
+    let others = pool.open_segment(&others).unwrap();
+    let pool_counts = hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, hugetlb::PoolScope::Machine);
+    if pool_counts.unwrap().overcommit.unwrap_or(0) == 0 {
+        let error = pool.open_segment(&options).unwrap_err();
+        assert!(matches!(error, SegmentError::Short { .. }), "{error}");
+    }
+    drop(others);
+    pool.remove_segment(&name("others")).unwrap();
+    assert_eq!(word(&pool.open_segment(&options).unwrap(), 1).load(Relaxed), 5);
 }
 
 #[test]
@@ -116,7 +196,7 @@ fn a_short_pool_is_an_error_and_nothing_is_taken() {
         assert!(matches!(segment.grow(Bytes(more * PAGE)), Err(SegmentError::Short { .. })));
         assert_eq!((segment.pages(), available(PageSize::HUGE_2M)), (2, before - 2));
         segment.grow(Bytes(3 * PAGE)).unwrap();
-        segment.words(2 * PAGE, 1).unwrap()[0].store(1, std::sync::atomic::Ordering::Relaxed);
+        segment.words(2 * PAGE, 1).unwrap()[0].store(1, Relaxed);
         drop(segment);
         pool.remove_segment(&name("one")).unwrap();
     }
@@ -141,9 +221,7 @@ fn no_zeroed_allocation_returns_an_old_byte() {
                     .into();
                 for handle in &handles {
                     let words = heap.block(*handle, TAG).unwrap().words();
-                    let is_zero = |word: &std::sync::atomic::AtomicU64| {
-                        word.swap(u64::MAX, std::sync::atomic::Ordering::Relaxed) == 0
-                    };
+                    let is_zero = |word: &AtomicU64| word.swap(u64::MAX, Relaxed) == 0;
                     assert!(words.iter().all(is_zero), "{layout:?}, start {start}, round {round}");
                 }
                 handles.into_iter().for_each(|handle| heap.free(handle).unwrap());
@@ -164,7 +242,7 @@ fn one_application_never_touches_anothers_files() {
     let theirs = Pool::open_in(parent, &name("other"), PageSize::HUGE_2M).unwrap();
     let options = Options::new(name("one"), Bytes(PAGE)).reuse();
     let segment = theirs.open_segment(&options).unwrap();
-    segment.words(PAGE - 8, 1).unwrap()[0].store(42, std::sync::atomic::Ordering::Relaxed);
+    segment.words(PAGE - 8, 1).unwrap()[0].store(42, Relaxed);
     drop(segment);
     // In every mode, of the same name, with what they have not in use.
     for unlink in [Unlink::Existing, Unlink::Always, Unlink::Never] {
@@ -172,7 +250,7 @@ fn one_application_never_touches_anothers_files() {
     }
     ours.remove_segment(&name("one")).unwrap();
     let segment = theirs.open_segment(&options).unwrap();
-    assert_eq!(segment.words(PAGE - 8, 1).unwrap()[0].load(std::sync::atomic::Ordering::Relaxed), 42);
+    assert_eq!(segment.words(PAGE - 8, 1).unwrap()[0].load(Relaxed), 42);
 }
 
 #[test]

@@ -140,6 +140,21 @@ fn a_segment_is_bound_to_its_node_and_grows_to_its_most() {
 }
 
 #[test]
+fn states_are_counted_beyond_the_last_whole_word() {
+    let (_tree, _, pool) = pool();
+    for pages in [1, 7, 8, 9, 17] {
+        let options = Options { populate: true, ..Options::new(name("many"), Bytes(pages * PAGE)).reuse() };
+        let segment = pool.open_segment(&options).unwrap();
+        (0..pages).step_by(3).for_each(|page| assert_eq!(touch(&segment, page, 1), 0));
+        drop(segment);
+        let opened = pool.open_segment(&options).unwrap().opened();
+        let dirty = pages.div_ceil(3);
+        assert_eq!((opened.dirty_pages, opened.clean_pages), (dirty, pages - dirty), "{pages} pages");
+        pool.remove_segment(&name("many")).unwrap();
+    }
+}
+
+#[test]
 fn a_second_owner_is_told_who_the_first_is() {
     let (_tree, _, pool) = pool();
     let first = pool.open_segment(&options(Layout::SingleFile, Unlink::Never, 1)).unwrap();

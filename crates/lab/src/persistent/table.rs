@@ -21,10 +21,11 @@ pub(super) fn restart(found: &Restart) -> Vec<Section> {
                 with_ends(&row.wall_ms),
                 format!("{:.1}", row.user_ms.median),
                 format!("{:.1}", row.system_ms.median),
-                row.map_ms_per_gib.map_or("-".into(), |map| format!("{:.2}", map.median)),
+                row.open_ms.map_or("-".into(), |open| format!("{:.3}", open.median)),
+                row.map_ms_per_gib.map_or("-".into(), |map| format!("{:.3}", map.median)),
             ]
         });
-        let header = ["side", "memory", "files", "start", "wall ms", "user", "system", "map ms/GiB"];
+        let header = ["side", "memory", "files", "start", "wall ms", "user", "system", "open ms", "per GiB"];
         sections.push(Section::new("", &header, rows));
     }
     if let Some(index) = &found.index {
