@@ -22,6 +22,7 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     pub const ENOSPC: i32 = 28;
     pub const ENODATA: i32 = 61;
+    pub const EPROTO: i32 = 71;
     pub const EBADMSG: i32 = 74;
     pub const EPROTOTYPE: i32 = 91;
     pub const EOPNOTSUPP: i32 = 95;
@@ -65,6 +66,7 @@ impl From<SegmentError> for Failure {
             SegmentError::Different { .. } => errno::EEXIST,
             SegmentError::Address { .. } => errno::EADDRINUSE,
             SegmentError::Full { .. } => errno::ENOSPC,
+            SegmentError::Upgrade { .. } => errno::EPROTO,
             SegmentError::System { source, .. } => source.raw_os_error().unwrap_or(errno::EIO),
             SegmentError::Kernel(_) => errno::EIO,
             SegmentError::BasePages(_) => errno::EOPNOTSUPP,

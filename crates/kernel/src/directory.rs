@@ -27,6 +27,15 @@ impl Directory {
         Ok(Directory { file: file.into(), path: path.to_path_buf() })
     }
 
+    /// A directory that another process has opened, with its lock (flock(2)), and the path to name it by. ENOTDIR where it
+    /// is none.
+    pub fn received(file: File, path: &Path) -> io::Result<Directory> {
+        if !file.metadata()?.is_dir() {
+            return Err(rustix::io::Errno::NOTDIR.into());
+        }
+        Ok(Directory { file, path: path.to_path_buf() })
+    }
+
     /// An open directory, and the path to name it by.
     pub(crate) fn of(file: File, path: &Path) -> Directory {
         Directory { file, path: path.to_path_buf() }

@@ -93,6 +93,14 @@ pub enum SegmentError {
         /// What was asked for.
         asked: Bytes,
     },
+    /// Segments were not handed over, or not taken over, and stay with their owner.
+    #[error("{path}: {what}; its segments stay with the process that had them")]
+    Upgrade {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        what: String,
+    },
     /// A system call failed.
     #[error("{path}: {what}: {source}")]
     System {

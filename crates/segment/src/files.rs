@@ -148,6 +148,15 @@ pub fn inspect(directory: &Directory, owner: u32) -> Result<Content, SegmentErro
     Ok(Content::Whole(Whole { header, slot, first }))
 }
 
+/// The file of a segment in one file, for reading and writing; `None` for another layout.
+pub fn single_file(directory: &Directory, header: &Header) -> Result<Option<File>, SegmentError> {
+    if header.layout != Layout::SingleFile {
+        return Ok(None);
+    }
+    let file = directory.open_file(SINGLE);
+    file.map(Some).map_err(during(directory.path().join(SINGLE), "opening"))
+}
+
 /// The memory that all files of a directory hold, whatever is in them; files that are not ours count nothing.
 pub fn held(directory: &Directory) -> Bytes {
     let Ok((names, _)) = directory.names(MOST_PAGES as usize) else { return Bytes::ZERO };

@@ -45,6 +45,7 @@ pub mod inventory;
 mod name;
 mod pool;
 mod segment;
+pub mod upgrade;
 
 #[doc(hidden)]
 pub use checksum::checksum;

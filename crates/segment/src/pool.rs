@@ -4,7 +4,7 @@ use crate::error::{SegmentError, during};
 use crate::files::{self, Content, Whole};
 use crate::header::{Header, Layout, is_segment_page};
 use crate::name::Name;
-use crate::segment::{Parts, Place, Segment, new_header};
+use crate::segment::{Parts, Place, Role, Segment, new_header};
 use megapage_kernel::directory::{Directory, huge_page_size_of, is_link_in_the_way};
 use megapage_kernel::hugetlb::{PoolScope, counts, nodes};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mount_hugetlbfs};
@@ -255,8 +255,14 @@ impl Pool {
         } else {
             Place::Named(directory)
         };
-        let parts =
-            Parts { place, _first: None, path: path.clone(), hugetlb: self.hugetlb, owner: true, removed };
+        let parts = Parts {
+            place,
+            _first: None,
+            path: path.clone(),
+            hugetlb: self.hugetlb,
+            role: Role::Owner,
+            removed,
+        };
         Segment::make(header, None, parts).inspect_err(|_| {
             // Nothing is left of a segment that could not be made. Not empty: what is in the way is named already.
             let _ = self.directory.remove_child(options.name.as_str());
@@ -281,13 +287,13 @@ impl Pool {
             });
         }
         self.check_header(&now.header, name, &path)?;
-        let file = single_file(&directory, &now.header)?;
+        let file = files::single_file(&directory, &now.header)?;
         let parts = Parts {
             place: Place::Named(directory),
             _first: Some(whole.first),
             path,
             hugetlb: self.hugetlb,
-            owner: false,
+            role: Role::Sharer,
             removed: Bytes::ZERO,
         };
         Segment::reuse(now.header, now.slot, file, parts)
@@ -412,14 +418,14 @@ impl Pool {
     fn map(&self, directory: Directory, whole: Whole) -> Result<Segment, SegmentError> {
         files::lock_shared(&whole.first, directory.path())?;
         files::trim(&directory, &whole.header)?;
-        let file = single_file(&directory, &whole.header)?;
+        let file = files::single_file(&directory, &whole.header)?;
         let path = directory.path().to_path_buf();
         let parts = Parts {
             place: Place::Named(directory),
             _first: Some(whole.first),
             path,
             hugetlb: self.hugetlb,
-            owner: true,
+            role: Role::Owner,
             removed: Bytes::ZERO,
         };
         Segment::reuse(whole.header, whole.slot, file, parts)
@@ -475,15 +481,6 @@ impl Pool {
         }
         Err(SegmentError::InUse { path, holder: "another process, which removes it over and over".into() })
     }
-}
-
-fn single_file(directory: &Directory, header: &Header) -> Result<Option<File>, SegmentError> {
-    if header.layout != Layout::SingleFile {
-        return Ok(None);
-    }
-    let name = files::file_name(header.layout, 0);
-    let file = directory.open_file(&name);
-    file.map(Some).map_err(during(directory.path().join(name), "opening"))
 }
 
 /// `megapage.1000.redis`

@@ -1,25 +1,27 @@
 //! A segment that is open: its pages mapped, its states stored.
 
+mod handed;
+mod shape;
+
+pub(crate) use handed::Offered;
+pub(crate) use shape::new_header;
+
 use crate::error::{SegmentError, during};
 use crate::files;
-use crate::header::{
-    self, CLEAN, Found, HEADER_BYTES, Header, Layout, PAGE_STATES, SLOT, SLOT_WORDS, data_start,
-};
+use crate::header::{self, CLEAN, Header, Layout, PAGE_STATES, SLOT, SLOT_WORDS, data_start};
 use crate::name::Name;
 use megapage_kernel::directory::{Directory, can_shrink, memory_file, reopen};
 use megapage_kernel::hugetlb::{PoolScope, counts};
-use megapage_kernel::{
-    KernelRoot, Populate, SharedMapping, effective_gid, effective_uid, require_base_pages,
-};
+use megapage_kernel::{KernelRoot, Populate, SharedMapping, require_base_pages};
 use megapage_units::{Bytes, HUGE_1G, PageSize};
+use shape::{address_space, header_of};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What opening a segment came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +70,17 @@ pub(crate) enum Place {
     Memory,
 }
 
+/// What this process is to a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The one process that allocates, grows and removes.
+    Owner,
+    /// It has mapped what it is about to own, and writes nothing to it yet.
+    Successor,
+    /// It maps what another process owns, at the same address.
+    Sharer,
+}
+
 /// What a segment is made or opened with.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -79,8 +92,8 @@ pub(crate) struct Parts {
     pub path: PathBuf,
     /// Whether its pages are hugetlb pages.
     pub hugetlb: bool,
-    /// Whether this is the owner, or maps what another owns.
-    pub owner: bool,
+    /// What this process is to it.
+    pub role: Role,
     /// Memory of leftovers that were removed.
     pub removed: Bytes,
 }
@@ -133,8 +146,14 @@ impl Segment {
         let file = memory_file(name.as_str(), hugetlb.then_some(page_size))
             .map_err(during(&path, "making the memory file"))?;
         files::lock(&file, &path)?;
-        let parts =
-            Parts { place: Place::Memory, _first: None, path, hugetlb, owner: true, removed: Bytes::ZERO };
+        let parts = Parts {
+            place: Place::Memory,
+            _first: None,
+            path,
+            hugetlb,
+            role: Role::Owner,
+            removed: Bytes::ZERO,
+        };
         let header = new_header(name, page_size, Layout::SingleFile, size, most, None, 0o600)?;
         Segment::make(header, Some(file), parts)
     }
@@ -154,30 +173,13 @@ impl Segment {
         if !share {
             files::lock(&file, &path)?;
         }
-        let mut bytes = vec![0; HEADER_BYTES];
-        let damaged = |what: String| SegmentError::Damaged { path: path.clone(), what };
-        let length = file.metadata().map_err(during(&path, "looking at it"))?.len();
-        let read = if length < HEADER_BYTES as u64 { Ok(()) } else { file.read_exact_at(&mut bytes, 0) };
-        read.map_err(during(&path, "reading the header"))?;
-        let (header, slot) = match header::read(&bytes) {
-            Found::Header(header, slot) => (*header, slot),
-            Found::Nothing => return Err(damaged("it holds no segment".into())),
-            Found::Broken(why) => return Err(damaged(why)),
-        };
-        let huge = megapage_kernel::directory::huge_page_size_of(&file)
-            .map_err(during(&path, "looking at its pages"))?;
-        if header.uid != effective_uid() || header.layout != Layout::SingleFile {
-            return Err(damaged(format!("it is a segment of user {}, or in many files", header.uid)));
-        }
-        if length < header.size().0 || huge.is_some_and(|size| size != header.page_size) {
-            return Err(damaged(format!("it has {length} of {} bytes", header.size().0)));
-        }
+        let (header, slot, huge) = header_of(&file, &path)?;
         let parts = Parts {
             place: Place::Memory,
             _first: None,
             path,
             hugetlb: huge.is_some(),
-            owner: !share,
+            role: if share { Role::Sharer } else { Role::Owner },
             removed: Bytes::ZERO,
         };
         Segment::reuse(header, slot, Some(file), parts)
@@ -217,7 +219,7 @@ impl Segment {
         let former = if former.is_multiple_of(HUGE_1G) { former } else { 0 };
         let mapping = match SharedMapping::reserve_at(former, bytes) {
             Ok(mapping) => mapping,
-            Err(source) if !parts.owner => {
+            Err(source) if parts.role == Role::Sharer => {
                 return Err(SegmentError::Address { path: path.clone(), address: header.address, source });
             }
             Err(_) => reserve(bytes).map_err(during(path, "reserving addresses"))?,
@@ -256,14 +258,18 @@ impl Segment {
         };
         segment.opened.clean_pages = segment.clean_pages();
         segment.opened.dirty_pages = segment.pages() - segment.opened.clean_pages;
-        if segment.parts.owner {
-            let address = segment.mapping.address() as u64;
-            let mut book = segment.book();
-            let next =
-                Header { address, openings: book.header.openings.wrapping_add(1), ..book.header.clone() };
-            segment.write_header(&mut book, next);
+        if segment.is_owner() {
+            segment.begin();
         }
         Ok(segment)
+    }
+
+    /// Notes where its owner has it from now on, and one more opening.
+    fn begin(&self) {
+        let address = self.mapping.address() as u64;
+        let mut book = self.book();
+        let next = Header { address, openings: book.header.openings.wrapping_add(1), ..book.header.clone() };
+        self.write_header(&mut book, next);
     }
 
     /// Its name.
@@ -288,7 +294,7 @@ impl Segment {
 
     /// Whether this is its owner, not a process that maps what another owns.
     pub fn is_owner(&self) -> bool {
-        self.parts.owner
+        self.parts.role == Role::Owner
     }
 
     /// What opening it came to.
@@ -381,7 +387,7 @@ impl Segment {
 
     /// Grows to at least `size` with fresh pages. On an error it is as large as before.
     pub fn grow(&self, size: Bytes) -> Result<(), SegmentError> {
-        if !self.parts.owner {
+        if !self.is_owner() {
             let what = format!("{}: only its owner makes a segment grow", self.parts.path.display());
             return Err(SegmentError::Request(what));
         }
@@ -565,58 +571,4 @@ fn reserve(bytes: usize) -> std::io::Result<SharedMapping> {
     let slot = || RandomState::new().hash_one(0u8) as usize % SLOTS;
     let tried = (0..TRIES).find_map(|_| SharedMapping::reserve_at(FROM + slot() * HUGE_1G, bytes).ok());
     tried.map_or_else(|| SharedMapping::reserve(bytes, HUGE_1G), Ok)
-}
-
-/// The header of a segment that is to be made. The error is the user's.
-pub(crate) fn new_header(
-    name: Name,
-    page_size: PageSize,
-    layout: Layout,
-    size: Bytes,
-    most: Bytes,
-    node: Option<u32>,
-    mode: u32,
-) -> Result<Header, SegmentError> {
-    let page = page_size.bytes().0;
-    let (pages, most_pages) = (size.0.div_ceil(page), most.0.max(size.0).div_ceil(page));
-    if pages == 0 || most_pages > header::MOST_PAGES {
-        return Err(SegmentError::Request(format!(
-            "segment {name}: give a size from 1 to {} pages of {page_size}, not {pages} and at most {most_pages}",
-            header::MOST_PAGES
-        )));
-    }
-    if mode & !0o777 != 0 || mode & 0o600 != 0o600 {
-        return Err(SegmentError::Request(format!(
-            "segment {name}: mode {mode:04o} does not let its owner read and write, or has more than permissions"
-        )));
-    }
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    Ok(Header {
-        generation: 0,
-        page_size,
-        layout,
-        most_pages,
-        pages,
-        uid: effective_uid(),
-        gid: effective_gid(),
-        mode,
-        node,
-        address: 0,
-        created,
-        openings: 0,
-        name,
-    })
-}
-
-fn address_space(header: &Header) -> Result<usize, SegmentError> {
-    let bytes = header.most_pages.checked_mul(header.page_size.bytes().0);
-    // Half of what a process has on x86-64.
-    let bytes = bytes.filter(|bytes| *bytes <= 1 << 46).and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| {
-        let what = format!(
-            "segment {}: {} pages of {} are more than fits into a process",
-            header.name, header.most_pages, header.page_size
-        );
-        SegmentError::Request(what)
-    })
 }

@@ -4,11 +4,13 @@ use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
 use megapage_kernel::smaps::read_own_smaps;
 use megapage_kernel::{KernelRoot, hugetlb};
 use megapage_segment::heap::{Depth, Heap, Request, Tag};
+use megapage_segment::upgrade::{Extras, Listener, take_over};
 use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError, Unlink};
 use megapage_testing::PoolGuard;
 use megapage_units::{Bytes, PageSize};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 const PAGE: u64 = 2 << 20;
 const TAG: Tag = Tag::named("test/1");
@@ -91,6 +93,13 @@ fn resident(segment: &Segment) -> u64 {
     ours.map(|one| one.hugetlb.0).sum()
 }
 
+/// All pages that are free, until it is dropped; `None` where there are more than a test should take.
+fn take_all(pool: &Pool) -> Option<Segment> {
+    let free = Some(available(PageSize::HUGE_2M)).filter(|free| (1..256).contains(free))?;
+    let options = Options { unlink: Unlink::Always, ..Options::new(name("all"), Bytes(free * PAGE)) };
+    Some(pool.open_segment(&options).unwrap())
+}
+
 fn word(segment: &Segment, page: u64) -> &AtomicU64 {
     &segment.words((page + 1) * PAGE - 8, 1).unwrap()[0]
 }
@@ -148,15 +157,13 @@ fn pages_that_the_file_lacks_are_taken_when_it_is_opened() {
     drop(again);
     // With none to be had it is an error, not a signal.
     hole();
-    let others = Options::new(name("others"), Bytes(available(PageSize::HUGE_2M) * PAGE));
-    let others = pool.open_segment(&others).unwrap();
-    let pool_counts = hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, hugetlb::PoolScope::Machine);
-    if pool_counts.unwrap().overcommit.unwrap_or(0) == 0 {
+    let others = take_all(pool);
+    let counts = hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, hugetlb::PoolScope::Machine);
+    if others.is_some() && counts.unwrap().overcommit.unwrap_or(0) == 0 {
         let error = pool.open_segment(&options).unwrap_err();
         assert!(matches!(error, SegmentError::Short { .. }), "{error}");
     }
     drop(others);
-    pool.remove_segment(&name("others")).unwrap();
     assert_eq!(word(&pool.open_segment(&options).unwrap(), 1).load(Relaxed), 5);
 }
 
@@ -271,6 +278,46 @@ fn memory_files_have_huge_pages_too() {
     assert_eq!(heap.root().unwrap(), Some(handle));
     drop((heap, file));
     assert_eq!(available(PageSize::HUGE_2M), before);
+}
+
+#[test]
+fn an_upgrade_takes_no_second_page() {
+    const PAGES: u64 = 9;
+    let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, PAGES) else { return };
+    let application = Application::open(PageSize::HUGE_2M);
+    let pool = &application.pool;
+    let size = Bytes(2 * PAGE);
+    let single = Options::new(name("single"), size).reuse();
+    let pages = Options { layout: Layout::FilePerPage, ..Options::new(name("pages"), size).reuse() };
+    let unlinked = Options { unlink: Unlink::Always, ..Options::new(name("unlinked"), size) };
+    let mut segments: Vec<Segment> =
+        [single, pages, unlinked].iter().map(|options| pool.open_segment(options).unwrap()).collect();
+    segments.push(Segment::in_memory(name("memory"), PageSize::HUGE_2M, true, size, size).unwrap());
+    segments.iter().zip(1..).for_each(|(segment, value)| word(segment, 1).store(value, Relaxed));
+    // A copy of anything would fail.
+    let _others = take_all(pool);
+    let before = available(PageSize::HUGE_2M);
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("upgrade");
+    let patience = Duration::from_secs(60);
+    let listener = Listener::bind(&path).unwrap();
+    let taken = std::thread::scope(|scope| {
+        let successor = scope.spawn(|| take_over(&path, patience).unwrap().unwrap());
+        let connected = listener.wait(patience).unwrap().unwrap();
+        let handed = listener.hand_over(connected, segments, &Extras::default(), patience).unwrap();
+        assert!(handed.confirmed);
+        successor.join().unwrap()
+    });
+    assert!(taken.orderly && taken.segments.iter().all(Segment::is_on_hugetlb));
+    assert_eq!(taken.segments.iter().map(|one| word(one, 1).load(Relaxed)).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!(available(PageSize::HUGE_2M), before);
+    for named in ["single", "pages"] {
+        let error = pool.open_segment(&Options::new(name(named), size).reuse()).unwrap_err();
+        assert!(matches!(error, SegmentError::InUse { .. }), "{error}");
+        assert!(matches!(pool.remove_segment(&name(named)), Err(SegmentError::InUse { .. })));
+    }
+    drop(taken);
+    assert_eq!(available(PageSize::HUGE_2M), before + 4, "those without a name are gone, the others kept");
 }
 
 #[test]

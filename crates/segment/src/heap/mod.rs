@@ -224,6 +224,11 @@ impl Heap {
         journal::commit(&self.segment, self.journal(), &[change])
     }
 
+    /// The segment, without the heap: to be handed over ([`crate::upgrade`]). [`Heap::open`] finds the heap in it again.
+    pub fn into_segment(self) -> Segment {
+        self.segment
+    }
+
     /// The segment. It stays the heap's: its words are for looking at.
     pub fn segment(&self) -> &Segment {
         &self.segment

@@ -1,0 +1,99 @@
+//! Upgrading a program without a second pool: its successor takes over the segments of the process that runs, by descriptor.
+//!
+//! The predecessor keeps a [`Listener`]. Its successor calls [`take_over`], gets the descriptors (SCM_RIGHTS of unix(7)) and
+//! maps the same pages. The lock that names a segment's owner (flock(2)) belongs to the open file description, and so moves
+//! along: no third process can come in between. Segments without a name, in memory files or unlinked ones, are handed over
+//! like all others.
+//!
+//! | step | message | owner |
+//! |---|---|---|
+//! | 1 | successor: its version | predecessor |
+//! | 2 | predecessor, which no longer uses them: each segment with its descriptors, what the program passes on, the end | predecessor |
+//! | 3 | successor: all are mapped, nothing was written | predecessor |
+//! | 4 | predecessor: they are yours | successor |
+//! | 5 | successor: taken | successor; the predecessor unmaps them |
+//!
+//! After a kill of either process at any step the other one is the owner: the predecessor gets its segments back from
+//! [`Listener::hand_over`], or the successor has them from [`take_over`]. Where the predecessor ends before step 2 is
+//! complete, the successor starts as usual: it finds all segments that have a name. A successor takes the end of the
+//! predecessor from its pidfd, not from a closed connection alone. A process that is stopped longer than the patience of
+//! the other finds out what was decided when it goes on; it never becomes a second owner.
+//!
+//! ```no_run
+//! use megapage_segment::heap::Heap;
+//! use megapage_segment::upgrade::{Extras, Listener, take_over};
+//! use megapage_segment::{Options, Pool};
+//! use megapage_units::{Bytes, PageSize};
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! let path = Path::new("/run/search/upgrade");
+//! let patience = Duration::from_secs(10);
+//! let segment = match take_over(path, patience)? {
+//!     Some(mut taken) => taken.segments.remove(0),
+//!     None => {
+//!         let pool = Pool::open(&"search".parse()?, PageSize::HUGE_2M)?;
+//!         pool.open_segment(&Options::new("index".parse()?, Bytes::gib(4)).reuse())?
+//!     }
+//! };
+//! let (mut heap, _) = Heap::open_or_format(segment)?;
+//! let mut listener = Listener::bind(path)?;
+//! loop {
+//!     // Serve, from the heap; and now and then, or when the listener becomes readable:
+//!     let Some(successor) = listener.wait(Duration::ZERO)? else { continue };
+//!     match listener.hand_over(successor, vec![heap.into_segment()], &Extras::default(), patience) {
+//!         Ok(_) => break,
+//!         Err(kept) => {
+//!             eprintln!("{}", kept.error);
+//!             let Some(segment) = kept.segments.into_iter().next() else { break };
+//!             (heap, listener) = (Heap::open(segment)?, kept.listener);
+//!         }
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod predecessor;
+mod successor;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use predecessor::{HandedOver, Kept, Listener, Successor};
+pub use successor::{TakenOver, take_over};
+
+use crate::error::SegmentError;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the end of a process whose connection was closed, or a last word to it, is waited for.
+const SOON: Duration = Duration::from_secs(2);
+
+/// What the program itself passes on to its successor: its sockets, say.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// At most 64 KiB.
+    pub data: Vec<u8>,
+    /// At most 16.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A message that failed.
+fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
+    let path = path.to_path_buf();
+    move |error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            unfinished(path, format!("{what}: the other process did not answer in time"))
+        }
+        _ if wire::is_closed(&error) => {
+            unfinished(path, format!("{what}: the other process has ended, or closed the connection"))
+        }
+        _ => SegmentError::System { path, what, source: error },
+    }
+}
+
+fn unfinished(path: PathBuf, what: String) -> SegmentError {
+    SegmentError::Upgrade { path, what }
+}

@@ -1,0 +1,261 @@
+//! The process that runs: it listens for its successor, and hands its segments over.
+
+#[cfg(test)]
+use super::tests::point;
+use super::wire::{self, HELLO, Kind};
+use super::{Extras, SOON, failed, unfinished};
+use crate::error::{SegmentError, during};
+use crate::segment::{Offered, Segment};
+use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer};
+use megapage_kernel::effective_uid;
+use megapage_kernel::socket::{FileId, Interest, listen_at, wait_ready};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a process that has connected may take to say that it is a successor.
+const HELLO_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where the process that runs waits for its successor. Dropping it removes its socket; handing over leaves it to the
+/// successor, whose own listener takes its place.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// `None` once the path may be the successor's.
+    id: Option<FileId>,
+}
+
+/// A process of the same user that asks for the segments.
+#[derive(Debug)]
+pub struct Successor {
+    stream: UnixStream,
+    process: i32,
+}
+
+impl Successor {
+    /// Its process number, as it was when it connected; 0 where it is of a PID namespace that ours does not see.
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+}
+
+/// The successor has the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// Whether it has said so. `false`: it did not answer in time after they had been given to it; they are its all the
+    /// same, when it goes on, and if it ends instead the next start finds those that have a name.
+    pub confirmed: bool,
+}
+
+/// Nothing was handed over: the segments are this process's as before.
+#[derive(Debug)]
+pub struct Kept {
+    /// Why.
+    pub error: SegmentError,
+    /// To wait for another successor.
+    pub listener: Listener,
+    /// All of them, to be opened as after a kill: what has to be completed in a heap, [`crate::Heap::open`] completes. One is
+    /// missing only where a successor has ended and left it damaged; `error` names it.
+    pub segments: Vec<Segment>,
+}
+
+impl Listener {
+    /// Listens on `path`, for this user alone, in the place of a socket that is there: what a predecessor left, or still
+    /// has, is this process's from now on. Anything else there is refused.
+    pub fn bind(path: &Path) -> Result<Listener, SegmentError> {
+        if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(SegmentError::Foreign { path: path.to_path_buf(), what: "it is no socket".into() });
+        }
+        let Some(name) = path.file_name() else {
+            return Err(SegmentError::Request(format!("'{}' is no path for a socket", path.display())));
+        };
+        let mut beside = std::ffi::OsString::from(".");
+        beside.push(name);
+        beside.push(format!(".{}", std::process::id()));
+        let beside = path.with_file_name(beside);
+        // Of an earlier process with this number, or of a bind of this one that failed.
+        let _ = std::fs::remove_file(&beside);
+        let socket = listen_at(&beside, 0o600, None, 1).map_err(during(path, "listening"))?;
+        let placed = FileId::of_path(&beside).and_then(|id| std::fs::rename(&beside, path).map(|()| id));
+        match placed {
+            Ok(id) => Ok(Listener { socket, path: path.to_path_buf(), id: Some(id) }),
+            Err(error) => {
+                let _ = std::fs::remove_file(&beside);
+                Err(during(path, "putting the socket in its place")(error))
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits up to `patience` for a successor. Processes of other users are turned away, and those that do not say within
+    /// a second that they are one. Stop using the segments only when there is one.
+    pub fn wait(&self, patience: Duration) -> Result<Option<Successor>, SegmentError> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.socket.accept() {
+                Ok((stream, _)) => {
+                    if let Some(successor) = self.greet(stream)? {
+                        return Ok(Some(successor));
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    let more = until.saturating_duration_since(Instant::now());
+                    if more.is_zero() {
+                        return Ok(None);
+                    }
+                    let waited = wait_ready(&[(self.socket.as_fd(), Interest::Read)], more);
+                    waited.map_err(during(&self.path, "waiting for a successor"))?;
+                }
+                // Gone before it was accepted.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(during(&self.path, "accepting a successor")(error)),
+            }
+        }
+    }
+
+    /// A process that has connected, if it is a successor.
+    fn greet(&self, stream: UnixStream) -> Result<Option<Successor>, SegmentError> {
+        stream.set_nonblocking(true).map_err(during(&self.path, "accepting a successor"))?;
+        let Ok(peer) = peer(&stream) else { return Ok(None) };
+        if peer.uid != effective_uid() {
+            let _ = wire::send(&stream, Kind::Refused, b"it is another user's", &[], Instant::now());
+            return Ok(None);
+        }
+        match wire::receive(&stream, Instant::now() + HELLO_PATIENCE) {
+            Ok(frame) if frame.kind == Kind::Hello && frame.payload == HELLO => {
+                Ok(Some(Successor { stream, process: peer.pid }))
+            }
+            Ok(_) => {
+                let why = b"it is another version of megapage; end it, and start as usual";
+                let _ = wire::send(&stream, Kind::Refused, why, &[], Instant::now());
+                Ok(None)
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Hands `segments` and `extras` over: all, or none. That they are given away here is what quiesces them: no thread of
+    /// this process uses them any more. (A heap gives its own with [`crate::Heap::into_segment`].) Each step of the
+    /// successor is waited for, until `patience` is over.
+    pub fn hand_over(
+        mut self,
+        successor: Successor,
+        mut segments: Vec<Segment>,
+        extras: &Extras,
+        patience: Duration,
+    ) -> Result<HandedOver, Box<Kept>> {
+        let until = Instant::now() + patience;
+        let stream = &successor.stream;
+        #[cfg(test)]
+        point("old-accepted");
+        let offered = self.offer(stream, &segments, extras, until).and_then(|()| {
+            #[cfg(test)]
+            point("old-mapped");
+            wire::send(stream, Kind::Yours, &[], &[], until).map_err(failed(&self.path, "handing over"))
+        });
+        if let Err(error) = offered {
+            let last = Instant::now() + SOON;
+            let _ = wire::send(stream, Kind::Refused, error.to_string().as_bytes(), &[], last);
+            return Err(Box::new(Kept { error, listener: self, segments }));
+        }
+        // The segments are the successor's, unless it closes the connection without having taken them.
+        #[cfg(test)]
+        point("old-given");
+        let answer = wire::receive(stream, until.max(Instant::now() + SOON));
+        #[cfg(test)]
+        point("old-taken");
+        let why = match answer {
+            Ok(frame) if frame.kind == Kind::Taken => None,
+            Ok(frame) if frame.kind == Kind::Refused => {
+                let what = String::from_utf8_lossy(&frame.payload).into_owned();
+                Some(unfinished(self.path.clone(), what))
+            }
+            Err(error) if wire::is_closed(&error) => Some(failed(&self.path, "handing over")(error)),
+            _ => {
+                self.id = None;
+                return Ok(HandedOver { confirmed: false });
+            }
+        };
+        let Some(mut error) = why else {
+            self.id = None;
+            return Ok(HandedOver { confirmed: true });
+        };
+        segments.retain_mut(|segment| match segment.resume() {
+            Ok(()) => true,
+            Err(damaged) => {
+                error = damaged;
+                false
+            }
+        });
+        Err(Box::new(Kept { error, listener: self, segments }))
+    }
+
+    /// Sends what there is, and waits until the successor has mapped it.
+    fn offer(
+        &self,
+        stream: &UnixStream,
+        segments: &[Segment],
+        extras: &Extras,
+        until: Instant,
+    ) -> Result<(), SegmentError> {
+        let failed = || failed(&self.path, "handing over");
+        if extras.data.len() > wire::MOST_PAYLOAD || extras.descriptors.len() > MOST_DESCRIPTORS {
+            return Err(SegmentError::Request(format!(
+                "a program passes on at most {} bytes and {MOST_DESCRIPTORS} descriptors, not {} and {}",
+                wire::MOST_PAYLOAD,
+                extras.data.len(),
+                extras.descriptors.len()
+            )));
+        }
+        let offers: Result<Vec<_>, _> = segments.iter().map(Segment::offer).collect();
+        for (offered, path) in &offers? {
+            let (place, with): (u8, Vec<BorrowedFd<'_>>) = match offered {
+                Offered::Named(directory) => (0, vec![directory.file().as_fd()]),
+                Offered::Unlinked(directory, file) => (1, vec![directory.file().as_fd(), file.as_fd()]),
+                Offered::Memory(file) => (2, vec![file.as_fd()]),
+            };
+            let payload = [&[place], path.as_os_str().as_bytes()].concat();
+            wire::send(stream, Kind::Segment, &payload, &with, until).map_err(failed())?;
+            #[cfg(test)]
+            point("old-begun");
+        }
+        let with: Vec<BorrowedFd<'_>> = extras.descriptors.iter().map(AsFd::as_fd).collect();
+        wire::send(stream, Kind::Extras, &extras.data, &with, until).map_err(failed())?;
+        wire::send(stream, Kind::End, &[], &[], until).map_err(failed())?;
+        #[cfg(test)]
+        point("old-offered");
+        let answer = wire::receive(stream, until).map_err(failed())?;
+        match answer.kind {
+            Kind::Mapped => Ok(()),
+            Kind::Refused => {
+                Err(unfinished(self.path.clone(), String::from_utf8_lossy(&answer.payload).into_owned()))
+            }
+            other => Err(unfinished(self.path.clone(), format!("the successor answered {other:?}"))),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable when a successor waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let is_ours = |id: FileId| FileId::of_path(&self.path).is_ok_and(|found| found == id);
+        if self.id.is_some_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The process that is started: it takes the segments of its predecessor over.
+
+#[cfg(test)]
+use super::tests::point;
+use super::wire::{self, HELLO, Kind};
+use super::{Extras, SOON, failed, unfinished};
+use crate::error::{SegmentError, during};
+use crate::segment::{Offered, Segment};
+use megapage_kernel::descriptors::{peer, peer_process};
+use megapage_kernel::directory::Directory;
+use megapage_kernel::effective_uid;
+use megapage_kernel::socket::connect_to;
+use megapage_kernel::spawn::wait_readable;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often a predecessor that is busy is tried again.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What was taken over.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// In the order in which the predecessor gave them. This process owns them.
+    pub segments: Vec<Segment>,
+    /// What the predecessor passed on besides.
+    pub extras: Extras,
+    /// Whether the predecessor gave them. `false`: it ended after it had offered them all. It used none any more then, so that
+    /// their contents are as it left them either way.
+    pub orderly: bool,
+}
+
+/// Takes over the segments of the process that listens on `path`. `None`: no process listens, or it has ended before it had
+/// offered all; then start as usual. Every step of the predecessor is waited for, until `patience` is over.
+///
+/// # Errors
+/// Nothing was taken, and the predecessor runs on as the owner: it has refused, or did not answer in time, or one of its
+/// segments could not be mapped.
+pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, SegmentError> {
+    let until = Instant::now() + patience;
+    let failed = || failed(path, "taking over");
+    // Declared before what is mapped: on every way out the connection is closed last.
+    let Some(stream) = connect(path, until)? else { return Ok(None) };
+    let peer = peer(&stream).map_err(during(path, "looking at who listens"))?;
+    if peer.uid != effective_uid() {
+        let what = format!("it is a socket of user {}", peer.uid);
+        return Err(SegmentError::Foreign { path: path.to_path_buf(), what });
+    }
+    let predecessor = peer_process(&stream).ok();
+    let has_ended = || {
+        let within = until.saturating_duration_since(Instant::now()).max(SOON);
+        predecessor.as_ref().is_some_and(|pidfd| wait_readable(pidfd.as_fd(), within).unwrap_or(false))
+    };
+    // Where it has ended already there may be something to read all the same.
+    let _ = wire::send(&stream, Kind::Hello, HELLO, &[], until);
+    #[cfg(test)]
+    point("new-connected");
+    let (mut offered, mut extras) = (Vec::new(), Extras::default());
+    loop {
+        let frame = match wire::receive(&stream, until) {
+            Ok(frame) => frame,
+            Err(error) if wire::is_closed(&error) && has_ended() => return Ok(None),
+            Err(error) => return Err(failed()(error)),
+        };
+        match frame.kind {
+            Kind::Segment => offered.push(offer(path, &frame.payload, frame.descriptors)?),
+            Kind::Extras => extras = Extras { data: frame.payload, descriptors: frame.descriptors },
+            Kind::End => break,
+            Kind::Refused => return Err(refusal(path, &frame.payload)),
+            other => return Err(unfinished(path.to_path_buf(), format!("the predecessor sent {other:?}"))),
+        }
+        #[cfg(test)]
+        point("new-begun");
+    }
+    #[cfg(test)]
+    point("new-received");
+    let mapped = offered.into_iter().map(|(offered, path)| Segment::of_offer(offered, path)).collect();
+    let mut segments: Vec<Segment> = match mapped {
+        Ok(segments) => segments,
+        Err(error) => {
+            let said: SegmentError = error;
+            let last = Instant::now() + SOON;
+            let _ = wire::send(&stream, Kind::Refused, said.to_string().as_bytes(), &[], last);
+            return Err(said);
+        }
+    };
+    #[cfg(test)]
+    point("new-ready");
+    // What the predecessor has said last counts, also where it hears nothing any more.
+    let _ = wire::send(&stream, Kind::Mapped, &[], &[], until);
+    #[cfg(test)]
+    point("new-mapped");
+    let orderly = match wire::receive(&stream, until) {
+        Ok(frame) if frame.kind == Kind::Yours => true,
+        Ok(frame) if frame.kind == Kind::Refused => return Err(refusal(path, &frame.payload)),
+        Ok(frame) => {
+            return Err(unfinished(path.to_path_buf(), format!("the predecessor sent {:?}", frame.kind)));
+        }
+        Err(error) if wire::is_closed(&error) && has_ended() => false,
+        Err(error) => return Err(failed()(error)),
+    };
+    #[cfg(test)]
+    point("new-given");
+    segments.iter_mut().for_each(Segment::adopt);
+    #[cfg(test)]
+    point("new-adopted");
+    let _ = wire::send(&stream, Kind::Taken, &[], &[], Instant::now() + SOON);
+    #[cfg(test)]
+    point("new-taken");
+    Ok(Some(TakenOver { segments, extras, orderly }))
+}
+
+/// A connection to who listens; `None` where no process does.
+fn connect(path: &Path, until: Instant) -> Result<Option<UnixStream>, SegmentError> {
+    loop {
+        match connect_to(path) {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if Instant::now() >= until {
+                    let what = "the process that listens is busy with another successor".into();
+                    return Err(unfinished(path.to_path_buf(), what));
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(during(path, "connecting")(error)),
+        }
+    }
+}
+
+fn refusal(path: &Path, why: &[u8]) -> SegmentError {
+    let why = String::from_utf8_lossy(why);
+    unfinished(path.to_path_buf(), format!("the predecessor keeps its segments: {}", why.escape_debug()))
+}
+
+/// One segment of a predecessor, as it was sent.
+fn offer(
+    socket: &Path,
+    payload: &[u8],
+    descriptors: Vec<OwnedFd>,
+) -> Result<(Offered, PathBuf), SegmentError> {
+    let strange = || unfinished(socket.to_path_buf(), "the predecessor offered what is no segment".into());
+    let (place, path) = payload.split_first().ok_or_else(strange)?;
+    let path = PathBuf::from(OsStr::from_bytes(path));
+    let mut files = descriptors.into_iter().map(File::from);
+    let mut next = || files.next().ok_or_else(strange);
+    let directory = |file: File, path: &Path| {
+        Directory::received(file, path).map_err(during(path, "looking at its directory"))
+    };
+    let offered = match place {
+        0 => Offered::Named(directory(next()?, &path)?),
+        1 => {
+            let parent = path.parent().ok_or_else(strange)?;
+            Offered::Unlinked(directory(next()?, parent)?, next()?)
+        }
+        2 => Offered::Memory(next()?),
+        _ => return Err(strange()),
+    };
+    if files.next().is_some() {
+        return Err(strange());
+    }
+    Ok((offered, path))
+}
