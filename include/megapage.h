@@ -32,6 +32,11 @@
 #include <stdint.h>
 
 /**
+ * The most segments that are handed over at once.
+ */
+#define MEGAPAGE_UPGRADE_MOST 64
+
+/**
  * Pages of 2 MiB, for page_size.
  */
 #define MEGAPAGE_2M 2097152
@@ -234,6 +239,11 @@ typedef struct megapage_handle {
    */
   uint64_t serial;
 } megapage_handle;
+
+/**
+ * Where this process waits for its successor. 0 is none.
+ */
+typedef uint64_t megapage_listener;
 
 /**
  * What a range of addresses is mapped with, as the kernel says. In bytes; they do not overlap.
@@ -520,6 +530,72 @@ int megapage_heap_set_root(megapage_heap heap,
  * Unmaps a heap and its segment. All pointers into it are invalid from then on.
  */
 int megapage_heap_close(megapage_heap heap);
+
+/**
+ * Opens the heap in a segment that was taken over, or makes one where there is none. The segment's handle is closed, and the
+ * heap's takes its place. found may be null: see megapage_heap_open.
+ *
+ * Errors: -EPERM it is another process's, -EBUSY another thread uses it; then the handle stays open. -EBADMSG the heap is
+ * damaged; then it is closed.
+ */
+int megapage_heap_of_segment(megapage_segment segment,
+                             megapage_heap *heap,
+                             uint32_t *found);
+
+/**
+ * Listens on the socket path for the next version of this program, which takes its segments over without a page more. What
+ * listened there before is replaced. Only processes of this user are heard.
+ *
+ * Errors: -EPERM what is there is no socket.
+ */
+int megapage_upgrade_listen(const char *path,
+                            megapage_listener *listener);
+
+/**
+ * A descriptor for poll(2), readable when a successor has connected. It is the library's: not to be closed, and valid until
+ * the listener is closed or has handed over.
+ */
+int megapage_upgrade_descriptor(megapage_listener listener);
+
+/**
+ * Waits up to milliseconds for a successor. Returns 1 where there is one, 0 where there is none yet.
+ */
+int megapage_upgrade_wait(megapage_listener listener,
+                          uint32_t milliseconds);
+
+/**
+ * Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none. handles: count handles
+ * of segments and heaps that this process owns, at most MEGAPAGE_UPGRADE_MOST. The program stops using them first: no pointer
+ * into them may be followed any more. Each step of the successor is waited for, until milliseconds are over.
+ *
+ * Returns 0: the successor owns them; all these handles and the listener's are closed. 1: the same, but it has not answered in
+ * time after they were given to it. Then this process must not open them again.
+ *
+ * Errors: nothing was handed over and all handles stand for what they did, as after a restart: a pointer is to be obtained
+ * again. -ENOTCONN no successor waits, -EPROTO it ended, refused, or did not answer in time; -EBUSY another thread uses one;
+ * -EINVAL one cannot be handed over (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
+ */
+int megapage_upgrade_hand_over(megapage_listener listener,
+                               const uint64_t *handles,
+                               size_t count,
+                               uint32_t milliseconds);
+
+/**
+ * Takes over the segments of the process that listens on path. segments: room for MEGAPAGE_UPGRADE_MOST handles; count: how
+ * many were taken over, in the order in which they were handed over. 0: no process listens, or it ended before it had
+ * offered all; then start as usual. Heaps are opened with megapage_heap_of_segment.
+ *
+ * Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as the owner.
+ */
+int megapage_upgrade_take_over(const char *path,
+                               uint32_t milliseconds,
+                               megapage_segment *segments,
+                               size_t *count);
+
+/**
+ * Stops listening, and removes the socket.
+ */
+int megapage_upgrade_close(megapage_listener listener);
 
 /**
  * Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.

@@ -20,5 +20,8 @@ installed megapage, then where the dynamic loader looks.
 from ._arrays import array, backing
 from ._library import Backing, MegapageError, Remapped, remap_self, version
 from ._segment import Segment
+from ._upgrade import Listener, take_over
 
-__all__ = ["Backing", "MegapageError", "Remapped", "Segment", "array", "backing", "remap_self", "version"]
+__all__ = [
+    "Backing", "Listener", "MegapageError", "Remapped", "Segment", "array", "backing", "remap_self", "take_over", "version",
+]

@@ -11,6 +11,7 @@ PAGES = {"2m": 2 << 20, "1g": 1 << 30}
 UNLINK = {"existing": 0, "always": 1, "never": 2}
 LAYOUT = {"single-file": 0, "file-per-page": 1}
 POPULATE = 1
+UPGRADE_MOST = 64
 ZEROED = 1
 ADVISE_NOW, ADVISE_POPULATE = 1, 2
 REMAP_PAGES = {"thp": 1, "2m": 2, "1g": 3}
@@ -92,6 +93,13 @@ FUNCTIONS = {
     "megapage_heap_block": [c_uint64, Handle, c_uint64, POINTER(c_void_p), POINTER(c_uint64)],
     "megapage_heap_find": [c_uint64, c_uint64, POINTER(Handle)],
     "megapage_heap_close": [c_uint64],
+    "megapage_heap_of_segment": [c_uint64, POINTER(c_uint64), POINTER(c_uint32)],
+    "megapage_upgrade_listen": [c_char_p, POINTER(c_uint64)],
+    "megapage_upgrade_descriptor": [c_uint64],
+    "megapage_upgrade_wait": [c_uint64, c_uint32],
+    "megapage_upgrade_hand_over": [c_uint64, POINTER(c_uint64), c_size_t, c_uint32],
+    "megapage_upgrade_take_over": [c_char_p, c_uint32, POINTER(c_uint64), POINTER(c_size_t)],
+    "megapage_upgrade_close": [c_uint64],
     "megapage_advise": [c_void_p, c_size_t, c_uint32, POINTER(RawBacking)],
     "megapage_remap_self": [c_uint32, c_char_p, c_uint32, POINTER(RawRemapped)],
     "megapage_backing_of": [c_void_p, c_size_t, POINTER(RawBacking)],

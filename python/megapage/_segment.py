@@ -81,6 +81,15 @@ class Segment:
         #: Whether there was something to be found.
         self.found: bool = bool(found.value)
 
+    @classmethod
+    def _of_segment(cls, handle):
+        """One that was taken over."""
+        heap, found = c_uint64(), c_uint32()
+        _library.call("megapage_heap_of_segment", handle, byref(heap), byref(found))
+        self = cls.__new__(cls)
+        self._heap, self._pool, self._arrays, self.found = heap.value, 0, weakref.WeakSet(), bool(found.value)
+        return self
+
     def array(self, name: str, shape: Shape, dtype: DTypeLike = "f8") -> tuple[NDArray[Any], bool]:
         """The array of that name and whether it was found: then with its contents, else zeros.
 

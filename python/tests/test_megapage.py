@@ -6,6 +6,7 @@ from the pool is skipped.
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,6 +26,13 @@ def another_process(program, *arguments):
     environment = dict(os.environ, PYTHONPATH=PACKAGE)
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+def started(program, *arguments):
+    """Starts a program in a process of its own."""
+    environment = dict(os.environ, PYTHONPATH=PACKAGE)
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=environment)
 
 
 class Remapping(unittest.TestCase):
@@ -96,6 +104,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+SUCCESSOR = """
+import sys, megapage
+[segment] = megapage.take_over(sys.argv[1], 60)
+values, found = segment.array("whole", 1000, "i8")
+print(found, int(values.sum()), segment.about()["owner"])
+"""
+
+
 class Segments(unittest.TestCase):
     def setUp(self):
         tree = tempfile.TemporaryDirectory()
@@ -141,6 +157,40 @@ class Segments(unittest.TestCase):
                 del values
         self.assertGreater(absent[1], 1_000_000)
         self.assertEqual((absent[0], absent[2]), (0, 0))
+
+    def test_another_process_takes_a_segment_over(self):
+        path = os.path.join(self.directory, "upgrade")
+        self.assertIsNone(megapage.take_over(path))
+        with self.segment(unlink="always") as segment:
+            values, _ = segment.array("whole", 1000, "i8")
+            values[:] = 7
+            segment.publish("whole")
+            with megapage.Listener(path) as listener:
+                self.assertFalse(listener.wait(0))
+                successor = started(SUCCESSOR, path)
+                self.assertTrue(listener.wait(60))
+                self.assertEqual(select.select([listener], [], [], 0)[0], [])
+                with self.assertRaises(BufferError):
+                    listener.hand_over([segment])
+                del values
+                self.assertTrue(listener.hand_over([segment], 60))
+                with self.assertRaises(ValueError):
+                    listener.wait(0)
+            self.assertEqual(successor.communicate(timeout=60), ("True 7000 1\n", ""))
+            with self.assertRaises(ValueError):
+                segment.array("whole", 1000, "i8")
+
+    def test_a_refused_upgrade_leaves_the_segment_open(self):
+        path = os.path.join(self.directory, "upgrade")
+        with self.segment(unlink="always", layout="file-per-page") as segment, megapage.Listener(path) as listener:
+            with self.assertRaises(megapage.MegapageError):
+                listener.hand_over([segment])
+            successor = started(SUCCESSOR, path)
+            self.assertTrue(listener.wait(60))
+            with self.assertRaisesRegex(megapage.MegapageError, "neither names nor descriptors"):
+                listener.hand_over([segment], 60)
+            self.assertIn("keeps its segments", successor.communicate(timeout=60)[1])
+            segment.array("still", 10, "i8")
 
     def test_several_arrays_by_name(self):
         with self.segment() as segment:

@@ -10,18 +10,21 @@ use crate::failure::{Failure, answer, message};
 use crate::memory::{
     allocate, block, contents, default_options, find, info, name, options, ours, page_size, theirs,
 };
-use crate::pointers::{Out, optional, read, text};
+use crate::pointers::{Out, array, optional, read, text};
 use crate::remap;
-use crate::tables::{HEAPS, POOLS, SEGMENTS};
+use crate::tables::{HEAPS, LISTENERS, POOLS, SEGMENTS};
 use crate::types::{
-    megapage_backing, megapage_handle, megapage_heap, megapage_options, megapage_pool, megapage_remapped,
-    megapage_segment, megapage_segment_info,
+    MEGAPAGE_UPGRADE_MOST, megapage_backing, megapage_handle, megapage_heap, megapage_listener,
+    megapage_options, megapage_pool, megapage_remapped, megapage_segment, megapage_segment_info,
 };
+use crate::upgrade;
+use crate::waiting::Waiting;
 use ::megapage_segment::heap::Tag;
 use ::megapage_segment::{Heap, Pool, Segment};
 use megapage_units::Bytes;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
+use std::time::Duration;
 
 /// What went wrong in the last call of this thread that failed, in one line. Empty where none has failed. The string
 /// is the library's, and valid until the next call of this thread that fails.
@@ -380,6 +383,110 @@ pub extern "C" fn megapage_heap_set_root(heap: megapage_heap, handle: megapage_h
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_close(heap: megapage_heap) -> c_int {
     answer(|| HEAPS.close(heap).map(|()| 0))
+}
+
+/// Opens the heap in a segment that was taken over, or makes one where there is none. The segment's handle is closed, and the
+/// heap's takes its place. found may be null: see megapage_heap_open.
+///
+/// Errors: -EPERM it is another process's, -EBUSY another thread uses it; then the handle stays open. -EBADMSG the heap is
+/// damaged; then it is closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_heap_of_segment(
+    segment: megapage_segment,
+    heap: *mut megapage_heap,
+    found: *mut u32,
+) -> c_int {
+    answer(|| {
+        let (out, found_out) = (Out::new(heap, "the heap")?, optional(found, "found")?);
+        let (heap, found) = upgrade::heap_of(segment)?;
+        out.write(heap);
+        if let Some(out) = found_out {
+            out.write(u32::from(found));
+        }
+        Ok(0)
+    })
+}
+
+/// Listens on the socket path for the next version of this program, which takes its segments over without a page more. What
+/// listened there before is replaced. Only processes of this user are heard.
+///
+/// Errors: -EPERM what is there is no socket.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_listen(path: *const c_char, listener: *mut megapage_listener) -> c_int {
+    answer(|| {
+        let out = Out::new(listener, "the listener")?;
+        let path = text(path, "the path")?;
+        out.write(LISTENERS.add(Waiting::on(Path::new(&path))?));
+        Ok(0)
+    })
+}
+
+/// A descriptor for poll(2), readable when a successor has connected. It is the library's: not to be closed, and valid until
+/// the listener is closed or has handed over.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_descriptor(listener: megapage_listener) -> c_int {
+    answer(|| Ok(LISTENERS.get(listener)?.descriptor()))
+}
+
+/// Waits up to milliseconds for a successor. Returns 1 where there is one, 0 where there is none yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_wait(listener: megapage_listener, milliseconds: u32) -> c_int {
+    answer(|| {
+        let patience = Duration::from_millis(milliseconds.into());
+        Ok(c_int::from(LISTENERS.get(listener)?.wait(patience)?))
+    })
+}
+
+/// Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none. handles: count handles
+/// of segments and heaps that this process owns, at most MEGAPAGE_UPGRADE_MOST. The program stops using them first: no pointer
+/// into them may be followed any more. Each step of the successor is waited for, until milliseconds are over.
+///
+/// Returns 0: the successor owns them; all these handles and the listener's are closed. 1: the same, but it has not answered in
+/// time after they were given to it. Then this process must not open them again.
+///
+/// Errors: nothing was handed over and all handles stand for what they did, as after a restart: a pointer is to be obtained
+/// again. -ENOTCONN no successor waits, -EPROTO it ended, refused, or did not answer in time; -EBUSY another thread uses one;
+/// -EINVAL one cannot be handed over (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_hand_over(
+    listener: megapage_listener,
+    handles: *const u64,
+    count: usize,
+    milliseconds: u32,
+) -> c_int {
+    answer(|| {
+        let handles = array(handles, count.min(MEGAPAGE_UPGRADE_MOST + 1), "the handles")?;
+        let confirmed = upgrade::hand_over(listener, &handles, Duration::from_millis(milliseconds.into()))?;
+        Ok(c_int::from(!confirmed))
+    })
+}
+
+/// Takes over the segments of the process that listens on path. segments: room for MEGAPAGE_UPGRADE_MOST handles; count: how
+/// many were taken over, in the order in which they were handed over. 0: no process listens, or it ended before it had
+/// offered all; then start as usual. Heaps are opened with megapage_heap_of_segment.
+///
+/// Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as the owner.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_take_over(
+    path: *const c_char,
+    milliseconds: u32,
+    segments: *mut megapage_segment,
+    count: *mut usize,
+) -> c_int {
+    answer(|| {
+        let (segments, count) = (Out::new(segments, "the segments")?, Out::new(count, "the count")?);
+        let path = text(path, "the path")?;
+        let taken = upgrade::taken_over(Path::new(&path), Duration::from_millis(milliseconds.into()))?;
+        segments.write_all(&taken);
+        count.write(taken.len());
+        Ok(0)
+    })
+}
+
+/// Stops listening, and removes the socket.
+#[unsafe(no_mangle)]
+pub extern "C" fn megapage_upgrade_close(listener: megapage_listener) -> c_int {
+    answer(|| LISTENERS.close(listener).map(|()| 0))
 }
 
 /// Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.

@@ -27,6 +27,7 @@ pub mod errno {
     pub const EPROTOTYPE: i32 = 91;
     pub const EOPNOTSUPP: i32 = 95;
     pub const EADDRINUSE: i32 = 98;
+    pub const ENOTCONN: i32 = 107;
     pub const ESTALE: i32 = 116;
 }
 

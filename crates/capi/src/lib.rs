@@ -21,3 +21,5 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod types;
+mod upgrade;
+mod waiting;

@@ -21,6 +21,15 @@ impl<T> Out<T> {
         Ok(Out(pointer))
     }
 
+    /// Writes several, one behind the other: to what the header demands room for them of.
+    pub fn write_all(self, values: &[T])
+    where
+        T: Copy,
+    {
+        // SAFETY: neither null nor misaligned; the caller of the entry point gave it for so many results (see the header).
+        unsafe { self.0.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    }
+
     pub fn write(self, value: T) {
         // SAFETY: neither null nor misaligned; the caller of the entry point gave it for a result (see the header).
         unsafe { self.0.write(value) };
@@ -39,6 +48,20 @@ pub fn read<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
     }
     // SAFETY: neither null nor misaligned; the caller of the entry point gave it to be read (see the header).
     Ok(unsafe { pointer.read() })
+}
+
+/// A copy of `count` values behind a pointer, which may be null where there are none.
+pub fn array<T: Copy>(pointer: *const T, count: usize, what: &str) -> Result<Vec<T>, Failure> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if pointer.is_null() || !pointer.is_aligned() || count > isize::MAX as usize / size_of::<T>() {
+        return Err(Failure::invalid(format!(
+            "the pointer to {what} is null or misaligned, or they are too many"
+        )));
+    }
+    // SAFETY: neither null nor misaligned; the caller of the entry point gave so many values to be read (see the header).
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }
 
 /// A copy of a string.

@@ -1,6 +1,7 @@
 //! Handles: numbers under which the library keeps what a program has open.
 
 use crate::failure::{Failure, errno};
+use crate::waiting::Waiting;
 use megapage_segment::{Heap, Pool, Segment};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ pub struct Table<T> {
 pub static POOLS: Table<Pool> = Table::new("pool");
 pub static SEGMENTS: Table<Segment> = Table::new("segment");
 pub static HEAPS: Table<Heap> = Table::new("heap");
+pub static LISTENERS: Table<Waiting> = Table::new("listener");
 
 impl<T> Table<T> {
     const fn new(what: &'static str) -> Table<T> {
@@ -40,6 +42,25 @@ impl<T> Table<T> {
         let removed = self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         // Dropped outside the lock: unmapping takes a while.
         removed.map(drop).ok_or_else(|| self.unknown(id))
+    }
+
+    pub fn holds(&self, id: u64) -> bool {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
+    }
+
+    /// What is open under this number, which is closed: refused while another thread uses it.
+    pub fn take(&self, id: u64) -> Result<T, Failure> {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.remove(&id).ok_or_else(|| self.unknown(id))?;
+        Arc::try_unwrap(entry).map_err(|used| {
+            entries.insert(id, used);
+            Failure::new(errno::EBUSY, format!("{} {id} is in use by another thread", self.what))
+        })
+    }
+
+    /// Opens under the same number once more what was taken from it.
+    pub fn put_back(&self, id: u64, value: T) {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(value));
     }
 
     fn unknown(&self, id: u64) -> Failure {

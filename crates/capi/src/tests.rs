@@ -1,7 +1,7 @@
 //! The entry points as C calls them: what is refused, and that nothing is lost when many threads call.
 
 use crate::entry::*;
-use crate::failure::errno::{EBADF, EINVAL, ENOENT, EPERM, EPROTOTYPE, ESTALE};
+use crate::failure::errno::{EBADF, EINVAL, ENOENT, ENOTCONN, EPERM, EPROTO, EPROTOTYPE, ESTALE};
 use crate::types::*;
 use std::ffi::{CString, c_char};
 use std::ptr::{null, null_mut};
@@ -111,6 +111,78 @@ fn reused_pages_are_touched_at_the_first_access_or_when_populated() {
     assert_eq!(absent(0), 0, "fresh pages are there at once");
     assert!(absent(0) > 4 << 20);
     assert_eq!(absent(MEGAPAGE_POPULATE), 0);
+    assert_eq!(megapage_pool_close(pool), 0);
+}
+
+#[test]
+fn segments_and_heaps_are_handed_over_to_a_successor() {
+    let (tree, pool) = pool();
+    let path = c(std::fs::canonicalize(tree.path()).unwrap().join("upgrade").to_str().unwrap());
+    let (heap, _) = heap(pool, options(4 << 20));
+    let handle = allocate(heap, 64, 1);
+    assert_eq!(megapage_heap_set_root(heap, handle), 0);
+    let open = |name: &std::ffi::CStr, layout: u32| {
+        let (mut segment, mut address, mut length) = (0, null_mut(), 0);
+        let asked = megapage_options { unlink: MEGAPAGE_UNLINK_ALWAYS, layout, ..options(4 << 20) };
+        let answer = megapage_segment_open(pool, name.as_ptr(), &raw const asked, &raw mut segment);
+        assert_eq!(answer, 0, "{}", said());
+        assert_eq!(megapage_segment_memory(segment, &raw mut address, &raw mut length), 0);
+        (segment, address.addr())
+    };
+    let (unlinked, _) = open(c"two", MEGAPAGE_SINGLE_FILE);
+    let (scattered, _) = open(c"three", MEGAPAGE_FILE_PER_PAGE);
+    let mut listener = 0;
+    assert_eq!(megapage_upgrade_listen(path.as_ptr(), &raw mut listener), 0, "{}", said());
+    assert!(megapage_upgrade_descriptor(listener) > 2);
+    assert_eq!(megapage_upgrade_wait(listener, 0), 0);
+    let hand_over =
+        |handles: &[u64]| megapage_upgrade_hand_over(listener, handles.as_ptr(), handles.len(), 60_000);
+    assert_eq!(hand_over(&[heap]), -ENOTCONN);
+    let take_over = || {
+        let (mut segments, mut count) = ([0; MEGAPAGE_UPGRADE_MOST], usize::MAX);
+        let (to, many) = (segments.as_mut_ptr(), &raw mut count);
+        let answer = megapage_upgrade_take_over(path.as_ptr(), 60_000, to, many);
+        (answer, segments[..if answer == 0 { count } else { 0 }].to_vec())
+    };
+    let meet = |handles: &[u64]| {
+        std::thread::scope(|scope| {
+            let successor = scope.spawn(take_over);
+            assert_eq!(megapage_upgrade_wait(listener, 60_000), 1);
+            assert_eq!(megapage_upgrade_wait(listener, 0), 1, "it is still there");
+            (hand_over(handles), successor.join().unwrap())
+        })
+    };
+    // What cannot be handed over stays, and so does all that was to go with it.
+    let many = [heap; MEGAPAGE_UPGRADE_MOST + 1];
+    for (handles, errno) in
+        [(&[heap, unlinked, scattered][..], EINVAL), (&[heap, pool], EBADF), (&[heap, heap], EBADF)]
+    {
+        let (answer, (refused, segments)) = meet(handles);
+        assert_eq!((answer, refused, segments.len()), (-errno, -EPROTO, 0), "{}", said());
+        let mut root = NONE;
+        assert_eq!(megapage_heap_root(heap, &raw mut root), 0, "{}", said());
+        assert_eq!(root, handle);
+    }
+    assert_eq!(hand_over(&many), -EINVAL);
+    let (answer, (taken, segments)) = meet(&[heap, unlinked]);
+    assert_eq!((answer, taken, segments.len()), (0, 0, 2), "{}", said());
+    assert_eq!(megapage_heap_close(heap), -EBADF);
+    assert_eq!(megapage_segment_close(unlinked), -EBADF);
+    assert_eq!(megapage_upgrade_close(listener), -EBADF);
+    let (mut theirs, mut found, mut root) = (0, 9, NONE);
+    assert_eq!(megapage_heap_of_segment(segments[0], &raw mut theirs, &raw mut found), 0, "{}", said());
+    assert_eq!(megapage_heap_root(theirs, &raw mut root), 0);
+    assert_eq!((found, root), (1, handle));
+    assert_eq!(megapage_segment_close(segments[0]), -EBADF, "the heap has it");
+    let mut about = megapage_segment_info::default();
+    assert_eq!(megapage_segment_about(segments[1], &raw mut about), 0);
+    assert_eq!((about.owner, about.dirty_pages), (1, 2));
+    // No process listens any more.
+    assert_eq!(take_over(), (0, Vec::new()));
+    for close in [segments[1], scattered] {
+        assert_eq!(megapage_segment_close(close), 0);
+    }
+    assert_eq!(megapage_heap_close(theirs), 0);
     assert_eq!(megapage_pool_close(pool), 0);
 }
 

@@ -11,6 +11,12 @@ pub type megapage_segment = u64;
 /// A heap that is open. 0 is none.
 pub type megapage_heap = u64;
 
+/// Where this process waits for its successor. 0 is none.
+pub type megapage_listener = u64;
+
+/// The most segments that are handed over at once.
+pub const MEGAPAGE_UPGRADE_MOST: usize = 64;
+
 /// Pages of 2 MiB, for page_size.
 pub const MEGAPAGE_2M: u64 = 2097152;
 /// Pages of 1 GiB, for page_size.

@@ -68,6 +68,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The most segments that are handed over at once.
+pub const MOST_SEGMENTS: usize = 64;
 /// How long the end of a process whose connection was closed, or a last word to it, is waited for.
 const SOON: Duration = Duration::from_secs(2);
 

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::tests::point;
 use super::wire::{self, HELLO, Kind};
-use super::{Extras, SOON, failed, unfinished};
+use super::{Extras, MOST_SEGMENTS, SOON, failed, unfinished};
 use crate::error::{SegmentError, during};
 use crate::segment::{Offered, Segment};
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer};
@@ -41,6 +41,15 @@ impl Successor {
     /// Its process number, as it was when it connected; 0 where it is of a PID namespace that ours does not see.
     pub fn process(&self) -> i32 {
         self.process
+    }
+}
+
+impl Drop for Successor {
+    /// One that is waited for no longer, and was handed nothing, need not wait either. After all else that was sent it
+    /// changes nothing.
+    fn drop(&mut self) {
+        let why = b"nothing was handed over";
+        let _ = wire::send(&self.stream, Kind::Refused, why, &[], Instant::now());
     }
 }
 
@@ -145,7 +154,7 @@ impl Listener {
 
     /// Hands `segments` and `extras` over: all, or none. That they are given away here is what quiesces them: no thread of
     /// this process uses them any more. (A heap gives its own with [`crate::Heap::into_segment`].) Each step of the
-    /// successor is waited for, until `patience` is over.
+    /// successor is waited for, until `patience` is over. At most [`MOST_SEGMENTS`] at once.
     pub fn hand_over(
         mut self,
         successor: Successor,
@@ -215,6 +224,10 @@ impl Listener {
                 extras.data.len(),
                 extras.descriptors.len()
             )));
+        }
+        if segments.len() > MOST_SEGMENTS {
+            let what = format!("at most {MOST_SEGMENTS} segments are handed over, not {}", segments.len());
+            return Err(SegmentError::Request(what));
         }
         let offers: Result<Vec<_>, _> = segments.iter().map(Segment::offer).collect();
         for (offered, path) in &offers? {

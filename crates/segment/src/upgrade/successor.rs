@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::tests::point;
 use super::wire::{self, HELLO, Kind};
-use super::{Extras, SOON, failed, unfinished};
+use super::{Extras, MOST_SEGMENTS, SOON, failed, unfinished};
 use crate::error::{SegmentError, during};
 use crate::segment::{Offered, Segment};
 use megapage_kernel::descriptors::{peer, peer_process};
@@ -52,10 +52,9 @@ pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, S
         return Err(SegmentError::Foreign { path: path.to_path_buf(), what });
     }
     let predecessor = peer_process(&stream).ok();
-    let has_ended = || {
-        let within = until.saturating_duration_since(Instant::now()).max(SOON);
-        predecessor.as_ref().is_some_and(|pidfd| wait_readable(pidfd.as_fd(), within).unwrap_or(false))
-    };
+    // The kernel closes what a process has open last of all.
+    let has_ended =
+        || predecessor.as_ref().is_some_and(|pidfd| wait_readable(pidfd.as_fd(), SOON).unwrap_or(false));
     // Where it has ended already there may be something to read all the same.
     let _ = wire::send(&stream, Kind::Hello, HELLO, &[], until);
     #[cfg(test)]
@@ -68,7 +67,9 @@ pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, S
             Err(error) => return Err(failed()(error)),
         };
         match frame.kind {
-            Kind::Segment => offered.push(offer(path, &frame.payload, frame.descriptors)?),
+            Kind::Segment if offered.len() < MOST_SEGMENTS => {
+                offered.push(offer(path, &frame.payload, frame.descriptors)?)
+            }
             Kind::Extras => extras = Extras { data: frame.payload, descriptors: frame.descriptors },
             Kind::End => break,
             Kind::Refused => return Err(refusal(path, &frame.payload)),
