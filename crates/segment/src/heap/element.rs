@@ -9,6 +9,10 @@ pub const HEADER: u64 = 64;
 pub const SMALLEST: u64 = 2 * HEADER;
 
 const MAGIC: u64 = 0x6d70_e1e7;
+/// The word of a header that parks it; zero in all others.
+pub const PARK: usize = 6;
+/// What a parked element says of itself besides its check.
+const PARKED: u64 = 0xffff_ffff;
 const DIRTY: u64 = 1;
 
 /// What an element is.
@@ -20,6 +24,8 @@ pub enum State {
     Used,
     /// Given back, and being cleared. Found after a kill, it is free and dirty.
     Leaving,
+    /// Free, and kept at hand for a block of its size (`magazine`).
+    Parked,
 }
 
 /// A header as a value.
@@ -42,7 +48,16 @@ pub struct Element {
     pub serial: u64,
 }
 
+/// What parks the element at `offset`: its size and dirtiness, and a check of these and of its `before`. Never zero.
+pub fn parked_word(offset: u64, salt: u64, size: u64, before: u64, dirty: bool) -> u64 {
+    let says = (size / HEADER) << 1 | u64::from(dirty);
+    checksum(salt ^ offset, [says | 1 << 63, before]) & !PARKED | says & PARKED
+}
+
 impl Element {
+    /// The word of a header that holds `before`.
+    pub const BEFORE: usize = 2;
+
     /// A free one.
     pub fn free(size: u64, before: u64, dirty: bool) -> Element {
         Element { state: State::Free, dirty, size, before, len: 0, tag: 0, serial: 0 }
@@ -55,6 +70,12 @@ impl Element {
             State::Free => 1,
             State::Used => 2,
             State::Leaving => 3,
+            State::Parked => {
+                let mut image = [0; IMAGE];
+                image[Element::BEFORE] = self.before;
+                image[PARK] = parked_word(offset, salt, self.size, self.before, self.dirty);
+                return image;
+            }
         };
         let dirty = if self.dirty { DIRTY } else { 0 };
         let mut image =
@@ -66,7 +87,18 @@ impl Element {
     /// Reads a header. Whatever the words are, what is returned has a size that fits into `room`, the bytes from
     /// `offset` to the end of the heap.
     pub fn decode(image: &Image, offset: u64, salt: u64, room: u64) -> Result<Element, &'static str> {
-        if image[0] >> 32 != MAGIC || image[0] & 0xffff_00fe != 0 || image[6] != 0 {
+        let fits = |size: u64, before: u64| {
+            (SMALLEST..=room).contains(&size) && size.is_multiple_of(HEADER) && before.is_multiple_of(HEADER)
+        };
+        if image[PARK] != 0 {
+            let (says, before) = (image[PARK] & PARKED, image[Element::BEFORE]);
+            let (size, dirty) = ((says >> 1) * HEADER, says & DIRTY != 0);
+            if image[PARK] != parked_word(offset, salt, size, before, dirty) || !fits(size, before) {
+                return Err("the element is parked, and its check is wrong");
+            }
+            return Ok(Element { state: State::Parked, dirty, size, before, len: 0, tag: 0, serial: 0 });
+        }
+        if image[0] >> 32 != MAGIC || image[0] & 0xffff_00fe != 0 {
             return Err("there is no element");
         }
         if image[IMAGE - 1] != checksum(salt ^ offset, image[..IMAGE - 1].iter().copied()) {
@@ -79,7 +111,7 @@ impl Element {
             _ => return Err("the state of the element is unknown"),
         };
         let [_, size, before, len, tag, serial, ..] = *image;
-        if size < SMALLEST || size > room || !size.is_multiple_of(HEADER) || !before.is_multiple_of(HEADER) {
+        if !fits(size, before) {
             return Err("the size of the element does not fit");
         }
         if len > size - HEADER {
@@ -119,6 +151,24 @@ mod tests {
             change(&mut element);
             Element::decode(&element.encode(4096, 9), 4096, 9, 1024).is_err()
         };
+        let parked = Element { state: State::Parked, len: 0, tag: 0, serial: 0, ..element };
+        for parked in [parked, Element { dirty: false, ..parked }] {
+            let mut image = parked.encode(4096, 9);
+            assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(parked));
+            // What else is in the header means nothing.
+            (image[0], image[5], image[7]) = (7, 8, 9);
+            assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(parked));
+            for (offset, salt, room) in [(4160, 9, 256), (4096, 8, 256), (4096, 9, 192)] {
+                assert!(Element::decode(&image, offset, salt, room).is_err());
+            }
+            for bit in 0..64 {
+                for word in [Element::BEFORE, PARK] {
+                    let mut flipped = image;
+                    flipped[word] ^= 1 << bit;
+                    assert!(Element::decode(&flipped, 4096, 9, 256).is_err(), "bit {bit} of word {word}");
+                }
+            }
+        }
         assert!(resealed(|e| e.size = 64));
         assert!(resealed(|e| e.size = 200));
         assert!(resealed(|e| e.before = 3));

@@ -5,6 +5,7 @@
 //! in the segment's pages.
 
 use super::HeapError;
+use super::element::{Element, HEADER, PARK, SMALLEST, parked_word};
 use super::memory::{IMAGE, Image, store, store_image, words};
 use crate::checksum::checksum;
 use crate::segment::Segment;
@@ -21,8 +22,74 @@ const WHOLE: usize = 0;
 const COUNT: usize = 1;
 const CHECKSUM: usize = 2;
 
-/// What lies at `offset` afterwards.
+/// What lies at `offset` afterwards. An offset with [`CARVE`] is a [`Carve`] there.
 pub type Change = (u64, Image);
+/// Marks an offset, which is a multiple of 64, whose image is a [`Carve`].
+const CARVE: u64 = 1;
+/// The most elements that one operation cuts, or wipes.
+pub const MOST_CARVED: u64 = 1 << 10;
+
+/// Elements of one size, side by side, that are parked: two words of each are stored. Or the headers of such, that are none
+/// any more: all words are cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carve {
+    /// Bytes of each.
+    pub size: u64,
+    /// How many.
+    pub count: u64,
+    /// The size of the element before the first.
+    pub before: u64,
+    /// Whether their memory is.
+    pub dirty: bool,
+    /// The heap's.
+    pub salt: u64,
+    /// Whether they are none any more.
+    pub wipe: bool,
+}
+
+impl Carve {
+    /// The same as a change at `at`.
+    pub fn change(&self, at: u64) -> Change {
+        let Carve { size, count, before, dirty, salt, wipe } = *self;
+        (at | CARVE, [size, count, before, u64::from(dirty), salt, u64::from(wipe), 0, 0])
+    }
+
+    fn of(image: &Image) -> Carve {
+        let [size, count, before, dirty, salt, wipe, ..] = *image;
+        Carve { size, count, before, dirty: dirty != 0, salt, wipe: wipe != 0 }
+    }
+
+    /// Whether all its headers are where `may` says that one may be.
+    fn is_inside(&self, at: u64, may: impl Fn(u64) -> bool) -> bool {
+        let shaped = self.size.is_multiple_of(HEADER)
+            && (SMALLEST..1 << 32).contains(&self.size)
+            && (1..=MOST_CARVED).contains(&self.count);
+        shaped && may(at) && at.checked_add(self.size * (self.count - 1)).is_some_and(may)
+    }
+
+    fn apply(&self, segment: &Segment, at: u64) -> Result<(), HeapError> {
+        for number in 0..self.count {
+            let at = at + number * self.size;
+            if self.wipe {
+                store_image(segment, at, &[0; IMAGE])?;
+                continue;
+            }
+            let before = if number == 0 { self.before } else { self.size };
+            let words = words(segment, at, IMAGE as u64)?;
+            store(&words[Element::BEFORE], before);
+            store(&words[PARK], parked_word(at, self.salt, self.size, before, self.dirty));
+        }
+        Ok(())
+    }
+}
+
+/// Stores what a change says.
+fn apply(segment: &Segment, (offset, image): &Change) -> Result<(), HeapError> {
+    match offset & CARVE {
+        0 => store_image(segment, *offset, image),
+        _ => Carve::of(image).apply(segment, offset & !CARVE),
+    }
+}
 
 /// Stores all `changes` or, if the process is killed, none or (after [`recover`]) all of them. The caller has checked
 /// that they are in the segment, and holds the heap's lock.
@@ -36,8 +103,8 @@ pub fn commit(segment: &Segment, journal: u64, changes: &[Change]) -> Result<(),
     store(&words[COUNT], changes.len() as u64);
     store(&words[CHECKSUM], checksum(changes.len() as u64, flat));
     store(&words[WHOLE], 1);
-    for (offset, image) in changes {
-        store_image(segment, *offset, image)?;
+    for change in changes {
+        apply(segment, change)?;
     }
     store(&words[WHOLE], 0);
     Ok(())
@@ -64,12 +131,15 @@ pub fn recover(segment: &Segment, journal: u64, may: impl Fn(u64) -> bool) -> Re
         let at = ENTRIES + number * ENTRY;
         (value(at), std::array::from_fn(|word| value(at + 1 + word)))
     };
-    if (0..count).any(|number| !may(entry(number).0)) {
+    let is_inside = |(offset, image): Change| match offset & CARVE {
+        0 => may(offset),
+        _ => Carve::of(&image).is_inside(offset & !CARVE, &may),
+    };
+    if (0..count).any(|number| !is_inside(entry(number))) {
         return Err(damaged("the journal leads outside the heap"));
     }
     for number in 0..count {
-        let (offset, image) = entry(number);
-        store_image(segment, offset, &image)?;
+        apply(segment, &entry(number))?;
     }
     store(&words[WHOLE], 0);
     Ok(true)

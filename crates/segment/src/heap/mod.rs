@@ -4,6 +4,8 @@
 //! and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused page may hold anything) is not
 //! cleared when it is released, but when a zeroed allocation takes it. Joining clean with dirty memory gives dirty.
 //!
+//! Small blocks that were freed are kept at hand ([`magazine`]).
+//!
 //! One lock orders all operations of a process on the metadata; clearing and copying are done outside it. Every change
 //! of the metadata goes through the [`journal`], so that a kill at any moment leaves it consistent.
 //!
@@ -14,6 +16,7 @@ mod block;
 mod element;
 mod error;
 mod journal;
+mod magazine;
 mod memory;
 mod open;
 #[cfg(test)]
@@ -28,6 +31,7 @@ use crate::segment::Segment;
 use block::Found;
 use element::{Element, HEADER, SMALLEST, State};
 use journal::Change;
+use magazine::Magazines;
 use megapage_units::{Bytes, HUGE_1G};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
@@ -100,13 +104,15 @@ struct Book {
     root: Option<Handle>,
     /// Free elements by size, then offset.
     free: BTreeSet<(u64, u64)>,
+    /// Small ones that are kept at hand.
+    magazines: Magazines,
     serial: u64,
     statistics: Statistics,
 }
 
 impl Heap {
-    /// Allocates. Takes the smallest free piece that fits; where none does, joins free pieces of both kinds, and then
-    /// has the segment grow.
+    /// Allocates. Takes a small one that is at hand, or the smallest free piece that fits; where none does, joins what is at
+    /// hand and free pieces of both kinds, and then has the segment grow.
     pub fn allocate(&self, request: Request) -> Result<Handle, HeapError> {
         if request.len == 0 || !request.alignment.is_power_of_two() || request.alignment > HUGE_1G as u64 {
             return Err(HeapError::Request(format!(
@@ -117,7 +123,13 @@ impl Heap {
         let size = element_size(request.len)?;
         let alignment = request.alignment.max(HEADER);
         let mut book = self.owned_book()?;
+        if let Some(small) = self.allocate_small(&mut book, size, &request)? {
+            return self.allocated(book, &request, small);
+        }
         let mut place = self.find(&book, size, alignment);
+        if place.is_none() && self.flush(&mut book)? {
+            place = self.find(&book, size, alignment);
+        }
         if place.is_none() && self.coalesce(&mut book)? {
             place = self.find(&book, size, alignment);
         }
@@ -129,7 +141,17 @@ impl Heap {
             place = self.find(&book, size, alignment);
         }
         let Some((at, first)) = place else { return Err(self.full(&book, request.len)) };
-        let (handle, dirty, room) = self.take(&mut book, at, first, size, &request)?;
+        let taken = self.take(&mut book, at, first, size, &request)?;
+        self.allocated(book, &request, taken)
+    }
+
+    /// Clears what was allocated, where that was asked for and it needs it; not under the lock.
+    fn allocated(
+        &self,
+        mut book: MutexGuard<'_, Book>,
+        request: &Request,
+        (handle, dirty, room): (Handle, bool, u64),
+    ) -> Result<Handle, HeapError> {
         book.statistics.allocations += 1;
         if request.zeroed && dirty {
             book.statistics.cleared_on_allocation += room;
@@ -147,6 +169,9 @@ impl Heap {
             return Err(HeapError::Root(handle));
         }
         book.statistics.frees += 1;
+        if self.park(&mut book, at, &element)? {
+            return Ok(());
+        }
         if self.stays_clean(&book, at, &element)? {
             // It has no owner from here on, and cleared outside the lock.
             let leaving = Element { state: State::Leaving, ..element };

@@ -73,7 +73,7 @@ impl Heap {
             heap.state = Mutex::new(book);
             return Ok(heap);
         }
-        let leaving = heap.walk(&mut book)?;
+        let (leaving, beyond) = heap.walk(&mut book)?;
         if let Some(root) = book.root {
             let damaged = |_| HeapError::Damaged { offset: heap.base, what: "the root leads to nothing" };
             heap.used(&book, root).map_err(damaged)?;
@@ -81,6 +81,10 @@ impl Heap {
         book.statistics.recovered |= !leaving.is_empty();
         for at in leaving {
             heap.join(&mut book, at, true)?;
+        }
+        for at in beyond {
+            let dirty = heap.element(&book, at)?.dirty;
+            heap.join(&mut book, at, dirty)?;
         }
         heap.extend(&mut book)?;
         heap.state = Mutex::new(book);
@@ -156,9 +160,10 @@ impl Heap {
         Ok(OwnHeader { start, end: end.min(self.segment.size().0), root, salt })
     }
 
-    /// Looks at every element and lists the free ones; those that were being released are returned.
-    fn walk(&self, book: &mut Book) -> Result<Vec<u64>, HeapError> {
-        let mut leaving = Vec::new();
+    /// Looks at every element, lists the free ones and keeps parked ones at hand; those that were being released are
+    /// returned, and the parked ones beyond what is kept.
+    fn walk(&self, book: &mut Book) -> Result<(Vec<u64>, Vec<u64>), HeapError> {
+        let (mut leaving, mut beyond) = (Vec::new(), Vec::new());
         let mut free = BTreeSet::new();
         let (mut at, mut before) = (self.start, 0);
         while at < book.end {
@@ -170,6 +175,8 @@ impl Heap {
             match element.state {
                 State::Free => drop(free.insert((element.size, at))),
                 State::Leaving => leaving.push(at),
+                State::Parked if book.magazines.push(element.size, at, element.dirty) => {}
+                State::Parked => beyond.push(at),
                 State::Used => {}
             }
             book.last = at;
@@ -177,7 +184,7 @@ impl Heap {
             at += element.size;
         }
         book.free = free;
-        Ok(leaving)
+        Ok((leaving, beyond))
     }
 
     /// Runs of pages of one state, from `start` to the end of the segment: offset, bytes, dirty.

@@ -408,6 +408,42 @@ fn use_all(heap: &Heap, handle: Option<Handle>) {
 }
 
 #[test]
+fn small_blocks_are_kept_at_hand_and_given_up_for_large_ones() {
+    let heap = heap(1, 1);
+    let allocate = |len: u64| heap.allocate(Request::new(len, TAG).zeroed());
+    let whole = heap.verify(Depth::Memory).unwrap();
+    let sizes = [1, 64, 65, 1000, 4096, 4097];
+    let mut handles: Vec<Handle> =
+        (0..600).map(|number| allocate(sizes[number % sizes.len()]).unwrap()).collect();
+    for handle in &handles {
+        let words = heap.block(*handle, TAG).unwrap().words();
+        assert!(words.iter().all(|word| word.swap(u64::MAX, std::sync::atomic::Ordering::Relaxed) == 0));
+    }
+    // By turns from both ends, so that runs of them have gaps.
+    handles.sort_by_key(|handle| handle.offset % 1024);
+    let used = handles.split_off(300);
+    let stale: Vec<Handle> = handles.clone();
+    handles.into_iter().for_each(|handle| heap.free(handle).unwrap());
+    assert!(stale.iter().all(|handle| matches!(heap.free(*handle), Err(HeapError::Stale(_)))));
+    heap.verify(Depth::Memory).unwrap();
+    // They are free after a restart, too, and at hand again.
+    let heap = reopen(heap);
+    assert!(!heap.statistics().recovered);
+    assert_eq!(heap.verify(Depth::Memory).unwrap().blocks, used.len() as u64);
+    assert!(stale.iter().all(|handle| matches!(heap.block(*handle, TAG), Err(HeapError::Stale(_)))));
+    used.iter().for_each(|handle| heap.free(*handle).unwrap());
+    let again = heap.allocate(Request::new(1000, TAG).zeroed()).unwrap();
+    assert!(bytes(&heap, again).iter().all(|byte| *byte == 0));
+    heap.free(again).unwrap();
+    // All memory in one piece is to be had.
+    let most = whole.largest_free.0;
+    let large = heap.allocate(Request::new(most, TAG).zeroed()).unwrap();
+    assert!(bytes(&heap, large).iter().all(|byte| *byte == 0), "an old byte");
+    heap.free(large).unwrap();
+    assert_eq!(heap.verify(Depth::Memory).unwrap().largest_free, whole.largest_free);
+}
+
+#[test]
 fn a_kill_at_any_store_leaves_a_sound_heap() {
     let script = [
         Step::Allocate { len: 3000, shift: 0, zeroed: true },
@@ -421,6 +457,8 @@ fn a_kill_at_any_store_leaves_a_sound_heap() {
         Step::Free(2),
         Step::Root(0),
         Step::Free(1),
+        // What is at hand is given up for it.
+        Step::Allocate { len: 4_000_000, shift: 0, zeroed: true },
         Step::Reformat,
         Step::Allocate { len: 700, shift: 0, zeroed: true },
     ];

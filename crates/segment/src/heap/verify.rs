@@ -41,7 +41,7 @@ impl Heap {
             return damaged(self.base, "the heap's header was changed by another process");
         }
         let mut sum = Verified::default();
-        let mut free = BTreeSet::new();
+        let (mut free, mut parked) = (BTreeSet::new(), 0);
         let (mut at, mut before, mut kind_before) = (self.start, 0, None);
         while at < book.end {
             let element = self.element(&book, at)?;
@@ -55,8 +55,12 @@ impl Heap {
                     sum.blocks += 1;
                     sum.used += Bytes(element.len);
                 }
-                State::Free => {
-                    free.insert((element.size, at));
+                State::Free | State::Parked => {
+                    if element.state == State::Free {
+                        free.insert((element.size, at));
+                    } else {
+                        parked += 1;
+                    }
                     sum.largest_free = sum.largest_free.max(Bytes(room));
                     let sort = if element.dirty { &mut sum.dirty } else { &mut sum.clean };
                     *sort += Bytes(room);
@@ -67,7 +71,9 @@ impl Heap {
             if kind.is_some() && kind == kind_before {
                 return damaged(at, "two free elements of one kind lie side by side");
             }
-            if kind == Some(false)
+            let is_free = matches!(element.state, State::Free | State::Parked);
+            if is_free
+                && !element.dirty
                 && depth == Depth::Memory
                 && let Some(offset) = memory::first_nonzero(&self.segment, at + HEADER, room)?
             {
@@ -79,7 +85,7 @@ impl Heap {
             (before, kind_before) = (element.size, kind);
             at += element.size;
         }
-        if free != book.free {
+        if free != book.free || parked != book.magazines.len() {
             return damaged(self.start, "the list of free elements is not what is free");
         }
         if let Some(root) = book.root {
