@@ -16,8 +16,9 @@ use std::sync::atomic::Ordering;
 const LARGEST: u64 = 4096 + HEADER;
 /// The most of one size.
 const MOST: usize = 16 << 10;
-/// Bytes that are cut at once.
+/// Bytes that are cut at once, and elements, whichever is more.
 const BATCH: u64 = 16 << 10;
+const BATCH_ELEMENTS: u64 = 16;
 /// Fewer are not cut at once: what is left of larger elements is used up first.
 const FEWEST: u64 = 4;
 
@@ -130,7 +131,7 @@ impl Heap {
     /// Cuts the smallest free element that fits into parked ones of `size`, in one operation; whether it was large enough.
     fn carve(&self, book: &mut Book, size: u64) -> Result<bool, HeapError> {
         let Some((room, at)) = book.free.range((size, 0)..).next().copied() else { return Ok(false) };
-        let most = (BATCH / size).max(FEWEST);
+        let most = (BATCH / size).max(BATCH_ELEMENTS);
         let mut count = (room / size).min(most);
         let uncut = |count: u64| room - count * size;
         if (1..SMALLEST).contains(&uncut(count)) {
