@@ -222,7 +222,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             }
             Ok(found)
         };
-        return measure(&common.output, sweep, run::SweepReport::human, |_| true);
+        return measure(&common.output, sweep, run::SweepReport::human, |_, _| (), |_| true);
     }
     let run = |progress: &mut dyn FnMut(&str)| run::run(&options, &place, progress);
     let carry = |save: &mut Save, report: &mut run::Report| save.carry(report.head.bench, &mut report.gates);

@@ -1,10 +1,11 @@
 //! From what size on do huge pages pay? The retrieval with indexes of several sizes, on 4 KiB pages and under megapage, pair by pair.
 
 use super::cases::{Case, retrieval_case};
-use super::process::{self, Ran};
+use super::kept::{self, Kept};
+use super::process::{self, Ran, command_under};
 use super::report::{Head, MachineReport};
 use super::table::heading;
-use super::{Bench, Clock, Interval, Options, Place, PoolOrReason, Spread, fit, warm};
+use super::{Bench, Clock, Interval, Options, Place, Spread, fit};
 use crate::arguments::Sizes;
 use crate::peers::{BASELINE, OURS, Peer};
 use crate::signals::stop_signals;
@@ -83,25 +84,24 @@ pub fn sweep(
     ensure!(options.peers.is_empty(), "--sizes compares {OURS} with {BASELINE}: leave --peers out");
     let peers = [BASELINE, OURS].map(Peer::named);
     let [Some(baseline), Some(ours)] = peers else { bail!("{BASELINE} and {OURS} are peers") };
-    let mut cases = Vec::new();
-    for size in sizes_that_fit(sizes, search)? {
-        let mut case = retrieval_case("retrieval", retrieval::Options { size, ..search });
-        case.pool = case.pool.min(fit(&case, options)?);
-        cases.push((size, case));
+    let sizes = sizes_that_fit(sizes, search)?;
+    let of_size = |size: &Bytes| retrieval_case("retrieval", retrieval::Options { size: *size, ..search });
+    let mut cases: Vec<Case> = sizes.iter().map(of_size).collect();
+    let mut can_give = Bytes(u64::MAX);
+    for case in &mut cases {
+        can_give = can_give.min(fit(case, options)?);
     }
     let head = Head { machine: MachineReport::read()?, ..Head::begin("retrieval-sizes")? };
     let signals = stop_signals()?;
-    let mut pool = PoolOrReason::take();
+    // What cannot be had of it is no error: then the heap is on transparent huge pages.
+    let mut pool = Kept::new(kept::holding(&cases, &[baseline, ours], can_give), &cases, options.warm_up > 0);
     let mut found: Vec<Vec<[Measurement; 2]>> = vec![Vec::new(); cases.len()];
     for round in 0..options.warm_up + options.runs {
-        for ((size, case), found) in cases.iter().zip(&mut found) {
+        for ((size, case), found) in sizes.iter().zip(&cases).zip(&mut found) {
             let mut run = |peer: &'static Peer| -> Result<Measurement> {
-                // What cannot be had of it is no error: then the heap is on transparent huge pages.
-                pool.give(if peer.pool { case.pool } else { Bytes::ZERO });
-                if options.warm_up > 0 {
-                    warm::warm(case.memory, peer.pool);
-                }
-                well(process::run(peer, place, &case.arguments, case.longest, &signals)?, case, peer)
+                pool.prepare(case, peer);
+                let command = command_under(peer, place, &case.arguments, case.memory, None)?;
+                well(process::run(command, case.longest, &signals)?, case, peer)
             };
             // One first, then the other.
             let pair = if round % 2 == 0 {
@@ -126,16 +126,16 @@ pub fn sweep(
         }
     }
     drop(pool);
-    let rows = cases.iter().zip(&found).map(|((size, _), pairs)| row(*size, pairs, options.clock));
-    let sizes: Vec<SizeRow> = rows.collect::<Option<_>>().context("no pair of runs counts")?;
+    let rows = sizes.iter().zip(&found).map(|(size, pairs)| row(*size, pairs, options.clock));
+    let rows: Vec<SizeRow> = rows.collect::<Option<_>>().context("no pair of runs counts")?;
     Ok(SweepReport {
         head,
         runs: options.runs,
         warm_up_runs: options.warm_up,
         clock: options.clock,
         peers: [BASELINE, OURS],
-        pays_from_bytes: pays_from(&sizes),
-        sizes,
+        pays_from_bytes: pays_from(&rows),
+        sizes: rows,
     })
 }
 

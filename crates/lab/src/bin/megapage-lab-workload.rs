@@ -94,7 +94,7 @@ enum Workload {
     /// Allocate, write and free blocks of 64 bytes to 1 GiB.
     Blocks {
         /// Memory that they fit into, up to 16g.
-        #[arg(long, default_value = "1g", value_parser = index_size)]
+        #[arg(long, default_value = "1g", value_parser = memory_size)]
         size: Bytes,
     },
     /// Start with memory that outlives the program.
