@@ -117,10 +117,19 @@ fn wanted(holding: Holding, whole: Bytes, case: &Case, peer: &Peer) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn case(memory: u64, pool: u64) -> Case {
         let (memory, pool) = (Bytes::mib(memory), Bytes::mib(pool));
-        Case { name: "x", title: "x".into(), arguments: Vec::new(), repeats: 1, memory, pool }
+        Case {
+            name: "x",
+            title: "x".into(),
+            arguments: Vec::new(),
+            repeats: 1,
+            memory,
+            pool,
+            longest: Duration::MAX,
+        }
     }
 
     fn peers() -> Vec<&'static Peer> {
