@@ -27,8 +27,8 @@ pub struct Args {
     /// A service of systemd, or processes by number or name
     #[arg(value_name = "SERVICE|PROCESS", required_unless_present_any = ["list", "forget"])]
     targets: Vec<String>,
-    /// What to judge by: requests, calls, segments, psi:cpu|memory|io, 'function:[FILE ]NAME', 'latency:[FILE ]NAME',
-    /// 'usdt:[FILE ]PROVIDER:NAME', 'prometheus:URL QUERY', 'scrape:URL NAME', 'command:SHELL'
+    /// What to judge by: requests, calls, segments, psi:cpu|memory|io, function:NAME, latency:NAME, usdt:PROVIDER:NAME (of a
+    /// library: 'function:FILE NAME'), 'prometheus:URL QUERY', 'scrape:URL NAME', 'command:SHELL'
     #[arg(long, value_name = "METRIC", default_value = "requests")]
     metric: Metric,
     /// Whether the values of prometheus, scrape and command are a count that grows or samples [default: counter for scrape,
