@@ -78,7 +78,7 @@ fn footprint(trace: &Trace) -> u64 {
 }
 
 /// Simulates `trace` under each of the policies with each of the `budgets`, in per cent. The other arguments are
-/// [`crate::compare`]'s.
+/// [`mod@crate::compare`]'s.
 pub fn curves(
     trace: &Trace,
     setup: &Setup,
