@@ -110,6 +110,7 @@ impl Daemon {
             "policy = 'freebsd'\ninterval = '1h'\nlock_file = '{at}/lock'\nstate_file = ''\n\
              [processes]\ninclude = ['^no-such-name$']\npids = [{pid}]\n\
              [limits]\nsettle = '0s'\nfork_quiet = '1ms'\nback_off = '1s'\nback_off_most = '1s'\n\
+             [pace]\nregions = 65536\ninterval = '10ms'\n\
              [act]\ntime = '10s'\nlatency_guard = '10s'\n\
              [metrics]\nsocket = '{at}/socket'\n"
         );

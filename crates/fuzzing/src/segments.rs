@@ -55,7 +55,8 @@ impl Kept {
         heap.free(second).expect("a block");
         drop(heap);
         let file = only_file(&pool.path().join("one"));
-        let mut image = vec![0; 1 << 16];
+        let last = elements.iter().max().expect("the first");
+        let mut image = vec![0; (last + 8 * IMAGE) as usize];
         File::open(&file).and_then(|file| file.read_exact_at(&mut image, 0)).expect("the segment's file");
         Kept { _tree: tree, pool, file, image, elements }
     }
