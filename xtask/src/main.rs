@@ -7,6 +7,7 @@ mod finding;
 mod header;
 mod peers;
 mod results;
+mod section;
 mod tidy;
 mod values;
 
@@ -27,10 +28,16 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
         ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
-        ["abilities"] => repository().and_then(|root| abilities::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["abilities"] => {
+            repository().and_then(|root| abilities::section().write(&root)).map(|()| ExitCode::SUCCESS)
+        }
         ["values"] => repository().and_then(|root| values::write(&root)).map(|()| ExitCode::SUCCESS),
-        ["peers"] => repository().and_then(|root| peers::write(&root)).map(|()| ExitCode::SUCCESS),
-        ["results"] => repository().and_then(|root| results::write(&root)).map(|()| ExitCode::SUCCESS),
+        ["peers"] => repository()
+            .and_then(|root| peers::sections().iter().try_for_each(|it| it.write(&root)))
+            .map(|()| ExitCode::SUCCESS),
+        ["results"] => {
+            repository().and_then(|root| results::section(&root)?.write(&root)).map(|()| ExitCode::SUCCESS)
+        }
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

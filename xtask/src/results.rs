@@ -5,7 +5,7 @@ mod compare;
 mod gates;
 mod subjects;
 
-use crate::finding::Finding;
+use crate::section::Section;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,20 +21,20 @@ const END: &str = "<!-- standing:end -->";
 /// The results by name: what the files without `.json` hold.
 pub(crate) type Results = BTreeMap<String, Value>;
 
-/// The section with its markers.
-fn section(results: &Results) -> String {
-    let mut text = format!("{BEGIN}\n| | leads | level | loses |\n|---|---|---|---|\n");
+/// The section of these results.
+fn section_of(results: &Results) -> Section {
+    let mut lines = "| | leads | level | loses |\n|---|---|---|---|\n".to_string();
     for subject in subjects::SUBJECTS {
-        text += &subject.row(results);
+        lines += &subject.row(results);
     }
-    format!("{text}\n{}{END}", gates::paragraphs(results))
+    lines += &format!("\n{}", gates::paragraphs(results));
+    let differs = "differs from the results beside it; run cargo xtask results";
+    Section { document: DOCUMENT, begin: BEGIN, end: END, lines, differs }
 }
 
-/// The document with its section made anew; `None` where the markers are missing.
-fn renewed(document: &str, results: &Results) -> Option<String> {
-    let begin = document.find(BEGIN)?;
-    let end = begin + document[begin..].find(END)? + END.len();
-    Some(format!("{}{}{}", &document[..begin], section(results), &document[end..]))
+/// A value's text of that name.
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn read(root: &Path) -> Result<Results> {
@@ -52,27 +52,9 @@ fn read(root: &Path) -> Result<Results> {
     Ok(results)
 }
 
-/// Writes the section.
-pub fn write(root: &Path) -> Result<()> {
-    let path = root.join(DOCUMENT);
-    let document = fs::read_to_string(&path).context(DOCUMENT)?;
-    let document =
-        renewed(&document, &read(root)?).with_context(|| format!("{DOCUMENT} lacks {BEGIN} ... {END}"))?;
-    fs::write(&path, document).context(DOCUMENT)
-}
-
-/// Whether the section that is there is what the results' files say.
-pub fn check(root: &Path) -> Result<Vec<Finding>> {
-    let document = fs::read_to_string(root.join(DOCUMENT)).unwrap_or_default();
-    Ok(compare(&document, &read(root)?))
-}
-
-fn compare(document: &str, results: &Results) -> Vec<Finding> {
-    let line = document.lines().position(|line| line == BEGIN).map_or(1, |index| index + 1);
-    if renewed(document, results).is_some_and(|renewed| renewed == document) {
-        return Vec::new();
-    }
-    vec![Finding::new(DOCUMENT, line, "differs from the results beside it; run cargo xtask results")]
+/// The section, from the results' files.
+pub fn section(root: &Path) -> Result<Section> {
+    Ok(section_of(&read(root)?))
 }
 
 #[cfg(test)]
@@ -93,8 +75,8 @@ mod tests {
     }
 
     fn cells(results: &Results) -> Vec<String> {
-        let section = section(results);
-        let row = section.lines().find(|line| line.starts_with("| Random access")).unwrap().to_string();
+        let section = section_of(results);
+        let row = section.lines.lines().find(|line| line.starts_with("| Random access")).unwrap().to_string();
         row.split('|').map(|cell| cell.trim().to_string()).collect()
     }
 
@@ -109,17 +91,17 @@ mod tests {
     #[test]
     fn a_stale_section_is_caught() {
         let document = format!("# Results\n\n{BEGIN}\nstale\n{END}\nmore\n");
-        assert_eq!(compare(&document, &results(60.0))[0].line, 3);
-        let fresh = renewed(&document, &results(60.0)).unwrap();
+        assert_eq!(section_of(&results(60.0)).compare(&document).unwrap().line, 3);
+        let fresh = section_of(&results(60.0)).renewed(&document).unwrap();
         assert!(fresh.starts_with("# Results\n") && fresh.ends_with("\nmore\n"), "{fresh}");
-        assert!(compare(&fresh, &results(60.0)).is_empty());
-        assert_eq!(compare(&fresh, &results(100.0)).len(), 1, "another result makes it stale");
-        assert_eq!(compare("no markers", &results(60.0)).len(), 1);
+        assert!(section_of(&results(60.0)).compare(&fresh).is_none());
+        assert!(section_of(&results(100.0)).compare(&fresh).is_some(), "another result makes it stale");
+        assert!(section_of(&results(60.0)).compare("no markers").is_some());
     }
 
     #[test]
     fn ten_lines_say_it_and_failed_and_changed_gates_follow() {
-        let text = section(&results(60.0));
+        let text = section_of(&results(60.0)).lines;
         assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 1 + 10, "{text}");
         assert!(text.contains("0 of 1 gates hold"), "{text}");
         assert!(text.contains("- access, map: fast: slow"), "{text}");

@@ -42,10 +42,10 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
     findings.extend(crate::header::check(root)?);
-    findings.extend(crate::abilities::check(root));
+    findings.extend(crate::abilities::section().check(root));
     findings.extend(crate::values::check(root)?);
-    findings.extend(crate::peers::check(root));
-    findings.extend(crate::results::check(root)?);
+    findings.extend(crate::peers::sections().iter().filter_map(|it| it.check(root)));
+    findings.extend(crate::results::section(root)?.check(root));
 
     findings.sort();
     for finding in &findings {

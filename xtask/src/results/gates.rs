@@ -1,11 +1,7 @@
 //! The gates of all results: how many hold, which fail, and what those were that were changed.
 
-use super::Results;
+use super::{Results, text};
 use serde_json::Value;
-
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    value.get(name).and_then(Value::as_str).unwrap_or_default()
-}
 
 fn holds(value: &Value) -> bool {
     value.get("holds").and_then(Value::as_bool).unwrap_or(false)

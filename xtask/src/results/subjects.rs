@@ -1,7 +1,7 @@
 //! The ten lines: what each subject compares, by the values that its reports hold.
 
-use super::Results;
 use super::compare::{Comparison, Spread, Standing};
+use super::{Results, text};
 use serde_json::Value;
 
 /// A line.
@@ -41,10 +41,6 @@ impl Subject {
 fn list<'a>(results: &'a Results, name: &str, path: &str) -> Vec<&'a Value> {
     let found = results.get(name).and_then(|report| report.pointer(path)).and_then(Value::as_array);
     found.into_iter().flatten().collect()
-}
-
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn spread(value: &Value, path: &str) -> Option<Spread> {
