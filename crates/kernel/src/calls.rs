@@ -2,7 +2,8 @@
 //! breakpoint (Documentation/trace/uprobetracer.rst). Layouts as in `bpf/calls.bpf.c`.
 
 use crate::KernelRoot;
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, UprobeOpts};
+use crate::bpf::{self, Aligned, io_error};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, UprobeOpts};
 use megapage_units::Pid;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,8 +58,6 @@ pub enum NoCalls {
     },
 }
 
-#[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.o")));
 
 /// The only key of a map with one element.
@@ -76,12 +75,11 @@ impl CallCounter {
         site: &CallSite,
         timed: bool,
     ) -> Result<CallCounter, NoCalls> {
-        let load = |error: libbpf_rs::Error| NoCalls::Load(error.to_string());
-        libbpf_rs::set_print(None);
-        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(load)?;
-        let object = open.load().map_err(load)?;
-        let numbers = own_pid_namespace(root).map_err(|error| NoCalls::Load(error.to_string()))?;
-        map(&object, "numbers").and_then(|map| map.update(&ONLY, &numbers, MapFlags::ANY)).map_err(load)?;
+        let load = |error: io::Error| NoCalls::Load(error.to_string());
+        let object = bpf::load(OBJECT).map_err(load)?;
+        let numbers = own_pid_namespace(root).map_err(load)?;
+        let put = bpf::map(&object, "numbers").map_err(load)?.update(&ONLY, &numbers, MapFlags::ANY);
+        put.map_err(io_error).map_err(load)?;
         let mut counter = CallCounter { _links: Vec::new(), object };
         let programs: &[(&str, bool)] =
             if timed { &[("begin_call", false), ("end_call", true)] } else { &[("count_call", false)] };
@@ -122,16 +120,14 @@ impl CallCounter {
             ref_ctr_offset: semaphore as usize,
             ..UprobeOpts::default()
         };
-        let found = self.object.progs_mut().find(|it| it.name() == program);
-        let found = found.ok_or_else(|| io::Error::other(format!("no BPF program {program}")))?;
-        found.attach_uprobe_with_opts(pid.0, file, offset as usize, options)
+        let program = bpf::program(&mut self.object, program)?;
+        program.attach_uprobe_with_opts(pid.0, file, offset as usize, options)
     }
 
     /// What was counted so far.
     pub fn read(&self) -> io::Result<Calls> {
-        let error = |error: libbpf_rs::Error| io::Error::other(error.to_string());
-        let values = map(&self.object, "counts").and_then(|map| map.lookup_percpu(&ONLY, MapFlags::ANY));
-        let values = values.map_err(error)?.unwrap_or_default();
+        let values = bpf::map(&self.object, "counts")?.lookup_percpu(&ONLY, MapFlags::ANY);
+        let values = values.map_err(io_error)?.unwrap_or_default();
         let mut all = Calls::default();
         for value in values {
             let words: Vec<u64> = value
@@ -146,11 +142,6 @@ impl CallCounter {
         }
         Ok(all)
     }
-}
-
-fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, libbpf_rs::Error> {
-    let found = object.maps().find(|map| map.name() == name);
-    found.ok_or_else(|| io::Error::other(format!("no BPF map {name}")).into())
 }
 
 /// `struct numbers` of the namespace whose numbers we know processes by.

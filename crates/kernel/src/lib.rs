@@ -12,6 +12,8 @@ pub mod ability;
 pub mod accounting;
 pub mod background;
 mod base_pages;
+#[cfg(feature = "bpf")]
+mod bpf;
 pub mod buddyinfo;
 #[cfg(feature = "bpf")]
 pub mod calls;

@@ -143,10 +143,7 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     for peer in report.peers.iter().filter(|peer| peer.absent.is_some()) {
         progress(&format!("absent: {}: {}", peer.name, peer.absent.as_deref().unwrap_or_default()));
     }
-    let mut can_give = Bytes(u64::MAX);
-    for case in &mut cases {
-        can_give = can_give.min(fit(case, options)?);
-    }
+    let can_give = fit(&mut cases, options)?;
     report.pool = kept::holding(&cases, &present, can_give);
     let mut pool = Kept::new(report.pool, &cases, options.warm_up > 0);
     let present = kept::turns(report.pool, &present);
@@ -196,12 +193,16 @@ fn run_once(
     Ok(Ran::Well(statistics::median_measurement(measurements)))
 }
 
-/// Trims the case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not fit,
-/// and says what would.
-fn fit(case: &mut Case, options: &Options) -> Result<Bytes> {
-    let can_give = must_fit_or(&case.title, case.memory, |can_give| cases::instead(options, can_give))?;
-    case.pool = case.pool.min(can_give);
-    Ok(can_give)
+/// Trims each case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not
+/// fit, and says what would.
+fn fit(cases: &mut [Case], options: &Options) -> Result<Bytes> {
+    let mut least = Bytes(u64::MAX);
+    for case in cases {
+        let can_give = must_fit_or(&case.title, case.memory, |can_give| cases::instead(options, can_give))?;
+        case.pool = case.pool.min(can_give);
+        least = least.min(can_give);
+    }
+    Ok(least)
 }
 
 /// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine

@@ -87,10 +87,7 @@ pub fn sweep(
     let sizes = sizes_that_fit(sizes, search)?;
     let of_size = |size: &Bytes| retrieval_case("retrieval", retrieval::Options { size: *size, ..search });
     let mut cases: Vec<Case> = sizes.iter().map(of_size).collect();
-    let mut can_give = Bytes(u64::MAX);
-    for case in &mut cases {
-        can_give = can_give.min(fit(case, options)?);
-    }
+    let can_give = fit(&mut cases, options)?;
     let head = Head { machine: MachineReport::read()?, ..Head::begin("retrieval-sizes")? };
     let signals = stop_signals()?;
     // What cannot be had of it is no error: then the heap is on transparent huge pages.

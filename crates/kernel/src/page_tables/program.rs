@@ -7,7 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::EntrySize;
-use libbpf_rs::{MapCore, Object, ObjectBuilder, ProgramInput};
+use crate::bpf::{self, Aligned, io_error};
+use libbpf_rs::{MapCore, Object, ProgramInput};
 use megapage_snapshot::PAGES;
 use megapage_units::{Pid, VirtRange};
 use std::io;
@@ -123,18 +124,13 @@ pub struct Program {
     tables: Shared<[u64; PAGES as usize]>,
 }
 
-/// The compiled program, aligned as the ELF reader wants it.
-#[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
+/// The compiled program.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/page_tables.bpf.o")));
 
 impl Program {
     /// Loads it into the kernel.
     pub fn load() -> io::Result<Program> {
-        // libbpf would print to standard error; what it says is for us to report.
-        libbpf_rs::set_print(None);
-        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(io_error)?;
-        let object = open.load().map_err(io_error)?;
+        let object = bpf::load(OBJECT)?;
         let control = Shared::map(&object, "control", 1)?;
         let ranges = Shared::map(&object, "ranges", MOST_RANGES)?;
         let found = Shared::map(&object, "found", MOST_FOUND)?;
@@ -187,16 +183,10 @@ impl Program {
     }
 
     fn run_on(&mut self, name: &str, context: Option<&mut [u8]>) -> io::Result<()> {
-        let program = self.object.progs_mut().find(|program| program.name() == name);
-        let program = program.ok_or_else(|| io::Error::other(format!("no BPF program {name}")))?;
         let input = ProgramInput { context_in: context, ..ProgramInput::default() };
-        program.test_run(input).map_err(io_error)?;
+        bpf::program(&mut self.object, name)?.test_run(input).map_err(io_error)?;
         Ok(())
     }
-}
-
-fn io_error(error: libbpf_rs::Error) -> io::Error {
-    io::Error::other(error.to_string())
 }
 
 /// A BPF array that is mapped into our memory.
@@ -212,8 +202,7 @@ unsafe impl<T: Send> Send for Shared<T> {}
 impl<T> Shared<T> {
     /// The map `name`, which has `count` elements of this type.
     fn map(object: &Object, name: &str, count: usize) -> io::Result<Shared<T>> {
-        let map = object.maps().find(|map| map.name() == name);
-        let map = map.ok_or_else(|| io::Error::other(format!("no BPF map {name}")))?;
+        let map = bpf::map(object, name)?;
         if map.value_size() as usize != size_of::<T>() || map.max_entries() as usize != count {
             return Err(io::Error::other(format!("the BPF map {name} is not laid out as expected")));
         }
