@@ -6,10 +6,12 @@ use crate::output::print;
 use anyhow::Result;
 use megapage_daemon::config::Config;
 use megapage_daemon::service::{Options, Overrides, Source, run};
-use megapage_daemon::{Pass, PassDocument};
+use megapage_daemon::{Pass, PassDocument, Veto};
 use megapage_decide::POLICIES;
 use megapage_kernel::KernelRoot;
+use megapage_launch::verdict::{self, Forbidden};
 use megapage_report::json;
+use megapage_units::Pid;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -93,9 +95,19 @@ pub fn main(args: Args) -> Result<ExitCode> {
             }
         }
     };
-    run(&KernelRoot::live(), &options, &mut report)?;
+    run(&KernelRoot::live(), &options, Box::new(Trials(Forbidden::new(verdict::store().ok()))), &mut report)?;
     if let Some(error) = lost {
         return Err(error.into());
     }
     Ok(ExitCode::from(u8::from(args.once && failed)))
+}
+
+/// What trials have found.
+#[derive(Debug)]
+struct Trials(Forbidden);
+
+impl Veto for Trials {
+    fn of(&mut self, root: &KernelRoot, pid: Pid) -> Option<String> {
+        self.0.why(root, pid)
+    }
 }

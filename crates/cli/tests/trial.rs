@@ -210,6 +210,11 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     assert_eq!(reader.huge(), Bytes::ZERO);
     let output = megapage(verdicts, &["run", "--dry-run", "--mechanism", "outside", "--", "perl"]);
     assert!(printed(&output).contains("--mechanism outside overrides it"), "{}", printed(&output));
+    let left_alone = left_alone_by_the_daemon(verdicts, &reader, "");
+    assert!(left_alone.is_some_and(|why| why.contains("found that it hurts")));
+    assert_eq!(left_alone_by_the_daemon(verdicts, &reader, "heed_trials = false\n"), None);
+    let named = format!("pids = [{pid}]\n");
+    assert_eq!(left_alone_by_the_daemon(verdicts, &reader, &named), None, "it was asked for by number");
     let output = megapage(verdicts, &["status", "--json"]);
     let status = json(&output, "megapage.status/1");
     assert_eq!(status["trials"][0]["decision"], "hurts", "{status:#}");
@@ -230,6 +235,7 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     let known = list["verdicts"].as_array().unwrap();
     assert_eq!((known.len(), &known[0]["current"]), (1, &true.into()), "{list:#}");
     assert_eq!(known[0]["verdict"]["decision"], "gains");
+    assert_eq!(left_alone_by_the_daemon(verdicts, &reader, ""), None);
     // All of it is huge now: nothing is left to try, and nothing of it is split.
     let before = other.huge();
     let output = trial(verdicts, &arguments).output().unwrap();
@@ -238,6 +244,27 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     assert_eq!(trial(verdicts, &["--forget", "perl"]).status().unwrap().code(), Some(0));
     let list = trial(verdicts, &["--list"]).output().unwrap();
     assert!(printed(&list).starts_with("No trials in"), "{}", printed(&list));
+}
+
+/// Why the daemon leaves this reader alone; `None`: it watches it. `more` is added to the configuration.
+fn left_alone_by_the_daemon(verdicts: &Path, reader: &Reader, more: &str) -> Option<String> {
+    let config = verdicts.join("daemon.toml");
+    let of = verdicts.display();
+    let text = format!(
+        "lock_file = '{of}/lock'\nstate_file = ''\n[observe]\ntracker = 'smaps'\n[metrics]\nsocket = ''\n\
+         [processes]\ninclude = ['^perl$']\nleast_resident = '4m'\n{more}"
+    );
+    std::fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+    let output = megapage(verdicts, &["daemon", "--config", config, "--once", "--dry-run", "--json"]);
+    let pass = json(&output, "megapage.daemon/2");
+    let missed = pass["missed"].as_array().unwrap().iter().find(|it| it["pid"] == reader.pid().0);
+    let why = missed.map(|missed| {
+        assert_eq!(missed["why"], "vetoed", "{missed}");
+        missed["what"].as_str().unwrap().to_string()
+    });
+    assert!(why.is_some() || pass["watched"].as_u64().unwrap() > 0, "{pass:#}");
+    why
 }
 
 /// Waits for a window on huge pages: not for the moment in which a switch is tried.

@@ -166,6 +166,9 @@ pub struct Processes {
     pub users: Vec<String>,
     /// Users whose processes are left alone.
     pub exclude_users: Vec<String>,
+    /// Processes of builds of which `megapage trial` has found that huge pages do not pay are left alone, unless `pids` names
+    /// them.
+    pub heed_trials: bool,
     /// Processes with less resident memory are left alone, unless `pids` names them.
     #[serde(with = "text::size")]
     pub least_resident: Bytes,
@@ -346,6 +349,7 @@ impl Default for Processes {
             cgroups: Vec::new(),
             users: Vec::new(),
             exclude_users: Vec::new(),
+            heed_trials: true,
             least_resident: Bytes::mib(64),
             most: 256,
         }

@@ -8,6 +8,7 @@ use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
 use crate::select::{Select, Selected};
+use crate::veto::Veto;
 use crate::zeroing::Zeroing;
 use megapage_act::execute::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
@@ -15,7 +16,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
-use megapage_snapshot::{CostSource, HugePages, Sampling, Snapshot};
+use megapage_snapshot::{CostSource, HugePages, Missed, MissedWhy, Sampling, Snapshot};
 use megapage_units::{Bytes, HUGE_2M};
 use std::fmt;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct Parts {
     pub costs: Option<Costs>,
     /// Carries actions out.
     pub actuator: Box<dyn Actuator>,
+    /// What is known elsewhere of processes.
+    pub veto: Box<dyn Veto>,
     /// The time since boot, the observer's.
     pub clock: Box<dyn Clock>,
     /// Whether the actuator changes nothing.
@@ -112,6 +115,7 @@ impl Daemon {
         root: &KernelRoot,
         config: Config,
         actuator: Box<dyn Actuator>,
+        veto: Box<dyn Veto>,
         dry_run: bool,
         samples: bool,
     ) -> Result<Daemon, DaemonError> {
@@ -122,6 +126,7 @@ impl Daemon {
             observer,
             costs,
             actuator,
+            veto,
             clock: Box::new(BootClock),
             dry_run,
             samples,
@@ -279,6 +284,9 @@ impl Daemon {
         self.zeroing.note(&self.state);
         snapshot.machine.pressure = reported;
         let decided = parts.clock.now();
+        // Reported with those that cannot be looked at; the policy has seen neither.
+        let vetoed = self.selected.vetoed.iter().cloned();
+        snapshot.missed.extend(vetoed.map(|(pid, what)| Missed { pid, why: MissedWhy::Vetoed, what }));
         let looked = own_thread_time().saturating_sub(cpu);
         let (done, left) = self.act(decided, &actions);
         let acted = self.parts.clock.now();
@@ -315,6 +323,7 @@ impl Daemon {
             huge: Bytes(HugePages::of(&snapshot.processes) * HUGE_2M as u64),
             watched: snapshot.processes.len(),
             skipped: self.selected.left_out
+                + self.selected.vetoed.len()
                 + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
             backed_off: self.parts.actuator.backed_off(),
             executor: self.parts.actuator.counted(),
@@ -417,7 +426,7 @@ impl Daemon {
 
     fn select(&mut self) {
         // Where they cannot be listed this time, those of the last time are looked at.
-        if let Ok(selected) = self.select.now(&self.parts.root) {
+        if let Ok(selected) = self.select.now(&self.parts.root, &mut *self.parts.veto) {
             self.selected = selected;
         }
     }

@@ -28,6 +28,7 @@ pub mod service;
 mod settings;
 mod shared;
 mod telemetry;
+mod veto;
 mod zeroing;
 
 pub use config::Config;
@@ -38,3 +39,4 @@ pub use reporter::{Reporter, ReporterError};
 pub use saved_state::SavedState;
 pub use telemetry::metrics::{CLASSIC, OPENMETRICS};
 pub use telemetry::table::{Kind, METRICS, Metric};
+pub use veto::{NoVeto, Veto};

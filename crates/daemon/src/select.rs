@@ -1,6 +1,7 @@
 //! Which processes are watched.
 
 use crate::config::{Processes, uid};
+use crate::veto::Veto;
 use megapage_kernel::process::{Status, list_processes, read_cgroup, read_status};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
@@ -21,6 +22,7 @@ pub struct Select {
     all: bool,
     /// Whether what is to be left alone is not known in full: then everything is.
     is_unsure: bool,
+    heed_trials: bool,
     least_resident: Bytes,
     most: usize,
 }
@@ -32,6 +34,8 @@ pub struct Selected {
     pub pids: Vec<Pid>,
     /// How many more were chosen: they are smaller, or their user has more than half of all.
     pub left_out: usize,
+    /// Those of the chosen that are left alone for what is known of them, and why.
+    pub vetoed: Vec<(Pid, String)>,
 }
 
 impl Select {
@@ -55,33 +59,34 @@ impl Select {
             exclude_users,
             all: processes.include.is_empty() && processes.pids.is_empty(),
             is_unsure,
+            heed_trials: processes.heed_trials,
             least_resident: processes.least_resident,
             most: processes.most,
         }
     }
 
-    /// The processes that there are now. One that ends meanwhile is skipped.
-    pub fn now(&self, root: &KernelRoot) -> Result<Selected, KernelError> {
+    /// The processes that there are now, but for those of which `veto` knows better. One that ends meanwhile is skipped.
+    pub fn now(&self, root: &KernelRoot, veto: &mut dyn Veto) -> Result<Selected, KernelError> {
         let own = Pid(std::process::id().cast_signed());
-        let mut found: Vec<Found> = Vec::new();
+        let (mut found, mut vetoed): (Vec<Found>, Vec<(Pid, String)>) = Default::default();
         for pid in list_processes(root)? {
             let Ok(status) = read_status(root, pid) else { continue };
             if self.wants(root, &status, own) {
+                let named = self.pids.contains(&status.pid);
+                if let Some(why) = (self.heed_trials && !named).then(|| veto.of(root, pid)).flatten() {
+                    vetoed.push((pid, why));
+                    continue;
+                }
                 // Not all that is resident: a memory file counts there as often as it is mapped.
                 let size = status.rss_anonymous + status.hugetlb;
-                found.push(Found {
-                    named: self.pids.contains(&status.pid),
-                    size,
-                    pid: status.pid,
-                    user: status.uids[0],
-                });
+                found.push(Found { named, size, pid: status.pid, user: status.uids[0] });
             }
         }
         found.sort_by_key(|found| (!found.named, std::cmp::Reverse(found.size), found.pid));
         let left_out = found.len().saturating_sub(self.most);
         let mut pids = fairly(&found, self.most);
         pids.sort();
-        Ok(Selected { pids, left_out })
+        Ok(Selected { pids, left_out, vetoed })
     }
 
     fn wants(&self, root: &KernelRoot, status: &Status, own: Pid) -> bool {
@@ -138,6 +143,7 @@ fn fairly(found: &[Found], most: usize) -> Vec<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::veto::NoVeto;
 
     /// Processes as (pid, name, parent, uid, MiB, cgroup); without memory it is a kernel thread.
     fn tree(processes: &[(i32, &str, i32, u32, u64, &str)]) -> (tempfile::TempDir, KernelRoot) {
@@ -170,7 +176,7 @@ mod tests {
             (own, "megapage", 1, 0, 900, "/"),
             (own + 1, "redis-child", own, 0, 900, "/"),
         ]);
-        let selected = Select::new(&processes).now(&root).unwrap();
+        let selected = Select::new(&processes).now(&root, &mut NoVeto).unwrap();
         (selected.pids.iter().map(|pid| pid.0).collect(), selected.left_out)
     }
 
@@ -198,7 +204,7 @@ mod tests {
         let select = |most, named: &[i32]| {
             let (_keep, root) = tree(&processes);
             let processes = Processes { most, pids: named.to_vec(), include: list("."), ..default() };
-            let selected = Select::new(&processes).now(&root).unwrap();
+            let selected = Select::new(&processes).now(&root, &mut NoVeto).unwrap();
             (selected.pids.iter().map(|pid| pid.0).collect::<Vec<_>>(), selected.left_out)
         };
         assert_eq!(select(4, &[]), (vec![10, 11, 12, 40], 17));
@@ -213,7 +219,7 @@ mod tests {
         let mapped =
             format!("{status}VmPTE:\t40 kB\nVmRSS:\t9000000 kB\nRssAnon:\t10 kB\nRssShmem:\t8999990 kB\n");
         std::fs::write(root.path("proc/10/status"), mapped).unwrap();
-        let selected = Select::new(&Processes { most: 1, ..default() }).now(&root).unwrap();
+        let selected = Select::new(&Processes { most: 1, ..default() }).now(&root, &mut NoVeto).unwrap();
         assert_eq!(selected.pids, [Pid(11)]);
     }
 
@@ -243,5 +249,36 @@ mod tests {
     fn who_is_excluded_is_left_alone_though_named() {
         assert_eq!(chosen(Processes { exclude: list("^java"), pids: vec![11], ..default() }).0, [0; 0]);
         assert_eq!(chosen(Processes { exclude_users: list("8"), ..default() }).0, [10]);
+    }
+
+    /// Knows of these.
+    #[derive(Debug)]
+    struct Known(&'static [i32]);
+
+    impl Veto for Known {
+        fn of(&mut self, _root: &KernelRoot, pid: Pid) -> Option<String> {
+            self.0.contains(&pid.0).then(|| format!("{pid} does not gain"))
+        }
+    }
+
+    #[test]
+    fn what_is_known_not_to_gain_is_left_alone_and_takes_no_place() {
+        let (_keep, root) = tree(&[
+            (10, "redis-server", 1, 7, 400, "/"),
+            (11, "java", 1, 8, 300, "/"),
+            (13, "small", 1, 0, 20, "/"),
+        ]);
+        let now = |processes: Processes| Select::new(&processes).now(&root, &mut Known(&[10, 13])).unwrap();
+        let selected = now(Processes { most: 1, ..default() });
+        assert_eq!((selected.pids, selected.left_out), (vec![Pid(11)], 0));
+        assert_eq!(
+            selected.vetoed,
+            [(Pid(10), "10 does not gain".to_string())],
+            "small ones are not asked for"
+        );
+        let selected = now(Processes { pids: vec![10], ..default() });
+        assert_eq!((selected.pids, selected.vetoed), (vec![Pid(10)], vec![]), "named by number");
+        let selected = now(Processes { heed_trials: false, ..default() });
+        assert_eq!((selected.pids, selected.vetoed), (vec![Pid(10), Pid(11)], vec![]));
     }
 }

@@ -11,6 +11,7 @@ use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
 use crate::saved_state::SavedState;
 use crate::settings::Settings;
+use crate::veto::Veto;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
 use megapage_decide::{OWN, Obtained};
 use megapage_kernel::pressure::Trigger;
@@ -123,10 +124,11 @@ enum Event {
 }
 
 /// Runs the daemon on this machine until it is instructed to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `report` is notified of each pass, and returns whether to go on.
+/// configuration again. `veto` knows processes that are to be left alone. `report` is notified of each pass, and returns whether to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
+    veto: Box<dyn Veto>,
     report: &mut dyn FnMut(&Pass) -> bool,
 ) -> Result<(), ServiceError> {
     let config = options.source.load()?;
@@ -145,7 +147,7 @@ pub fn run(
     }
     // Two that clear accessed bits would each spoil what the other is to read.
     let alone = !options.dry_run || !Instance::is_taken(root, &config.lock_file);
-    let mut service = Service::start(root, options, config, alone)?;
+    let mut service = Service::start(root, options, config, veto, alone)?;
     // After the children that the kernel is tried on: they would hold the lock, too. A dry run serves no client.
     let _instance = match options.dry_run {
         true => None,
@@ -191,6 +193,7 @@ impl<'a> Service<'a> {
         root: &'a KernelRoot,
         options: &'a Options,
         config: Config,
+        veto: Box<dyn Veto>,
         alone: bool,
     ) -> Result<Service<'a>, ServiceError> {
         // Without it we only come later.
@@ -201,7 +204,7 @@ impl<'a> Service<'a> {
             info!("a daemon is running: this dry run samples no accesses of its own, and estimates no costs");
         }
         let actuator = actuator(root, &config, options.dry_run)?;
-        let daemon = Daemon::start(root, config, actuator, options.dry_run, alone)?;
+        let daemon = Daemon::start(root, config, actuator, veto, options.dry_run, alone)?;
         daemon.cost_warning().iter().for_each(|warning| warn!("{warning}"));
         Ok(Service {
             root,

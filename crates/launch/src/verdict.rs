@@ -3,11 +3,15 @@
 //! A verdict holds for one build of one program in one unit, on one kind of processor. Nothing that is wrong with verdicts makes
 //! a start fail: it is made as if there were none.
 
+mod forbidden;
+
+pub use forbidden::Forbidden;
+
 use crate::mechanism::Plan;
 use crate::profile::{FileState, Store, date, digest, verdicts_directory};
 use crate::request::Mechanism;
 use megapage_judge::{Decision, Gain};
-use megapage_kernel::process::read_cgroup;
+use megapage_kernel::process::{path_of_its_file, read_cgroup};
 use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
 use serde::{Deserialize, Serialize};
@@ -33,8 +37,21 @@ pub struct Build {
 impl Build {
     /// Of a program's file that runs in `unit`; why there is none.
     pub fn of(unit: &str, program: &Path) -> Result<Build, String> {
-        let FileState { path, bytes, build, .. } = FileState::of_binary(program)?;
-        Ok(Build { unit: unit.into(), program: path, bytes, build })
+        Build::named(unit, program, program)
+    }
+
+    /// Of the program that a process executes, `program` by its link; in whatever mount namespace, and where the file has been
+    /// replaced since. Why there is none.
+    pub fn of_process(root: &KernelRoot, pid: Pid, program: &Path) -> Result<Build, String> {
+        let name = program.to_string_lossy();
+        // proc_pid_exe(5)
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        Build::named(&unit_of(root, pid), Path::new(name), &path_of_its_file(root, pid, None))
+    }
+
+    fn named(unit: &str, program: &Path, file: &Path) -> Result<Build, String> {
+        let FileState { bytes, build, .. } = FileState::of_binary(file)?;
+        Ok(Build { unit: unit.into(), program: program.to_string_lossy().into_owned(), bytes, build })
     }
 
     fn key(&self) -> String {
@@ -263,7 +280,7 @@ mod tests {
     use crate::mechanism::Considered;
     use crate::request::Heap;
 
-    fn verdict(decision: Decision) -> Verdict {
+    pub(super) fn verdict(decision: Decision) -> Verdict {
         let root = KernelRoot::live();
         let build =
             Build { unit: "a.service".into(), program: "/usr/bin/a".into(), bytes: 7, build: "b1".into() };

@@ -130,6 +130,8 @@ pub enum MissedWhy {
     Bounded,
     /// Its turn has not come: it comes first in the next snapshot.
     Postponed,
+    /// It is left alone for what is known of it, as by a trial.
+    Vetoed,
     /// Anything else.
     Failed,
 }
