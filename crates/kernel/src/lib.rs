@@ -66,6 +66,7 @@ pub mod probe;
 pub mod process;
 mod process_clock;
 pub mod process_madvise;
+pub mod program_file;
 mod raw_syscall;
 pub mod reclaim;
 pub mod remote_read;

@@ -11,7 +11,7 @@ use crate::mechanism::Plan;
 use crate::profile::{FileState, Store, date, digest, verdicts_directory};
 use crate::request::Mechanism;
 use megapage_judge::{Decision, Gain};
-use megapage_kernel::process::{path_of_its_file, read_cgroup};
+use megapage_kernel::process::read_cgroup;
 use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
 use serde::{Deserialize, Serialize};
@@ -37,21 +37,8 @@ pub struct Build {
 impl Build {
     /// Of a program's file that runs in `unit`; why there is none.
     pub fn of(unit: &str, program: &Path) -> Result<Build, String> {
-        Build::named(unit, program, program)
-    }
-
-    /// Of the program that a process executes, `program` by its link; in whatever mount namespace, and where the file has been
-    /// replaced since. Why there is none.
-    pub fn of_process(root: &KernelRoot, pid: Pid, program: &Path) -> Result<Build, String> {
-        let name = program.to_string_lossy();
-        // proc_pid_exe(5)
-        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-        Build::named(&unit_of(root, pid), Path::new(name), &path_of_its_file(root, pid, None))
-    }
-
-    fn named(unit: &str, program: &Path, file: &Path) -> Result<Build, String> {
-        let FileState { bytes, build, .. } = FileState::of_binary(file)?;
-        Ok(Build { unit: unit.into(), program: program.to_string_lossy().into_owned(), bytes, build })
+        let FileState { path, bytes, build, .. } = FileState::of_binary(program)?;
+        Ok(Build { unit: unit.into(), program: path, bytes, build })
     }
 
     fn key(&self) -> String {

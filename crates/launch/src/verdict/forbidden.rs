@@ -1,77 +1,79 @@
 //! Which processes that run are of builds that a trial speaks against.
 
-use super::{Build, Verdict, unit_of};
+use super::{Verdict, all, unit_of};
 use crate::profile::Store;
-use megapage_kernel::KernelRoot;
-use megapage_kernel::process::{read_exe, read_start_time};
+use megapage_kernel::program_file::ProgramFile;
+use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
-/// Processes that are remembered, at most: then all are looked up again.
-const MOST_KNOWN: usize = 8192;
+/// The store is read again when it has changed, and after this time: a program's file may have come back.
+const REREAD: Duration = Duration::from_secs(60);
 
-/// Looks each process up once, and again when it has executed another program or the store has changed.
+/// The programs that are not to be promoted. Processes are told by the file that they execute, of which nothing is read: it may
+/// be another user's, on a file system that does not answer.
 #[derive(Debug)]
 pub struct Forbidden {
     /// `None`: there is none to read.
     store: Option<Store>,
-    /// When the store was changed last.
+    /// When the store was changed last, and read.
     changed: Option<SystemTime>,
-    is_empty: bool,
-    known: BTreeMap<Pid, Known>,
+    read: Option<Instant>,
+    programs: Vec<Program>,
 }
 
-/// One process.
+/// One of them, in a unit.
 #[derive(Debug)]
-struct Known {
-    /// When it was started, in ticks since boot.
-    start: u64,
-    program: PathBuf,
-    /// The verdict in words, where that forbids.
-    why: Option<String>,
+struct Program {
+    file: ProgramFile,
+    unit: String,
+    /// The verdict in words.
+    why: String,
 }
 
 impl Forbidden {
     /// By the verdicts of a store, of which it takes note when they change.
     pub fn new(store: Option<Store>) -> Forbidden {
-        Forbidden { store, changed: None, is_empty: true, known: BTreeMap::new() }
+        Forbidden { store, changed: None, read: None, programs: Vec::new() }
     }
 
     /// Why a process is not to be promoted, in one sentence; `None` where no trial speaks against it.
     pub fn why(&mut self, root: &KernelRoot, pid: Pid) -> Option<String> {
-        self.refresh();
-        let store = self.store.as_ref().filter(|_| !self.is_empty)?;
-        let (start, program) = (read_start_time(root, pid).ok()?, read_exe(root, pid).ok()?);
-        if let Some(known) = self.known.get(&pid).filter(|it| it.start == start && it.program == program) {
-            return known.why.clone();
+        self.refresh(root);
+        if self.programs.is_empty() {
+            return None;
         }
-        let build = Build::of_process(root, pid, &program).ok();
-        let verdict = build.and_then(|build| Verdict::find(root, store, &build).ok().flatten());
-        let why = verdict.filter(Verdict::forbids).map(|verdict| verdict.in_words());
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(pid, Known { start, program, why: why.clone() });
-        why
+        let file = ProgramFile::of_process(root, pid).ok()?;
+        let mut same = self.programs.iter().filter(|it| it.file == file).peekable();
+        same.peek()?;
+        let unit = unit_of(root, pid);
+        same.find(|it| it.unit == unit).map(|it| it.why.clone())
     }
 
-    /// Forgets what was looked up where a verdict has come or gone since.
-    fn refresh(&mut self) {
+    fn refresh(&mut self, root: &KernelRoot) {
         let Some(store) = &self.store else { return };
         // Files are replaced by renaming, which changes the directory.
         let changed = std::fs::metadata(store.path()).and_then(|it| it.modified()).ok();
-        if changed != self.changed {
-            self.changed = changed;
-            self.is_empty = store.keys().is_ok_and(|keys| keys.is_empty());
-            self.known.clear();
+        if changed == self.changed && self.read.is_some_and(|read| read.elapsed() < REREAD) {
+            return;
         }
+        (self.changed, self.read) = (changed, Some(Instant::now()));
+        let processor = machine(root).map(|it| it.processor).unwrap_or_default();
+        let verdicts = all(store).unwrap_or_default().into_iter().filter_map(|it| it.verdict.ok());
+        let forbid = verdicts.filter(|it| it.forbids() && it.processor == processor && it.is_current());
+        self.programs = forbid.filter_map(program).collect();
     }
+}
+
+fn program(verdict: Verdict) -> Option<Program> {
+    let file = ProgramFile::at(Path::new(&verdict.build.program)).ok()?;
+    Some(Program { file, why: verdict.in_words(), unit: verdict.build.unit })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Build;
     use super::super::tests::verdict;
     use super::*;
     use megapage_judge::Decision;
@@ -84,21 +86,24 @@ mod tests {
         let mut forbidden = Forbidden::new(Some(Store::at(path.clone())));
         assert_eq!(forbidden.why(&root, own), None, "there is no store");
         let store = Store::at(path);
-        let build = Build::of_process(&root, own, &read_exe(&root, own).unwrap()).unwrap();
-        assert_eq!(build, Build::of(&unit_of(&root, own), &std::env::current_exe().unwrap()).unwrap());
-        let keep = |decision| {
+        let (unit, program) = (unit_of(&root, own), std::env::current_exe().unwrap());
+        let keep = |unit: &str, decision| {
             // The clock by which the kernel stamps directories ticks some hundred times a second.
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            Verdict { build: build.clone(), ..verdict(decision) }.keep(&store).unwrap()
+            std::thread::sleep(Duration::from_millis(20));
+            let build = Build::of(unit, &program).unwrap();
+            Verdict { build, ..verdict(decision) }.keep(&store).unwrap()
         };
-        let file = keep(Decision::Hurts);
+        keep("another.service", Decision::Hurts);
+        assert_eq!(forbidden.why(&root, own), None, "in another unit");
+        let file = keep(&unit, Decision::Hurts);
         let why = forbidden.why(&root, own).unwrap();
         assert!(why.contains("found that it hurts"), "{why}");
         assert_eq!(forbidden.why(&root, own), Some(why), "from memory");
-        keep(Decision::Gains);
+        keep(&unit, Decision::Gains);
         assert_eq!(forbidden.why(&root, own), None);
-        keep(Decision::NoGain);
+        keep(&unit, Decision::NoGain);
         assert!(forbidden.why(&root, own).is_some());
+        std::thread::sleep(Duration::from_millis(20));
         std::fs::remove_file(file).unwrap();
         assert_eq!(forbidden.why(&root, own), None, "it was forgotten");
         assert_eq!(Forbidden::new(None).why(&root, own), None);
