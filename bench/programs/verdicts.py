@@ -9,8 +9,7 @@ SLOWER = 1.01
 MEMORY_RATIO, MEMORY_SLACK = 1.05, 16 << 20
 AS_GOOD_SHARE = 0.9
 RANDOM_MEAN = 0.90
-# What was asked for first. The best of all ways for each program, chosen afterwards, reaches 0.84 on the machine of the
-# committed results.
+# What was asked for first. What the best of all ways reaches, chosen for each program afterwards, stands beside it in the results.
 FORMER_RANDOM_MEAN = 0.80
 # The four times that no program may lose in.
 TIMES = (("steady", "cpu"), ("steady", "wall"), ("whole", "cpu"), ("whole", "wall"))
@@ -153,10 +152,19 @@ def best_way(all_figures):
 
 
 def random_mean(all_figures, bound):
-    ratios = {f.case["name"]: f.ratio(OURS, "steady", "cpu") for f in all_figures if f.case["random"]}
+    found = [f for f in all_figures if f.case["random"]]
+    ratios = {f.case["name"]: f.ratio(OURS, "steady", "cpu") for f in found}
     ratios = {name: ratio for name, ratio in ratios.items() if ratio}
     if not ratios:
         return False, "none ran", {}
     mean = estimate.geometric_mean([ratio.median for ratio in ratios.values()])
-    return mean <= bound, f"{mean:.3f} of {len(ratios)}", {
+    best = [least_ratio(f) for f in found if f.case["name"] in ratios]
+    measured = f"{mean:.3f} of {len(ratios)}; the best of all ways for each, chosen afterwards: {estimate.geometric_mean(best):.3f}"
+    return mean <= bound, measured, {
         name: str(ratio) for name, ratio in ratios.items() if mean > bound and ratio.median > bound}
+
+
+def least_ratio(figures):
+    """That to plain of the best way, plain and ours among them."""
+    ratios = (figures.ratio(way, "steady", "cpu") for way in figures.ways if way != LEARNED)
+    return min(ratio.median for ratio in ratios if ratio)
