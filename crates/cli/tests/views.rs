@@ -450,7 +450,7 @@ fn heat_over_time_is_text_a_picture_and_json() {
     let mut watched = Command::new(MEGAPAGE);
     watched.args(watch).args(["--seconds", "600"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let watched = watched.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(6));
     drop(busy);
     let ended = said(watched.wait_with_output().unwrap());
     assert!(ended.status == 0 && ended.out.contains("heat over"), "{} {}", ended.out, ended.err);

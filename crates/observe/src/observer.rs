@@ -510,6 +510,13 @@ fn replaced(former: ProcessId, now: ProcessId) -> Missed {
     if former.start_ticks != now.start_ticks {
         return Missed { what: format!("process {pid} has ended, and another has its number"), ..gone(pid) };
     }
+    // Of a process that is about to end, whose memory is gone, proc_pid_stat(5) shows no stack.
+    if former.start_stack != 0 && now.start_stack == 0 {
+        return Missed {
+            what: format!("process {pid} has ended, or may no longer be looked at"),
+            ..gone(pid)
+        };
+    }
     let what = format!("process {pid} has executed another program: what was known of it no longer holds");
     Missed { pid, why: MissedWhy::Replaced, what }
 }

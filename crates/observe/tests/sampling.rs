@@ -228,6 +228,19 @@ fn a_process_that_executes_another_program_within_a_sample_is_missed_once() {
 }
 
 #[test]
+fn a_process_that_is_about_to_end_has_executed_nothing_else() {
+    let world = World::of_huge(2, 100_000);
+    let mut observer = world.observer(Options::default());
+    observer.snapshot(&[PID]);
+    world.pass(SECOND);
+    assert!(!observer.snapshot(&[PID]).processes.is_empty());
+    world.lose_memory();
+    let snapshot = observer.snapshot(&[PID]);
+    assert_eq!(snapshot.missed[0].why, MissedWhy::Gone, "{:?}", snapshot.missed);
+    assert!(snapshot.missed[0].what.contains("has ended"));
+}
+
+#[test]
 fn a_process_that_ends_within_a_sample_is_gone() {
     for zombie in [false, true] {
         let world = World::new();

@@ -272,6 +272,13 @@ impl World {
         state.write_stat();
     }
 
+    /// It ends, and has no memory any more.
+    pub fn lose_memory(&self) {
+        let mut state = self.lock();
+        state.start_stack = 0;
+        state.write_stat();
+    }
+
     pub fn exec_after(&self, time: Duration) {
         let mut state = self.lock();
         state.exec_at = Some(state.now + time);
