@@ -6,12 +6,11 @@ use crate::output::print;
 use anyhow::Result;
 use megapage_daemon::config::Config;
 use megapage_daemon::service::{Options, Overrides, Source, run};
-use megapage_daemon::{Pass, PassDocument, Veto};
+use megapage_daemon::{Pass, PassDocument};
 use megapage_decide::POLICIES;
 use megapage_kernel::KernelRoot;
 use megapage_launch::verdict::{self, Forbidden};
 use megapage_report::json;
-use megapage_units::Pid;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -95,19 +94,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
             }
         }
     };
-    run(&KernelRoot::live(), &options, Box::new(Trials(Forbidden::new(verdict::store().ok()))), &mut report)?;
+    let mut trials = Forbidden::new(verdict::store().ok());
+    let veto = Box::new(move |root: &KernelRoot, pid| trials.why(root, pid));
+    run(&KernelRoot::live(), &options, veto, &mut report)?;
     if let Some(error) = lost {
         return Err(error.into());
     }
     Ok(ExitCode::from(u8::from(args.once && failed)))
-}
-
-/// What trials have found.
-#[derive(Debug)]
-struct Trials(Forbidden);
-
-impl Veto for Trials {
-    fn of(&mut self, root: &KernelRoot, pid: Pid) -> Option<String> {
-        self.0.why(root, pid)
-    }
 }

@@ -7,8 +7,7 @@ use crate::left::{Left, Rests, give_back};
 use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
-use crate::select::{Select, Selected};
-use crate::veto::Veto;
+use crate::select::{Select, Selected, Veto};
 use crate::zeroing::Zeroing;
 use megapage_act::execute::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
@@ -53,7 +52,7 @@ pub struct Parts {
     /// Carries actions out.
     pub actuator: Box<dyn Actuator>,
     /// What is known elsewhere of processes.
-    pub veto: Box<dyn Veto>,
+    pub veto: Veto,
     /// The time since boot, the observer's.
     pub clock: Box<dyn Clock>,
     /// Whether the actuator changes nothing.
@@ -115,7 +114,7 @@ impl Daemon {
         root: &KernelRoot,
         config: Config,
         actuator: Box<dyn Actuator>,
-        veto: Box<dyn Veto>,
+        veto: Veto,
         dry_run: bool,
         samples: bool,
     ) -> Result<Daemon, DaemonError> {
@@ -426,7 +425,7 @@ impl Daemon {
 
     fn select(&mut self) {
         // Where they cannot be listed this time, those of the last time are looked at.
-        if let Ok(selected) = self.select.now(&self.parts.root, &mut *self.parts.veto) {
+        if let Ok(selected) = self.select.now(&self.parts.root, &mut self.parts.veto) {
             self.selected = selected;
         }
     }

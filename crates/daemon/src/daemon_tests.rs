@@ -1,7 +1,6 @@
 //! That the daemon obeys whatever a policy asks for.
 
 use super::*;
-use crate::veto::NoVeto;
 use megapage_kernel::KernelRoot;
 use megapage_observe::process_id;
 use megapage_snapshot::ProcessId;
@@ -55,7 +54,7 @@ fn each_kind_of_action_is_carried_out() {
         observer,
         costs: None,
         actuator: Box::new(Recording(given.clone())),
-        veto: Box::new(NoVeto),
+        veto: Box::new(|_, _| None),
         clock: Box::new(BootClock),
         dry_run: false,
         samples: false,

@@ -28,7 +28,6 @@ pub mod service;
 mod settings;
 mod shared;
 mod telemetry;
-mod veto;
 mod zeroing;
 
 pub use config::Config;
@@ -37,6 +36,6 @@ pub use observability::{Listen, LogConfig, LogFormat, LogLevel, MetricsConfig, M
 pub use pass::{Pass, PassDocument, SCHEMA, Times};
 pub use reporter::{Reporter, ReporterError};
 pub use saved_state::SavedState;
+pub use select::Veto;
 pub use telemetry::metrics::{CLASSIC, OPENMETRICS};
 pub use telemetry::table::{Kind, METRICS, Metric};
-pub use veto::{NoVeto, Veto};

@@ -1,12 +1,15 @@
 //! Which processes are watched.
 
 use crate::config::{Processes, uid};
-use crate::veto::Veto;
 use megapage_kernel::process::{Status, list_processes, read_cgroup, read_status};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use regex_lite::Regex;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Says why a process is to be left alone, by what is known of it elsewhere, in one line; `None`: it is not. In each pass it is
+/// asked of each process that the configuration chooses, but for those that it names by number.
+pub type Veto = Box<dyn FnMut(&KernelRoot, Pid) -> Option<String> + Send>;
 
 /// The choice of a configuration, compiled.
 #[derive(Debug)]
@@ -66,14 +69,14 @@ impl Select {
     }
 
     /// The processes that there are now, but for those of which `veto` knows better. One that ends meanwhile is skipped.
-    pub fn now(&self, root: &KernelRoot, veto: &mut dyn Veto) -> Result<Selected, KernelError> {
+    pub fn now(&self, root: &KernelRoot, veto: &mut Veto) -> Result<Selected, KernelError> {
         let own = Pid(std::process::id().cast_signed());
         let (mut found, mut vetoed): (Vec<Found>, Vec<(Pid, String)>) = Default::default();
         for pid in list_processes(root)? {
             let Ok(status) = read_status(root, pid) else { continue };
             if self.wants(root, &status, own) {
                 let named = self.pids.contains(&status.pid);
-                if let Some(why) = (self.heed_trials && !named).then(|| veto.of(root, pid)).flatten() {
+                if let Some(why) = (self.heed_trials && !named).then(|| veto(root, pid)).flatten() {
                     vetoed.push((pid, why));
                     continue;
                 }
@@ -143,7 +146,6 @@ fn fairly(found: &[Found], most: usize) -> Vec<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::veto::NoVeto;
 
     /// Processes as (pid, name, parent, uid, MiB, cgroup); without memory it is a kernel thread.
     fn tree(processes: &[(i32, &str, i32, u32, u64, &str)]) -> (tempfile::TempDir, KernelRoot) {
@@ -176,8 +178,13 @@ mod tests {
             (own, "megapage", 1, 0, 900, "/"),
             (own + 1, "redis-child", own, 0, 900, "/"),
         ]);
-        let selected = Select::new(&processes).now(&root, &mut NoVeto).unwrap();
+        let selected = Select::new(&processes).now(&root, &mut knows(&[])).unwrap();
         (selected.pids.iter().map(|pid| pid.0).collect(), selected.left_out)
+    }
+
+    /// A veto on these.
+    fn knows(pids: &'static [i32]) -> Veto {
+        Box::new(|_, pid| pids.contains(&pid.0).then(|| format!("{pid} does not gain")))
     }
 
     fn default() -> Processes {
@@ -204,7 +211,7 @@ mod tests {
         let select = |most, named: &[i32]| {
             let (_keep, root) = tree(&processes);
             let processes = Processes { most, pids: named.to_vec(), include: list("."), ..default() };
-            let selected = Select::new(&processes).now(&root, &mut NoVeto).unwrap();
+            let selected = Select::new(&processes).now(&root, &mut knows(&[])).unwrap();
             (selected.pids.iter().map(|pid| pid.0).collect::<Vec<_>>(), selected.left_out)
         };
         assert_eq!(select(4, &[]), (vec![10, 11, 12, 40], 17));
@@ -219,7 +226,7 @@ mod tests {
         let mapped =
             format!("{status}VmPTE:\t40 kB\nVmRSS:\t9000000 kB\nRssAnon:\t10 kB\nRssShmem:\t8999990 kB\n");
         std::fs::write(root.path("proc/10/status"), mapped).unwrap();
-        let selected = Select::new(&Processes { most: 1, ..default() }).now(&root, &mut NoVeto).unwrap();
+        let selected = Select::new(&Processes { most: 1, ..default() }).now(&root, &mut knows(&[])).unwrap();
         assert_eq!(selected.pids, [Pid(11)]);
     }
 
@@ -251,16 +258,6 @@ mod tests {
         assert_eq!(chosen(Processes { exclude_users: list("8"), ..default() }).0, [10]);
     }
 
-    /// Knows of these.
-    #[derive(Debug)]
-    struct Known(&'static [i32]);
-
-    impl Veto for Known {
-        fn of(&mut self, _root: &KernelRoot, pid: Pid) -> Option<String> {
-            self.0.contains(&pid.0).then(|| format!("{pid} does not gain"))
-        }
-    }
-
     #[test]
     fn what_is_known_not_to_gain_is_left_alone_and_takes_no_place() {
         let (_keep, root) = tree(&[
@@ -268,7 +265,7 @@ mod tests {
             (11, "java", 1, 8, 300, "/"),
             (13, "small", 1, 0, 20, "/"),
         ]);
-        let now = |processes: Processes| Select::new(&processes).now(&root, &mut Known(&[10, 13])).unwrap();
+        let now = |processes: Processes| Select::new(&processes).now(&root, &mut knows(&[10, 13])).unwrap();
         let selected = now(Processes { most: 1, ..default() });
         assert_eq!((selected.pids, selected.left_out), (vec![Pid(11)], 0));
         assert_eq!(

@@ -10,8 +10,8 @@ use crate::pass::Pass;
 use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
 use crate::saved_state::SavedState;
+use crate::select::Veto;
 use crate::settings::Settings;
-use crate::veto::Veto;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
 use megapage_decide::{OWN, Obtained};
 use megapage_kernel::pressure::Trigger;
@@ -124,11 +124,12 @@ enum Event {
 }
 
 /// Runs the daemon on this machine until it is instructed to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `veto` knows processes that are to be left alone. `report` is notified of each pass, and returns whether to go on.
+/// configuration again. `veto` knows processes that are to be left alone. `report` is notified of each pass, and returns whether
+/// to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
-    veto: Box<dyn Veto>,
+    veto: Veto,
     report: &mut dyn FnMut(&Pass) -> bool,
 ) -> Result<(), ServiceError> {
     let config = options.source.load()?;
@@ -193,7 +194,7 @@ impl<'a> Service<'a> {
         root: &'a KernelRoot,
         options: &'a Options,
         config: Config,
-        veto: Box<dyn Veto>,
+        veto: Veto,
         alone: bool,
     ) -> Result<Service<'a>, ServiceError> {
         // Without it we only come later.

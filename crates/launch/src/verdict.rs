@@ -146,7 +146,7 @@ impl Verdict {
         if verdict.build != *build {
             return Err(wrong("it is another program's".into()));
         }
-        let processor = machine(root).map(|it| it.processor).unwrap_or_default();
+        let processor = processor(root);
         Ok(Some(verdict).filter(|it| it.processor == processor))
     }
 
@@ -188,6 +188,11 @@ impl Verdict {
 }
 
 const SERVICE: &str = ".service";
+
+/// The processors' model; empty where it is not known.
+fn processor(root: &KernelRoot) -> String {
+    machine(root).map(|it| it.processor).unwrap_or_default()
+}
 
 /// The service unit that a process runs in, by its control group; empty where it runs in none.
 pub fn unit_of(root: &KernelRoot, pid: Pid) -> String {

@@ -167,12 +167,18 @@ fn a_region_that_is_not_sampled_keeps_its_old_figures_with_their_time() {
     assert!(times.len() >= 3, "{times:?}");
 }
 
-#[test]
-fn averages_and_recency_follow_the_samples() {
-    let world = World::of_huge(4, 100_000);
+/// So many huge regions, all in use, and an observer whose first samples are due.
+fn sampled_for_a_second(regions: usize) -> (World, Observer) {
+    let world = World::of_huge(regions, 100_000);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     world.pass(SECOND);
+    (world, observer)
+}
+
+#[test]
+fn averages_and_recency_follow_the_samples() {
+    let (world, mut observer) = sampled_for_a_second(4);
     let first = observer.snapshot(&[PID]);
     let accessed = first.process(PID).unwrap().regions[3].accessed.unwrap();
     assert_eq!(
@@ -190,10 +196,7 @@ fn averages_and_recency_follow_the_samples() {
 
 #[test]
 fn regions_that_come_and_go_bring_nothing_with_them() {
-    let world = World::of_huge(4, 100_000);
-    let mut observer = world.observer(Options::default());
-    observer.snapshot(&[PID]);
-    world.pass(SECOND);
+    let (world, mut observer) = sampled_for_a_second(4);
     assert_eq!(coverages(&observer.snapshot(&[PID])), [Some(512); 4]);
     world.map_base(0);
     assert!(coverages(&observer.snapshot(&[PID])).is_empty());
@@ -203,10 +206,7 @@ fn regions_that_come_and_go_bring_nothing_with_them() {
 
 #[test]
 fn a_process_that_executes_another_program_within_a_sample_is_missed_once() {
-    let world = World::of_huge(2, 100_000);
-    let mut observer = world.observer(Options::default());
-    observer.snapshot(&[PID]);
-    world.pass(SECOND);
+    let (world, mut observer) = sampled_for_a_second(2);
     let id = observer.snapshot(&[PID]).processes[0].id;
     let cost = TranslationCost { share: 0.2, low: 0.1, high: 0.3, source: CostSource::Measured };
     observer.note_translation(id, cost);
@@ -229,10 +229,7 @@ fn a_process_that_executes_another_program_within_a_sample_is_missed_once() {
 
 #[test]
 fn a_process_that_is_about_to_end_has_executed_nothing_else() {
-    let world = World::of_huge(2, 100_000);
-    let mut observer = world.observer(Options::default());
-    observer.snapshot(&[PID]);
-    world.pass(SECOND);
+    let (world, mut observer) = sampled_for_a_second(2);
     assert!(!observer.snapshot(&[PID]).processes.is_empty());
     world.lose_memory();
     let snapshot = observer.snapshot(&[PID]);

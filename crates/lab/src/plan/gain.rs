@@ -38,7 +38,7 @@ pub(super) fn measure(
     let mut found = Vec::new();
     for kind in KINDS {
         let rounds: Result<Vec<f64>> =
-            (0..plan.runs.max(1)).map(|_| round(programs, kind, scale, signals)).collect();
+            (0..plan.runs).map(|_| round(programs, kind, scale, signals)).collect();
         let rounds = rounds?;
         let median = Spread::median_of(&rounds).context("no round")?;
         let interval = median_interval(&rounds).context("no round")?;

@@ -1,9 +1,9 @@
 //! Which processes that run are of builds that a trial speaks against.
 
-use super::{Verdict, all, unit_of};
+use super::{Verdict, all, processor, unit_of};
 use crate::profile::Store;
+use megapage_kernel::KernelRoot;
 use megapage_kernel::program_file::ProgramFile;
-use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -45,10 +45,8 @@ impl Forbidden {
             return None;
         }
         let file = ProgramFile::of_process(root, pid).ok()?;
-        let mut same = self.programs.iter().filter(|it| it.file == file).peekable();
-        same.peek()?;
-        let unit = unit_of(root, pid);
-        same.find(|it| it.unit == unit).map(|it| it.why.clone())
+        let found = self.programs.iter().find(|it| it.file == file && it.unit == unit_of(root, pid));
+        found.map(|it| it.why.clone())
     }
 
     fn refresh(&mut self, root: &KernelRoot) {
@@ -59,7 +57,7 @@ impl Forbidden {
             return;
         }
         (self.changed, self.read) = (changed, Some(Instant::now()));
-        let processor = machine(root).map(|it| it.processor).unwrap_or_default();
+        let processor = processor(root);
         let verdicts = all(store).unwrap_or_default().into_iter().filter_map(|it| it.verdict.ok());
         let forbid = verdicts.filter(|it| it.forbids() && it.processor == processor && it.is_current());
         self.programs = forbid.filter_map(program).collect();
