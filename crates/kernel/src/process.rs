@@ -229,8 +229,9 @@ pub fn read_start_time(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> 
     read_stat(root, pid).map(|stat| stat.start_ticks)
 }
 
-/// The children of `pid`, of all its threads (proc_pid_task(5)). `Ok(None)` where the kernel lists none
-/// (CONFIG_PROC_CHILDREN), or where there are more threads than `most_threads`.
+/// The children of `pid`, of all its threads (proc_tid_children(5)). `Ok(None)` where the kernel lists none
+/// (CONFIG_PROC_CHILDREN), or where there are more threads than `most_threads`. Approximate: a thread or a child that ends
+/// while they are read may hide another.
 pub fn read_children(
     root: &KernelRoot,
     pid: Pid,
@@ -461,13 +462,23 @@ mod tests {
     #[test]
     fn a_child_is_listed_with_its_parent() {
         let root = KernelRoot::live();
-        let own = Pid(std::process::id() as i32);
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let children = read_children(&root, own, usize::MAX).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(children.is_none_or(|list| list.contains(&Pid(child.id() as i32))));
-        assert_eq!(read_children(&root, own, 0).unwrap(), None);
+        // A parent of its own: beside other tests' threads and children, which end at any time, this one's may be missed.
+        let mut parent = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut printed = std::io::BufReader::new(parent.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut printed, &mut line).unwrap();
+        let child = Pid(line.trim().parse().unwrap());
+        let pid = Pid(parent.id() as i32);
+        let children = read_children(&root, pid, usize::MAX).unwrap();
+        let none = read_children(&root, pid, 0).unwrap();
+        let _ = std::process::Command::new("kill").arg(child.to_string()).status();
+        parent.wait().unwrap();
+        assert!(children.is_none_or(|list| list == [child]));
+        assert_eq!(none, None);
     }
 
     #[test]
