@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 pub enum Source {
     /// A summary of the paper.
     Summary,
+    /// Notes of third parties on the paper.
+    Notes,
     /// Recalled, consistent with the summary, not read in the paper.
     Recalled,
 }
@@ -32,6 +34,7 @@ impl Source {
     pub const fn name(self) -> &'static str {
         match self {
             Source::Summary => "summary",
+            Source::Notes => "notes",
             Source::Recalled => "recalled",
         }
     }

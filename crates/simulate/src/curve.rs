@@ -69,7 +69,9 @@ pub struct Curves {
 fn footprint(trace: &Trace) -> u64 {
     let regions = |operations: &[Operation]| {
         let populated = operations.iter().filter_map(|operation| match operation {
-            Operation::Touch { span, .. } | Operation::Populate { span, .. } => Some(span.regions()),
+            Operation::Touch { span, .. }
+            | Operation::Populate { span, .. }
+            | Operation::Fill { span, .. } => Some(span.regions()),
             _ => None,
         });
         populated.flatten().collect::<BTreeSet<u32>>().len() as u64

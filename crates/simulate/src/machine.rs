@@ -8,9 +8,10 @@ use crate::hardware::Hardware;
 use crate::memory::{Filler, Memory};
 use crate::process::{Account, Fate, Process};
 use crate::random::Random;
-use crate::trace::{Invalid, Operation, Span, Trace};
+use crate::trace::{Invalid, Operation, Span, Trace, Writer};
+use fault::{Writes, Written};
 use megapage_decide::{Asked, Limits, Outcome, Policy, State, step_on_model};
-use megapage_snapshot::ProcessId;
+use megapage_snapshot::{PAGES, ProcessId};
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
@@ -426,10 +427,20 @@ impl Machine {
                 }
                 Operation::Work { seconds } => left = self.work(at, seconds, left),
                 Operation::Touch { span, pages, content, own_ns } => {
-                    left -= self.next_touch(at, span, (pages, content, Some(own_ns)), end - left);
+                    let writes = Writes { pages, content, own_ns, written: Written::Line };
+                    left -= self.next_touch(at, span, writes, end - left);
                 }
                 Operation::Populate { span, pages } => {
-                    left -= self.next_touch(at, span, (pages, 0, None), end - left);
+                    let writes = Writes { pages, content: 0, own_ns: 0.0, written: Written::Nothing };
+                    left -= self.next_touch(at, span, writes, end - left);
+                }
+                Operation::Fill { span, writer, own_ns } => {
+                    let written = match writer {
+                        Writer::Program => Written::Page,
+                        Writer::Kernel => Written::PageByKernel,
+                    };
+                    let writes = Writes { pages: PAGES, content: PAGES, own_ns, written };
+                    left -= self.next_touch(at, span, writes, end - left);
                 }
                 Operation::Free { span, keep, own_ns } => {
                     let from = span.first + process.done_regions;
@@ -445,16 +456,15 @@ impl Machine {
         self.processes[at].loan = (-left).max(0.0);
     }
 
-    /// The next region of a `Touch` or `Populate`. Answers the seconds that it took.
-    fn next_touch(&mut self, at: usize, span: Span, what: (u16, u16, Option<f64>), time: f64) -> f64 {
+    /// The next region of a `Touch`, `Populate` or `Fill`. Answers the seconds that it took.
+    fn next_touch(&mut self, at: usize, span: Span, writes: Writes, time: f64) -> f64 {
         let process = &mut self.processes[at];
         if process.done_regions >= span.count {
             process.advance();
             return 0.0;
         }
-        let (pages, content, own_ns) = what;
         let number = span.first + process.done_regions;
-        match self.touch(at, number, pages, content, own_ns, time) {
+        match self.touch(at, number, writes, time) {
             Ok(seconds) => {
                 self.processes[at].done_regions += 1;
                 seconds

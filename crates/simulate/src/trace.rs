@@ -100,6 +100,16 @@ pub enum Operation {
         /// Present afterwards, 1 to 512.
         pages: u16,
     },
+    /// Writes whole base pages, in ascending order, until all of each region are present and full: as `Touch`, but every
+    /// cache line of them.
+    Fill {
+        /// Which.
+        span: Span,
+        /// Who writes.
+        writer: Writer,
+        /// The program's own work for each page that is written, in nanoseconds.
+        own_ns: f64,
+    },
     /// Releases base pages (MADV_DONTNEED): of each region's content every page stays with this chance.
     Free {
         /// Which.
@@ -144,6 +154,15 @@ pub enum Operation {
     },
     /// Where the next `Repeat` goes back to.
     Mark,
+}
+
+/// Who writes a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// The program itself.
+    Program,
+    /// The kernel, for a system call of the program such as read(2): a page fault does not enter the kernel, it is there.
+    Kernel,
 }
 
 /// What is wrong with a trace.
@@ -205,6 +224,7 @@ impl Operation {
             Operation::Map { span, .. }
             | Operation::Touch { span, .. }
             | Operation::Populate { span, .. }
+            | Operation::Fill { span, .. }
             | Operation::Free { span, .. }
             | Operation::Unmap { span }
             | Operation::Access { span, .. } => Some(*span),
@@ -241,6 +261,7 @@ impl Operation {
             Operation::Populate { pages, .. } => {
                 (!(1..=PAGES).contains(pages)).then_some("pages are 1 to 512")
             }
+            Operation::Fill { own_ns, .. } => (!amount(*own_ns)).then_some("the work is no time"),
             Operation::Free { keep, own_ns, .. } => {
                 if !(0.0..=1.0).contains(keep) {
                     Some("what is kept is a share from 0 to 1")

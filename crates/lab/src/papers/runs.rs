@@ -99,6 +99,7 @@ pub const JOBS: &[Job] = &[
     job("xsbench/linux", "xsbench", "linux"),
     job("xsbench/ingens", "xsbench", "ingens"),
     job("xsbench/hawkeye-g", "xsbench", "hawkeye-g"),
+    job("xsbench/hawkeye-pmu", "xsbench", "hawkeye-pmu"),
     job("graph500/linux, virtual", "graph500", "linux").virtualized(),
     job("graph500/hawkeye-g, virtual", "graph500", "hawkeye-g").virtualized(),
     job("xsbench/linux, virtual", "xsbench", "linux").virtualized(),

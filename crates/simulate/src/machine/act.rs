@@ -96,7 +96,7 @@ impl Machine {
         let process = &mut self.processes[at];
         let faulting = matches!(
             process.program.operations.get(process.next),
-            Some(Operation::Touch { .. } | Operation::Populate { .. })
+            Some(Operation::Touch { .. } | Operation::Populate { .. } | Operation::Fill { .. })
         );
         if faulting {
             process.loan += cost * 1e-9;

@@ -11,6 +11,28 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutOfMemory;
 
+/// What becomes of the pages of a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writes {
+    /// Present afterwards.
+    pub pages: u16,
+    /// Those that hold something afterwards.
+    pub content: u16,
+    /// The program's own work for each page that is written, in nanoseconds.
+    pub own_ns: f64,
+    pub written: Written,
+}
+
+/// How much of each page is written, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The kernel populates.
+    Nothing,
+    Line,
+    Page,
+    PageByKernel,
+}
+
 /// What the faults of one region made.
 #[derive(Clone, Copy, Debug, Default)]
 struct Made {
@@ -23,17 +45,15 @@ struct Made {
 }
 
 impl Machine {
-    /// Writes pages of a region until `pages` are present and `content` of them hold something, or has the kernel
-    /// populate them where the program has no work of its own on them. Answers the seconds that it took.
+    /// Writes pages of a region until as many are present and hold something as is said. Answers the seconds that it took.
     pub(super) fn touch(
         &mut self,
         at: usize,
         number: u32,
-        pages: u16,
-        content: u16,
-        own_ns: Option<f64>,
+        writes: Writes,
         time: f64,
     ) -> Result<f64, OutOfMemory> {
+        let Writes { pages, content, .. } = writes;
         let costs = self.setup.hardware.faults.clone();
         let before = self.processes[at].regions[number as usize];
         let owner = self.owner(at, number);
@@ -74,14 +94,25 @@ impl Machine {
             }
         }
 
-        // A page that was zeroed just now is in the cache; any other is not.
+        // A page that was zeroed just now is in a cache; any other is not.
         let filled = content.saturating_sub(before.content);
         let new = if before.huge { 0 } else { pages.saturating_sub(before.present) };
         let written = u64::from(filled.max(new));
         let warm = if made.zeroed_huge { written } else { made.warm.min(written) };
-        let touch_ns = warm as f64 * costs.touch_warm_ns + (written - warm) as f64 * costs.touch_cold_ns;
-        let own_ns = own_ns.map_or(0.0, |own_ns| touch_ns + written as f64 * own_ns);
-        let taken_ns = made.handler_ns + made.faults as f64 * costs.around_ns + own_ns * (1.0 + self.zeroing);
+        let (warm_ns, cold_ns) = match writes.written {
+            Written::Nothing => (0.0, 0.0),
+            Written::Line => (costs.touch_warm_ns, costs.touch_cold_ns),
+            Written::Page | Written::PageByKernel if made.zeroed_huge => {
+                (costs.fill_huge_ns, costs.fill_cold_ns)
+            }
+            Written::Page | Written::PageByKernel => (costs.fill_base_ns, costs.fill_cold_ns),
+        };
+        let write_ns = warm as f64 * warm_ns + (written - warm) as f64 * cold_ns;
+        let own_ns = if writes.written == Written::Nothing { 0.0 } else { written as f64 * writes.own_ns };
+        // A fault that the kernel takes while it writes for a system call neither enters nor leaves it.
+        let around_ns = if writes.written == Written::PageByKernel { 0.0 } else { costs.around_ns };
+        let taken_ns =
+            made.handler_ns + made.faults as f64 * around_ns + (write_ns + own_ns) * (1.0 + self.zeroing);
         let process = &mut self.processes[at];
         process.change(number, |region| {
             region.content = region.content.max(content.min(region.present));

@@ -1,6 +1,6 @@
 //! The text form of a trace: one operation a line, values in decimal, addresses in hexadecimal.
 
-use super::{Invalid, Operation, Program, Span, Trace};
+use super::{Invalid, Operation, Program, Span, Trace, Writer};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 use std::fmt::Write;
@@ -60,6 +60,13 @@ pub fn write(trace: &Trace) -> String {
                 }
                 Operation::Populate { span, pages } => {
                     line(format_args!("populate {} {pages}", Show(*span)));
+                }
+                Operation::Fill { span, writer, own_ns } => {
+                    let keyword = match writer {
+                        Writer::Program => "fill",
+                        Writer::Kernel => "receive",
+                    };
+                    line(format_args!("{keyword} {} {own_ns}", Show(*span)));
                 }
                 Operation::Free { span, keep, own_ns } => {
                     line(format_args!("free {} {keep} {own_ns}", Show(*span)));
@@ -147,6 +154,11 @@ fn operation(keyword: &str, words: &mut Words<'_>) -> Result<Operation, String> 
             own_ns: words.value("nanoseconds")?,
         },
         "populate" => Operation::Populate { span: words.span()?, pages: words.value("pages")? },
+        "fill" | "receive" => Operation::Fill {
+            span: words.span()?,
+            writer: if keyword == "fill" { Writer::Program } else { Writer::Kernel },
+            own_ns: words.value("nanoseconds")?,
+        },
         "free" => Operation::Free {
             span: words.span()?,
             keep: words.value("a share")?,
@@ -221,6 +233,8 @@ idle 10
 unmap 2 1
 process other 12.5
 access 0 1 1 0 dependent
+fill 1 2 0
+receive 3 1 250
 ";
 
     #[test]
