@@ -60,6 +60,7 @@ STEPS = (
     bench("idle", 3),
     bench("startup", 1),
     lab("fault", 3, "fault"),
+    lab("interference", 3, "interference"),
     lab("malloc", 15, "malloc", "--install"),
     lab("restart", 20, "restart", "--install"),
     lab("fork", 12, "fork", "--install"),

@@ -59,9 +59,10 @@ enum Command {
 struct Run<E: Experiment + clap::Args> {
     #[command(flatten)]
     experiment: E,
-    /// Rounds that medians are taken of
-    #[arg(long, default_value_t = E::RUNS[0])]
-    runs: u32,
+    /// Rounds that medians are taken of [default: the experiment's own]
+    // Not a default of clap's: its derive keeps one for all instances of a generic type.
+    #[arg(long)]
+    runs: Option<u32>,
     /// Install first what is absent (apt-get)
     #[arg(long)]
     install: bool,
@@ -125,7 +126,7 @@ fn main() -> ExitCode {
 
 impl<E: Experiment + clap::Args> Run<E> {
     fn conduct(self) -> Result<ExitCode> {
-        let plan = Plan { runs: self.runs, install: self.install };
+        let plan = Plan { runs: self.runs.unwrap_or(E::RUNS[0]), install: self.install };
         experiment::validate(&self.experiment, &plan)?;
         if self.dry_run {
             print(&(self.experiment.dry_run(&plan).join("\n") + "\n"))?;

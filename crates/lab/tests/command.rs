@@ -90,6 +90,20 @@ fn a_dry_run_shows_how_the_machine_would_be_set() {
 }
 
 #[test]
+fn each_experiment_has_rounds_of_its_own() {
+    for (arguments, expected) in [
+        (&["interference", "--dry-run"][..], "# 9 rounds"),
+        (&["interference", "--runs", "2", "--dry-run"], "# 2 rounds"),
+        (&["trial", "--dry-run"], "# 1 rounds"),
+        (&["observe", "--dry-run"], "# exact, 5 rounds"),
+    ] {
+        let output = lab(megapage_lab(), arguments);
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(shown.starts_with(expected), "{arguments:?}: {shown}");
+    }
+}
+
+#[test]
 fn code_is_measured_on_pages_of_each_kind() {
     // It changes the pool of 2 MiB pages, and puts it back.
     let _lock = megapage_testing::MachineLock::take();
