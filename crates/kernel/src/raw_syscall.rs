@@ -50,9 +50,116 @@ pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isi
     answer
 }
 
+/// What a new process runs.
+pub(crate) type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
+
+/// Starts a process that shares this one's memory (clone(2), CLONE_VM; no signal tells of its end): it runs `body` with
+/// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
+///
+/// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that
+/// starts children by it.
+///
+/// # Safety
+/// Nothing else uses the stack, which is aligned to 16 bytes and there for as long as the process. `body` touches nothing of the
+/// C library's: the thread that it would find there is the caller's. Signals are blocked.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc::c_void) -> isize {
+    let answer: isize;
+    // SAFETY: as the caller promises. What comes after the system call in the new process uses its own stack and registers; here
+    // the kernel keeps all registers but these.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            // The new process; a frame pointer of zero ends backtraces.
+            "xor ebp, ebp",
+            "mov rdi, r8",
+            "call r9",
+            "mov edi, eax",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit_group,
+            inlateout("rax") libc::SYS_clone as isize => answer,
+            in("rdi") libc::CLONE_VM as usize, in("rsi") top, in("rdx") 0usize, in("r10") 0usize,
+            // The fifth argument without CLONE_SETTLS, and a sixth, are none of the call's.
+            in("r8") argument, in("r9") body,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    answer
+}
+
+/// Starts a process that shares this one's memory (clone(2), CLONE_VM; no signal tells of its end): it runs `body` with
+/// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
+///
+/// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that
+/// starts children by it.
+///
+/// # Safety
+/// Nothing else uses the stack, which is aligned to 16 bytes and there for as long as the process. `body` touches nothing of the
+/// C library's: the thread that it would find there is the caller's. Signals are blocked.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc::c_void) -> isize {
+    let answer: isize;
+    // SAFETY: as the caller promises. What comes after the system call in the new process uses its own stack and registers; here
+    // the kernel keeps all registers but x0.
+    unsafe {
+        asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            // The new process; a frame pointer of zero ends backtraces.
+            "mov x29, xzr",
+            "mov x30, xzr",
+            "mov x0, x6",
+            "blr x5",
+            "mov x8, {exit}",
+            "svc 0",
+            "brk #1",
+            "2:",
+            exit = const libc::SYS_exit_group,
+            in("x8") libc::SYS_clone as isize,
+            inlateout("x0") libc::CLONE_VM as isize => answer,
+            in("x1") top, in("x2") 0usize, in("x3") 0usize, in("x4") 0usize,
+            // Of no meaning to the call.
+            in("x5") body, in("x6") argument,
+            options(nostack)
+        );
+    }
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    static RAN: AtomicI32 = AtomicI32::new(0);
+
+    extern "C" fn noted(argument: *mut libc::c_void) -> libc::c_int {
+        RAN.store(argument.expose_provenance() as i32, Ordering::SeqCst);
+        7
+    }
+
+    #[test]
+    fn a_process_runs_its_body_and_ends_with_its_status() {
+        let mut stack = vec![0u128; 1024];
+        let top = stack.as_mut_ptr_range().end.cast();
+        let pid = megapage_inside::without_signals(|| {
+            // SAFETY: the stack is this process's alone until it was waited for; the body touches one atomic.
+            unsafe { start_process(top, noted, std::ptr::without_provenance_mut(42)) }
+        });
+        assert!(pid > 0, "{pid}");
+        let mut status = 0;
+        // SAFETY: the status is a live integer.
+        let waited = unsafe { libc::waitpid(pid as i32, &raw mut status, libc::__WALL) };
+        assert_eq!(waited as isize, pid);
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 7));
+        assert_eq!(RAN.load(Ordering::SeqCst), 42);
+    }
 
     #[test]
     fn answers_and_errors_are_the_kernels() {

@@ -7,7 +7,7 @@ use megapage_testing::PoolGuard;
 use megapage_units::PageSize;
 use serde_json::Value;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 fn fault(directory: &Path, arguments: &[&str]) -> Output {
     built::experiment(directory, "fault", arguments)
@@ -38,6 +38,21 @@ fn sources_are_measured_and_the_pool_is_put_back() {
     assert_eq!(report["clearing"].as_array().unwrap().len(), 3);
     assert_eq!(report["gates"].as_array().unwrap().len(), 3);
     assert_eq!(pool.counts().persistent(), pool.former().persistent());
+}
+
+#[test]
+fn the_workload_is_an_ordinary_program() {
+    // One that imports fork(2) or clone(2), also for code that never runs, gets no page of a broker.
+    let workload = env!("CARGO_BIN_EXE_megapage-lab-workload");
+    let arguments =
+        ["run", "--dry-run", "--mechanism", "preload", "--pool=/nowhere", "--", workload, "first-touch"];
+    let output = Command::new(built::megapage())
+        .args(arguments)
+        .env("MEGAPAGE_LIBRARY", built::library())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("nothing can be had of the broker") && !said.contains("imports"), "{said}");
 }
 
 #[test]

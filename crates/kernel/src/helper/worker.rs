@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::body::{DATA, NO_PLACE, PATH, Request, Slot, body};
+use crate::raw_syscall::start_process;
 use crate::spawn::wait_readable;
 use megapage_inside::without_signals;
 use megapage_units::BASE_PAGE;
@@ -61,13 +62,12 @@ impl Worker {
             (&raw mut (*slot).socket).write(theirs.as_raw_fd());
             (&raw mut (*slot).owner).write(libc::getpid());
             (&raw mut (*slot).request).write(Request::Call);
-            let top = region.as_ptr().add(STACK).cast();
-            libc::clone(body, top, libc::CLONE_VM, slot.cast())
+            start_process(region.as_ptr().add(STACK), body, slot.cast())
         });
         if pid < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(io::Error::from_raw_os_error(-pid as i32));
         }
-        worker.pid = pid;
+        worker.pid = pid as i32;
         Ok(worker)
     }
 
