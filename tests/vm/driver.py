@@ -86,7 +86,7 @@ class Job:
         self.case, self.kernel, self.disk = case, kernel, disk
         self.key = key_of(case, kernel, disk) if disk else ""
         self.stage, self.append = 1, ""
-        self.checks, self.faults = [], []
+        self.checks, self.faults, self.transcript = [], [], []
         self.seconds, self.release = 0.0, ""
         self.started = self.ended = False
 
@@ -115,6 +115,7 @@ class Job:
             "case": self.case.name, "kernel": self.kernel, "release": self.release, "key": self.key,
             "seconds": round(self.seconds, 1), "faults": self.faults, "checks": self.checks,
             "outcome": "failed" if wrong or self.faults or not self.checks else "passed",
+            **({"transcript": self.transcript} if self.transcript else {}),
         }
 
 
@@ -178,6 +179,8 @@ class Suite:
                 current[0].started, current[0].release = True, release[0]
             elif event == "check":
                 current[0].checks.append({key: value for key, value in record.items() if key != "event"})
+            elif event == "said":
+                current[0].transcript.append(record["text"])
             elif event == "reboot":
                 wants[current[0]] = record["append"]
             elif event == "end":

@@ -160,7 +160,11 @@ def binaries_disk(release, architecture):
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
-    everything = [*files, *sources, *python, *(path for path in units if path.is_file())]
+    # Packages of this build, where they were made.
+    built = max(file.stat().st_mtime for file in files)
+    packed = [path for path in sorted((release.parent / "packages").glob(f"megapage_*_{architecture.debian}.deb"))
+              if path.stat().st_mtime >= built]
+    everything = [*files, *sources, *python, *packed, *(path for path in units if path.is_file())]
     disk = packages.cache() / f"megapage-{architecture.debian}-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
     gcc, strip = architecture.tool("gcc"), architecture.tool("strip")
     with packages.cache_lock():
@@ -182,6 +186,9 @@ def binaries_disk(release, architecture):
             shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",
                             ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copytree(HERE.parent.parent / "dist", tree / "dist")
+            (tree / "packages").mkdir()
+            for package in packed:
+                shutil.copy(package, tree / "packages")
             packages.make_image(disk, tree, 32 << 20)
         # Of older builds the last three are kept, for a bisection.
         kept = packages.cache().glob(f"megapage-{architecture.debian}-*.ext4")
