@@ -55,16 +55,17 @@ const fn case(name: &'static str, kind: Kind, mib: u64, share: f64, truth: Truth
 }
 
 const CASES: [Case; 20] = [
-    case("random-48m", Kind::Random, 48, 1.0, Truth::Gains),
-    case("random-80m", Kind::Random, 80, 1.0, Truth::Gains),
+    // Beyond what any TLB covers with base pages, and small enough to be switched often.
     case("random-96m", Kind::Random, 96, 1.0, Truth::Gains),
+    case("random-112m", Kind::Random, 112, 1.0, Truth::Gains),
     case("random-128m", Kind::Random, 128, 1.0, Truth::Gains),
-    case("random-64m", Kind::Random, 64, 1.0, Truth::Gains),
-    case("random-half", Kind::Random, 64, 0.5, Truth::Gains),
-    case("random-third", Kind::Random, 64, 0.33, Truth::Gains),
-    case("random-quarter", Kind::Random, 64, 0.25, Truth::Gains),
-    case("random-fifth", Kind::Random, 64, 0.2, Truth::Gains),
-    case("random-sixth", Kind::Random, 64, 0.16, Truth::Gains),
+    case("random-144m", Kind::Random, 144, 1.0, Truth::Gains),
+    case("random-160m", Kind::Random, 160, 1.0, Truth::Gains),
+    case("random-176m", Kind::Random, 176, 1.0, Truth::Gains),
+    case("random-192m", Kind::Random, 192, 1.0, Truth::Gains),
+    case("random-half", Kind::Random, 192, 0.5, Truth::Gains),
+    case("random-two-thirds", Kind::Random, 160, 0.67, Truth::Gains),
+    case("random-most", Kind::Random, 128, 0.85, Truth::Gains),
     case("compute", Kind::Compute, 16, 1.0, Truth::Nothing),
     case("compute-32m", Kind::Compute, 32, 1.0, Truth::Nothing),
     case("sequential", Kind::Sequential, 32, 1.0, Truth::Nothing),
@@ -89,7 +90,7 @@ pub struct TrialExperiment {
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=3600))]
     most: u64,
     /// The least gain that is worth it, in percent
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 1.0)]
     least_gain: f64,
     /// Draws the orders
     #[arg(long, default_value_t = 1)]

@@ -86,7 +86,14 @@ impl Service {
         // Not touched by the allocator: the pages come from the kernel.
         let mut memory = vec![0u64; words];
         let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
-        for (at, page) in memory.chunks_exact_mut(WORDS).enumerate().filter(|(at, _)| touched(*at)) {
+        // Out of order, as memory is that has been in use for a while: some processors hold page frames that follow each other
+        // in one entry of the TLB.
+        let pages = memory.len() / WORDS;
+        let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
+        let mut random = Random::new(61);
+        (1..order.len()).rev().for_each(|last| order.swap(last, random.below(last + 1)));
+        for at in order {
+            let page = &mut memory[at * WORDS..(at + 1) * WORDS];
             page.iter_mut().enumerate().for_each(|(word, to)| *to = mix((at * WORDS + word) as u64));
         }
         let resident = resident()?;
@@ -94,7 +101,7 @@ impl Service {
             kind: options.kind,
             share: options.share,
             memory,
-            random: Random::new(61),
+            random,
             at: 0,
             sum: 0,
             // A tenth more than it has now.
