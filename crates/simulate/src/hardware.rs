@@ -26,8 +26,9 @@ pub struct FaultCosts {
     pub huge_ns: f64,
     /// Zeroing a huge page.
     pub zero_huge_ns: f64,
-    /// What a fault costs the program outside the handler: entering and leaving the kernel, and giving the page
-    /// back at the end.
+    /// What a fault costs the program outside the handler: entering and leaving the kernel, and releasing the page
+    /// at the end. Not charged where the kernel itself takes the fault for a system call: an assumption, of programs that are
+    /// measured while they live.
     pub around_ns: f64,
     /// The first write to a base page that was just zeroed: it is in the cache.
     pub touch_warm_ns: f64,
@@ -81,6 +82,9 @@ pub struct WalkCosts {
     pub memory_ns: f64,
     /// A first-level TLB miss that the second level answers.
     pub second_level_ns: f64,
+    /// The share of that which a program waits for where accesses are independent: look-ups are pipelined, unlike walks. An
+    /// assumption.
+    pub exposed_second_level: f64,
     /// Lines of 64 bytes in the second-level cache.
     pub near_lines: f64,
     /// Lines of 64 bytes in the last-level cache.
@@ -102,8 +106,8 @@ impl Hardware {
     /// The platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz), Linux 4.3.
     ///
     /// Faults: rows Linux-4K, Linux-2M and no-zero-2M of the fault table (fitted on those, see
-    /// `megapage-lab papers`). Writing whole pages: 27, 8 and 4.5 GB/s by one core from the second-level cache, the
-    /// last-level cache and memory, of which the first two are assumptions and the last is fitted on Redis with HawkEye's
+    /// `megapage-lab papers`). Writing whole pages: 27, 8 and 4.5 GB/s by one core to the second-level cache, the
+    /// last-level cache and memory; the first two are assumptions without a source, the last is fitted on Redis with HawkEye's
     /// huge pages. TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures
     /// Optimization Reference Manual (12 cycles L2, about 50 cycles L3), memory 90 ns as usually measured there.
     pub fn haswell() -> Hardware {
@@ -147,6 +151,7 @@ impl Hardware {
                 far_ns: 19.0,
                 memory_ns: 90.0,
                 second_level_ns: 2.7,
+                exposed_second_level: 0.07,
                 near_lines: (256 << 10) as f64 / 64.0,
                 far_lines: (30 << 20) as f64 / 64.0,
                 directories: 32.0,

@@ -100,8 +100,8 @@ pub enum Operation {
         /// Present afterwards, 1 to 512.
         pages: u16,
     },
-    /// Writes whole base pages, in ascending order, until all of each region are present and full: as `Touch`, but every
-    /// cache line of them.
+    /// Writes whole base pages, in ascending order, until all of each region are present and hold something: as `Touch`, but
+    /// every cache line of them.
     Fill {
         /// Which.
         span: Span,

@@ -70,8 +70,7 @@ pub fn translation(costs: &WalkCosts, load: &[Part], nested: bool) -> Translatio
         let each = caches.walk_ns(part, walks, nested);
         found.walks += walks;
         found.walked += walks * each * exposed * 1e-9;
-        // Pipelined, unlike walks: only an access that the next one waits for shows it.
-        let waits = if part.class == AccessClass::Dependent { exposed } else { costs.exposed_streaming };
+        let waits = if part.class == AccessClass::Dependent { exposed } else { costs.exposed_second_level };
         let second = (part.visits * caches.missed_first(part) - walks).max(0.0);
         found.looked_up += second * costs.second_level_ns * waits * 1e-9;
     }

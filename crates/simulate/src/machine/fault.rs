@@ -45,7 +45,8 @@ struct Made {
 }
 
 impl Machine {
-    /// Writes pages of a region until as many are present and hold something as is said. Answers the seconds that it took.
+    /// Writes pages of a region until `writes.pages` are present and `writes.content` of them hold something. Answers the
+    /// seconds that it took.
     pub(super) fn touch(
         &mut self,
         at: usize,
@@ -72,6 +73,7 @@ impl Machine {
                     made.faults += u64::from(blocks);
                     made.handler_ns += f64::from(blocks) * costs.base_ns;
                     made.handler_ns += f64::from(dirty) * costs.zero_base_ns;
+                    made.warm += u64::from(dirty);
                 }
                 size => {
                     let reserves = size == FaultSize::Reserve;

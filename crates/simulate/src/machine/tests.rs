@@ -1,5 +1,5 @@
 use super::*;
-use crate::trace::{Program, Span};
+use crate::trace::{Program, Span, Writer};
 use megapage_decide::by_name;
 use megapage_snapshot::AccessClass;
 
@@ -35,6 +35,26 @@ fn faults_cost_what_is_configured() {
     assert!((huge.account.fault_seconds - 1024.0 * 465e-6).abs() < 1e-6);
     let Fate::Finished { at } = base.fate else { panic!("{:?}", base.fate) };
     assert!((at - 524_288.0 * (3.53 + 0.473 + 0.038) * 1e-6).abs() < 1e-3, "{at}");
+}
+
+#[test]
+fn a_page_is_written_as_fast_as_what_holds_it_and_by_the_kernel_without_entering_it() {
+    const PAGES: f64 = 512.0 * 1024.0;
+    let seconds = |policy: &str, writer: Writer, zeroed: bool| {
+        let fill = Operation::Fill { span: Span::new(0, 1024), writer, own_ns: 10.0 };
+        let setup = Setup { zeroed, ..Setup::new(Bytes::gib(3)) };
+        let run = Machine::new(setup, &trace(vec![fill]), by_name(policy).unwrap()).unwrap().run(|_| ());
+        run.processes[0].seconds(run.seconds)
+    };
+    let near = |found: f64, page_us: f64, why: &str| {
+        let expected = PAGES * page_us * 1e-6;
+        assert!((found - expected).abs() < 1e-3 * expected, "{why}: {found}, not {expected}");
+    };
+    near(seconds("linux-4k", Writer::Program, false), 3.53 + 0.473 + 0.15 + 0.01, "second-level cache");
+    near(seconds("linux-4k", Writer::Kernel, false), 3.53 + 0.15 + 0.01, "by the kernel");
+    near(seconds("linux-4k", Writer::Program, true), 2.68 + 0.473 + 0.91 + 0.01, "zeroed ahead");
+    near(seconds("linux", Writer::Kernel, false), 465.0 / 512.0 + 0.50 + 0.01, "last-level cache");
+    near(seconds("hawkeye-g", Writer::Kernel, true), 13.0 / 512.0 + 0.91 + 0.01, "huge, zeroed ahead");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Programs that spend their time in page faults.
 //!
 //! Sizes are solved from two published columns each, Linux with base pages and with huge ones, as `regions` and the
-//! program's own seconds; the other columns are predictions.
+//! program's own seconds; the other columns are predictions, but for HawkEye-2M of Redis and of the VM.
 
 use crate::trace::{Operation, Program, Span, Writer};
 use megapage_units::Bytes;
@@ -17,7 +17,7 @@ pub(super) fn touch() -> Vec<Program> {
 }
 
 /// 45 GB of values, which Redis has read(2) write to their place (networking.c: arguments from 32 KiB on). The work for
-/// each 4 KiB is solved from the Linux-2M column (437 K/s).
+/// each 4 KiB is solved from the Linux-2M column (437 K/s), what writing to memory costs from HawkEye-2M.
 pub(super) fn redis_fill() -> Vec<Program> {
     let span = Span::of_bytes(0, Bytes::gib(45));
     single("redis", vec![Operation::Fill { span, writer: Writer::Kernel, own_ns: 879.0 }])
