@@ -53,7 +53,7 @@ pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isi
 /// What a new process runs.
 pub(crate) type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
 
-/// Starts a process that shares this one's memory (clone(2), CLONE_VM; no signal tells of its end): it runs `body` with
+/// Starts a process that shares this one's memory (clone(2), CLONE_VM; its end sends no signal): it runs `body` with
 /// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
 ///
 /// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that
@@ -93,7 +93,7 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
     answer
 }
 
-/// Starts a process that shares this one's memory (clone(2), CLONE_VM; no signal tells of its end): it runs `body` with
+/// Starts a process that shares this one's memory (clone(2), CLONE_VM; its end sends no signal): it runs `body` with
 /// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
 ///
 /// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that

@@ -86,12 +86,14 @@ impl Service {
         // Not touched by the allocator: the pages come from the kernel.
         let mut memory = vec![0u64; words];
         let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
-        // Out of order, as memory is that has been in use for a while: some processors hold page frames that follow each other
-        // in one entry of the TLB.
+        // Random reads meet memory that was touched out of order, as after a while of use: some processors hold page frames that
+        // follow each other in one entry of the TLB.
         let pages = memory.len() / WORDS;
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);
-        (1..order.len()).rev().for_each(|last| order.swap(last, random.below(last + 1)));
+        if options.kind == Kind::Random {
+            (1..order.len()).rev().for_each(|last| order.swap(last, random.below(last + 1)));
+        }
         for at in order {
             let page = &mut memory[at * WORDS..(at + 1) * WORDS];
             page.iter_mut().enumerate().for_each(|(word, to)| *to = mix((at * WORDS + word) as u64));
