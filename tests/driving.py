@@ -87,7 +87,9 @@ class Tally:
         if outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
             outcome, why = "failed", f"skipped where nothing may be: {why}"
         self.counts[outcome] += 1
-        print(f"{outcome:7} {columns} {seconds:6.1f} s" + (f"  {why}" if why else ""), flush=True)
+        # Further lines are indented: they belong to this one.
+        shown = why.replace("\n", "\n        ") if why else ""
+        print(f"{outcome:7} {columns} {seconds:6.1f} s" + (f"  {shown}" if shown else ""), flush=True)
         if outcome == "skipped" and os.environ.get("MEGAPAGE_SKIPPED"):
             with open(os.environ["MEGAPAGE_SKIPPED"], "a") as skipped:
                 skipped.write(f"{what}: {why}\n")
