@@ -7,6 +7,7 @@ A case is a script in cases/ whose first lines are a header; it runs in the mach
     # kernels: the series it runs on, or `x86-64` and `arm64` for all of those (default: x86-64; packages.py, SERIES)
     # quick:   the series on which it is part of `make test`
     # seconds: how long it may take (default 300): emulated machines are slow
+    # needs:   package: the Debian package of what was built (scripts/packages deb); without it the case is skipped
     # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
 
 Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
@@ -42,7 +43,7 @@ import roots
 from architecture import ARCHITECTURES
 
 MACHINE_KEYS = {field.name for field in dataclasses.fields(machine.Spec)} - {"kernel"}
-OTHER_KEYS = {"title", "kernels", "quick", "seconds"}
+OTHER_KEYS = {"title", "kernels", "quick", "seconds", "needs"}
 # Of what a wrong claim says; all of it is in the result's file.
 MOST_WORDS = 400
 # Boots that a case may ask for with parameters of its own.
@@ -67,6 +68,9 @@ class Case:
         self.kernels = [name for word in header.get("kernels", "x86-64").split() for name in packages.GROUPS.get(word, [word])]
         self.quick = header.get("quick", "").split()
         self.seconds = int(header.get("seconds", "300"))
+        self.needs = header.get("needs")
+        if self.needs not in (None, "package"):
+            sys.exit(f"driver: {path}: needs is package, not {self.needs}")
         self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
         for key in ("cpus", "numa"):
             if key in self.machine:
@@ -179,7 +183,7 @@ class Suite:
                 current[0].started, current[0].release = True, release[0]
             elif event == "check":
                 current[0].checks.append({key: value for key, value in record.items() if key != "event"})
-            elif event == "said":
+            elif event == "transcript":
                 current[0].transcript.append(record["text"])
             elif event == "reboot":
                 wants[current[0]] = record["append"]
@@ -362,6 +366,7 @@ def run_all(arguments, suite, pairs):
         pairs = [(case, kernel) for case, kernel in pairs if at_hand(architecture_of[kernel], host_release)]
     for what, check in (("machines of", tools), ("what runs on", built), ("Linux", fetched)):
         pairs = usable(pairs, what, check, suite)
+    pairs = [pair for pair in pairs if is_packed(*pair, architecture_of[pair[1]], host_release, suite)]
     if not pairs:
         return
     for architecture in dict.fromkeys(architecture_of[kernel] for _, kernel in pairs):
@@ -380,6 +385,14 @@ def run_all(arguments, suite, pairs):
                 continue
         jobs.append(job)
     suite.run(jobs)
+
+
+def is_packed(case, kernel, architecture, host_release, suite):
+    """Whether the package that a case needs is there; else the case is skipped."""
+    if case.needs != "package" or machine.packages_of(architecture.release(host_release), architecture):
+        return True
+    suite.skip(Job(case, kernel), "no Debian package of this build: scripts/packages deb makes it")
+    return False
 
 
 def require_built(architecture, release):

@@ -153,6 +153,13 @@ def outdated_binaries(release):
     return any(not os.path.exists(source) or os.path.getmtime(source) > built for source in sources)
 
 
+def packages_of(release, architecture):
+    """The Debian package of what was built; nothing where it was not made since."""
+    built = max((release / name).stat().st_mtime for name in BINARIES)
+    made = (release.parent / "packages").glob(f"megapage_*_{architecture.debian}.deb")
+    return sorted(path for path in made if path.stat().st_mtime >= built)
+
+
 def binaries_disk(release, architecture):
     """The disk with what was built and the cases' programs; made anew when any of it changed."""
     files = [release / name for name in BINARIES]
@@ -160,10 +167,7 @@ def binaries_disk(release, architecture):
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
-    # Packages of this build, where they were made.
-    built = max(file.stat().st_mtime for file in files)
-    packed = [path for path in sorted((release.parent / "packages").glob(f"megapage_*_{architecture.debian}.deb"))
-              if path.stat().st_mtime >= built]
+    packed = packages_of(release, architecture)
     everything = [*files, *sources, *python, *packed, *(path for path in units if path.is_file())]
     disk = packages.cache() / f"megapage-{architecture.debian}-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
     gcc, strip = architecture.tool("gcc"), architecture.tool("strip")
