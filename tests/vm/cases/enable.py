@@ -107,7 +107,7 @@ for unit, name in [*((f"notify-{name}", "notifying") for name in CONFINED), ("re
     if unit == "redis-server":
         pong = vm.run("redis-cli ping")
         vm.check(ROW, "redis-server answers", pong.out.strip() == "PONG", pong.words, "PONG")
-        filled = vm.run("redis-cli eval \"for i=1,100000 do redis.call('set','k'..i,string.rep('x',300)) end\" 0", 120)
+        filled = vm.run("redis-cli eval \"for i=1,300000 do redis.call('set','k'..i,string.rep('x',300)) end\" 0", 120)
         saved = vm.run("redis-cli save", 120)
         vm.check(ROW, "redis-server saves", saved.out.strip() == "OK", f"{filled.words} {saved.words}", "OK")
         told = vm.value(megapage("status", unit, "--json").json, "services", 0, "services", 0)
