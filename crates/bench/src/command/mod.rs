@@ -97,7 +97,7 @@ pub fn run(
     let mut random = Random::new(options.seed);
     let mut order: Vec<usize> = (0..present.len()).collect();
     for _ in 0..options.runs {
-        shuffle(&mut order, &mut random);
+        random.shuffle(&mut order);
         for &at in &order {
             check(&signals)?;
             let way = &present[at];
@@ -111,13 +111,6 @@ pub fn run(
     Ok(report)
 }
 
-/// Fisher and Yates.
-fn shuffle(order: &mut [usize], random: &mut Random) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.below(last + 1));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +121,7 @@ mod tests {
         let mut counts = std::collections::BTreeMap::new();
         let mut order = vec![0, 1, 2];
         for _ in 0..6000 {
-            shuffle(&mut order, &mut random);
+            random.shuffle(&mut order);
             *counts.entry(order.clone()).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);

@@ -24,6 +24,13 @@ impl Random {
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
+    /// Draws an order, each equally likely (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+
     /// True with the probability `share`, of 0 to 1.
     pub fn chance(&mut self, share: f64) -> bool {
         ((self.bits() >> 11) as f64) < share * (1u64 << 53) as f64

@@ -92,7 +92,7 @@ impl Service {
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);
         if options.kind == Kind::Random {
-            (1..order.len()).rev().for_each(|last| order.swap(last, random.below(last + 1)));
+            random.shuffle(&mut order);
         }
         for at in order {
             let page = &mut memory[at * WORDS..(at + 1) * WORDS];
