@@ -8,7 +8,7 @@ use crate::hardware::Hardware;
 use crate::memory::{Filler, Memory};
 use crate::process::{Account, Fate, Process};
 use crate::random::Random;
-use crate::trace::{Invalid, Operation, Span, Trace, Writer};
+use crate::trace::{Invalid, Operation, Span, Trace};
 use fault::{Writes, Written};
 use megapage_decide::{Asked, Limits, Outcome, Policy, State, step_on_model};
 use megapage_snapshot::{PAGES, ProcessId};
@@ -435,11 +435,8 @@ impl Machine {
                     left -= self.next_touch(at, span, writes, end - left);
                 }
                 Operation::Fill { span, writer, own_ns } => {
-                    let written = match writer {
-                        Writer::Program => Written::Page,
-                        Writer::Kernel => Written::PageByKernel,
-                    };
-                    let writes = Writes { pages: PAGES, content: PAGES, own_ns, written };
+                    let writes =
+                        Writes { pages: PAGES, content: PAGES, own_ns, written: Written::Page(writer) };
                     left -= self.next_touch(at, span, writes, end - left);
                 }
                 Operation::Free { span, keep, own_ns } => {

@@ -2,6 +2,7 @@
 
 use super::Machine;
 use crate::memory::Owner;
+use crate::trace::Writer;
 use megapage_decide::{Fault, FaultSize, Headroom, Reservation};
 use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, Bytes};
@@ -29,8 +30,7 @@ pub(super) enum Written {
     /// The kernel populates.
     Nothing,
     Line,
-    Page,
-    PageByKernel,
+    Page(Writer),
 }
 
 /// What the faults of one region made.
@@ -104,15 +104,13 @@ impl Machine {
         let (warm_ns, cold_ns) = match writes.written {
             Written::Nothing => (0.0, 0.0),
             Written::Line => (costs.touch_warm_ns, costs.touch_cold_ns),
-            Written::Page | Written::PageByKernel if made.zeroed_huge => {
-                (costs.fill_huge_ns, costs.fill_cold_ns)
-            }
-            Written::Page | Written::PageByKernel => (costs.fill_base_ns, costs.fill_cold_ns),
+            Written::Page(_) if made.zeroed_huge => (costs.fill_huge_ns, costs.fill_cold_ns),
+            Written::Page(_) => (costs.fill_base_ns, costs.fill_cold_ns),
         };
         let write_ns = warm as f64 * warm_ns + (written - warm) as f64 * cold_ns;
-        let own_ns = if writes.written == Written::Nothing { 0.0 } else { written as f64 * writes.own_ns };
+        let own_ns = written as f64 * writes.own_ns;
         // A fault that the kernel takes while it writes for a system call neither enters nor leaves it.
-        let around_ns = if writes.written == Written::PageByKernel { 0.0 } else { costs.around_ns };
+        let around_ns = if writes.written == Written::Page(Writer::Kernel) { 0.0 } else { costs.around_ns };
         let taken_ns =
             made.handler_ns + made.faults as f64 * around_ns + (write_ns + own_ns) * (1.0 + self.zeroing);
         let process = &mut self.processes[at];
