@@ -62,11 +62,11 @@ pub(crate) type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
 /// # Safety
 /// Nothing else uses the stack, which is aligned to 16 bytes and there for as long as the process. `body` touches nothing of the
 /// C library's: the thread that it would find there is the caller's. Signals are blocked.
-#[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc::c_void) -> isize {
     let answer: isize;
     // SAFETY: as the caller promises. What comes after the system call in the new process uses its own stack and registers; here
     // the kernel keeps all registers but these.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
             "syscall",
@@ -90,23 +90,8 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
             options(nostack)
         );
     }
-    answer
-}
-
-/// Starts a process that shares this one's memory (clone(2), CLONE_VM; its end sends no signal): it runs `body` with
-/// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
-///
-/// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that
-/// starts children by it.
-///
-/// # Safety
-/// Nothing else uses the stack, which is aligned to 16 bytes and there for as long as the process. `body` touches nothing of the
-/// C library's: the thread that it would find there is the caller's. Signals are blocked.
-#[cfg(target_arch = "aarch64")]
-pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc::c_void) -> isize {
-    let answer: isize;
-    // SAFETY: as the caller promises. What comes after the system call in the new process uses its own stack and registers; here
-    // the kernel keeps all registers but x0.
+    // SAFETY: the same.
+    #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
             "svc 0",
