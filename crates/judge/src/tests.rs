@@ -263,7 +263,7 @@ fn windows_grow_until_switching_costs_no_more_than_the_budget() {
     model.cost = Cost { processor: Duration::from_millis(400), held: Duration::from_millis(400) };
     let outcome = trial(&mut model, &terms(1));
     assert_eq!(outcome.decision, Decision::Gains);
-    assert!(outcome.cost_share <= 0.01 && outcome.window_seconds > 40.0, "{outcome:?}");
+    assert!(outcome.cost_share <= 0.01 && outcome.window_seconds > 30.0, "{outcome:?}");
     // In half an hour nothing can be said where each window would take a third of it.
     model = Model::new(1, Noise::White(0.02), 0.3);
     model.cost = Cost { processor: Duration::from_secs(4), held: Duration::from_secs(4) };

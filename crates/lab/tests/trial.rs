@@ -24,10 +24,15 @@ fn a_service_is_tried_and_judged() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["bench"], "trial");
+    assert_eq!(report["failures"], serde_json::json!([]), "{report:#}");
     let row = &report["rows"][0];
     assert_eq!((&row["case"], &row["truth"]), (&"budgeted-100%".into(), &"hurts".into()), "{report:#}");
     assert_ne!(row["decision"], "gains", "{report:#}");
-    assert!(row["cost_share"].as_f64().unwrap() <= 0.01 && row["huge_share"] == 0.0, "{report:#}");
+    // A page that is held at that moment is left to the guard.
+    assert!(
+        row["cost_share"].as_f64().unwrap() > 0.0 && row["huge_share"].as_f64() < Some(0.5),
+        "{report:#}"
+    );
     assert_eq!(report["gates"].as_array().unwrap().len(), 2);
 }
 

@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 pub enum Kind {
     /// Reads at random, each of which waits for the one before, in all of the memory.
     Random,
-    /// The same in a part that caches and TLB cover.
+    /// Follows links from page to page, one in each, in an order without a pattern, as who walks the headers of a buffer pool's
+    /// pages: the caches hold what is read, and no TLB the pages.
+    Linked,
+    /// As `random`, in a part that caches and TLB cover.
     Small,
     /// Reads one word after the other.
     Sequential,
@@ -33,6 +36,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Random => "random",
+            Kind::Linked => "linked",
             Kind::Small => "small",
             Kind::Sequential => "sequential",
             Kind::Compute => "compute",
@@ -64,7 +68,9 @@ const COVERED: usize = 128 << 10;
 const LOOK: Duration = Duration::from_millis(50);
 /// Of five base pages a cache touches so many.
 const TOUCHED: usize = 3;
+/// Words of a base page, and of a line of the caches.
 const WORDS: usize = BASE_PAGE / 8;
+const LINE: usize = 64 / 8;
 
 struct Service {
     kind: Kind,
@@ -91,12 +97,22 @@ impl Service {
         let pages = memory.len() / WORDS;
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);
-        if options.kind == Kind::Random {
+        if matches!(options.kind, Kind::Random | Kind::Linked) {
             random.shuffle(&mut order);
         }
-        for at in order {
+        for at in &order {
             let page = &mut memory[at * WORDS..(at + 1) * WORDS];
             page.iter_mut().enumerate().for_each(|(word, to)| *to = mix((at * WORDS + word) as u64));
+        }
+        let mut at = 0;
+        if options.kind == Kind::Linked {
+            random.shuffle(&mut order);
+            // In a line of its own in each page: in the same one they would share a few sets of the caches.
+            let place = |page: usize| page * WORDS + page * LINE % WORDS;
+            at = place(order[0]);
+            for (page, next) in order.iter().zip(order.iter().cycle().skip(1)) {
+                memory[place(*page)] = place(*next) as u64;
+            }
         }
         let resident = resident()?;
         Ok(Service {
@@ -104,7 +120,7 @@ impl Service {
             share: options.share,
             memory,
             random,
-            at: 0,
+            at,
             sum: 0,
             // A tenth more than it has now.
             budget: 1.1 * resident,
@@ -116,6 +132,7 @@ impl Service {
     fn request(&mut self) -> Result<()> {
         match self.kind {
             Kind::Random => self.reads(self.memory.len()),
+            Kind::Linked => self.follow(),
             Kind::Small => self.reads(COVERED / 8),
             Kind::Sequential => {
                 for _ in 0..STEPS * 4 {
@@ -130,11 +147,26 @@ impl Service {
         Ok(())
     }
 
-    fn reads(&mut self, words: usize) {
+    /// Whether a step of a request reaches the memory: as many do as the share says, spread evenly.
+    fn reaches(&self, step: u64) -> bool {
         let reaching = (STEPS as f64 * self.share) as u64;
+        step * reaching / STEPS != (step + 1) * reaching / STEPS
+    }
+
+    fn follow(&mut self) {
         for step in 0..STEPS {
-            // Spread evenly over the request.
-            if step * reaching / STEPS != (step + 1) * reaching / STEPS {
+            if self.reaches(step) {
+                self.at = self.memory[self.at] as usize;
+                self.sum += self.at as u64;
+            } else {
+                self.arithmetic();
+            }
+        }
+    }
+
+    fn reads(&mut self, words: usize) {
+        for step in 0..STEPS {
+            if self.reaches(step) {
                 let at = mix(self.sum ^ step) as usize % words;
                 self.sum = self.sum.wrapping_add(self.memory[at]);
             } else {
@@ -200,7 +232,7 @@ mod tests {
 
     #[test]
     fn requests_of_all_kinds_end_and_reach_what_they_should() {
-        for kind in [Kind::Random, Kind::Small, Kind::Sequential, Kind::Compute] {
+        for kind in [Kind::Random, Kind::Linked, Kind::Small, Kind::Sequential, Kind::Compute] {
             let mut service = service(kind, 0.25);
             let before = service.sum;
             (0..3).for_each(|_| service.request().unwrap());
