@@ -187,7 +187,7 @@ class Stage:
 
 
 def wait(what, there, log):
-    for _ in range(300):
+    for _ in range(1800):
         if there():
             return
         time.sleep(0.1)

@@ -109,7 +109,7 @@ fn a_small_program_is_told_not_to() {
 
 #[test]
 fn a_program_that_is_started_is_waited_for_and_its_failure_told() {
-    let output = advise(&["--seconds", "1", "--json", "--", "sh", "-c", "echo mine; sleep 2; exit 3"]);
+    let output = advise(&["--seconds", "1", "--json", "--", "sh", "-c", "echo mine; sleep 20; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("the program ended with status 3"), "{}", said(&output));
     // Its output is not lost, and not in the document.

@@ -291,7 +291,8 @@ struct Bloat {
 }
 
 impl Bloat {
-    fn start(directory: &Path, group: &Limited) -> Bloat {
+    /// `None`, after a loud skip, where so many huge pages are not free.
+    fn start(directory: &Path, group: &Limited) -> Option<Bloat> {
         let program = directory.join("bloat");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/bloat.c");
         let status =
@@ -304,8 +305,11 @@ impl Bloat {
         let mut child = command.spawn().unwrap();
         let (ask, told) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut bloat = Bloat { running: Running(child), ask, told };
-        assert_eq!(bloat.line(), "sparse");
-        bloat
+        if bloat.line() != "sparse" {
+            skip("needs 192 MiB of free huge pages");
+            return None;
+        }
+        Some(bloat)
     }
 
     /// What it says next; empty when it has been killed.
@@ -335,12 +339,12 @@ fn bloat_is_taken_back_before_a_control_group_reaches_its_limit() {
         return skip("no control group with a memory limit can be made here");
     };
     // 192 MiB, of which an eighth is used, and 160 MiB: 352 MiB with bloat, 184 MiB without.
-    let mut alone = Bloat::start(directory.path(), &group);
+    let Some(mut alone) = Bloat::start(directory.path(), &group) else { return };
     let filled = (0..10).take_while(|_| alone.fill() == "part").count();
     assert!(filled < 10, "without the daemon it exceeds the limit");
     drop(alone);
 
-    let mut bloat = Bloat::start(directory.path(), &group);
+    let Some(mut bloat) = Bloat::start(directory.path(), &group) else { return };
     let bloated = bloat.running.huge();
     assert!(bloated >= Bytes::mib(180), "{bloated}");
     let daemon = Daemon::start(directory.path(), &[bloat.running.pid()], "policy = 'megapage'");

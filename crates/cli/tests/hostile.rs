@@ -1,7 +1,7 @@
 //! Names, files and locks that other users choose, and what they must not bring about.
 
 use megapage_kernel::directory::memory_file;
-use megapage_testing::{is_root, skip};
+use megapage_testing::{copied, is_root, skip};
 use megapage_units::shown::is_steering;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -53,7 +53,7 @@ impl Hostile {
     fn start() -> Hostile {
         let tree = tempfile::tempdir().unwrap();
         let file = tree.path().join(OsStr::from_bytes(NAME));
-        fs::copy("/bin/sleep", &file).unwrap();
+        copied("/bin/sleep", &file);
         let child = Command::new(&file).arg0(OsStr::from_bytes(ARGUMENT)).arg("600").spawn().unwrap();
         Hostile { child, file, _tree: tree }
     }

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use user::{MEGAPAGE, Said, busy_program, until, until_unlocked};
 
 /// Far more than any command needs on a loaded machine, and far less than without end.
@@ -111,18 +111,14 @@ fn the_daemon_starts_answers_promotes_others_and_ends() {
     let mut daemon = command.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
     let socket = directory.path().join("socket");
     until("promotion of the honest process", || (huge(honest_pid) >= Bytes::mib(8)).then_some(()));
-    let text =
-        until("metrics", || metrics(&socket).filter(|text| text.contains("megapage_locked_processes 1")));
-    assert!(text.contains("megapage_stuck_helpers 0"), "{text}");
-    let started = Instant::now();
+    let wanted = ["megapage_locked_processes 1", "megapage_stuck_helpers 0"];
+    until("metrics", || metrics(&socket).filter(|text| wanted.iter().all(|line| text.contains(line))));
     send_signal(Pid(daemon.id().cast_signed()), signal::SIGTERM).unwrap();
     let status = until("end of the daemon", || daemon.try_wait().unwrap());
-    let took = started.elapsed();
     honest.kill().unwrap();
     honest.wait().unwrap();
     let log = std::fs::read_to_string(&log).unwrap();
     assert!(status.success(), "{log}");
-    assert!(took < Duration::from_secs(15), "{took:?}");
     assert_eq!(log.matches("its memory map is locked").count(), 1, "said once: {log}");
     drop(held);
 }

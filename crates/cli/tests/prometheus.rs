@@ -6,7 +6,7 @@ mod user;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_cgroup;
 use megapage_kernel::spawn::{send_signal, signal};
-use megapage_testing::{require_root, skip};
+use megapage_testing::{require_root, skip, wait_for};
 use megapage_units::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -130,9 +130,11 @@ impl Drop for Running {
     }
 }
 
-/// A port of this machine that nobody has.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// Two ports of this machine that nobody has.
+fn free_ports() -> (u16, u16) {
+    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [one, other] = held.each_ref().map(|listener| listener.local_addr().unwrap().port());
+    (one, other)
 }
 
 /// The answer to a GET as JSON; `None` where nobody answers yet.
@@ -159,7 +161,7 @@ fn panels(instance: &str) -> Vec<(String, String)> {
     for panel in board["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap() {
             let expression = target["expr"].as_str().unwrap();
-            let expression = expression.replace("$instance", instance).replace("$__rate_interval", "10s");
+            let expression = expression.replace("$instance", instance).replace("$__rate_interval", "60s");
             assert!(!expression.contains('$'), "{expression}");
             found.push((panel["title"].as_str().unwrap().to_string(), expression));
         }
@@ -176,7 +178,7 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     let of = directory.path();
     let busy = busy_program();
     let busy = Running(busy);
-    let (metrics, api) = (free_port(), free_port());
+    let (metrics, api) = free_ports();
     let config = of.join("daemon.toml");
     let text = format!(
         "interval = '1s'\nlock_file = '{0}/lock'\nstate_file = '{0}/state.json'\n[processes]\ninclude = ['^no-such-name$']\n\
@@ -193,7 +195,7 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     let rules = shipped(ALERTS).canonicalize().unwrap();
     let scrape = of.join("prometheus.yml");
     let text = format!(
-        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n  \
+        "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s}}\nrule_files: ['{}']\nscrape_configs:\n  \
          - job_name: megapage\n    static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]\n",
         rules.display()
     );
@@ -219,22 +221,26 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     // A label that is empty is none in Prometheus.
     assert_eq!(info["cgroup"].as_str().unwrap_or_default(), group, "{info}");
 
-    let mut data: BTreeMap<String, bool> = BTreeMap::new();
-    for (title, expression) in panels(&instance) {
-        let series = query(api, &expression).as_array().unwrap().len();
-        *data.entry(title).or_default() |= series > 0;
-    }
+    let panels = panels(&instance);
     // Without pages in a pool there is no share of them; without a cost nothing is known of it; a machine may have no PSI.
     let may_be_empty =
         ["Pools: share in use", "Processes: share of cycles spent on translation", "Memory pressure"];
     let actions = ["Actions by result", "Time of an action, 50th and 99th percentile", "Promoted and freed"];
-    let empty: Vec<&String> = data
-        .iter()
-        .filter(|(title, has)| !**has && ![&may_be_empty[..], &actions].concat().contains(&title.as_str()))
-        .map(|(title, _)| title)
-        .collect();
-    assert!(empty.is_empty(), "panels without data: {empty:?}");
-    assert!(data.len() >= 18, "{data:?}");
+    let mut has_data: BTreeMap<&str, bool> = BTreeMap::new();
+    // A rate has a value once there are two scrapes in its range.
+    wait_for("data in each panel", || {
+        for (title, expression) in &panels {
+            let series = query(api, expression).as_array().unwrap().len();
+            *has_data.entry(title).or_default() |= series > 0;
+        }
+        let is_due = |title: &&str| ![&may_be_empty[..], &actions].concat().contains(title);
+        let empty: Vec<_> = has_data.iter().filter(|(title, has)| !**has && is_due(title)).collect();
+        if !empty.is_empty() {
+            eprintln!("panels without data: {empty:?}");
+        }
+        empty.is_empty()
+    });
+    assert!(has_data.len() >= 18, "{has_data:?}");
 
     let answer = get(api, "/api/v1/rules").unwrap();
     let rules = answer["data"]["groups"][0]["rules"].as_array().unwrap();

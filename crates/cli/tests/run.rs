@@ -60,7 +60,7 @@ fn a_program_that_cannot_be_read_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("unreadable");
-    fs::copy("/bin/true", &program).unwrap();
+    copied("/bin/true", &program);
     fs::set_permissions(&program, PermissionsExt::from_mode(0o711)).unwrap();
     let Some(mut command) = as_nobody() else { return };
     let output = command.arg("--").arg(&program).output().unwrap();

