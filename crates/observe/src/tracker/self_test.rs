@@ -19,8 +19,9 @@ pub(super) const REGION_PAGES: usize = PAGES as usize;
 /// huge one that is not touched, and one that is. 10 MiB.
 const BASE_REGIONS: usize = 3;
 const HUGE_REGIONS: usize = 2;
-/// Tries before a tracker is given up: others who clear accessed bits meanwhile (DAMON, reclaim) can spoil one.
-const MOST_TRIES: usize = 5;
+/// Pauses before the tries until a tracker is given up, in milliseconds: others who clear accessed bits meanwhile (DAMON, reclaim)
+/// can spoil one, and as long as they are at it the next.
+const TRIES: [u64; 5] = [0, 1, 5, 25, 125];
 
 /// How long DAMON takes to see that memory is in use, and how often the child touches it meanwhile.
 const DAMON_WINDOW: Duration = Duration::from_millis(1200);
@@ -35,7 +36,8 @@ const DAMON_TOLERANCE: u16 = 128;
 pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
     let mut child = start_child(BASE_REGIONS, HUGE_REGIONS)?;
     let mut found = Ok(());
-    for _ in 0..MOST_TRIES {
+    for pause in TRIES {
+        std::thread::sleep(Duration::from_millis(pause));
         found = attempt(tracker, &mut child);
         if found.is_ok() {
             break;
@@ -84,6 +86,10 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
         .chain([(BASE_REGIONS + 1) * REGION_PAGES + 100])
         .collect();
     clear(tracker, child, &ranges)?;
+    if matches!(tracker.kind(), TrackerKind::Smaps | TrackerKind::IdlePages) {
+        // The kernel clears without a flush for them.
+        child.flush_tlb().map_err(|error| error.to_string())?;
+    }
     touch(tracker.kind(), child, &touched)?;
     let mut in_parts = [0; 8];
     (0..REGION_PAGES).filter(|&page| sparse(page)).for_each(|page| in_parts[page / 64] |= 1 << (page % 64));
