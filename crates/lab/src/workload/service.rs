@@ -157,7 +157,7 @@ impl Service {
         for step in 0..STEPS {
             if self.reaches(step) {
                 self.at = self.memory[self.at] as usize;
-                self.sum += self.at as u64;
+                self.sum = self.sum.wrapping_add(self.at as u64);
             } else {
                 self.arithmetic();
             }
