@@ -7,7 +7,8 @@ A case is a script in cases/ whose first lines are a header; it runs in the mach
     # kernels: the series it runs on, or `x86-64` and `arm64` for all of those (default: x86-64; packages.py, SERIES)
     # quick:   the series on which it is part of `make test`
     # seconds: how long it may take (default 300): emulated machines are slow
-    # needs:   package: the Debian package of what was built (scripts/packages deb); without it the case is skipped
+    # needs:   package: the Debian package of what was built (scripts/packages deb); damo: DAMON's tool, from PyPI; without
+    #          it the case is skipped
     # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
 
 Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
@@ -69,8 +70,8 @@ class Case:
         self.quick = header.get("quick", "").split()
         self.seconds = int(header.get("seconds", "300"))
         self.needs = header.get("needs")
-        if self.needs not in (None, "package"):
-            sys.exit(f"driver: {path}: needs is package, not {self.needs}")
+        if self.needs not in (None, "package", "damo"):
+            sys.exit(f"driver: {path}: needs is package or damo, not {self.needs}")
         self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
         for key in ("cpus", "numa"):
             if key in self.machine:
@@ -110,7 +111,7 @@ class Job:
 
     def plan(self):
         return {"name": self.case.name, "seconds": self.case.seconds, "kernel": self.kernel, "stage": self.stage,
-                "path": str(self.case.path)}
+                "path": str(self.case.path), "needs": self.case.needs}
 
     def result(self):
         """For the file of results."""
@@ -366,7 +367,7 @@ def run_all(arguments, suite, pairs):
         pairs = [(case, kernel) for case, kernel in pairs if at_hand(architecture_of[kernel], host_release)]
     for what, check in (("machines of", tools), ("what runs on", built), ("Linux", fetched)):
         pairs = usable(pairs, what, check, suite)
-    pairs = [pair for pair in pairs if is_packed(*pair, architecture_of[pair[1]], host_release, suite)]
+    pairs = [pair for pair in pairs if has_needed(*pair, architecture_of[pair[1]], host_release, suite)]
     if not pairs:
         return
     for architecture in dict.fromkeys(architecture_of[kernel] for _, kernel in pairs):
@@ -387,12 +388,17 @@ def run_all(arguments, suite, pairs):
     suite.run(jobs)
 
 
-def is_packed(case, kernel, architecture, host_release, suite):
-    """Whether the package that a case needs is there; else the case is skipped."""
-    if case.needs != "package" or machine.packages_of(architecture.release(host_release), architecture):
-        return True
-    suite.skip(Job(case, kernel), "no Debian package of this build: scripts/packages deb makes it")
-    return False
+def has_needed(case, kernel, architecture, host_release, suite):
+    """Whether what a case needs besides is there; else the case is skipped."""
+    try:
+        if case.needs == "package" and not machine.packages_of(architecture.release(host_release), architecture):
+            raise packages.Unavailable("no Debian package of this build: scripts/packages deb makes it")
+        if case.needs == "damo":
+            packages.damo()
+    except packages.Unavailable as reason:
+        suite.skip(Job(case, kernel), str(reason))
+        return False
+    return True
 
 
 def require_built(architecture, release):

@@ -44,7 +44,9 @@ def archive(kernel, architecture, plan, work):
             shutil.copy(file, tree / "vm" / file.name)
     for case in plan:
         shutil.copy(case["path"], tree / "vm/cases")
-    guest_plan = [{key: value for key, value in case.items() if key != "path"} for case in plan]
+    if any(case["needs"] == "damo" for case in plan):
+        shutil.copytree(packages.damo(), tree / "vm/damo")
+    guest_plan = [{key: value for key, value in case.items() if key not in ("path", "needs")} for case in plan]
     (tree / "vm/plan.json").write_text(json.dumps(guest_plan))
     release, needed = module_files(kernel, NEEDED + architecture.modules)
     _, wanted = module_files(kernel, WANTED)

@@ -16,6 +16,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 from architecture import ARCHITECTURES
@@ -53,6 +54,8 @@ GROUPS = {
     "x86-64": [name for name, series in SERIES.items() if series.architecture == "amd64"],
     "arm64": [name for name, series in SERIES.items() if series.flavour == "cloud-arm64"],
 }
+# DAMON's tool, of pure Python, as PyPI has it: the version and the checksum of its wheel.
+DAMO = ("3.4.3", "17bb9be2223d39d960a86a45f4cde4c87848691749425e52858158f40ea2bee7")
 # The longest that one step of apt or debootstrap may take, in seconds.
 LONGEST_STEP = 1800
 TOOLS = {
@@ -157,6 +160,24 @@ def mirrors():
     if not main:
         raise Unavailable("apt knows no mirror of Debian (apt-get update, with a mirror in /etc/apt)")
     return main[0], security[0] if security else None
+
+
+def damo():
+    """A directory for PYTHONPATH with DAMON's tool in it."""
+    version, expected = DAMO
+    kept = cache() / f"damo-{version}"
+    with cache_lock():
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(dir=cache()) as made:
+                made = pathlib.Path(made)
+                call(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", made,
+                     f"damo=={version}")
+                wheel = next(made.glob("*.whl"))
+                if hashlib.sha256(wheel.read_bytes()).hexdigest() != expected:
+                    raise Unavailable(f"{wheel.name} is not the one that is known: its checksum differs")
+                shutil.unpack_archive(wheel, made / "damo", "zip")
+                (made / "damo").rename(kept)
+    return kept
 
 
 class Apt:
