@@ -1,7 +1,9 @@
 //! `megapage advise` on real processes: bad input, small programs, programs that it starts, trials that are undone.
 
+mod user;
+
 use megapage_kernel::KernelRoot;
-use megapage_kernel::process::{list_processes, read_stat};
+use megapage_kernel::process::read_stat;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_testing::{MachineLock, require_root, skip, wait_for};
@@ -220,14 +222,6 @@ fn a_trial_leaves_nothing_huge_behind() {
     assert_eq!(huge(reader.pid()), before);
 }
 
-/// The processes that `parent` has started, each with the time of its start.
-fn children(parent: Pid) -> Vec<(Pid, u64)> {
-    let root = KernelRoot::live();
-    let pids = list_processes(&root).unwrap();
-    let stats = pids.into_iter().filter_map(|pid| Some((pid, read_stat(&root, pid).ok()?)));
-    stats.filter(|(_, stat)| stat.parent == parent).map(|(pid, stat)| (pid, stat.start_ticks)).collect()
-}
-
 fn is_alive((pid, start): &(Pid, u64)) -> bool {
     let stat = read_stat(&KernelRoot::live(), *pid);
     stat.is_ok_and(|stat| stat.start_ticks == *start && !stat.is_zombie())
@@ -257,7 +251,7 @@ fn ended_by(number: i32) {
             Some(advisor)
         })
         .expect("a trial begins within two minutes");
-    let children = children(advisor.pid());
+    let children = user::children(advisor.pid());
     assert!(!children.is_empty(), "a guard");
     megapage_kernel::spawn::send_signal(advisor.pid(), number).unwrap();
     advisor.0.wait().unwrap();

@@ -151,19 +151,7 @@ fn a_short_program_is_seen_to_its_end_on_a_busy_machine() {
             });
         }
         for end in ["exit", "_exit"] {
-            // Not each time: a launcher may be held up for as long as the program waits for it, and says so.
-            let is_seen = |_| {
-                let (status, report, said) =
-                    heap_report(&["--heap", "thp", "--require"], &[&program, "64", "32", end]);
-                if report["end_is_final"] != true {
-                    assert!(status == 125 && said.contains("seen"), "{end}: {said}{report:#}");
-                    return false;
-                }
-                // Other tests may have left too few free huge pages: then that is what is said.
-                assert!(status == 3 || said.contains("not on huge pages"), "{end}: {said}{report:#}");
-                assert!(report["peak"]["peak_seen_percent"].as_f64().unwrap() >= 90.0, "{report:#}");
-                true
-            };
+            let is_seen = |_| is_seen_to_its_end(&[&program, "64", "32", end], 3, 90.0);
             assert!((0..20).any(is_seen), "{end}: the program's last moment was missed 20 times");
         }
     });

@@ -146,18 +146,7 @@ fn the_heap_of_the_report_is_the_one_that_the_jvm_names() {
 fn a_jvm_is_seen_to_its_end_where_that_is_required() {
     let Some(class) = class() else { return };
     let program = ["java", "-XX:+UseSerialGC", "-Xmx256m", "-cp", path(&class), "Heap", "100"];
-    let is_seen = |_| {
-        let (status, report, said) = heap_report(&["--heap", "thp", "--require"], &program);
-        if report["end_is_final"] != true {
-            assert!(status == 125 && said.contains("seen"), "System.exit: {said}{report:#}");
-            return false;
-        }
-        assert!(report["peak"]["peak_seen_percent"].as_f64().unwrap() >= 95.0, "{report:#}");
-        // Other tests may have left too few free huge pages.
-        assert!(status == 0 || said.contains("not on huge pages"), "{said}");
-        true
-    };
-    // Not each time: on a busy machine the launcher may be held up for as long as the program waits for it.
+    let is_seen = |_| is_seen_to_its_end(&program, 0, 95.0);
     assert!((0..10).any(is_seen), "the program's last moment was missed 10 times");
 }
 

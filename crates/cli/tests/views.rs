@@ -5,7 +5,7 @@ mod user;
 use megapage_daemon::{MetricsConfig, Reporter};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account_of;
-use megapage_kernel::process::{list_processes, read_cgroup, read_stat, read_status};
+use megapage_kernel::process::{read_cgroup, read_status};
 use megapage_kernel::spawn::{open_pidfd, send_signal, signal, wait_readable};
 use megapage_report::WIDTH;
 use megapage_testing::{require_root, skip, until};
@@ -521,13 +521,9 @@ fn long_work_shows_one_line_that_goes() {
     assert_eq!((quiet.status, quiet.err.as_str()), (0, ""));
 }
 
-/// The child of a process that has one. What the kernel lists as children is approximate; this looks at all processes.
+/// The child of a process that has one.
 fn only_child(parent: Pid) -> Pid {
-    let root = KernelRoot::live();
-    until("a child", || {
-        let is_child = |pid: &Pid| read_stat(&root, *pid).is_ok_and(|stat| stat.parent == parent);
-        list_processes(&root).unwrap().into_iter().find(is_child)
-    })
+    until("a child", || user::children(parent).first().map(|(pid, _)| *pid))
 }
 
 #[test]

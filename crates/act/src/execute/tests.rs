@@ -6,7 +6,7 @@ use megapage_decide::Reason;
 use megapage_kernel::canary::Canary;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::{boot_time, process, spawn};
-use megapage_testing::{require_root, skip};
+use megapage_testing::{require_root, skip, wait_for};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
@@ -83,7 +83,7 @@ fn huge(child: &Canary) -> usize {
 fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     let mut left = actions.to_vec();
     let mut all = Vec::new();
-    for _ in 0..18_000 {
+    wait_for("all of them to be done", || {
         for done in executor.carry_out(boot_time(), &left) {
             match done.outcome.obtained {
                 Obtained::Done => {
@@ -93,12 +93,9 @@ fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
                 obtained => assert!(matches!(obtained, Obtained::Busy | Obtained::NoMemory), "{done:?}"),
             }
         }
-        if left.is_empty() {
-            return all;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("still not done: {left:?}");
+        left.is_empty()
+    });
+    all
 }
 
 /// What was handed over was answered, or deferred.
@@ -168,13 +165,10 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     assert!(executor.undo_within(boot_time(), Duration::ZERO).is_empty());
     assert_eq!(executor.promoted(), 2);
     let mut undone = Vec::new();
-    for _ in 0..18_000 {
+    wait_for("all to be undone", || {
         undone.extend(executor.undo(boot_time()));
-        if executor.promoted() == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        executor.promoted() == 0
+    });
     let done = undone.iter().filter(|done| done.outcome.obtained == Obtained::Done);
     assert_eq!((done.count(), executor.promoted()), (2, 0), "{undone:?}");
     assert!(undone.iter().all(|done| done.outcome.action.reason() == Reason::Undo));
@@ -242,7 +236,7 @@ fn each_region_of_a_lot_gets_its_own_answer() {
         recover(process, base),
     ];
     let mut answers = BTreeMap::new();
-    for _ in 0..18_000 {
+    wait_for("an answer to each", || {
         for done in executor.carry_out(boot_time(), &actions) {
             let place = actions.iter().position(|action| *action == done.outcome.action).unwrap();
             // Busy is a matter of time, except where nothing is.
@@ -251,11 +245,8 @@ fn each_region_of_a_lot_gets_its_own_answer() {
                 answers.entry(place).or_insert(done);
             }
         }
-        if answers.len() == 7 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        answers.len() == 7
+    });
     let obtained: Vec<_> = answers.iter().map(|(place, done)| (*place, done.outcome.obtained)).collect();
     assert_eq!(
         obtained,

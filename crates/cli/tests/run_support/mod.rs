@@ -221,3 +221,17 @@ pub fn mib(report: &Value, path: &str) -> u64 {
     let value = path.split('.').fold(report, |value, key| &value[key]);
     value.as_u64().unwrap_or_else(|| panic!("{path} in {report:#}")) >> 20
 }
+
+/// Whether a program that is to end with `expected` under --require was seen to its last moment, with at least so many percent of
+/// its peak. Not each time on a busy machine: a launcher may be held up for as long as the program waits for it, and says so.
+pub fn is_seen_to_its_end(program: &[&str], expected: i32, least_percent: f64) -> bool {
+    let (status, report, said) = heap_report(&["--heap", "thp", "--require"], program);
+    if report["end_is_final"] != true {
+        assert!(status == 125 && said.contains("seen"), "{program:?}: {said}{report:#}");
+        return false;
+    }
+    // Other tests may have left too few free huge pages: then that is what is said.
+    assert!(status == expected || said.contains("not on huge pages"), "{program:?}: {said}{report:#}");
+    assert!(report["peak"]["peak_seen_percent"].as_f64().unwrap() >= least_percent, "{report:#}");
+    true
+}

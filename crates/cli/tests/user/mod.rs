@@ -2,9 +2,12 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::{list_processes, read_stat};
 use megapage_testing::assert_refused;
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub use megapage_testing::{until, until_within};
+use megapage_units::Pid;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -76,4 +79,13 @@ pub fn checking_program() -> Child {
     let mut child = command.spawn().unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     child
+}
+
+/// The processes that `parent` has started, each with the time of its start. What the kernel lists as
+/// children is approximate; this looks at all processes.
+pub fn children(parent: Pid) -> Vec<(Pid, u64)> {
+    let root = KernelRoot::live();
+    let pids = list_processes(&root).unwrap();
+    let stats = pids.into_iter().filter_map(|pid| Some((pid, read_stat(&root, pid).ok()?)));
+    stats.filter(|(_, stat)| stat.parent == parent).map(|(pid, stat)| (pid, stat.start_ticks)).collect()
 }
